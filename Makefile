@@ -1,0 +1,71 @@
+# Coracle's commands. `make start` and `make test` are all that most people need.
+
+SHELL := /bin/bash
+BIN   := bin/coracle
+SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim
+IMAGES := dist/images
+GOFLAGS_SHIM := -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
+# kubectl inside says which release it is.
+KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/version/version.go)
+KUBECTL    := k8s.io/component-base/version
+GOFLAGS_BIN := -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))"
+SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
+
+.PHONY: start build test unit race e2e lint generate bench conformance robustness fuzz images deps clean
+
+start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
+	@hack/start.sh
+
+build: deps $(BIN) ## bin/coracle
+
+$(BIN): $(SOURCES) $(SHIM)
+	@echo "building $@"
+	@CGO_ENABLED=0 go build $(GOFLAGS_BIN) -o $@ ./cmd/coracle
+
+# The shim is a small static program of its own, carried inside the big one.
+$(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/dev/null) go.mod go.sum
+	@echo "building $@"
+	@CGO_ENABLED=1 go build $(GOFLAGS_SHIM) -o $@ ./cmd/coracle-shim
+
+images: deps $(IMAGES)/.done ## the container images of examples and tests, built without internet
+
+$(IMAGES)/.done: $(shell find hack/images -type f 2>/dev/null)
+	@echo "building images"
+	@go run ./hack/images -out $(IMAGES) && touch $@
+
+deps: ## what a new machine lacks
+	@hack/deps.sh
+
+test: build images ## the whole test suite, real containers included
+	@hack/test.sh
+
+unit: $(SHIM) images
+	go test ./...
+
+race: $(SHIM) images
+	go test -race ./...
+
+e2e: build images
+	go test -count=1 -v ./test/e2e/...
+
+lint:
+	go tool -modfile=hack/tools/go.mod golangci-lint run ./...
+
+generate: ## deepcopy functions
+	go generate ./apis/...
+
+bench: build images ## measure a fresh cluster against the budgets
+	@hack/bench.sh
+
+conformance: build images ## upstream's conformance suite; FOCUS=regex narrows it
+	@hack/conformance.sh "$(FOCUS)"
+
+robustness: build images ## kill -9 in the middle of writes, and linearizability of what was acknowledged
+	go test -count=1 -v -timeout 30m ./test/robustness/...
+
+FUZZTIME ?= 30s
+fuzz: ## every fuzz target for FUZZTIME each
+	@hack/fuzz.sh $(FUZZTIME)
+
+clean:
+	rm -rf bin dist $(SHIM)

@@ -1,0 +1,194 @@
+// Package v1alpha1 is the configuration of a Coracle process: each option is a
+// flag, a CORACLE_ environment variable and a key of a YAML file, all with the name in the
+// field's tag.
+//
+// It may import nothing of Coracle. Its invariant: a Config that Validate
+// accepted can be run, as far as can be told without touching the machine.
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Config is the whole of it; a mode reads the parts that it needs.
+type Config struct {
+	Common `mapstructure:",squash"`
+	Server `mapstructure:",squash"`
+	Agent  `mapstructure:",squash"`
+}
+
+// Common is what every mode needs.
+type Common struct {
+	// DataDir holds all state; RunDir what a reboot may lose. Both absolute.
+	DataDir string `mapstructure:"data-dir"`
+	RunDir  string `mapstructure:"run-dir"`
+	// LogLevel is debug, info, warn or error.
+	LogLevel string `mapstructure:"log-level"`
+}
+
+// Server is what the control plane needs.
+type Server struct {
+	// Listen is the API's address and port; an empty address is all of the machine's.
+	Listen string `mapstructure:"listen"`
+	// TLSNames are further names and addresses that the serving certificate stands for.
+	TLSNames []string `mapstructure:"tls-names"`
+	// ClusterCIDR is cut into one /24 per node; ServiceCIDR holds the services' addresses.
+	ClusterCIDR string `mapstructure:"cluster-cidr"`
+	ServiceCIDR string `mapstructure:"service-cidr"`
+	// ClusterDomain is the DNS suffix of services.
+	ClusterDomain string `mapstructure:"cluster-domain"`
+	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
+	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
+}
+
+// Agent is what a node needs.
+type Agent struct {
+	// NodeName defaults to the host's name in lower case, NodeIP to the address of the default route.
+	NodeName string `mapstructure:"node-name"`
+	NodeIP   string `mapstructure:"node-ip"`
+	// NodeLabels are "key=value"; NodeTaints are "key=value:Effect". They are set when the node registers.
+	NodeLabels []string `mapstructure:"node-labels"`
+	NodeTaints []string `mapstructure:"node-taints"`
+	// MaxPods bounds the pods of the node, 1 to 1000.
+	MaxPods int `mapstructure:"max-pods"`
+	// NodePort is the port of the node's own API (logs, exec).
+	AgentListen string `mapstructure:"agent-listen"`
+	// Containerd is the socket of the host's containerd; empty runs our own.
+	Containerd string `mapstructure:"containerd"`
+	// Join is the URL of a server, and Token its join token, for `coracle agent`.
+	Join  string `mapstructure:"join"`
+	Token string `mapstructure:"token"`
+}
+
+// Default is the configuration of `coracle start` without any option.
+func Default() Config {
+	return Config{
+		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info"},
+		Server: Server{
+			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
+			ClusterDomain: "cluster.local", MergeKubeconfig: true,
+		},
+		Agent: Agent{MaxPods: 110, AgentListen: ":10250"},
+	}
+}
+
+// Validate returns every fault at once, each naming its option.
+func (c Config) Validate() error {
+	return errors.Join(c.Common.validate(), c.Server.validate(), c.Agent.validate())
+}
+
+func (c Common) validate() error {
+	return errors.Join(
+		directory("data-dir", c.DataDir), directory("run-dir", c.RunDir),
+		within("run-dir", c.RunDir, "data-dir", c.DataDir), within("data-dir", c.DataDir, "run-dir", c.RunDir),
+		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"))
+}
+
+func (c Server) validate() error {
+	cluster, err1 := cidr("cluster-cidr", c.ClusterCIDR, 8, 24)
+	service, err2 := cidr("service-cidr", c.ServiceCIDR, 8, 24)
+	errs := []error{err1, err2, listen("listen", c.Listen)}
+	if err1 == nil && err2 == nil && cluster.Overlaps(service) {
+		errs = append(errs, fmt.Errorf("cluster-cidr %s and service-cidr %s overlap: give them ranges of their own", cluster, service))
+	}
+	if bad := validation.IsDNS1123Subdomain(c.ClusterDomain); len(bad) > 0 {
+		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
+	}
+	return errors.Join(errs...)
+}
+
+func (c Agent) validate() error {
+	errs := []error{listen("agent-listen", c.AgentListen)}
+	if bad := validation.IsDNS1123Subdomain(c.NodeName); c.NodeName != "" && len(bad) > 0 {
+		errs = append(errs, fmt.Errorf("node-name %q: %s", c.NodeName, bad[0]))
+	}
+	if c.NodeIP != "" {
+		if _, err := netip.ParseAddr(c.NodeIP); err != nil {
+			errs = append(errs, fmt.Errorf("node-ip %q is not an IP address", c.NodeIP))
+		}
+	}
+	for _, label := range c.NodeLabels {
+		key, value, ok := strings.Cut(label, "=")
+		if bad := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); !ok || len(bad) > 0 {
+			errs = append(errs, fmt.Errorf("node-labels %q is not of the form key=value", label))
+		}
+	}
+	for _, taint := range c.NodeTaints {
+		_, effect, ok := strings.Cut(taint, ":")
+		if !ok || !slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, effect) {
+			errs = append(errs, fmt.Errorf("node-taints %q is not of the form key=value:Effect, with NoSchedule, PreferNoSchedule or NoExecute", taint))
+		}
+	}
+	if c.MaxPods < 1 || c.MaxPods > 1000 {
+		errs = append(errs, fmt.Errorf("max-pods %d is not within 1 to 1000", c.MaxPods))
+	}
+	if c.Join != "" {
+		if u, err := url.Parse(c.Join); err != nil || u.Scheme != "https" || u.Host == "" {
+			errs = append(errs, fmt.Errorf("join %q is not a URL of the form https://server:6443", c.Join))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func directory(option, path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+		return fmt.Errorf("%s %q must be an absolute path of a directory of its own", option, path)
+	}
+	return nil
+}
+
+func within(option, path, other, parent string) error {
+	if rel, err := filepath.Rel(parent, path); err == nil && (rel == "." || !strings.HasPrefix(rel, "..")) {
+		return fmt.Errorf("%s %q lies within %s %q: give each a directory of its own", option, path, other, parent)
+	}
+	return nil
+}
+
+func oneOf(option, value string, values ...string) error {
+	if !slices.Contains(values, value) {
+		return fmt.Errorf("%s %q is not one of %s", option, value, strings.Join(values, ", "))
+	}
+	return nil
+}
+
+func listen(option, value string) error {
+	host, port, ok := cutPort(value)
+	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); !ok || err != nil {
+		return fmt.Errorf("%s %q is not of the form address:port", option, value)
+	}
+	if host != "" {
+		if _, err := netip.ParseAddr(host); err != nil {
+			return fmt.Errorf("%s %q: %q is not an IP address", option, value, host)
+		}
+	}
+	return nil
+}
+
+func cutPort(value string) (host, port string, ok bool) {
+	i := strings.LastIndexByte(value, ':')
+	if i < 0 {
+		return "", "", false
+	}
+	return strings.Trim(value[:i], "[]"), value[i+1:], true
+}
+
+func cidr(option, value string, shortest, longest int) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(value)
+	switch {
+	case err != nil || !p.Addr().Is4():
+		return p, fmt.Errorf("%s %q is not an IPv4 range of the form 10.42.0.0/16", option, value)
+	case p.Masked() != p:
+		return p, fmt.Errorf("%s %q has bits beyond its length: you may mean %s", option, value, p.Masked())
+	case p.Bits() < shortest || p.Bits() > longest:
+		return p, fmt.Errorf("%s %q must have a length of %d to %d bits", option, value, shortest, longest)
+	}
+	return p, nil
+}

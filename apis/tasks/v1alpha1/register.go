@@ -1,0 +1,17 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is tasks.coracle.dev/v1alpha1.
+var GroupVersion = schema.GroupVersion{Group: "tasks.coracle.dev", Version: "v1alpha1"}
+
+// AddToScheme registers the kinds of this package.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &Task{}, &TaskList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

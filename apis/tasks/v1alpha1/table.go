@@ -1,0 +1,39 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// Columns are those of kubectl get tasks; the ones with priority 1 show with -o wide.
+func Columns() []metav1.TableColumnDefinition {
+	name := metav1.ObjectMeta{}.SwaggerDoc()["name"]
+	return []metav1.TableColumnDefinition{
+		{Name: "Name", Type: "string", Format: "name", Description: name},
+		{Name: "Phase", Type: "string", Description: "Pending, Scheduled, Running, Completed or Failed"},
+		{Name: "Node", Type: "string", Description: "The node it was scheduled to"},
+		{Name: "Exit", Type: "string", Description: "The container's exit code"},
+		{Name: "Age", Type: "string", Description: "Time since its creation"},
+		{Name: "Image", Type: "string", Priority: 1, Description: "The container image"},
+		{Name: "Error", Type: "string", Priority: 1, Description: "Why it failed"},
+	}
+}
+
+// Cells are one task's values for Columns, as of now.
+func Cells(t *Task, now time.Time) []any {
+	exit, age := "", "<unknown>"
+	if t.Status.ExitCode != nil {
+		exit = fmt.Sprint(*t.Status.ExitCode)
+	}
+	if !t.CreationTimestamp.IsZero() {
+		age = duration.HumanDuration(now.Sub(t.CreationTimestamp.Time))
+	}
+	phase := string(t.Status.Phase)
+	if t.DeletionTimestamp != nil && !t.Status.Phase.Ended() {
+		phase = "Terminating"
+	}
+	return []any{t.Name, phase, t.Status.Node, exit, age, t.Spec.Image, t.Status.Error}
+}

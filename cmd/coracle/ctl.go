@@ -1,0 +1,36 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/ctl"
+)
+
+func ctlCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ctl",
+		Short: "kubectl, whole",
+		// kubectl reads its own flags.
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			ctl.UseCluster(dataDir())
+			ctl.Kubectl(args)
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+			ctl.UseCluster(dataDir())
+			return ctl.CompleteKubectl(cmd.Context(), append(args, toComplete))
+		},
+	}
+}
+
+// dataDir is where the verbs that read no other option look for the cluster of this machine.
+func dataDir() string {
+	if dir := os.Getenv("CORACLE_DATA_DIR"); dir != "" {
+		return dir
+	}
+	return config.Default().DataDir
+}

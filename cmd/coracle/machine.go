@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/version"
+)
+
+func statusCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show what runs on this machine", Args: exactly(0, "[-o json]")}
+	commonFlags(cmd.Flags())
+	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		return ctl.Status(cmd.Context(), c.RunDir, c.DataDir, *output, os.Stdout)
+	}
+	return cmd
+}
+
+func stopCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the pods of this machine gracefully, then Coracle; all state is kept",
+		Args:  exactly(0, ""),
+	}
+	commonFlags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		err = server.Stop(cmd.Context(), c, func(e control.Event) { fmt.Println("  " + e.Message) })
+		if errors.Is(err, control.ErrNotRunning) {
+			fmt.Println("Coracle is not running.")
+			return nil
+		}
+		if err == nil {
+			fmt.Println("Stopped. `coracle start` goes on where it was.")
+		}
+		return err
+	}
+	return cmd
+}
+
+func deleteCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete",
+		Short: "Remove the cluster, and leave the machine as it was found",
+		Args:  exactly(0, ""),
+	}
+	commonFlags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		if err := server.Delete(cmd.Context(), c, func(e control.Event) { fmt.Println("  " + e.Message) }); err != nil {
+			return err
+		}
+		fmt.Println("Deleted. Nothing of the cluster is left on this machine.")
+		return nil
+	}
+	return cmd
+}
+
+func imageCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images of this machine's node"}
+	sub := func(use, short string, args cobra.PositionalArgs, run func(cmd *cobra.Command, runDir string, args []string) error) {
+		c := &cobra.Command{Use: use, Short: short, Args: args}
+		commonFlags(c.Flags())
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			conf, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			return run(cmd, conf.RunDir, args)
+		}
+		cmd.AddCommand(c)
+	}
+	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1), func(cmd *cobra.Command, dir string, args []string) error {
+		return ctl.LoadImages(cmd.Context(), dir, args, os.Stdin, os.Stdout)
+	})
+	sub("ls", "List images", exactly(0, ""), func(cmd *cobra.Command, dir string, _ []string) error {
+		return ctl.Images(cmd.Context(), dir, os.Stdout)
+	})
+	sub("pull IMAGE", "Pull an image from its registry", exactly(1, "IMAGE"), func(cmd *cobra.Command, dir string, args []string) error {
+		return ctl.PullImage(cmd.Context(), dir, args[0], os.Stdout, os.Stderr)
+	})
+	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1), func(cmd *cobra.Command, dir string, args []string) error {
+		return ctl.RemoveImages(cmd.Context(), dir, args, os.Stdout)
+	})
+	return cmd
+}
+
+func versionCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: exactly(0, "[-o json]")}
+	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		info := version.Info()
+		switch *output {
+		case "json":
+			return json.NewEncoder(os.Stdout).Encode(map[string]any{"coracle": version.Coracle, "kubernetes": info})
+		case "":
+			fmt.Printf("coracle %s, Kubernetes %s, %s, %s\n", version.Coracle, version.Kubernetes, info.GoVersion, info.Platform)
+			return nil
+		}
+		return fmt.Errorf("output %q is not known: leave it out, or use json", *output)
+	}
+	return cmd
+}

@@ -1,0 +1,77 @@
+// Command coracle is Kubernetes in one binary: control plane, node agent and
+// command line. Each mode is one file here, which turns flags into a
+// configuration and runs it; nothing else happens in this package.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coracle-dev/coracle/pkg/ctl"
+)
+
+func main() {
+	if filepath.Base(os.Args[0]) == "kubectl" {
+		os.Args = append([]string{"coracle", "ctl"}, os.Args[1:]...)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		var failed *ctl.TaskFailed
+		if errors.As(err, &failed) {
+			os.Exit(failed.ExitCode)
+		}
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "coracle",
+		Short: "Kubernetes small enough to carry",
+		Long: `Coracle is Kubernetes small enough to carry: one binary is the control plane, the
+node agent and the command line.
+
+  coracle start                  a cluster on this machine, in about a second
+  coracle ctl get pods -A        kubectl
+  coracle run hi --image busybox --wait -- echo hello
+  coracle delete                 the machine as it was`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	cmd.AddGroup(
+		&cobra.Group{ID: "machine", Title: "This machine:"},
+		&cobra.Group{ID: "cluster", Title: "The cluster:"},
+		&cobra.Group{ID: "process", Title: "In the foreground, for systemd:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			cmd.AddCommand(c)
+		}
+	}
+	add("machine", startCommand(), stopCommand(), statusCommand(), deleteCommand(), imageCommand())
+	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand())
+	add("process", serverCommand(), agentCommand())
+	cmd.AddCommand(versionCommand())
+	return cmd
+}
+
+// exactly is cobra.ExactArgs with an answer that says what was expected.
+func exactly(n int, usage string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("usage: %s %s", cmd.CommandPath(), usage)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+)
+
+const defaultConfigFile = "/etc/coracle/config.yaml"
+
+func commonFlags(f *pflag.FlagSet) {
+	d := config.Default()
+	f.String("config", "", "YAML file of options (default "+defaultConfigFile+" where it exists)")
+	f.String("data-dir", d.DataDir, "directory of all state")
+	f.String("run-dir", d.RunDir, "directory of what a reboot may lose")
+	f.String("log-level", d.LogLevel, "debug, info, warn or error")
+}
+
+func serverFlags(f *pflag.FlagSet) {
+	d := config.Default()
+	f.String("listen", d.Listen, "address and port of the API")
+	f.StringSlice("tls-names", nil, "further names and addresses of the API's certificate")
+	f.String("cluster-cidr", d.ClusterCIDR, "addresses of pods, a /24 for each node")
+	f.String("service-cidr", d.ServiceCIDR, "addresses of services")
+	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
+	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
+}
+
+func agentFlags(f *pflag.FlagSet) {
+	d := config.Default()
+	f.String("node-name", "", "name of the node (default the host's name)")
+	f.String("node-ip", "", "address of the node (default that of the default route)")
+	f.StringSlice("node-labels", nil, "labels of the node, key=value")
+	f.StringSlice("node-taints", nil, "taints of the node, key=value:Effect")
+	f.Int("max-pods", d.MaxPods, "how many pods the node may carry")
+	f.String("agent-listen", d.AgentListen, "address and port of the node's API (logs, exec)")
+	f.String("containerd", "", "socket of a containerd of the host's, instead of our own")
+}
+
+func joinFlags(f *pflag.FlagSet) {
+	f.String("join", "", "URL of a server: https://server:6443")
+	f.String("token", "", "join token; `coracle status` shows it on the server")
+}
+
+// load joins defaults, file, environment and flags, each stronger than the one before, and validates the result.
+func load(cmd *cobra.Command) (config.Config, error) {
+	c := config.Default()
+	v := viper.New()
+	v.SetEnvPrefix("CORACLE")
+	v.SetEnvKeyReplacer(strings.NewReplacer("-", "_"))
+	v.AutomaticEnv()
+	if err := v.BindPFlags(cmd.Flags()); err != nil {
+		return c, err
+	}
+	if err := readFile(v); err != nil {
+		return c, err
+	}
+	if err := v.Unmarshal(&c); err != nil {
+		return c, fmt.Errorf("configuration: %w", err)
+	}
+	return c, c.Validate()
+}
+
+func readFile(v *viper.Viper) error {
+	path, required := v.GetString("config"), true
+	if path == "" {
+		path, required = defaultConfigFile, false
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !required {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("config: %w", err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	known := options(reflect.TypeFor[config.Config]())
+	for key := range values {
+		if !slices.Contains(known, key) {
+			return fmt.Errorf("%s: unknown option %q; there are %s", path, key, strings.Join(known, ", "))
+		}
+	}
+	return v.MergeConfigMap(values)
+}
+
+// options lists the names of all options, sorted.
+func options(t reflect.Type) (names []string) {
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous {
+			names = append(names, options(f.Type)...)
+		} else {
+			names = append(names, f.Tag.Get("mapstructure"))
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/server"
+)
+
+func startCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "start",
+		Short: "Start a cluster on this machine, in the background",
+		Long: `Starts the control plane and the node in one background process and returns once the node is Ready.
+It is safe to repeat. Containers of an earlier run that still run are taken up again.`,
+		Args: exactly(0, ""),
+	}
+	flags := cmd.Flags()
+	commonFlags(flags)
+	serverFlags(flags)
+	agentFlags(flags)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		child := exec.Command(self, "server")
+		flags.Visit(func(f *pflag.Flag) { child.Args = append(child.Args, flagArgs(f)...) })
+		began := time.Now()
+		status, err := server.Start(cmd.Context(), c, child, func(e control.Event) {
+			fmt.Printf("  %-12s %8s  %s\n", e.Step, e.Took.Round(100*time.Microsecond), e.Message)
+		})
+		if err != nil {
+			return err
+		}
+		if began.Before(*status.StartedAt) {
+			fmt.Printf("Node %s is Ready after %s.\n", status.Node, time.Since(began).Round(time.Millisecond))
+		} else {
+			fmt.Printf("Coracle runs already, with pid %d.\n", status.PID)
+		}
+		fmt.Printf("\n  API         %s\n  kubeconfig  %s\n", status.Server, status.Kubeconfig)
+		if c.MergeKubeconfig {
+			fmt.Printf("              and context %q in your ~/.kube/config\n", server.Context)
+		}
+		fmt.Print("\nTry: coracle ctl get pods -A -o wide\n")
+		return nil
+	}
+	return cmd
+}
+
+func flagArgs(f *pflag.Flag) (args []string) {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		for _, v := range list.GetSlice() {
+			args = append(args, "--"+f.Name+"="+v)
+		}
+		return args
+	}
+	return []string{"--" + f.Name + "=" + f.Value.String()}
+}
+
+func serverCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run the control plane, and this machine as a node",
+		Args:  exactly(0, ""),
+	}
+	flags := cmd.Flags()
+	commonFlags(flags)
+	serverFlags(flags)
+	agentFlags(flags)
+	noNode := flags.Bool("no-node", false, "run the control plane alone")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		return server.RunServer(cmd.Context(), c, !*noNode)
+	}
+	return cmd
+}
+
+func agentCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run this machine as a node of a cluster",
+		Args:  exactly(0, "--join URL --token TOKEN"),
+	}
+	flags := cmd.Flags()
+	commonFlags(flags)
+	agentFlags(flags)
+	joinFlags(flags)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		return server.RunAgent(cmd.Context(), c)
+	}
+	return cmd
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Measures a fresh cluster against DESIGN's budgets: `make bench`. Further arguments go to test/bench.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+coracle=$(realpath bin/coracle)
+mkdir -p dist
+go build -o dist/bench ./test/bench
+. hack/host.sh
+
+size=$(stat -c %s "$coracle")
+echo "binary        $((size / 1000000)) MB (budget 130)"
+for _ in 1 2 3 4 5; do
+  began=$(date +%s%N)
+  "$coracle" version >/dev/null
+  echo $((($(date +%s%N) - began) / 1000000))
+done | sort -n | sed -n '3s/.*/version       & ms, the median of 5 (budget 60)/p'
+
+inside "$coracle" start
+inside "$coracle" image load dist/images/busybox.tar >/dev/null
+pid=$(inside "$coracle" status -o json | sed -n 's/^  "pid": \([0-9]*\),/\1/p')
+inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" "$@"
+
+# The same data directory again, with 1,000 objects in it.
+inside "$coracle" ctl create namespace full >/dev/null
+for i in $(seq 1000); do printf -- '---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c%s, namespace: full}\n' "$i"; done |
+  inside "$coracle" ctl create -f - >/dev/null
+inside "$coracle" stop >/dev/null
+inside "$coracle" start | sed -n 's/^Node .* is Ready after/start with 1,000 objects:/p'

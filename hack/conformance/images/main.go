@@ -1,0 +1,224 @@
+// Command images builds stand-ins for the container images of upstream's
+// conformance suite, as one docker archive, without internet: agnhost from
+// upstream's own source with Debian's curl and dig beside it, and small
+// servers of ours where the suite only wants an answer on a port.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"flag"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"k8s.io/kubernetes/test/utils/image"
+)
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("out", "", "the archive to write")
+	flag.Parse()
+	if *out == "" {
+		log.Fatal("usage: go run ./images -out FILE")
+	}
+	if err := build(*out); err != nil {
+		log.Fatal(err)
+	}
+}
+
+const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func build(out string) error {
+	dir, err := os.MkdirTemp("", "conformance-images-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for binary, pkg := range map[string]string{"agnhost": "k8s.io/kubernetes/test/images/agnhost", "web": "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp"} {
+		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, binary), pkg)
+		command.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := command.CombinedOutput(); err != nil {
+			return &os.PathError{Op: "build " + string(text), Path: pkg, Err: err}
+		}
+	}
+	base, err := system(filepath.Join(dir, "sh"))
+	if err != nil {
+		return err
+	}
+	tools := map[string]content{"agnhost": {file: filepath.Join(dir, "agnhost"), mode: 0o755}, "agnhost-2": {link: "agnhost"}, "uploads/": {mode: 0o777}, "usr/bin/nc": {file: filepath.Join(dir, "nc"), mode: 0o755}}
+	if err := addCertificate(tools); err != nil {
+		return err
+	}
+	for _, program := range []string{"/usr/bin/curl", "/usr/bin/dig", "/usr/bin/nslookup", "/usr/bin/getent"} {
+		if err := addDynamic(tools, program); err != nil {
+			return err
+		}
+	}
+	server := func(greeting string) (map[string]content, v1.Config) {
+		return map[string]content{"web": {file: filepath.Join(dir, "web"), mode: 0o755}},
+			v1.Config{Entrypoint: []string{"/web"}, Cmd: []string{greeting}}
+	}
+	pets := func(pet string) (map[string]content, v1.Config) {
+		files := map[string]content{"data.json": {text: `{"image":"` + pet + `.jpg"}`, mode: 0o644}, pet + ".jpg": {text: pet, mode: 0o644}}
+		for k, v := range tools {
+			files[k] = v
+		}
+		return files, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}
+	}
+	images := map[name.Tag]v1.Image{}
+	add := func(id image.ImageID, files map[string]content, config v1.Config) error {
+		top, err := layer(files)
+		if err != nil {
+			return err
+		}
+		config.Env = []string{path}
+		made, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: config, RootFS: v1.RootFS{Type: "layers"}})
+		if err != nil {
+			return err
+		}
+		if made, err = mutate.AppendLayers(made, base, top); err != nil {
+			return err
+		}
+		tag, err := name.NewTag(image.GetE2EImage(id))
+		if err != nil {
+			return err
+		}
+		images[tag] = made
+		return nil
+	}
+	pause := v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
+	shell := v1.Config{Cmd: []string{"sh"}}
+	nnp := map[string]content{"usr/local/bin/nnp": {file: filepath.Join(dir, "nnp"), mode: 0o4755}}
+	kitten, kittenConfig := pets("kitten")
+	nautilus, nautilusConfig := pets("nautilus")
+	nginx, nginxConfig := server("Welcome to nginx!")
+	nonRoot := pause
+	nonRoot.User = "1234"
+	for _, i := range []struct {
+		id     image.ImageID
+		files  map[string]content
+		config v1.Config
+	}{
+		{image.Agnhost, tools, pause}, {image.AgnhostPrev, tools, pause}, {image.Pause, tools, pause},
+		{image.BusyBox, nil, shell}, {image.IpcUtils, nil, shell}, {image.GlibcDnsTesting, tools, shell},
+		{image.Kitten, kitten, kittenConfig}, {image.Nautilus, nautilus, nautilusConfig},
+		{image.Nginx, nginx, nginxConfig}, {image.NginxNew, nginx, nginxConfig},
+		{image.Nonewprivs, nnp, v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}}, {image.NonRoot, tools, nonRoot},
+	} {
+		if err := add(i.id, i.files, i.config); err != nil {
+			return err
+		}
+	}
+	return tarball.MultiWriteToFile(out, images)
+}
+
+// system is the layer below all: busybox's applets, a shell, users, and folders.
+func system(shell string) (v1.Layer, error) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return nil, err
+	}
+	applets, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]content{
+		"bin/sh":            {file: shell, mode: 0o755},
+		"bin/busybox":       {file: busybox, mode: 0o755},
+		"etc/passwd":        {text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644},
+		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644}, // for getent
+		"etc/group":         {text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnobody:x:65534:\n", mode: 0o644},
+		"tmp/":              {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755}, "usr/bin/env": {link: "/bin/busybox"},
+	}
+	for applet := range strings.FieldsSeq(string(applets)) {
+		if applet != "busybox" && applet != "sh" && applet != "nslookup" && applet != "nc" {
+			files["bin/"+applet] = content{link: "busybox"}
+		}
+	}
+	return layer(files)
+}
+
+// addCertificate adds what agnhost's porter serves TLS with, from its source.
+func addCertificate(files map[string]content) error {
+	folder, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/kubernetes/test/images/agnhost/porter").Output()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		files[name] = content{file: filepath.Join(strings.TrimSpace(string(folder)), name), mode: 0o644}
+	}
+	return nil
+}
+
+// addDynamic adds a program of the machine with the libraries that it names.
+func addDynamic(files map[string]content, program string) error {
+	out, err := exec.Command("ldd", program).CombinedOutput()
+	if err != nil {
+		return &os.PathError{Op: "ldd: " + string(out), Path: program, Err: err}
+	}
+	paths := []string{program}
+	for word := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(word, "/") {
+			paths = append(paths, word)
+		}
+	}
+	for _, p := range paths {
+		real, err := filepath.EvalSymlinks(p)
+		if err != nil {
+			return err
+		}
+		files[strings.TrimPrefix(p, "/")] = content{file: real, mode: 0o755}
+	}
+	return nil
+}
+
+// content is a file (from the machine, or a text), a link, or, where the name ends in a slash, a folder.
+type content struct {
+	file, text, link string
+	mode             int64
+}
+
+func layer(files map[string]content) (v1.Layer, error) {
+	var buffer bytes.Buffer
+	w := tar.NewWriter(&buffer)
+	for name, c := range files {
+		h := &tar.Header{Name: name, Mode: c.mode, Typeflag: tar.TypeReg}
+		data := []byte(c.text)
+		switch {
+		case strings.HasSuffix(name, "/"):
+			h.Typeflag = tar.TypeDir
+		case c.link != "":
+			h.Typeflag, h.Linkname = tar.TypeSymlink, c.link
+		case c.file != "":
+			var err error
+			if data, err = os.ReadFile(c.file); err != nil {
+				return nil, err
+			}
+		}
+		if h.Typeflag == tar.TypeReg {
+			h.Size = int64(len(data))
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if h.Size > 0 {
+			if _, err := w.Write(data); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil })
+}

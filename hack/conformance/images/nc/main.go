@@ -1,0 +1,61 @@
+// Command nc is as much of netcat as the conformance suite asks of it: what comes in is sent, what is answered is
+// printed, and -w bounds the waiting, in seconds. busybox's own, as Debian builds it, has neither -u nor -v.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+func main() {
+	var tcp, udp, verbose, scan, both, closes bool
+	flag.BoolVar(&tcp, "t", false, "TCP, which is what it does anyway")
+	flag.BoolVar(&udp, "u", false, "UDP")
+	flag.BoolVar(&verbose, "v", false, "say whether it connected")
+	flag.BoolVar(&scan, "z", false, "connect only")
+	flag.BoolVar(&both, "vz", false, "-v -z")
+	flag.BoolVar(&closes, "N", false, "close for writing after the input's end")
+	wait := flag.Int("w", 0, "seconds to wait for a connection, and for more to read; 0 waits for ever")
+	flag.Parse()
+	if flag.NArg() != 2 {
+		fmt.Fprintln(os.Stderr, "usage: nc [-tuvzN] [-w SECONDS] HOST PORT")
+		os.Exit(2)
+	}
+	network := "tcp"
+	if udp {
+		network = "udp"
+	}
+	patience := time.Duration(*wait) * time.Second
+	c, err := net.DialTimeout(network, net.JoinHostPort(flag.Arg(0), flag.Arg(1)), patience)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nc:", err)
+		os.Exit(1)
+	}
+	if verbose || both {
+		fmt.Fprintf(os.Stderr, "Connection to %s %s port [%s/*] succeeded!\n", flag.Arg(0), flag.Arg(1), network)
+	}
+	if scan || both {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(c, os.Stdin)
+		if t, ok := c.(*net.TCPConn); ok && closes {
+			_ = t.CloseWrite()
+		}
+	}()
+	buffer := make([]byte, 64<<10)
+	for {
+		if patience > 0 {
+			_ = c.SetReadDeadline(time.Now().Add(patience))
+		}
+		n, err := c.Read(buffer)
+		_, _ = os.Stdout.Write(buffer[:n])
+		if err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,9 @@
+// Command nnp is installed setuid root and tells whether that took effect.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() { fmt.Printf("Effective uid: %d\n", os.Geteuid()) }

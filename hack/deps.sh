@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Installs what a new Debian machine lacks to build and test Coracle. Go itself must be there.
+set -euo pipefail
+command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or newer (https://go.dev/doc/install)" >&2; exit 1; }
+missing=()
+have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+for package in gcc libc6-dev pkg-config libseccomp-dev busybox-static curl git iproute2 nftables procps util-linux; do
+  have "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+[ "$(id -u)" -eq 0 ] || { echo "missing packages: ${missing[*]}: install them as root with apt-get install" >&2; exit 1; }
+echo "installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt-get install -y -q "${missing[@]}" >/dev/null 2>&1 || { apt-get update -q >/dev/null && apt-get install -y -q "${missing[@]}" >/dev/null; }

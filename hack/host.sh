@@ -1,0 +1,28 @@
+# Sourced by scripts that need a machine of their own: a network namespace with one address and a default route, and
+# directories that go with it. After it, `inside COMMAND` runs a command there, and the cluster in it is deleted at the end.
+# It wants $coracle, and gives $dir and $name.
+[ "$(id -u)" = 0 ] || { echo "this needs root: it starts a cluster" >&2; exit 1; }
+[ -x "$coracle" ] || { echo "$coracle is missing: run \`make build\` first" >&2; exit 1; }
+dir=$(mktemp -d)
+name=cor$$
+inside() { nsenter --net="/run/netns/$name" -- "$@"; }
+cleanup() {
+  trap - EXIT
+  inside "$coracle" delete >"$dir.log" 2>&1 || { echo "coracle delete failed:" >&2; cat "$dir.log" >&2; }
+  ip netns del "$name"
+  rm -rf "$dir" "$dir.log"
+}
+ip netns add "$name"
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+mkdir "$dir/home" "$dir/bin"
+ln -s "$coracle" "$dir/bin/kubectl"
+# A home of its own must not cost the go command its caches.
+GOMODCACHE=$(go env GOMODCACHE) GOCACHE=$(go env GOCACHE)
+export GOMODCACHE GOCACHE HOME=$dir/home KUBECONFIG='' PATH=$dir/bin:$PATH
+export CORACLE_DATA_DIR=$dir/data CORACLE_RUN_DIR=$dir/run CORACLE_NODE_NAME=$name
+for line in "link set lo up" "link add eth0 type veth peer name wire0" "link set eth0 up" "link set wire0 up" \
+  "addr add 198.51.100.2/24 dev eth0" "route add default via 198.51.100.1 dev eth0"; do
+  # shellcheck disable=SC2086
+  ip -n "$name" $line
+done

@@ -1,0 +1,381 @@
+// Package agent is the node: it registers the machine, runs the pods that are
+// bound to it, and serves the node's API (logs, exec, port-forward).
+//
+// It may import client, events, version and its own subpackages, never store,
+// registry, apiserver or kind. Its invariant: whatever it did before it was
+// killed it finds again, in the runtime, the kernel and its directories;
+// running containers are not touched by its coming and going.
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/agent/api"
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/pod"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/events"
+)
+
+// Config of an Agent.
+type Config struct {
+	// Client has the node's identity. Its cache may hold only what a node may see.
+	Client  client.Interface
+	Runtime runtime.Runtime
+	Network network.Network
+
+	NodeName string
+	NodeIP   netip.Addr
+	Labels   map[string]string
+	Taints   []corev1.Taint
+
+	// DataDir/pods/UID holds each pod's files. RunDir may be lost by a reboot. LogDir holds the containers' logs.
+	DataDir, RunDir, LogDir string
+
+	// CgroupRoot is the cgroup above all pods, the same as the runtime's; default "/coracle".
+	CgroupRoot string
+
+	ClusterDNS    []netip.Addr
+	ClusterDomain string // default cluster.local
+	ResolvConf    string // default /etc/resolv.conf
+	MaxPods       int    // default 110
+
+	// OnPodCIDR is called with the node's pod range once it is known, before pods get addresses. Nil if the
+	// network needs none.
+	OnPodCIDR func(context.Context, netip.Prefix) error
+
+	// ListenAddress of the node's API; default ":10250".
+	ListenAddress string
+	// GetCertificate gives its serving certificate; nil serves nothing (tests).
+	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// ClientCAs signs the client certificates that the API accepts.
+	ClientCAs *x509.CertPool
+	// Trusted tells of client certificates that may do everything, such as the API server's. Others are put
+	// to a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
+	Trusted func(*x509.Certificate) bool
+
+	// Recorder takes the events; nil makes one that writes them through Client.
+	Recorder pod.Recorder
+	Logger   *slog.Logger
+}
+
+// Validate fills in defaults and says what is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, errors.New("agent: "+what))
+		}
+	}
+	need(c.Client != nil, "Client is missing")
+	need(c.Runtime != nil, "Runtime is missing")
+	need(c.Network != nil, "Network is missing")
+	need(len(validation.IsDNS1123Subdomain(c.NodeName)) == 0, fmt.Sprintf("NodeName %q is not a DNS name in lower case", c.NodeName))
+	need(c.NodeIP.IsValid(), "NodeIP is missing")
+	for name, d := range map[string]string{"DataDir": c.DataDir, "RunDir": c.RunDir, "LogDir": c.LogDir} {
+		need(filepath.IsAbs(d), fmt.Sprintf("%s %q is not an absolute path", name, d))
+	}
+	if c.ClusterDomain == "" {
+		c.ClusterDomain = "cluster.local"
+	}
+	if c.CgroupRoot == "" {
+		c.CgroupRoot = "/coracle"
+	}
+	if c.MaxPods == 0 {
+		c.MaxPods = 110
+	}
+	need(c.MaxPods > 0, "MaxPods must be positive")
+	if c.ListenAddress == "" {
+		c.ListenAddress = ":10250"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return errors.Join(errs...)
+}
+
+// Agent is a run.Component.
+type Agent struct {
+	c        Config
+	log      *slog.Logger
+	ready    chan struct{}
+	pods     *pod.Manager
+	recorder *events.Recorder
+	machine  machine
+
+	mu         sync.Mutex
+	node       *corev1.Node // as the API gave it last
+	cidr       netip.Prefix // what OnPodCIDR was told
+	routes     map[string]route
+	network    bool // pods can get addresses
+	port       int32
+	nodeWake   chan struct{} // the node changed
+	statusWake chan struct{}
+}
+
+type route struct {
+	cidrs []netip.Prefix
+	via   netip.Addr
+}
+
+// New makes an Agent. Nothing runs before Run.
+func New(c Config) (*Agent, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), routes: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
+	a.network = c.OnPodCIDR == nil
+	var err error
+	if a.machine, err = readMachine(c.DataDir); err != nil {
+		return nil, err
+	}
+	if c.Recorder == nil {
+		a.recorder = events.New(c.Client, "kubelet", c.NodeName)
+		c.Recorder = a.recorder
+	}
+	a.pods = pod.New(pod.Config{
+		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger,
+		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
+		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf,
+		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services,
+	})
+	a.c = c
+	return a, nil
+}
+
+// Name implements run.Component.
+func (a *Agent) Name() string { return "agent" }
+
+// Ready is closed when the node is registered, Ready, and takes pods.
+func (a *Agent) Ready() <-chan struct{} { return a.ready }
+
+// Pods gives the pods of this node, for status displays.
+func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
+
+// StopPods ends the containers of all pods gracefully, each within its grace period, and begins no more. The pods stay in the API: the
+// next agent starts them again as their restart policy says. tell is called with each pod that ended.
+func (a *Agent) StopPods(ctx context.Context, tell func(string)) error {
+	return a.pods.Drain(ctx, func(p *corev1.Pod) { tell("stopped pod " + p.Namespace + "/" + p.Name) })
+}
+
+func (a *Agent) registered() *corev1.Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node
+}
+
+// Run implements run.Component.
+func (a *Agent) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, d := range []string{a.c.DataDir, a.c.RunDir, a.c.LogDir} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	failed := make(chan error, 4)
+	spawn := func(f func() error) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := f(); err != nil && ctx.Err() == nil {
+				failed <- err
+			}
+		}()
+	}
+	if a.recorder != nil {
+		spawn(func() error { a.recorder.Run(ctx); return nil })
+	}
+	if a.c.GetCertificate != nil {
+		serve, err := a.listen()
+		if err != nil {
+			return err
+		}
+		spawn(func() error { return serve(ctx) })
+	}
+	if err := a.pods.Start(ctx); err != nil {
+		return err
+	}
+	spawn(a.pods.Wait)
+	spawn(func() error { return a.keepNode(ctx) })
+	spawn(func() error { return a.follow(ctx) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+func (a *Agent) listen() (func(context.Context) error, error) {
+	l, err := net.Listen("tcp", a.c.ListenAddress)
+	if err != nil {
+		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop what uses the port, or choose another", a.c.ListenAddress, err)
+	}
+	if t, ok := l.Addr().(*net.TCPAddr); ok {
+		a.mu.Lock()
+		a.port = int32(t.Port)
+		a.mu.Unlock()
+	}
+	s := api.New(api.Config{
+		Pods: a.pods, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
+		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log,
+	})
+	tlsConfig := &tls.Config{
+		MinVersion: tls.VersionTLS12, GetCertificate: a.c.GetCertificate,
+		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.c.ClientCAs, NextProtos: []string{"http/1.1"},
+	}
+	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(l, tlsConfig)) }, nil
+}
+
+// follow brings the events of nodes and pods to where they matter, and opens Ready.
+func (a *Agent) follow(ctx context.Context) error {
+	c := a.c.Client.Cache()
+	watch := func(obj ctrl.Object, h toolscache.ResourceEventHandler) (ctrlcache.Informer, toolscache.ResourceEventHandlerRegistration, error) {
+		inf, err := c.GetInformer(ctx, obj)
+		if err != nil {
+			return nil, nil, fmt.Errorf("watch %T: %w", obj, err)
+		}
+		r, err := inf.AddEventHandler(h)
+		return inf, r, err
+	}
+	nodes, nodesReg, err := watch(&corev1.Node{}, handler(a.nodeSeen, a.nodeGone))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = nodes.RemoveEventHandler(nodesReg) }()
+	if _, err := c.GetInformer(ctx, &corev1.Service{}); err != nil { // pods are told of services
+		return fmt.Errorf("watch services: %w", err)
+	}
+	// Pods wait for the node's registration: admission compares them with what the node has.
+	for a.registered() == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.nodeWake:
+		}
+	}
+	mine := func(p *corev1.Pod) bool { return p.Spec.NodeName == a.c.NodeName }
+	pods, podsReg, err := watch(&corev1.Pod{}, handler(func(p *corev1.Pod) {
+		if mine(p) {
+			a.pods.Update(p)
+		}
+	}, func(p *corev1.Pod) {
+		if mine(p) {
+			a.pods.Delete(p)
+		}
+	}))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pods.RemoveEventHandler(podsReg) }()
+	select { // WaitForCacheSync would look every 100 ms
+	case <-podsReg.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		return nil
+	}
+	if err := a.pods.Sync(ctx); err != nil {
+		return err
+	}
+	for {
+		a.mu.Lock()
+		up := a.network
+		a.mu.Unlock()
+		if up && isReady(a.registered()) {
+			close(a.ready)
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.nodeWake:
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func isReady(n *corev1.Node) bool {
+	if n == nil {
+		return false
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func handler[T any](seen, gone func(T)) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if t, ok := o.(T); ok {
+				seen(t)
+			}
+		},
+		UpdateFunc: func(_, o any) {
+			if t, ok := o.(T); ok {
+				seen(t)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if d, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if t, ok := o.(T); ok {
+				gone(t)
+			}
+		},
+	}
+}
+
+// services gives those of a namespace and the service kubernetes in default.
+func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
+	var list corev1.ServiceList
+	if err := a.c.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	out := make([]*corev1.Service, 0, len(list.Items)+1)
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	if namespace != corev1.NamespaceDefault {
+		var s corev1.Service
+		err := a.c.Client.Cache().Get(ctx, ctrl.ObjectKey{Namespace: corev1.NamespaceDefault, Name: "kubernetes"}, &s)
+		if ctrl.IgnoreNotFound(err) != nil {
+			return nil, err
+		}
+		if err == nil {
+			out = append(out, &s)
+		}
+	}
+	return out, nil
+}
+
+const (
+	leasePeriod  = 10 * time.Second
+	leaseSeconds = 40
+	statusPeriod = 5 * time.Minute
+)

@@ -1,0 +1,187 @@
+// Package api serves the node's API, at upstream's kubelet paths: health,
+// pods, logs, exec, attach, port-forward and usage.
+//
+// It may import client, agent/pod, agent/logs, agent/runtime and agent/network. Its
+// invariant: but for /healthz, nothing is answered to who is not the API server
+// or allowed by it.
+package api
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/pod"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// Config of a Server.
+type Config struct {
+	Pods    *pod.Manager
+	Runtime runtime.Runtime
+	Network network.Network
+	// Client asks the cluster who a caller is and what it may do.
+	Client   client.Interface
+	LogDir   string
+	NodeName string
+	Node     func() *corev1.Node
+	// Trusted tells of client certificates that may do everything; nil for the API server's usual names.
+	Trusted func(*x509.Certificate) bool
+	Logger  *slog.Logger
+}
+
+// Server serves the node's API.
+type Server struct {
+	c   Config
+	mux *http.ServeMux
+	// ctx ends the streams when the Server stops.
+	ctx context.Context
+}
+
+// New makes a Server.
+func New(c Config) *Server {
+	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background()}
+	if s.c.Trusted == nil {
+		s.c.Trusted = func(c *x509.Certificate) bool {
+			return c.Subject.CommonName == "kube-apiserver-kubelet-client" || slices.Contains(c.Subject.Organization, "system:masters")
+		}
+	}
+	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	handle := func(pattern, sub string, h http.HandlerFunc) { s.mux.Handle(pattern, s.allow(sub, h)) }
+	handle("GET /pods", "proxy", s.pods)
+	handle("GET /containerLogs/{namespace}/{pod}/{container}", "proxy", s.logs)
+	for _, p := range []string{"{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"} {
+		handle("/exec/"+p, "proxy", s.exec)
+		handle("/attach/"+p, "proxy", s.attach)
+		handle("POST /run/"+p, "proxy", s.run)
+	}
+	handle("/portForward/{namespace}/{pod}", "proxy", s.portForward)
+	handle("/portForward/{namespace}/{pod}/{uid}", "proxy", s.portForward)
+	handle("GET /stats/summary", "stats", s.summary)
+	handle("GET /metrics/resource", "metrics", s.resourceMetrics)
+	handle("GET /metrics", "metrics", s.resourceMetrics)
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// Serve answers on l until ctx ends; streams end with it.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.ctx = ctx
+	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug)}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve the node's API: %w", err)
+	case <-ctx.Done():
+	}
+	err := srv.Close()
+	<-done
+	return err
+}
+
+// allow lets a request through whose sender may use the node's subresource.
+func (s *Server) allow(sub string, h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var user authnv1.UserInfo
+		switch token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); {
+		case r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
+			c := r.TLS.PeerCertificates[0]
+			if s.c.Trusted(c) {
+				h(w, r)
+				return
+			}
+			user = authnv1.UserInfo{Username: c.Subject.CommonName, Groups: append(c.Subject.Organization, "system:authenticated")}
+		case bearer:
+			review := &authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token}}
+			if err := s.c.Client.Create(r.Context(), review); err != nil {
+				http.Error(w, "cannot check the token: "+err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			if !review.Status.Authenticated {
+				http.Error(w, "Unauthorized", http.StatusUnauthorized)
+				return
+			}
+			user = review.Status.User
+		default:
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		review := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
+			User: user.Username, UID: user.UID, Groups: user.Groups,
+			ResourceAttributes: &authzv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: sub, Name: s.c.NodeName, Verb: verb(r.Method)},
+		}}
+		if err := s.c.Client.Create(r.Context(), review); err != nil {
+			http.Error(w, "cannot check the access: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		if !review.Status.Allowed {
+			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource=%s)", user.Username, verb(r.Method), sub), http.StatusForbidden)
+			return
+		}
+		h(w, r)
+	})
+}
+
+func verb(method string) string {
+	switch method {
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return "get"
+}
+
+func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
+	for _, p := range s.c.Pods.Pods() {
+		list.Items = append(list.Items, *p)
+	}
+	reply(w, list)
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+var errNoPod = errors.New("pod does not exist")
+
+// find gives the pod and the newest run of the container that a request names.
+func (s *Server) find(r *http.Request) (*corev1.Pod, *pod.Instance, error) {
+	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
+	p, ok := s.c.Pods.Find(namespace, name, types.UID(r.PathValue("uid")))
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: %s/%s", errNoPod, namespace, name)
+	}
+	list := s.c.Pods.Instances(p.UID, container)
+	if len(list) == 0 {
+		return p, nil, nil
+	}
+	return p, &list[0], nil
+}

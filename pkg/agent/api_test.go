@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	authzv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+)
+
+// reviewing answers access reviews: the user "reader" may get, nobody else may do anything.
+type reviewing struct{ *cluster }
+
+func (r reviewing) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
+	if s, ok := obj.(*authzv1.SubjectAccessReview); ok {
+		s.Status.Allowed = s.Spec.User == "reader" && s.Spec.ResourceAttributes.Verb == "get" && s.Spec.ResourceAttributes.Resource == "nodes"
+		return nil
+	}
+	return r.cluster.Create(ctx, obj, opts...)
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func issue(t *testing.T, name string, by *authority) (*authority, tls.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: by == nil,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	parent, signer := tmpl, key
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &authority{cert, key}, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestNodeAPI(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	ca, _ := issue(t, "ca", nil)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	_, serving := issue(t, "node", ca)
+	c := newCluster(ctx)
+	rt := fake.New(fake.Config{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	require.NoError(t, l.Close())
+	a, err := New(Config{Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
+		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
+		Recorder: &eventList{}, ListenAddress: address, ClientCAs: pool,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil }})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	<-a.Ready()
+	p := simple("web", "sh", "-c", "echo out; echo err >&2; cat")
+	p.Namespace, p.UID, p.Spec.NodeName = "default", "uid", "node"
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	p.Spec.Containers[0].Image, p.Spec.Containers[0].Stdin = "busybox", true
+	require.NoError(t, c.Create(ctx, p))
+	require.Eventually(t, func() bool {
+		got, ok := a.pods.Find("default", "web", "")
+		return ok && got.Status.Phase == corev1.PodRunning
+	}, 10*time.Second, time.Millisecond)
+
+	as := func(name string) *http.Client {
+		cfg := &tls.Config{RootCAs: pool}
+		if name != "" {
+			_, cert := issue(t, name, ca)
+			cfg.Certificates = []tls.Certificate{cert}
+		}
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}
+	}
+	const server = "kube-apiserver-kubelet-client"
+	call := func(method, who, path string) (int, string) {
+		req, err := http.NewRequestWithContext(ctx, method, "https://"+address+path, nil)
+		require.NoError(t, err)
+		res, err := as(who).Do(req)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, string(b)
+	}
+	for _, tt := range []struct {
+		method, who, path string
+		code              int
+		body              string
+	}{
+		{"GET", "", "/healthz", 200, "ok"},
+		{"GET", "", "/pods", 401, "Unauthorized"},
+		{"GET", "stranger", "/pods", 403, "Forbidden"},
+		{"GET", "reader", "/pods", 200, `"name":"web"`},
+		{"POST", "reader", "/run/default/web/main?cmd=true", 403, "Forbidden"},
+		{"POST", server, "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
+		{"GET", server, "/containerLogs/default/web/main", 200, "out\nerr\n"},
+		{"GET", server, "/containerLogs/default/web/main?stream=Stderr", 200, "err\n"},
+		{"GET", server, "/containerLogs/default/web/main?tailLines=x", 400, "tailLines"},
+		{"GET", server, "/containerLogs/default/web/main?previous=true", 400, "previous terminated container"},
+		{"GET", server, "/containerLogs/default/web/other", 400, `"other" not found`},
+		{"GET", server, "/containerLogs/default/none/main", 404, "does not exist"},
+		{"GET", server, "/stats/summary", 200, `"nodeName":"node"`},
+		{"GET", server, "/metrics/resource", 200, `container_memory_working_set_bytes{container="main"`},
+	} {
+		t.Run(tt.method+" "+tt.path+" by "+tt.who, func(t *testing.T) {
+			code, body := call(tt.method, tt.who, tt.path)
+			require.Equal(t, tt.code, code, body)
+			require.Contains(t, body, tt.body)
+		})
+	}
+
+	_, cert := issue(t, server, ca)
+	restConfig := &rest.Config{Host: address, Transport: nil}
+	restConfig.TLSClientConfig = rest.TLSClientConfig{CAData: pemCert(ca.cert.Raw), CertData: pemCert(cert.Certificate[0]), KeyData: pemKey(t, cert)}
+	exec := func(in string, command ...string) (string, error) {
+		q := url.Values{"command": command, "output": {"1"}, "error": {"1"}}
+		if in != "" {
+			q.Set("input", "1")
+		}
+		e, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{Scheme: "https", Host: address, Path: "/exec/default/web/main", RawQuery: q.Encode()})
+		require.NoError(t, err)
+		var out, stderr bytes.Buffer
+		o := remotecommand.StreamOptions{Stdout: &out, Stderr: &stderr}
+		if in != "" {
+			o.Stdin = strings.NewReader(in)
+		}
+		err = e.StreamWithContext(ctx, o)
+		return out.String() + stderr.String(), err
+	}
+	out, err := exec("", "sh", "-c", "echo a; echo b >&2; exit 7")
+	var code utilexec.CodeExitError
+	require.ErrorAs(t, err, &code)
+	require.Equal(t, 7, code.Code)
+	require.Equal(t, "a\nb\n", out)
+	out, err = exec("through", "cat")
+	require.NoError(t, err)
+	require.Equal(t, "through", out)
+
+	// A follower ends with its container.
+	req, err := http.NewRequestWithContext(ctx, "GET", "https://"+address+"/containerLogs/default/web/main?follow=true", nil)
+	require.NoError(t, err)
+	res, err := as(server).Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	all := make([]byte, len("out\nerr\n"))
+	_, err = io.ReadFull(res.Body, all)
+	require.NoError(t, err)
+	require.Equal(t, "out\nerr\n", string(all))
+	require.NoError(t, rt.Signal(ctx, mustList(t, rt)[0], syscall.SIGTERM, false))
+	more, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Empty(t, more)
+
+	cancel()
+	require.NoError(t, <-done)
+	for _, con := range mustList(t, rt) {
+		require.NoError(t, rt.Remove(context.Background(), con))
+	}
+	require.NoError(t, Reset(dir))
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func pemCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func pemKey(t *testing.T, c tls.Certificate) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+func mustList(t *testing.T, rt *fake.Runtime) []string {
+	t.Helper()
+	all, err := rt.List(context.Background())
+	require.NoError(t, err)
+	var ids []string
+	for _, c := range all {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}

@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// machine is what the node is made of; it does not change while the agent runs.
+type machine struct {
+	cpus         int
+	arch         string
+	memory, disk int64            // bytes
+	hugePages    map[string]int64 // "2Mi" -> bytes
+	info         corev1.NodeSystemInfo
+}
+
+func readMachine(dataDir string) (machine, error) {
+	m := machine{cpus: goruntime.NumCPU(), arch: goruntime.GOARCH, hugePages: map[string]int64{}}
+	mem, err := meminfo()
+	if err != nil {
+		return m, err
+	}
+	m.memory = mem["MemTotal"]
+	m.disk, _ = diskSpace(dataDir)
+	pools, _ := filepath.Glob("/sys/kernel/mm/hugepages/hugepages-*kB")
+	for _, p := range pools {
+		kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(filepath.Base(p), "hugepages-"), "kB"), 10, 64)
+		if err != nil {
+			continue
+		}
+		n, _ := strconv.ParseInt(firstLine(filepath.Join(p, "nr_hugepages")), 10, 64)
+		size := fmt.Sprintf("%dMi", kb>>10)
+		if kb >= 1<<20 {
+			size = fmt.Sprintf("%dGi", kb>>20)
+		} else if kb < 1<<10 {
+			size = fmt.Sprintf("%dKi", kb)
+		}
+		m.hugePages[size] = n * kb << 10
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return m, err
+	}
+	m.info = corev1.NodeSystemInfo{
+		MachineID: firstLine("/etc/machine-id"), SystemUUID: strings.ToLower(firstLine("/sys/class/dmi/id/product_uuid")),
+		BootID: firstLine("/proc/sys/kernel/random/boot_id"), KernelVersion: string(bytes.TrimRight(u.Release[:], "\x00")),
+		OSImage: osImage(), OperatingSystem: "linux", Architecture: goruntime.GOARCH,
+	}
+	if m.info.SystemUUID == "" {
+		m.info.SystemUUID = m.info.MachineID
+	}
+	return m, nil
+}
+
+func firstLine(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line)
+}
+
+func osImage() string {
+	b, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return "Linux"
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+			return strings.Trim(v, `"'`)
+		}
+	}
+	return "Linux"
+}
+
+func meminfo() (map[string]int64, error) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+			out[strings.TrimSuffix(f[0], ":")] = n << 10
+		}
+	}
+	return out, nil
+}
+
+// diskSpace gives the size of path's file system and what is free of it, in bytes; zeros if unknown. A path
+// that does not exist yet counts as its parent.
+func diskSpace(path string) (total, free int64) {
+	var s unix.Statfs_t
+	for unix.Statfs(path, &s) != nil {
+		if path == "/" || path == "." {
+			return 0, 0
+		}
+		path = filepath.Dir(path)
+	}
+	return int64(s.Blocks) * s.Bsize, int64(s.Bavail) * s.Bsize
+}
+
+// conditions measures the pressures, with upstream's eviction thresholds.
+func (m machine) conditions(dataDir string) []corev1.NodeCondition {
+	one := func(t corev1.NodeConditionType, pressed bool, yes, yesText, no, noText string) corev1.NodeCondition {
+		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: no, Message: noText}
+		if pressed {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yes, yesText
+		}
+		return c
+	}
+	mem, err := meminfo()
+	low := err == nil && mem["MemAvailable"] < 100<<20
+	total, free := diskSpace(dataDir)
+	full := total > 0 && free < total/10 && free < 10<<30
+	limit, _ := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
+	tasks := int64(0)
+	if f := strings.Fields(firstLine("/proc/loadavg")); len(f) > 3 {
+		_, all, _ := strings.Cut(f[3], "/")
+		tasks, _ = strconv.ParseInt(all, 10, 64)
+	}
+	return []corev1.NodeCondition{
+		one(corev1.NodeMemoryPressure, low, "KubeletHasInsufficientMemory", "less than 100Mi of memory is available",
+			"KubeletHasSufficientMemory", "the node has sufficient memory available"),
+		one(corev1.NodeDiskPressure, full, "KubeletHasDiskPressure", "less than a tenth of the disk is free; remove images or data",
+			"KubeletHasNoDiskPressure", "the node has no disk pressure"),
+		one(corev1.NodePIDPressure, limit > 0 && tasks > limit*9/10, "KubeletHasInsufficientPID", "nine tenths of all process IDs are in use",
+			"KubeletHasSufficientPID", "the node has sufficient PIDs available"),
+	}
+}

@@ -1,0 +1,170 @@
+package network
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The gateway that every pod sees, and the addresses of the two ends of every pod's link. They never meet on one
+// wire, so they can be the same for all pods; neighbours are permanent, so there is no ARP.
+var (
+	gateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
+	hostMAC = net.HardwareAddr{0x02, 0xc0, 0x4a, 0xc1, 0xe0, 0x01}
+	podMAC  = net.HardwareAddr{0x02, 0xc0, 0x4a, 0xc1, 0xe0, 0x02}
+)
+
+const podLink = "eth0"
+
+// linkName is the host's end of a pod's link: the prefix and a hash of the UID fill the 15 characters a name can have.
+func (c *Config) linkName(uid string) string {
+	sum := sha256.Sum256([]byte(uid))
+	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))
+	prefix := c.linkPrefix()
+	return prefix + hash[:15-len(prefix)]
+}
+
+func (c *Config) linkPrefix() string { return c.Prefix[:min(len(c.Prefix), 7)] }
+
+func ipNet(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+func prefixNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// connect makes the pod's link, addresses and routes. The calling thread is in the pod's network namespace podNS, and
+// is there again afterwards; host is a handle of the node's, hostNS.
+//
+// The node's end is set up first: the end that is set up last can send at once, the other one only when the kernel has come
+// round to it, which it does at the latest when asked about the link (rtnl_getlink).
+func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr, mtu int) error {
+	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if err := pod.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
+		return fmt.Errorf("set loopback up: %w", err)
+	}
+	name := c.linkName(uid)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = podLink, podMAC, mtu
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(mtu)
+	veth.PeerNamespace = netlink.NsFd(hostNS)
+	err = pod.LinkAdd(veth)
+	if errors.Is(err, fs.ErrExist) {
+		// The link of a torn down sandbox of the same pod, which the kernel has not come round to removing.
+		if old, err := host.LinkByName(name); err == nil {
+			_ = host.LinkDel(old)
+		}
+		err = pod.LinkAdd(veth)
+	}
+	if err != nil {
+		return fmt.Errorf("make link %s: %w", name, err)
+	}
+	if err := quietIPv6(podLink); err != nil {
+		return err
+	}
+	eth0, err := pod.LinkByName(podLink)
+	if err != nil {
+		return err
+	}
+	index := eth0.Attrs().Index
+	if err := pod.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(ip)}); err != nil {
+		return fmt.Errorf("add address %s: %w", ip, err)
+	}
+
+	if err := unix.Setns(hostNS, unix.CLONE_NEWNET); err != nil {
+		return err
+	}
+	hostIndex, err := c.connectHost(host, name, ip)
+	if err := errors.Join(err, unix.Setns(podNS, unix.CLONE_NEWNET)); err != nil {
+		return err
+	}
+
+	if err := pod.LinkSetUp(eth0); err != nil {
+		return err
+	}
+	if err := pod.NeighAdd(neighbour(index, gateway, hostMAC)); err != nil {
+		return fmt.Errorf("add the gateway's neighbour entry: %w", err)
+	}
+	if err := pod.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}); err != nil {
+		return fmt.Errorf("add the default route: %w", err)
+	}
+	_, err = host.LinkByIndex(hostIndex)
+	return err
+}
+
+// connectHost sets up the node's end of a pod's link. The calling thread is in the node's network namespace.
+func (c *Config) connectHost(host *netlink.Handle, name string, ip netip.Addr) (index int, err error) {
+	link, err := host.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("link %s: %w", name, err)
+	}
+	if err := quietIPv6(name); err != nil {
+		return 0, err
+	}
+	// Lets connections from the node's 127.0.0.1 be sent on to the pod; rules keep the pod off the node's loopback.
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0); err != nil {
+		return 0, err
+	}
+	if err := host.LinkSetUp(link); err != nil {
+		return 0, err
+	}
+	index = link.Attrs().Index
+	if err := host.NeighSet(neighbour(index, ip, podMAC)); err != nil {
+		return 0, fmt.Errorf("add the pod's neighbour entry: %w", err)
+	}
+	route := &netlink.Route{LinkIndex: index, Dst: ipNet(ip), Scope: netlink.SCOPE_LINK, Src: c.NodeIP.AsSlice()}
+	if err := host.RouteReplace(route); err != nil {
+		return 0, fmt.Errorf("add the route to %s from %s: %w", ip, c.NodeIP, err)
+	}
+	return index, nil
+}
+
+func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
+}
+
+// quietIPv6 keeps IPv6 off a link of ours: pods have IPv4 addresses, and address detection costs packets and wake-ups.
+func quietIPv6(link string) error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("1"), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a kernel without IPv6
+	}
+	return err
+}
+
+// uplink is the link that has the node's address, and the MTU pods should use: that of the link.
+func uplink(h *netlink.Handle, node netip.Addr) (mtu int, err error) {
+	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return 0, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP.To4()); !ok || ip != node {
+			continue
+		}
+		link, err := h.LinkByIndex(a.LinkIndex)
+		if err != nil {
+			return 0, err
+		}
+		if link.Attrs().Flags&net.FlagLoopback != 0 {
+			return 1500, nil
+		}
+		return link.Attrs().MTU, nil
+	}
+	return 0, fmt.Errorf("node address %s is on no interface of this machine: give one that is (ip addr shows them)", node)
+}

@@ -1,0 +1,267 @@
+package network
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// nat is our nftables table:
+//
+//	guard        keeps pods off the node's 127.0.0.0/8, which route_localnet would open to them
+//	prerouting   host ports, for packets that arrive
+//	output       host ports, for packets of the node itself
+//	postrouting  hides pods behind the node towards the outside; hides the node's loopback, and a pod that
+//	             reaches itself through its host port, behind the node's address
+//
+// The sets "ports" and "portsat" (with host address) map a host port to a pod's; "self" has the pods with host
+// ports; "cluster" the prefixes in which pods are seen by their own addresses.
+type nat struct {
+	mu      sync.Mutex // held over one transaction; pods without host ports need none
+	conn    *nftables.Conn
+	table   *nftables.Table
+	ports   *nftables.Set
+	portsAt *nftables.Set
+	self    *nftables.Set
+	cluster *nftables.Set
+	pods    *nftables.Set
+}
+
+// The registers of 32 bits that concatenated keys are loaded into. The first is register 1 under its other name.
+const (
+	reg1 = unix.NFT_REG_1
+	reg2 = unix.NFT_REG32_01
+	reg3 = unix.NFT_REG32_02
+)
+
+func tableName(prefix string) string { return prefix + "_net" }
+
+func newNAT(prefix string) (*nat, error) {
+	conn, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(prefix)}
+	target := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
+	// Set IDs are only unique within a transaction, so they can be constants.
+	return &nat{conn: conn, table: t,
+		ports: &nftables.Set{Table: t, ID: 1, Name: "ports", IsMap: true, Concatenation: true, DataType: target,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)},
+		portsAt: &nftables.Set{Table: t, ID: 2, Name: "portsat", IsMap: true, Concatenation: true, DataType: target,
+			KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)},
+		self: &nftables.Set{Table: t, ID: 3, Name: "self", Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)},
+		cluster: &nftables.Set{Table: t, ID: 4, Name: "cluster", Interval: true, KeyType: nftables.TypeIPAddr},
+		pods:    &nftables.Set{Table: t, ID: 5, Name: "pods", Interval: true, KeyType: nftables.TypeIPAddr},
+	}, nil
+}
+
+// replace makes the whole table anew in one transaction, with the host ports of the pods that exist.
+func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conn.AddTable(n.table)
+	n.conn.DelTable(n.table)
+	n.conn.AddTable(n.table)
+	for _, s := range []*nftables.Set{n.ports, n.portsAt, n.self, n.cluster, n.pods} {
+		if err := n.conn.AddSet(s, nil); err != nil {
+			return err
+		}
+	}
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+		return n.conn.AddChain(&nftables.Chain{Table: n.table, Name: name, Type: kind, Hooknum: hook, Priority: prio})
+	}
+	rule := func(ch *nftables.Chain, parts ...[]expr.Any) {
+		n.conn.AddRule(&nftables.Rule{Table: n.table, Chain: ch, Exprs: slices.Concat(parts...)})
+	}
+	dnat := []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, RegProtoMin: reg2}}
+	masquerade := []expr.Any{&expr.Masq{FullyRandom: true}}
+	hide := masquerade
+	if c.NodeIP.IsValid() {
+		hide = []expr.Any{&expr.Immediate{Register: reg1, Data: c.NodeIP.AsSlice()},
+			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, FullyRandom: true}}
+	}
+
+	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
+	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, netip.MustParsePrefix("127.0.0.0/8")),
+		[]expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
+
+	for name, hook := range map[string]*nftables.ChainHook{"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput} {
+		ch := chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)
+		rule(ch, localDestination(), load(addrDst, reg1), load(proto, reg2), load(portDst, reg3), lookup(n.portsAt), dnat)
+		rule(ch, localDestination(), load(proto, reg1), load(portDst, reg2), lookup(n.ports), dnat)
+	}
+	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	rule(post, load(addrSrc, reg1), load(addrDst, reg2), member(n.self, false), hide)
+	rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()), hide)
+	rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
+
+	for _, uid := range sortedKeys(pods) {
+		r := pods[uid]
+		if !r.Ready || len(r.HostPorts) == 0 {
+			continue
+		}
+		if err := n.setPorts(r, true); err != nil {
+			return err
+		}
+	}
+	if err := n.setPrefixes(podCIDR, cluster, false); err != nil {
+		return err
+	}
+	if err := n.conn.Flush(); err != nil {
+		return fmt.Errorf("set up nftables table %s: %w", n.table.Name, err)
+	}
+	return nil
+}
+
+// prefixes changes what is masqueraded: packets of podCIDR to all but the cluster's prefixes.
+func (n *nat) prefixes(podCIDR netip.Prefix, cluster []netip.Prefix) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.setPrefixes(podCIDR, cluster, true); err != nil {
+		return err
+	}
+	return n.conn.Flush()
+}
+
+func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bool) error {
+	if podCIDR.IsValid() {
+		cluster = append([]netip.Prefix{podCIDR}, cluster...)
+	}
+	if flush {
+		n.conn.FlushSet(n.cluster)
+		n.conn.FlushSet(n.pods)
+	}
+	if podCIDR.IsValid() {
+		if err := n.conn.SetAddElements(n.pods, intervals([]netip.Prefix{podCIDR})); err != nil {
+			return err
+		}
+	}
+	if len(cluster) == 0 {
+		return nil
+	}
+	return n.conn.SetAddElements(n.cluster, intervals(cluster))
+}
+
+// hostPorts adds or removes one pod's host ports.
+func (n *nat) hostPorts(r record, add bool) error {
+	if len(r.HostPorts) == 0 {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.setPorts(r, add); err != nil {
+		return err
+	}
+	err := n.conn.Flush()
+	if add && (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)) {
+		return fmt.Errorf("a host port of this pod is used by another pod of this node: %w", err)
+	}
+	if errors.Is(err, unix.ENOENT) && !add {
+		return nil // removed before a crash
+	}
+	return err
+}
+
+func (n *nat) setPorts(r record, add bool) error {
+	ip := r.IP.AsSlice()
+	elements := map[*nftables.Set][]nftables.SetElement{n.self: {{Key: slices.Concat(ip, ip)}}}
+	for _, p := range r.HostPorts {
+		number, err := protocol(p.Protocol)
+		if err != nil {
+			return err
+		}
+		set, key := n.ports, slices.Concat([]byte{number, 0, 0, 0}, port(p.HostPort))
+		if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
+			set, key = n.portsAt, slices.Concat(p.HostIP.AsSlice(), key)
+		}
+		elements[set] = append(elements[set], nftables.SetElement{Key: key, Val: slices.Concat(ip, port(p.PodPort))})
+	}
+	apply := n.conn.SetDeleteElements
+	if add {
+		apply = n.conn.SetAddElements
+	}
+	for set, e := range elements {
+		if err := apply(set, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetUDP removes the connection tracking entries of a pod's UDP host ports, which would otherwise go on
+// sending a client's packets where they went before.
+func forgetUDP(r record) error {
+	var filters []netlink.CustomConntrackFilter
+	for _, p := range r.HostPorts {
+		if !strings.EqualFold(p.Protocol, "UDP") {
+			continue
+		}
+		f := &netlink.ConntrackFilter{}
+		if err := errors.Join(f.AddProtocol(unix.IPPROTO_UDP), f.AddPort(netlink.ConntrackOrigDstPort, p.HostPort)); err != nil {
+			return err
+		}
+		filters = append(filters, f)
+	}
+	if len(filters) == 0 {
+		return nil
+	}
+	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, filters...)
+	return err
+}
+
+func protocol(name string) (byte, error) {
+	switch strings.ToUpper(name) {
+	case "TCP", "":
+		return unix.IPPROTO_TCP, nil
+	case "UDP":
+		return unix.IPPROTO_UDP, nil
+	case "SCTP":
+		return unix.IPPROTO_SCTP, nil
+	}
+	return 0, fmt.Errorf("host port protocol %q is none of TCP, UDP, SCTP", name)
+}
+
+// port is a port as keys and values have it: network order, padded to a register.
+func port(p uint16) []byte { return append(binary.BigEndian.AppendUint16(nil, p), 0, 0) }
+
+// intervals are the elements of an interval set for prefixes, without those that another one contains.
+func intervals(prefixes []netip.Prefix) []nftables.SetElement {
+	prefixes = slices.Clone(prefixes)
+	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Masked().Addr().Compare(b.Masked().Addr()), a.Bits()-b.Bits())
+	})
+	var elements []nftables.SetElement
+	var last netip.Prefix
+	for _, p := range prefixes {
+		p = p.Masked()
+		if !p.Addr().Is4() || last.IsValid() && last.Overlaps(p) {
+			continue
+		}
+		last = p
+		elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
+		if end := uint64(number(p.Addr())) + 1<<(32-p.Bits()); end < 1<<32 {
+			elements = append(elements, nftables.SetElement{Key: address(uint32(end)).AsSlice(), IntervalEnd: true})
+		}
+	}
+	return elements
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

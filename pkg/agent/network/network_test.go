@@ -1,0 +1,580 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// The tests work in a network and mount namespace of their own, in which the test binary runs once more.
+const inside = "CORACLE_TEST_NETNS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(inside) == "" {
+		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+		err := cmd.Run()
+		if cmd.Process != nil {
+			_ = os.Remove("/tmp/" + outsideNS(cmd.Process.Pid))
+		}
+		var exit *exec.ExitError
+		switch {
+		case errors.As(err, &exit):
+			os.Exit(exit.ExitCode())
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "these tests make network namespaces and must run as root:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var (
+	nodeIP  = netip.MustParseAddr("192.168.77.1")
+	outside = netip.MustParseAddr("203.0.113.9")
+	podCIDR = netip.MustParsePrefix("10.42.0.0/24")
+)
+
+// node gives the test's namespace an uplink: a link to a second namespace that stands for the outside.
+var node = sync.OnceValue(func() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = "up0", 1400
+	ready := make(chan error)
+	go func() {
+		ready <- onThread(func() error {
+			hostNS, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = unix.Close(hostNS) }()
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			if err := bindSelf("net", "/tmp/"+outsideNS(os.Getpid())); err != nil {
+				return err
+			}
+			h, err := netlink.NewHandle()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			a := netlink.NewLinkAttrs()
+			a.Name = "out0"
+			v := netlink.NewVeth(a)
+			v.PeerName, v.PeerMTU, v.PeerNamespace = attrs.Name, 1400, netlink.NsFd(hostNS)
+			if err := h.LinkAdd(v); err != nil {
+				return err
+			}
+			out, err := h.LinkByName("out0")
+			if err != nil {
+				return err
+			}
+			return errors.Join(h.LinkSetUp(out),
+				h.AddrAdd(out, &netlink.Addr{IPNet: &net.IPNet{IP: net.IP{192, 168, 77, 9}, Mask: net.CIDRMask(24, 32)}}),
+				h.AddrAdd(out, &netlink.Addr{IPNet: ipNet(outside)}))
+		})
+	}()
+	if err := <-ready; err != nil {
+		return err
+	}
+	up, err := netlink.LinkByName("up0")
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(up),
+		netlink.AddrAdd(up, &netlink.Addr{IPNet: &net.IPNet{IP: nodeIP.AsSlice(), Mask: net.CIDRMask(24, 32)}}),
+		netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: net.IP{192, 168, 77, 9}}))
+})
+
+func outsideNS(pid int) string { return fmt.Sprintf("coracle-test-outside-%d", pid) }
+
+func newNet(t testing.TB) *Net {
+	t.Helper()
+	require.NoError(t, node())
+	run, err := os.MkdirTemp("", "net")
+	require.NoError(t, err)
+	// As /run is.
+	require.NoError(t, unix.Mount("coracle-test", run, "tmpfs", 0, ""))
+	n, err := New(Config{RunDir: filepath.Join(run, "n"), NodeIP: nodeIP, PodCIDR: podCIDR,
+		ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, n.Reset(context.Background()))
+		left, err := os.ReadDir(run)
+		require.NoError(t, err)
+		require.Empty(t, left, "Reset must leave nothing in the run directory")
+		require.NoError(t, errors.Join(unix.Unmount(run, unix.MNT_DETACH), os.Remove(run)))
+	})
+	return n
+}
+
+func setup(t testing.TB, n *Net, p Pod) Sandbox {
+	t.Helper()
+	s, err := n.Setup(context.Background(), p)
+	require.NoError(t, err)
+	return s
+}
+
+// serve answers every TCP connection to port inside the pod with the client's address.
+func serve(t testing.TB, n *Net, uid string, port int) {
+	t.Helper()
+	var l net.Listener
+	require.NoError(t, n.Enter(context.Background(), uid, func() (err error) {
+		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
+		return err
+	}))
+	serveOn(t, l)
+}
+
+func serveOn(t testing.TB, l net.Listener) {
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+			_, _ = io.WriteString(c, host)
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); done.Wait() })
+}
+
+// ask connects and returns what the server said: the address it saw.
+func ask(to string) (string, error) {
+	c, err := net.DialTimeout("tcp4", to, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close() }()
+	data, err := io.ReadAll(c)
+	return string(data), err
+}
+
+func askFrom(t testing.TB, n *Net, uid, to string) (seen string) {
+	t.Helper()
+	require.NoError(t, n.Enter(context.Background(), uid, func() (err error) { seen, err = ask(to); return err }))
+	return seen
+}
+
+func TestTraffic(t *testing.T) {
+	n := newNet(t)
+	a := setup(t, n, Pod{UID: "a", Hostname: "pod-a"})
+	b := setup(t, n, Pod{UID: "b"})
+	serve(t, n, "a", 80)
+
+	seen, err := ask(a.IP.String() + ":80")
+	require.NoError(t, err)
+	require.Equal(t, nodeIP.String(), seen, "the node reaches a pod with the node's address")
+	require.Equal(t, b.IP.String(), askFrom(t, n, "b", a.IP.String()+":80"), "pods see each other's addresses")
+	require.Equal(t, "127.0.0.1", askFrom(t, n, "a", "127.0.0.1:80"), "a pod has a loopback")
+
+	onNode, err := net.Listen("tcp4", ":9000")
+	require.NoError(t, err)
+	serveOn(t, onNode)
+	require.Equal(t, a.IP.String(), askFrom(t, n, "a", nodeIP.String()+":9000"), "a pod reaches the node")
+	local, err := net.Listen("tcp4", "127.0.0.1:9001")
+	require.NoError(t, err)
+	serveOn(t, local)
+	require.NoError(t, n.Enter(context.Background(), "a", func() error {
+		// A pod must not reach the node's loopback, not even with a route to it through its link.
+		h, err := netlink.NewHandle()
+		require.NoError(t, err)
+		defer h.Close()
+		eth0, err := h.LinkByName("eth0")
+		require.NoError(t, err)
+		require.Equal(t, 1400, eth0.Attrs().MTU, "the MTU is that of the node's link")
+		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0))
+		require.NoError(t, h.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IP{127, 0, 0, 2}, Mask: net.CIDRMask(32, 32)},
+			Gw: gateway.AsSlice(), LinkIndex: eth0.Attrs().Index, Flags: int(netlink.FLAG_ONLINK), Table: 255}))
+		_, err = net.DialTimeout("tcp4", "127.0.0.2:9001", 100*time.Millisecond)
+		require.Error(t, err)
+		return nil
+	}))
+
+	var far net.Listener
+	require.NoError(t, onThread(func() (err error) {
+		if err = joinNet("/tmp/" + outsideNS(os.Getpid())); err == nil {
+			far, err = net.Listen("tcp4", ":80")
+		}
+		return err
+	}))
+	serveOn(t, far)
+	require.Equal(t, nodeIP.String(), askFrom(t, n, "a", outside.String()+":80"), "the outside sees the node's address")
+
+	// An address of the range that no pod has fails at once.
+	_, err = net.DialTimeout("tcp4", "10.42.0.200:80", 5*time.Second)
+	require.ErrorIs(t, err, unix.EHOSTUNREACH)
+}
+
+func TestHostPorts(t *testing.T) {
+	n := newNet(t)
+	a := setup(t, n, Pod{UID: "a", HostPorts: []HostPort{
+		{HostPort: 8080, PodPort: 80, Protocol: "TCP"},
+		{HostPort: 8081, PodPort: 80, Protocol: "TCP", HostIP: netip.MustParseAddr("127.0.0.1")},
+		{HostPort: 8082, PodPort: 80, Protocol: "UDP"}}})
+	b := setup(t, n, Pod{UID: "b"})
+	serve(t, n, "a", 80)
+	for _, c := range []struct{ from, to, seen string }{
+		{"", nodeIP.String() + ":8080", nodeIP.String()},
+		{"", "127.0.0.1:8080", nodeIP.String()},
+		{"", "127.0.0.1:8081", nodeIP.String()},
+		{"b", nodeIP.String() + ":8080", b.IP.String()},
+		{"a", nodeIP.String() + ":8080", nodeIP.String()}, // hairpin
+	} {
+		var seen string
+		var err error
+		if c.from == "" {
+			seen, err = ask(c.to)
+		} else {
+			seen = askFrom(t, n, c.from, c.to)
+		}
+		require.NoError(t, err, "%+v", c)
+		require.Equal(t, c.seen, seen, "%+v", c)
+	}
+	_, err := ask(nodeIP.String() + ":8081")
+	require.ErrorIs(t, err, unix.ECONNREFUSED, "a host port with a host address is on that address only")
+	require.NoError(t, onThread(func() error {
+		require.NoError(t, joinNet("/tmp/"+outsideNS(os.Getpid())))
+		seen, err := ask(nodeIP.String() + ":8080")
+		require.Equal(t, "192.168.77.9", seen)
+		return err
+	}))
+
+	_, err = n.Setup(context.Background(), Pod{UID: "c", HostPorts: []HostPort{{HostPort: 8080, PodPort: 90, Protocol: "TCP"}}})
+	require.ErrorContains(t, err, "used by another pod")
+	_, err = ask(nodeIP.String() + ":8080")
+	require.NoError(t, err, "a conflict takes nothing from who has the port")
+
+	// Another process takes over, with the host ports.
+	require.NoError(t, n.Close())
+	again, err := New(n.Config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, again.Close()) }()
+	_, err = ask(nodeIP.String() + ":8080")
+	require.NoError(t, err)
+	same, err := again.Setup(context.Background(), Pod{UID: "a"})
+	require.NoError(t, err)
+	require.Equal(t, a, same)
+	require.NoError(t, again.Teardown(context.Background(), "a"))
+	_, err = ask(nodeIP.String() + ":8080")
+	require.ErrorIs(t, err, unix.ECONNREFUSED)
+	list, err := again.List(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, []Sandbox{b}, list)
+}
+
+func TestNamespaces(t *testing.T) {
+	n := newNet(t)
+	own, err := os.Hostname()
+	require.NoError(t, err)
+	s := setup(t, n, Pod{UID: "a", Hostname: "pod-a", Domainname: "x.example", Sysctls: map[string]string{
+		"net.core.somaxconn": "77", "kernel.shm_rmid_forced": "1"}})
+	require.NoError(t, onThread(func() error {
+		for _, path := range []string{s.NetNS, s.IPCNS, s.UTSNS} {
+			fd, err := unix.Open(path, unix.O_RDONLY, 0)
+			require.NoError(t, err)
+			require.NoError(t, unix.Setns(fd, 0))
+			require.NoError(t, unix.Close(fd))
+		}
+		name, err := os.Hostname()
+		require.NoError(t, err)
+		require.Equal(t, "pod-a", name)
+		for file, want := range map[string]string{"net/core/somaxconn": "77", "kernel/shm_rmid_forced": "1", "kernel/domainname": "x.example"} {
+			data, err := os.ReadFile("/proc/sys/" + file)
+			require.NoError(t, err)
+			require.Equal(t, want, strings.TrimSpace(string(data)), file)
+		}
+		return nil
+	}))
+	now, err := os.Hostname()
+	require.NoError(t, err)
+	require.Equal(t, own, now)
+
+	host := setup(t, n, Pod{UID: "h", HostNetwork: true})
+	require.Equal(t, Host, host.NetNS)
+	require.Equal(t, Host, host.UTSNS)
+	require.False(t, host.IP.IsValid())
+	require.True(t, bound(host.IPCNS))
+	all := setup(t, n, Pod{UID: "all", HostNetwork: true, HostIPC: true})
+	require.Equal(t, Sandbox{UID: "all", NetNS: Host, IPCNS: Host, UTSNS: Host}, all)
+
+	for _, sysctl := range []string{"kernel.panic", "vm.swappiness", "net.ipv4.nonesuch", "net/../kernel/panic"} {
+		_, err = n.Setup(context.Background(), Pod{UID: "bad", Sysctls: map[string]string{sysctl: "1"}})
+		require.Error(t, err, sysctl)
+	}
+	_, err = n.Setup(context.Background(), Pod{UID: "../x"})
+	require.Error(t, err)
+	list, err := n.List(context.Background())
+	require.NoError(t, err)
+	require.Len(t, list, 3, "what failed is undone")
+}
+
+// TestCrash puts the run directory into the states that a crash can leave.
+func TestCrash(t *testing.T) {
+	n := newNet(t)
+	ready, half, empty := setup(t, n, Pod{UID: "ready"}), setup(t, n, Pod{UID: "half"}), setup(t, n, Pod{UID: "empty"})
+	require.NoError(t, n.Close())
+	r, _ := n.get("half")
+	r.Ready = false
+	require.NoError(t, n.save("half", r))
+	require.NoError(t, os.Remove(filepath.Join(n.dir("empty"), recordFile)))
+	reboot := record{IP: netip.MustParseAddr("10.42.0.100"), Ready: true}
+	require.NoError(t, os.Mkdir(n.dir("reboot"), 0o755))
+	require.NoError(t, n.save("reboot", reboot))
+
+	again, err := New(n.Config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, again.Close()) }()
+	require.Equal(t, ready, setup(t, again, Pod{UID: "ready"}))
+	require.Equal(t, half, setup(t, again, Pod{UID: "half"}))
+	require.Equal(t, reboot.IP, setup(t, again, Pod{UID: "reboot"}).IP)
+	require.NotEqual(t, empty.IP, setup(t, again, Pod{UID: "new"}).IP)
+	setup(t, again, Pod{UID: "empty"})
+	serve(t, again, "half", 80)
+	_, err = ask(half.IP.String() + ":80")
+	require.NoError(t, err)
+}
+
+func TestRoutes(t *testing.T) {
+	n := newNet(t)
+	ctx := context.Background()
+	other, via := netip.MustParsePrefix("10.42.1.0/24"), netip.MustParseAddr("192.168.77.9")
+	require.NoError(t, n.Routes(ctx, map[netip.Prefix]netip.Addr{other: via}))
+	require.Error(t, n.Routes(ctx, map[netip.Prefix]netip.Addr{other: via, netip.MustParsePrefix("10.42.2.0/24"): netip.MustParseAddr("198.51.100.1").Next(), netip.MustParsePrefix("fd00::/64"): via}))
+	require.NoError(t, n.Close())
+	again, err := New(n.Config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, again.Close()) }()
+	require.Equal(t, via, again.routes[other], "routes are found again")
+	setup(t, again, Pod{UID: "a"})
+	require.NoError(t, again.SetPodCIDR(ctx, netip.MustParsePrefix("10.42.7.0/24")))
+	require.Equal(t, "10.42.7.2", setup(t, again, Pod{UID: "b"}).IP.String())
+	require.NoError(t, again.Routes(ctx, nil))
+	h, err := netlink.NewHandle()
+	require.NoError(t, err)
+	defer h.Close()
+	left, err := ours(h)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "only the route that ends the pod CIDR")
+}
+
+func TestParallel(t *testing.T) {
+	n := newNet(t)
+	var wait sync.WaitGroup
+	began := time.Now()
+	ips := make([]netip.Addr, 30)
+	errs := make([]error, 30)
+	for i := range ips {
+		wait.Go(func() {
+			s, err := n.Setup(context.Background(), Pod{UID: fmt.Sprint("pod-", i)})
+			ips[i], errs[i] = s.IP, err
+		})
+	}
+	wait.Wait()
+	t.Logf("30 pods at once: %s", time.Since(began))
+	require.NoError(t, errors.Join(errs...))
+	seen := map[netip.Addr]bool{}
+	for _, ip := range ips {
+		require.False(t, seen[ip])
+		seen[ip] = true
+	}
+	// The same pod, torn down and set up again at once by many, ends in one of the two states.
+	for i := range 20 {
+		wait.Go(func() {
+			if i%2 == 0 {
+				_, _ = n.Setup(context.Background(), Pod{UID: "same"})
+			} else {
+				_ = n.Teardown(context.Background(), "same")
+			}
+		})
+	}
+	wait.Wait()
+	setup(t, n, Pod{UID: "same"})
+	serve(t, n, "same", 80)
+	r, _ := n.get("same")
+	_, err := ask(r.IP.String() + ":80")
+	require.NoError(t, err)
+}
+
+// TestReset checks that the machine is as it was, even with a process still in a pod's namespace.
+func TestReset(t *testing.T) {
+	require.NoError(t, node())
+	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
+	before := state(t)
+	n := newNet(t)
+	for i := range 5 {
+		setup(t, n, Pod{UID: fmt.Sprint("pod-", i), HostPorts: []HostPort{{HostPort: uint16(7000 + i), PodPort: 80, Protocol: "TCP"}}})
+	}
+	s := setup(t, n, Pod{UID: "held"})
+	held, err := os.Open(s.NetNS)
+	require.NoError(t, err)
+	defer func() { _ = held.Close() }()
+	require.NoError(t, n.Routes(context.Background(), map[netip.Prefix]netip.Addr{netip.MustParsePrefix("10.42.1.0/24"): netip.MustParseAddr("192.168.77.9")}))
+	require.NotEqual(t, before, state(t))
+	require.NoError(t, n.Reset(context.Background()))
+	require.Equal(t, before, state(t))
+	require.NoError(t, Reset(context.Background(), n.Config), "may be repeated")
+}
+
+func state(t testing.TB) string {
+	t.Helper()
+	var b strings.Builder
+	for _, cmd := range []string{"ip -o link | cut -d: -f2", "ip route show table all | grep -v fe80 | grep -v multicast", "ip neigh show nud permanent", "nft list ruleset", "cat /proc/sys/net/ipv4/ip_forward", "mount | grep /TestReset"} {
+		out, err := exec.Command("sh", "-c", cmd).Output() // ip complains of links whose other end just went
+		require.True(t, err == nil || len(out) == 0, "%s: %s", cmd, out)
+		b.Write(out)
+	}
+	return b.String()
+}
+
+func TestNoAddress(t *testing.T) {
+	n := newNet(t)
+	require.NoError(t, n.SetPodCIDR(context.Background(), netip.MustParsePrefix("10.9.0.0/30")))
+	setup(t, n, Pod{UID: "a"})
+	_, err := n.Setup(context.Background(), Pod{UID: "b"})
+	require.ErrorIs(t, err, ErrNoAddress)
+	require.NoError(t, n.Teardown(context.Background(), "a"))
+	setup(t, n, Pod{UID: "b"})
+}
+
+func TestConfig(t *testing.T) {
+	good := Config{RunDir: "/run/x", NodeIP: nodeIP}
+	for name, change := range map[string]func(*Config){
+		"node address": func(c *Config) { c.NodeIP = netip.MustParseAddr("127.0.0.1") },
+		"pod CIDR":     func(c *Config) { c.PodCIDR = netip.MustParsePrefix("10.42.0.1/24") },
+		"service CIDR": func(c *Config) { c.ServiceCIDR = netip.MustParsePrefix("fd00::/108") },
+		"name prefix":  func(c *Config) { c.Prefix = "A b" },
+		"absolute":     func(c *Config) { c.RunDir = "run" },
+	} {
+		c := good
+		change(&c)
+		require.ErrorContains(t, c.Validate(), name)
+	}
+	require.NoError(t, good.Validate())
+	require.Equal(t, "coracle", good.Prefix)
+	c := good
+	c.NodeIP = netip.MustParseAddr("198.51.100.7")
+	c.RunDir = t.TempDir()
+	_, err := New(c)
+	require.ErrorContains(t, err, "on no interface")
+}
+
+// TestPool: no address has two owners, all are in the range, and none is given twice in a row.
+func TestPool(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bits := rapid.IntRange(26, 30).Draw(t, "bits")
+		prefix := netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
+		p := newPool()
+		p.setPrefix(prefix)
+		usable := 1<<(32-bits) - 3
+		held := map[string]netip.Addr{}
+		var last netip.Addr
+		for i := range rapid.IntRange(1, 200).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "get") {
+				owner := fmt.Sprint(i)
+				a, err := p.get(owner)
+				if len(held) == usable {
+					require.ErrorIs(t, err, ErrNoAddress)
+					continue
+				}
+				require.NoError(t, err)
+				require.True(t, prefix.Contains(a))
+				for _, other := range held {
+					require.NotEqual(t, other, a)
+				}
+				if usable-len(held) > 1 {
+					require.NotEqual(t, last, a, "an address is not given twice in a row while there is another")
+				}
+				held[owner], last = a, a
+				again, err := p.get(owner)
+				require.NoError(t, err)
+				require.Equal(t, a, again)
+				continue
+			}
+			for _, owner := range sortedKeys(held) {
+				p.put(held[owner], "someone else")
+				p.put(held[owner], owner)
+				delete(held, owner)
+				break
+			}
+		}
+	})
+}
+
+func TestIntervals(t *testing.T) {
+	var got []string
+	for _, e := range intervals([]netip.Prefix{netip.MustParsePrefix("10.42.1.0/24"), netip.MustParsePrefix("10.42.0.0/16"),
+		netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("10.42.0.0/16")}) {
+		a, _ := netip.AddrFromSlice(e.Key)
+		got = append(got, fmt.Sprint(a, " ", e.IntervalEnd))
+	}
+	require.Equal(t, []string{"10.42.0.0 false", "10.43.0.0 true", "10.43.0.0 false", "10.44.0.0 true", "255.0.0.0 false"}, got)
+}
+
+func TestSysctlPath(t *testing.T) {
+	for name, path := range map[string]string{
+		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net/ipv4/conf/eth0.1/x": "/proc/sys/net/ipv4/conf/eth0.1/x",
+		"net.ipv4.conf.eth0/1.x": "/proc/sys/net/ipv4/conf/eth0.1/x"} {
+		require.Equal(t, path, sysctlPath(name))
+	}
+}
+
+// BenchmarkSetup leaves the release of namespaces, which the kernel does in the background, out of the time.
+func BenchmarkSetup(b *testing.B) {
+	n := newNet(b)
+	ctx := context.Background()
+	var uids []string
+	for i := 0; b.Loop(); i++ {
+		uids = append(uids, fmt.Sprint("pod-", i))
+		if _, err := n.Setup(ctx, Pod{UID: uids[i], Hostname: "x"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, uid := range uids {
+		require.NoError(b, n.Teardown(ctx, uid))
+	}
+}
+
+func BenchmarkSetupTeardown(b *testing.B) {
+	n := newNet(b)
+	ctx := context.Background()
+	for i := 0; b.Loop(); i++ {
+		uid := fmt.Sprint("pod-", i)
+		if _, err := n.Setup(ctx, Pod{UID: uid, Hostname: "x"}); err != nil {
+			b.Fatal(err)
+		}
+		if err := n.Teardown(ctx, uid); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

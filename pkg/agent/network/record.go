@@ -1,0 +1,107 @@
+package network
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// record is what a pod's directory, RunDir/ns/UID, remembers of it. It is written before anything is
+// acquired, and again, with Ready, when all of it is.
+type record struct {
+	IP        netip.Addr `json:"ip,omitzero"`
+	HostPorts []HostPort `json:"hostPorts,omitempty"`
+	HostNet   bool       `json:"hostNet,omitempty"`
+	HostIPC   bool       `json:"hostIPC,omitempty"`
+	Ready     bool       `json:"ready,omitempty"`
+}
+
+const recordFile = "pod.json"
+
+func (c *Config) dir(uid string) string { return filepath.Join(c.RunDir, "ns", uid) }
+
+func (c *Config) sandbox(uid string, r record) Sandbox {
+	s := Sandbox{UID: uid, IP: r.IP,
+		NetNS: filepath.Join(c.dir(uid), "net"),
+		IPCNS: filepath.Join(c.dir(uid), "ipc"),
+		UTSNS: filepath.Join(c.dir(uid), "uts")}
+	if r.HostNet {
+		s.NetNS, s.UTSNS = Host, Host
+	}
+	if r.HostIPC {
+		s.IPCNS = Host
+	}
+	return s
+}
+
+func (c *Config) save(uid string, r record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(c.dir(uid), recordFile)
+	// A rename, so that a reader after a crash sees the old record or the new one, never half of one.
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// records reads all pods' records. A directory without one, or with one that cannot be read, comes from a crash
+// at its very beginning or of the machine: it gets an empty record, so that it is found and released.
+func (c *Config) records() (map[string]record, error) {
+	entries, err := os.ReadDir(filepath.Join(c.RunDir, "ns"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the sandboxes: %w", err)
+	}
+	found := make(map[string]record, len(entries))
+	for _, e := range entries {
+		var r record
+		if data, err := os.ReadFile(filepath.Join(c.dir(e.Name()), recordFile)); err == nil {
+			if json.Unmarshal(data, &r) != nil {
+				r = record{}
+			}
+		}
+		found[e.Name()] = r
+	}
+	return found, nil
+}
+
+const nsfsMagic = 0x6e736673 // NSFS_MAGIC of linux/magic.h
+
+// bound tells whether a namespace is mounted on path.
+func bound(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Type == nsfsMagic
+}
+
+// release undoes the mounts and removes the pod's directory.
+func (c *Config) release(uid string) error {
+	dir := c.dir(uid)
+	for _, name := range []string{"net", "ipc", "uts"} {
+		path := filepath.Join(dir, name)
+		for {
+			err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			if err == nil {
+				continue // mounted twice if a crash came between mount and record
+			}
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+				break // not, or no longer, a mount
+			}
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove the sandbox of pod %s: %w", uid, err)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Reset releases everything that this package ever acquired with RunDir and Prefix, also what a killed process
+// left: namespaces, links, routes, the nftables table, records; and sets sysctls back. It may be repeated.
+func Reset(ctx context.Context, c Config) error {
+	if err := c.fill(); err != nil {
+		return err
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	errs := []error{c.resetLinks(ctx, h)}
+	found, err := ours(h)
+	errs = append(errs, err)
+	for _, r := range found {
+		if err := h.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
+		}
+	}
+	errs = append(errs, c.resetTable(), c.resetSysctls())
+	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
+		// RunDir may be shared: it goes only if nothing of others is in it.
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && path != c.RunDir {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Reset is the function Reset for this network, which cannot be used after it.
+func (n *Net) Reset(ctx context.Context) error {
+	return errors.Join(n.Close(), Reset(ctx, n.Config))
+}
+
+// freeing is how long the kernel gets to remove links by itself after their namespaces were closed.
+const freeing = 2 * time.Second
+
+// resetLinks closes all namespaces, and waits until the kernel has removed the links with them. Those that
+// remain, because a process still is in the namespace, are deleted.
+func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
+	updates, done := make(chan netlink.LinkUpdate, 256), make(chan struct{})
+	defer func() {
+		close(done)
+		for range updates { // until the subscription has ended
+		}
+	}()
+	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
+		close(updates)
+		return err
+	}
+	pods, err := c.records()
+	if err != nil {
+		return err
+	}
+	var errs error
+	for _, uid := range sortedKeys(pods) {
+		errs = errors.Join(errs, c.release(uid))
+	}
+	timeout := time.NewTimer(freeing)
+	defer timeout.Stop()
+	for {
+		left, err := c.links(h)
+		if err != nil || len(left) == 0 {
+			return errors.Join(errs, err)
+		}
+		select {
+		case <-updates:
+			continue
+		case <-timeout.C:
+		case <-ctx.Done():
+		}
+		for _, l := range left {
+			var gone netlink.LinkNotFoundError
+			if err := h.LinkDel(l); err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.ENODEV) {
+				errs = errors.Join(errs, fmt.Errorf("remove link %s: %w", l.Attrs().Name, err))
+			}
+		}
+		return errs
+	}
+}
+
+// links lists the node's ends of all pods' links.
+func (c *Config) links(h *netlink.Handle) ([]netlink.Link, error) {
+	all, err := dump(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var links []netlink.Link
+	for _, l := range all {
+		if name := l.Attrs().Name; l.Type() == "veth" && len(name) == 15 && strings.HasPrefix(name, c.linkPrefix()) {
+			links = append(links, l)
+		}
+	}
+	return links, nil
+}
+
+func (c *Config) resetTable() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	conn.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(c.Prefix)})
+	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove nftables table %s: %w", tableName(c.Prefix), err)
+	}
+	return nil
+}
+
+func (c *Config) resetSysctls() error {
+	kept, err := c.keptSysctls()
+	if err != nil {
+		return err
+	}
+	for _, name := range sortedKeys(kept) {
+		if err := os.WriteFile("/proc/sys/"+name, []byte(kept[name]), 0); err != nil {
+			return fmt.Errorf("set sysctl %s back: %w", name, err)
+		}
+	}
+	if err := os.Remove(c.sysctlFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// routeProtocol marks the routes to other nodes and the one that ends our own pod CIDR as ours. Numbers
+// from 4 are free for routing daemons (rtnetlink(7)); this one is in none of the tables of iproute2.
+const routeProtocol netlink.RouteProtocol = 0xd1
+
+func ours(h *netlink.Handle) ([]netlink.Route, error) {
+	found, err := dump(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(netlink.FAMILY_V4,
+			&netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return found, nil
+}
+
+// dump repeats a listing that changes of the list cut short, a few times: the kernel has no other way to list.
+func dump[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
+func prefixOf(r netlink.Route) (netip.Prefix, bool) {
+	if r.Dst == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(r.Dst.IP.To4())
+	bits, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(a, bits), ok
+}
+
+// routesOf reads the routes to other nodes that an earlier process set.
+func (c *Config) routesOf(h *netlink.Handle) (map[netip.Prefix]netip.Addr, error) {
+	found, err := ours(h)
+	if err != nil {
+		return nil, err
+	}
+	routes := map[netip.Prefix]netip.Addr{}
+	for _, r := range found {
+		if via, ok := netip.AddrFromSlice(r.Gw.To4()); ok {
+			if p, ok := prefixOf(r); ok {
+				routes[p] = via
+			}
+		}
+	}
+	return routes, nil
+}
+
+// Routes implements Network. The other nodes must be on a link of this one (host gateway routing).
+func (n *Net) Routes(_ context.Context, routes map[netip.Prefix]netip.Addr) error {
+	n.ranges.Lock()
+	defer n.ranges.Unlock()
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	n.mu.Lock()
+	old, podCIDR := n.routes, n.podCIDR
+	n.mu.Unlock()
+	next := map[netip.Prefix]netip.Addr{}
+	var errs error
+	for p, via := range routes {
+		p = p.Masked()
+		if !p.Addr().Is4() || !via.Is4() {
+			errs = errors.Join(errs, fmt.Errorf("route to pods %s via %s: only IPv4 is supported", p, via))
+			continue
+		}
+		if old[p] != via {
+			if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol}); err != nil {
+				errs = errors.Join(errs, fmt.Errorf("route to pods %s via node %s: %w (nodes must share a network)", p, via, err))
+				continue
+			}
+		}
+		next[p] = via
+	}
+	for p, via := range old {
+		if _, keep := next[p]; keep {
+			continue
+		}
+		err := h.RouteDel(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol})
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = errors.Join(errs, fmt.Errorf("remove the route to pods %s: %w", p, err))
+			next[p] = via
+		}
+	}
+	if maps.Equal(old, next) {
+		return errs
+	}
+	n.mu.Lock()
+	n.routes = next
+	cluster := n.clusterPrefixes()
+	n.mu.Unlock()
+	return errors.Join(errs, n.nat.prefixes(podCIDR, cluster))
+}
+
+// SetPodCIDR gives or changes the range of pod addresses. Pods that exist keep theirs.
+func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
+	if err := checkPodCIDR(p); err != nil {
+		return err
+	}
+	n.ranges.Lock()
+	defer n.ranges.Unlock()
+	n.mu.Lock()
+	old, cluster := n.podCIDR, n.clusterPrefixes()
+	n.mu.Unlock()
+	if old == p {
+		return nil
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	// Packets to addresses that no pod has end here at once, instead of leaving by the default route.
+	found, err := ours(h)
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		if q, ok := prefixOf(r); ok && r.Type == unix.RTN_UNREACHABLE && q != p {
+			if err := h.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("remove the route that ends pod CIDR %s: %w", q, err)
+			}
+		}
+	}
+	if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol}); err != nil {
+		return fmt.Errorf("add the route that ends pod CIDR %s: %w", p, err)
+	}
+	if err := n.nat.prefixes(p, cluster); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.podCIDR = p
+	n.mu.Unlock()
+	n.pool.setPrefix(p)
+	return nil
+}

@@ -1,0 +1,62 @@
+package network
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// field is a part of a packet that rules look at.
+type field int
+
+const (
+	addrSrc field = iota
+	addrDst
+	proto
+	portDst
+)
+
+// load puts a field into a register.
+func load(f field, reg uint32) []expr.Any {
+	switch f {
+	case addrSrc:
+		return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}}
+	case addrDst:
+		return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4}}
+	case proto:
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}}
+	default:
+		return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
+	}
+}
+
+// inPrefix goes on if the address is in the prefix.
+func inPrefix(f field, p netip.Prefix) []expr.Any {
+	return append(load(f, reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: prefixNet(p).Mask, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: p.Addr().AsSlice()})
+}
+
+// fromLink goes on if the name of the link (MetaKeyIIFNAME or MetaKeyOIFNAME) starts with prefix.
+func fromLink(key expr.MetaKey, prefix string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte(prefix)}}
+}
+
+// localDestination goes on if the destination is an address of the node.
+func localDestination() []expr.Any {
+	return []expr.Any{&expr.Fib{Register: reg1, ResultADDRTYPE: true, FlagDADDR: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{unix.RTN_LOCAL, 0, 0, 0}}}
+}
+
+// lookup replaces the key in the first registers by its value in the map, or ends the rule.
+func lookup(s *nftables.Set) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetID: s.ID, SetName: s.Name}}
+}
+
+// member goes on if the key is in the set, or, inverted, if it is not.
+func member(s *nftables.Set, invert bool) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: reg1, SetID: s.ID, SetName: s.Name, Invert: invert}}
+}

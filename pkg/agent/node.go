@@ -1,0 +1,403 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sort"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/version"
+)
+
+// keepNode registers the node and keeps its status and its lease fresh.
+func (a *Agent) keepNode(ctx context.Context) error {
+	wait := 50 * time.Millisecond
+	for {
+		err := a.register(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		a.log.Warn("cannot register the node; trying again", "node", a.c.NodeName, "error", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+			wait = min(2*wait, 7*time.Second)
+		}
+	}
+	a.wakeNode()
+	beat := time.NewTicker(leasePeriod)
+	defer beat.Stop()
+	posted := time.Now()
+	var lease *coordinationv1.Lease
+	renew := func() {
+		l, err := a.renew(ctx, lease)
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("cannot renew the node's lease; trying again in 10 s", "error", err)
+		}
+		lease = l
+	}
+	renew()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.statusWake:
+		case <-beat.C:
+			renew()
+			a.pods.RotateLogs(ctx)
+		}
+		force := time.Since(posted) >= statusPeriod
+		if force {
+			a.collectImages(ctx)
+		}
+		wrote, err := a.postStatus(ctx, force)
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("cannot write the node's status; trying again in 10 s", "error", err)
+		}
+		if wrote {
+			posted = time.Now()
+		}
+	}
+}
+
+// register creates the node, or takes up the one that is there. Its status goes with it, so that the
+// first write already says Ready if the network needs no more.
+func (a *Agent) register(ctx context.Context) error {
+	labels := map[string]string{
+		corev1.LabelHostname: a.c.NodeName, corev1.LabelOSStable: "linux", corev1.LabelArchStable: a.machine.arch,
+		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": a.machine.arch,
+	}
+	maps.Copy(labels, a.c.Labels)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: labels}}
+	n.Spec.Taints = a.c.Taints
+	n.Status = a.status(corev1.NodeStatus{}, true)
+	err := a.c.Client.Create(ctx, n)
+	if apierrors.IsAlreadyExists(err) {
+		var old corev1.Node
+		if err = a.c.Client.Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &old); err != nil {
+			return err
+		}
+		n = old.DeepCopy()
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		maps.Copy(n.Labels, labels)
+		if !apiequality.Semantic.DeepEqual(old.Labels, n.Labels) {
+			if err = a.c.Client.Patch(ctx, n, ctrl.MergeFrom(&old)); err != nil {
+				return err
+			}
+		}
+	} else if err != nil {
+		return err
+	}
+	a.seenOwn(ctx, n)
+	_, err = a.postStatus(ctx, true)
+	return err
+}
+
+// statusSoon makes keepNode look at the node's status again.
+func (a *Agent) statusSoon() {
+	select {
+	case a.statusWake <- struct{}{}:
+	default:
+	}
+}
+
+func (a *Agent) wakeNode() {
+	select {
+	case a.nodeWake <- struct{}{}:
+	default:
+	}
+}
+
+// seenOwn takes up the node as the API has it, and tells the network of its pod range when that is new.
+func (a *Agent) seenOwn(ctx context.Context, n *corev1.Node) {
+	a.mu.Lock()
+	if a.node != nil && len(a.node.ResourceVersion) >= len(n.ResourceVersion) &&
+		(len(a.node.ResourceVersion) > len(n.ResourceVersion) || a.node.ResourceVersion > n.ResourceVersion) {
+		a.mu.Unlock()
+		return
+	}
+	a.node = n
+	before := a.cidr
+	a.mu.Unlock()
+	if n.Spec.PodCIDR == "" || a.c.OnPodCIDR == nil {
+		return
+	}
+	cidr, err := netip.ParsePrefix(n.Spec.PodCIDR)
+	if err != nil {
+		a.log.Error("the node's podCIDR is no range of addresses", "podCIDR", n.Spec.PodCIDR)
+		return
+	}
+	if cidr == before {
+		return
+	}
+	if err := a.c.OnPodCIDR(ctx, cidr); err != nil {
+		a.log.Error("the network refuses the node's podCIDR", "podCIDR", cidr, "error", err)
+		return
+	}
+	a.mu.Lock()
+	a.cidr, a.network = cidr, true
+	a.mu.Unlock()
+	a.pods.Retry()
+}
+
+// nodeSeen is told of every node by the cache.
+func (a *Agent) nodeSeen(n *corev1.Node) {
+	if n.Name == a.c.NodeName {
+		a.mu.Lock()
+		known := a.node != nil
+		a.mu.Unlock()
+		if known {
+			a.seenOwn(context.Background(), n)
+			a.wakeNode()
+			a.statusSoon()
+		}
+		return
+	}
+	var r route
+	for _, s := range n.Status.Addresses {
+		if s.Type == corev1.NodeInternalIP && !r.via.IsValid() {
+			r.via, _ = netip.ParseAddr(s.Address)
+		}
+	}
+	cidrs := n.Spec.PodCIDRs
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs = []string{n.Spec.PodCIDR}
+	}
+	for _, s := range cidrs {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			r.cidrs = append(r.cidrs, p)
+		}
+	}
+	a.setRoute(n.Name, &r)
+}
+
+func (a *Agent) nodeGone(n *corev1.Node) {
+	if n.Name != a.c.NodeName {
+		a.setRoute(n.Name, nil)
+	}
+}
+
+func (a *Agent) setRoute(name string, r *route) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	old, had := a.routes[name]
+	if r == nil || !r.via.IsValid() || len(r.cidrs) == 0 {
+		if !had {
+			return
+		}
+		delete(a.routes, name)
+	} else {
+		if had && old.via == r.via && apiequality.Semantic.DeepEqual(fmt.Sprint(old.cidrs), fmt.Sprint(r.cidrs)) {
+			return
+		}
+		a.routes[name] = *r
+	}
+	all := map[netip.Prefix]netip.Addr{}
+	for _, r := range a.routes {
+		for _, c := range r.cidrs {
+			all[c] = r.via
+		}
+	}
+	if err := a.c.Network.Routes(context.Background(), all); err != nil {
+		a.log.Error("cannot set the routes to other nodes' pods", "error", err)
+	}
+}
+
+// postStatus writes the node's status if it changed, or if force asks for a heartbeat.
+func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
+	a.mu.Lock()
+	n := a.node
+	a.mu.Unlock()
+	want := a.status(n.Status, force)
+	if apiequality.Semantic.DeepEqual(n.Status, want) {
+		return false, nil
+	}
+	before, err := json.Marshal(&corev1.Node{Status: n.Status})
+	if err != nil {
+		return false, err
+	}
+	after, err := json.Marshal(&corev1.Node{Status: want})
+	if err != nil {
+		return false, err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
+	if err != nil {
+		return false, err
+	}
+	answer := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	if err := a.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		if apierrors.IsNotFound(err) {
+			a.mu.Lock()
+			a.node = nil
+			a.mu.Unlock()
+			return true, a.register(ctx) // someone deleted it
+		}
+		return false, err
+	}
+	a.seenOwn(ctx, answer)
+	a.wakeNode()
+	return true, nil
+}
+
+// status computes the node's status from the old one. heartbeat renews the conditions' times.
+func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus {
+	s := *old.DeepCopy()
+	a.mu.Lock()
+	up, port := a.network, a.port
+	a.mu.Unlock()
+	s.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: a.c.NodeIP.String()},
+		{Type: corev1.NodeHostName, Address: a.c.NodeName}}
+	s.Capacity, s.Allocatable = a.capacity(), a.allocatable()
+	for _, from := range []corev1.ResourceList{old.Capacity, old.Allocatable} {
+		for name, q := range from { // extended resources are set by others
+			if _, own := s.Capacity[name]; !own && extended(name) {
+				s.Capacity[name], s.Allocatable[name] = q, q
+			}
+		}
+	}
+	s.NodeInfo = a.machine.info
+	s.NodeInfo.ContainerRuntimeVersion = a.c.Runtime.Version()
+	s.NodeInfo.KubeletVersion = version.Kubernetes
+	s.DaemonEndpoints.KubeletEndpoint.Port = port
+	if heartbeat {
+		s.Images = a.imageList()
+	}
+	now := metav1.Now().Rfc3339Copy() // the API keeps seconds
+	for _, c := range a.machine.conditions(a.c.DataDir) {
+		setNodeCondition(&s, c, now, heartbeat)
+	}
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the agent is posting ready status"}
+	if !up {
+		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", "the pod network waits for the node's podCIDR"
+	}
+	setNodeCondition(&s, ready, now, heartbeat)
+	return s
+}
+
+func extended(name corev1.ResourceName) bool {
+	for _, r := range string(name) {
+		if r == '/' {
+			return true
+		}
+	}
+	return false
+}
+
+func setNodeCondition(s *corev1.NodeStatus, c corev1.NodeCondition, now metav1.Time, heartbeat bool) {
+	c.LastHeartbeatTime, c.LastTransitionTime = now, now
+	for i := range s.Conditions {
+		old := s.Conditions[i]
+		if old.Type != c.Type {
+			continue
+		}
+		if old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+			if !heartbeat && old.Reason == c.Reason {
+				c.LastHeartbeatTime = old.LastHeartbeatTime
+			}
+		}
+		s.Conditions[i] = c
+		return
+	}
+	s.Conditions = append(s.Conditions, c)
+}
+
+func (a *Agent) imageList() []corev1.ContainerImage {
+	list, err := a.c.Runtime.Images().List(context.Background())
+	if err != nil {
+		return nil
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].Size > list[j].Size })
+	var out []corev1.ContainerImage
+	for _, i := range list[:min(len(list), 50)] {
+		names := append(append([]string{}, i.Digests...), i.Names...)
+		if len(names) > 5 {
+			names = names[:5]
+		}
+		out = append(out, corev1.ContainerImage{Names: names, SizeBytes: i.Size})
+	}
+	return out
+}
+
+func (a *Agent) capacity() corev1.ResourceList {
+	l := corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(a.machine.cpus), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(a.machine.memory, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(a.machine.disk, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(int64(a.c.MaxPods), resource.DecimalSI),
+	}
+	for size, bytes := range a.machine.hugePages {
+		l[corev1.ResourceName(corev1.ResourceHugePagesPrefix+size)] = *resource.NewQuantity(bytes, resource.BinarySI)
+	}
+	return l
+}
+
+func (a *Agent) allocatable() corev1.ResourceList {
+	l := a.capacity()
+	// What the kernel and we need is kept back, as upstream's eviction threshold does.
+	l[corev1.ResourceMemory] = *resource.NewQuantity(max(a.machine.memory-100<<20, 0), resource.BinarySI)
+	return l
+}
+
+// renew writes the node's lease and returns it for the next time; nil makes the next one read it anew.
+func (a *Agent) renew(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	now := metav1.NowMicro()
+	seconds := int32(leaseSeconds)
+	if l == nil {
+		l = &coordinationv1.Lease{}
+		err := a.c.Client.Get(ctx, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: a.c.NodeName}, l)
+		if apierrors.IsNotFound(err) {
+			l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: a.c.NodeName}}
+			if n := a.registered(); n != nil {
+				l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
+			}
+			l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &a.c.NodeName, LeaseDurationSeconds: &seconds, RenewTime: &now}
+			if err := a.c.Client.Create(ctx, l); err != nil {
+				return nil, err
+			}
+			return l, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	l = l.DeepCopy()
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &a.c.NodeName, &seconds, &now
+	if err := a.c.Client.Update(ctx, l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// collectImages frees disk space from images that nobody uses when more than 85% are used, down to 80%.
+func (a *Agent) collectImages(ctx context.Context) {
+	total, free := diskSpace(a.c.DataDir)
+	if total == 0 || total-free <= total*85/100 {
+		return
+	}
+	need := total - free - total*80/100
+	freed, err := a.pods.Images().Collect(ctx, a.pods.ImagesInUse(), need)
+	if err != nil {
+		a.log.Warn("cannot remove all unused images", "error", err)
+	}
+	a.log.Info("removed unused images", "bytes", freed)
+}

@@ -1,0 +1,112 @@
+package pod
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// admit checks, once, whether the node can take a pod that did not start yet.
+func (w *worker) admit() {
+	m := w.m
+	node := m.c.Node()
+	w.mu.Lock()
+	p := w.pod
+	w.mu.Unlock()
+	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containersOf(p.UID)) > 0 {
+		return
+	}
+	if v := Admit(p, node, w.others()); v != nil {
+		w.mu.Lock()
+		w.verdict = v
+		w.mu.Unlock()
+		m.event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
+	}
+}
+
+// others gives the pods that take up room beside this one.
+func (w *worker) others() []*corev1.Pod {
+	var others []*corev1.Pod
+	for _, o := range w.m.all() {
+		if o == w {
+			continue
+		}
+		o.mu.Lock()
+		v := o.view()
+		if !isTerminal(v) && o.verdict == nil && !(o.gone && v.Spec.NodeName == "") {
+			others = append(others, v)
+		}
+		o.mu.Unlock()
+	}
+	return others
+}
+
+// Admit says why a node cannot take a pod beside others, or nil. It is pure.
+func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
+	ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node)
+	if err != nil || !ok {
+		return &Verdict{"NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
+	}
+	taken := map[string]bool{}
+	used := corev1.ResourceList{}
+	for _, o := range others {
+		for k := range hostPorts(o) {
+			taken[k] = true
+		}
+		for name, q := range resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{}) {
+			sum := used[name]
+			sum.Add(q)
+			used[name] = sum
+		}
+	}
+	for k := range hostPorts(p) {
+		if taken[k] {
+			return &Verdict{"NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
+		}
+	}
+	room := node.Status.Allocatable
+	if q, ok := room[corev1.ResourcePods]; ok && int64(len(others))+1 > q.Value() {
+		return &Verdict{"OutOfpods", fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value())}
+	}
+	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		want, have := requests[name], used[name]
+		limit, known := room[name]
+		if want.IsZero() || !known {
+			continue
+		}
+		sum := have.DeepCopy()
+		sum.Add(want)
+		if sum.Cmp(limit) > 0 {
+			return &Verdict{"OutOf" + string(name), fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+				name, amount(name, want), amount(name, have), amount(name, limit))}
+		}
+	}
+	return nil
+}
+
+func amount(name corev1.ResourceName, q resource.Quantity) int64 {
+	if name == corev1.ResourceCPU {
+		return q.MilliValue()
+	}
+	return q.Value()
+}
+
+func hostPorts(p *corev1.Pod) map[string]bool {
+	out := map[string]bool{}
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.HostPort > 0 {
+				ip := port.HostIP
+				if ip == "0.0.0.0" {
+					ip = ""
+				}
+				out[fmt.Sprintf("%s/%s/%d", port.Protocol, ip, port.HostPort)] = true
+			}
+		}
+	}
+	return out
+}

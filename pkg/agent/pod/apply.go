@@ -1,0 +1,461 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/agent/images"
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// do carries one action out. It returns why it failed and until when it should rest, or nil.
+func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
+	switch b.Kind {
+	case SetupSandbox:
+		return w.setupSandbox(ctx, p)
+	case MountVolumes:
+		return w.mountVolumes(ctx)
+	case Start:
+		return w.startContainer(ctx, p, b)
+	case Kill:
+		w.m.event(p, b.Target, corev1.EventTypeNormal, "Killing", b.Reason)
+		return w.fail(b.Target, killFailed, w.stopContainer(ctx, p, b, b.ID), time.Second)
+	case Resize:
+		return w.resize(ctx, p, b)
+	case Remove:
+		return w.fail(b.Target, "RemoveContainerError", w.remove(ctx, p, b.ID), time.Second)
+	case Release:
+		return w.release(ctx, p, b.Forget)
+	case Delete:
+		return w.fail(b.Target, "DeleteError", w.delete(ctx, p), time.Second)
+	}
+	return nil
+}
+
+// fail makes a Failure of an error: it rests for first, doubled each time up to two minutes.
+func (w *worker) fail(key, reason string, err error, first time.Duration) *Failure {
+	if err == nil {
+		return nil
+	}
+	w.mu.Lock()
+	before := w.failures[key]
+	w.mu.Unlock()
+	wait := min(max(2*before.wait, first), 2*time.Minute)
+	return &Failure{Reason: reason, Message: err.Error(), Until: time.Now().Add(wait), wait: wait}
+}
+
+func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
+	host, domain := hostnames(p, w.m.c.ClusterDomain)
+	n := network.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Hostname: host,
+		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC}
+	_ = domain // the name service answers for it; the kernel's domain name stays unset, as upstream's
+	if sc := p.Spec.SecurityContext; sc != nil && len(sc.Sysctls) > 0 {
+		n.Sysctls = map[string]string{}
+		for _, s := range sc.Sysctls {
+			n.Sysctls[s.Name] = s.Value
+		}
+	}
+	if !p.Spec.HostNetwork {
+		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for _, c := range list {
+				for _, port := range c.Ports {
+					if port.HostPort > 0 {
+						n.HostPorts = append(n.HostPorts, hostPort(port))
+					}
+				}
+			}
+		}
+	}
+	s, err := w.m.c.Network.Setup(ctx, n)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.m.event(p, "", corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
+		}
+		return w.fail(string(SetupSandbox), "FailedCreatePodSandBox", err, time.Second)
+	}
+	w.mu.Lock()
+	w.sandbox = &s
+	w.released, w.erased = false, false
+	w.mu.Unlock()
+	return nil
+}
+
+func (w *worker) mountVolumes(ctx context.Context) *Failure {
+	w.mu.Lock()
+	w.stale = false
+	ip := w.podIP()
+	first := w.volumes == nil
+	p := w.pod // the newest: its labels may be shown in a volume
+	w.mu.Unlock()
+	r, err := w.m.volumes.Setup(ctx, p, ip)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.m.event(p, "", corev1.EventTypeWarning, "FailedMount", err.Error())
+		}
+		w.mu.Lock()
+		if !first {
+			w.stale = true
+		}
+		w.mu.Unlock()
+		return w.fail(string(MountVolumes), "FailedMount", err, 500*time.Millisecond)
+	}
+	w.mu.Lock()
+	w.volumes = &r
+	w.released, w.erased = false, false
+	w.mu.Unlock()
+	return nil
+}
+
+func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Failure {
+	m := w.m
+	c, _, _ := containerOf(p, b.Target)
+	if c == nil {
+		return nil
+	}
+	event := func(kind, reason, message string) { m.event(p, c.Name, kind, reason, message) }
+	w.mu.Lock()
+	bld := build{pod: p, c: c, sandbox: *w.sandbox, volumes: w.volumes.Paths, podIP: w.podIP(), attempt: b.Attempt}
+	w.mu.Unlock()
+	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Auths: m.auths(ctx, p), Event: event})
+	if err != nil {
+		return w.imageFailure(c.Name, err)
+	}
+	bld.image = img
+	if p.Spec.ShareProcessNamespace != nil && *p.Spec.ShareProcessNamespace {
+		if bld.pidNS, err = m.c.Runtime.PodPIDNS(ctx, string(w.uid)); err != nil {
+			return w.fail(c.Name, "CreateContainerError", err, time.Second)
+		}
+	}
+	w.filesMu.Lock()
+	err = m.writeFiles(p, bld.podIP)
+	w.filesMu.Unlock()
+	if err != nil {
+		return w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
+	spec, err := m.spec(ctx, bld)
+	if err != nil {
+		if ctx.Err() == nil {
+			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		}
+		return &Failure{Reason: "CreateContainerConfigError", Message: err.Error(), Until: time.Now().Add(10 * time.Second)}
+	}
+	id := spec.ID
+	spec.Labels = map[string]string{
+		labelPodName: p.Name, labelNamespace: p.Namespace, labelName: c.Name, labelAttempt: strconv.Itoa(b.Attempt),
+		labelBackOff: b.BackOff.String(), labelHash: specHash(c), labelImage: c.Image, labelImageID: imageRef(img),
+		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)),
+	}
+	if c.TerminationMessagePath != "" {
+		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, id[:12])
+	}
+	if err := m.c.Runtime.Create(ctx, spec); err != nil && !errors.Is(err, runtime.ErrExists) {
+		if ctx.Err() == nil {
+			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		}
+		return w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
+	event(corev1.EventTypeNormal, "Created", "Container created")
+	w.mu.Lock()
+	w.applied[id] = *c.Resources.DeepCopy()
+	w.mu.Unlock()
+	err = m.c.Runtime.Start(ctx, id)
+	m.refresh(ctx, id)
+	if err != nil {
+		if ctx.Err() == nil {
+			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		}
+		if now, ok := m.container(w.uid, id); ok && now.State == runtime.Exited {
+			return nil
+		}
+		return w.fail(c.Name, "RunContainerError", err, time.Second)
+	}
+	event(corev1.EventTypeNormal, "Started", "Container started")
+	if c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
+		if err := m.hook(ctx, c.Lifecycle.PostStart, c, id, bld.podIP); err != nil && ctx.Err() == nil {
+			event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
+			event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
+			b.mu.Lock()
+			b.deadline = time.Now().Add(graceOf(p))
+			b.mu.Unlock()
+			return w.fail(c.Name, "PostStartHookError", w.stopContainer(ctx, p, b, id), time.Second)
+		}
+	}
+	return nil
+}
+
+func imageRef(i runtime.Image) string {
+	if len(i.Digests) > 0 {
+		return i.Digests[0]
+	}
+	return i.ID
+}
+
+func (w *worker) imageFailure(name string, err error) *Failure {
+	var e *images.Error
+	if !errors.As(err, &e) {
+		return w.fail(name, "ErrImagePull", err, time.Second)
+	}
+	f := &Failure{Reason: e.Reason, Message: e.Message, Until: e.Until}
+	switch {
+	case e.Reason == "ErrImagePull":
+		// Shown for a moment; the next look finds the back-off and says so.
+		f.Until = time.Now().Add(time.Second)
+	case f.Until.IsZero():
+		return w.fail(name, e.Reason, err, 10*time.Second)
+	}
+	return f
+}
+
+// stopContainer ends one instance: preStop, its stop signal, and SIGKILL when the grace period is over. It
+// returns once the instance has exited.
+func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
+	m := w.m
+	now, ok := m.container(w.uid, id)
+	if !ok || now.State == runtime.Exited {
+		return nil
+	}
+	m.probes.Stop(id)
+	c, _, _ := containerOf(p, b.Target)
+	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && time.Until(b.end()) > 0 {
+		w.preStop(ctx, p, b, c, id)
+		b.mu.Lock() // a hook that used up its time still leaves the process a moment, as upstream
+		if least := time.Now().Add(2 * time.Second); b.deadline.Before(least) {
+			b.deadline = least
+		}
+		b.mu.Unlock()
+	}
+	if time.Until(b.end()) > 0 {
+		if err := m.c.Runtime.Signal(ctx, id, now.StopSignal, false); err != nil && !gone(err) {
+			return err
+		}
+		exited, err := w.waitExit(ctx, b, id)
+		if exited || err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	b.final, b.deadline = true, time.Now().Add(time.Minute)
+	b.mu.Unlock()
+	if err := m.c.Runtime.Signal(ctx, id, syscall.SIGKILL, true); err != nil && !gone(err) {
+		return err
+	}
+	m.refresh(ctx, id)
+	exited, err := w.waitExit(ctx, b, id)
+	if err == nil && !exited {
+		err = errors.New("container did not end within a minute of SIGKILL")
+	}
+	return err
+}
+
+func gone(err error) bool {
+	return errors.Is(err, runtime.ErrNotFound) || errors.Is(err, runtime.ErrNotRunning)
+}
+
+func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Container, id string) {
+	hook, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	w.mu.Lock()
+	ip := w.podIP()
+	w.mu.Unlock()
+	go func() { done <- w.m.hook(hook, c.Lifecycle.PreStop, c, id, ip) }()
+	timer := time.NewTimer(time.Until(b.end()))
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		changed := w.changed
+		w.mu.Unlock()
+		select {
+		case err := <-done:
+			if err != nil && ctx.Err() == nil {
+				w.m.event(p, c.Name, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: "+err.Error())
+			}
+			return
+		case <-b.sooner:
+			timer.Reset(time.Until(b.end()))
+			continue
+		case <-changed:
+			if s, ok := w.m.container(w.uid, id); ok && s.State != runtime.Exited {
+				continue
+			}
+		case <-timer.C:
+			w.m.event(p, c.Name, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook did not end within the grace period")
+		}
+		cancel()
+		<-done
+		return
+	}
+}
+
+// waitExit waits until the instance ended (true) or b's deadline passed (false).
+func (w *worker) waitExit(ctx context.Context, b *op, id string) (bool, error) {
+	timer := time.NewTimer(time.Until(b.end()))
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		changed := w.changed
+		w.mu.Unlock()
+		if c, ok := w.m.container(w.uid, id); !ok || c.State == runtime.Exited {
+			return true, nil
+		}
+		select {
+		case <-changed:
+		case <-b.sooner:
+			timer.Reset(time.Until(b.end()))
+		case <-timer.C:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+func (w *worker) remove(ctx context.Context, p *corev1.Pod, id string) error {
+	c, ok := w.m.container(w.uid, id)
+	if err := w.m.c.Runtime.Remove(ctx, id); err != nil {
+		return err
+	}
+	w.m.refresh(ctx, id)
+	if ok && c.Labels[labelMessage] != "" {
+		_ = os.Remove(c.Labels[labelMessage])
+	}
+	if ok && c.LogPath != "" {
+		removeLogs(c.LogPath)
+	}
+	return nil
+}
+
+func removeLogs(path string) {
+	rotated, _ := filepath.Glob(path + ".*")
+	for _, f := range append(rotated, path) {
+		_ = os.Remove(f)
+	}
+}
+
+// release gives back what the pod's containers shared, and with forget all that is left of it.
+func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
+	var errs []error
+	if forget {
+		for _, c := range w.m.containersOf(w.uid) {
+			errs = append(errs, w.m.c.Runtime.Remove(ctx, c.ID))
+			w.m.refresh(ctx, c.ID)
+		}
+		errs = append(errs, w.m.c.Runtime.RemovePod(ctx, string(w.uid), w.m.cgroup(w.uid)))
+	} else {
+		errs = append(errs, w.m.c.Runtime.EndPod(ctx, string(w.uid)))
+	}
+	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
+	errs = append(errs, w.m.volumes.Teardown(w.uid, forget))
+	if forget && p.Name != "" {
+		errs = append(errs, os.RemoveAll(filepath.Join(w.m.c.LogDir, logDirName(p))))
+	}
+	if err := errors.Join(errs...); err != nil {
+		if ctx.Err() == nil {
+			w.m.log.Warn("cannot release all of a pod; trying again", "pod", p.Namespace+"/"+p.Name, "error", err)
+		}
+		return w.fail(string(Release), "ReleaseError", err, time.Second)
+	}
+	w.mu.Lock()
+	w.released, w.erased = true, w.erased || forget
+	w.sandbox, w.volumes = nil, nil
+	w.mu.Unlock()
+	return nil
+}
+
+// delete takes the pod out of the API, after its last status is there.
+func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
+	if err := w.postOnce(ctx); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	err := w.m.c.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}},
+		ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &p.UID})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		w.mu.Lock()
+		w.gone = true // or another pod has its name by now
+		w.mu.Unlock()
+		return nil
+	}
+	if err == nil {
+		w.mu.Lock()
+		w.deleted = true
+		w.mu.Unlock()
+	}
+	return err
+}
+
+// postLoop writes the status until the API shows what is wanted.
+func (w *worker) postLoop() {
+	wait := 100 * time.Millisecond
+	for {
+		err := w.postOnce(w.m.ctx)
+		w.mu.Lock()
+		if err == nil {
+			w.posting = false
+			w.post()
+			w.mu.Unlock()
+			return
+		}
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || w.gone || w.m.ctx.Err() != nil {
+			w.posting = false // its deletion is on the way here
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		w.m.log.Warn("cannot write a pod's status; trying again", "pod", w.pod.Namespace+"/"+w.pod.Name, "error", err)
+		select {
+		case <-w.m.ctx.Done():
+		case <-time.After(wait):
+			wait = min(2*wait, 10*time.Second)
+		}
+	}
+}
+
+func (w *worker) postOnce(ctx context.Context) error {
+	w.postMu.Lock()
+	defer w.postMu.Unlock()
+	w.mu.Lock()
+	base := w.pod
+	if w.want == nil {
+		w.mu.Unlock()
+		return nil
+	}
+	want := overlay(&base.Status, w.want)
+	w.mu.Unlock()
+	before, err := json.Marshal(&corev1.Pod{Status: base.Status})
+	if err != nil {
+		return err
+	}
+	after, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
+	if err != nil {
+		return err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
+	if err != nil {
+		return err
+	}
+	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: base.Namespace, Name: base.Name}}
+	if err := w.m.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.sent, w.answer = &want, answer.Status
+	if answer.UID == w.uid && !older(answer.ResourceVersion, w.pod.ResourceVersion) {
+		w.pod = answer
+	}
+	w.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,53 @@
+package pod
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Drain ends the containers of all pods gracefully and gives back what they shared, and returns once that is done. The pods
+// stay in the API, and none begins any more. tell is called with each pod that had something running.
+func (m *Manager) Drain(ctx context.Context, tell func(*corev1.Pod)) error {
+	m.mu.Lock()
+	m.draining = true
+	m.mu.Unlock()
+	workers := m.all()
+	running := map[*worker]bool{}
+	for _, w := range workers {
+		w.mu.Lock()
+		for _, c := range w.m.containersOf(w.uid) {
+			running[w] = running[w] || c.State == "running"
+		}
+		if w.drained == nil {
+			w.drained = make(chan struct{})
+			// What a pod that ended gave back is not all: an earlier process may have left its shim.
+			w.released = false
+			w.wakeLocked()
+		}
+		w.mu.Unlock()
+	}
+	for _, w := range workers {
+		select {
+		case <-w.drained:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if running[w] {
+			tell(w.pod)
+		}
+	}
+	return nil
+}
+
+// closeDrained tells Drain that nothing of the pod runs. Called with the lock held.
+func (w *worker) closeDrained() {
+	if w.drained == nil {
+		return
+	}
+	select {
+	case <-w.drained:
+	default:
+		close(w.drained)
+	}
+}

@@ -1,0 +1,220 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sort"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
+)
+
+// Expand replaces $(NAME) by the variable's value; $$ stands for $, and a name that is not known stays as it is.
+func Expand(s string, vars map[string]string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '$' || i+1 == len(s) {
+			b.WriteByte(s[i])
+			continue
+		}
+		switch s[i+1] {
+		case '$':
+			b.WriteByte('$')
+			i++
+		case '(':
+			end := strings.IndexByte(s[i+2:], ')')
+			if end < 0 {
+				b.WriteString(s[i : i+2])
+				i++
+				continue
+			}
+			name := s[i+2 : i+2+end]
+			if v, ok := vars[name]; ok {
+				b.WriteString(v)
+			} else {
+				b.WriteString(s[i : i+3+end])
+			}
+			i += 2 + end
+		default:
+			b.WriteByte('$')
+		}
+	}
+	return b.String()
+}
+
+// environment is a container's variables, in the order in which later ones win.
+type environment struct {
+	vars  map[string]string
+	order []string
+}
+
+func (e *environment) set(name, value string) {
+	if _, ok := e.vars[name]; !ok {
+		e.order = append(e.order, name)
+	}
+	e.vars[name] = value
+}
+
+func (e *environment) list() []string {
+	out := make([]string, 0, len(e.order))
+	for _, n := range e.order {
+		out = append(out, n+"="+e.vars[n])
+	}
+	return out
+}
+
+func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Container, podIP string) (*environment, error) {
+	e := &environment{vars: map[string]string{}}
+	services, err := m.c.Services(ctx, p.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range serviceVars(services, p) {
+		e.set(k, v)
+	}
+	sort.Strings(e.order)
+	for _, from := range c.EnvFrom {
+		data, err := m.envFrom(ctx, p, &from)
+		if err != nil {
+			return nil, err
+		}
+		keys := make([]string, 0, len(data))
+		for k := range data {
+			keys = append(keys, k)
+		}
+		sort.Strings(keys)
+		for _, k := range keys {
+			name := from.Prefix + k
+			if len(validation.IsRelaxedEnvVarName(name)) == 0 {
+				e.set(name, data[k])
+			}
+		}
+	}
+	for i := range c.Env {
+		v := &c.Env[i]
+		value := Expand(v.Value, e.vars)
+		if v.ValueFrom != nil {
+			var skip bool
+			if value, skip, err = m.valueFrom(ctx, p, c, v.ValueFrom, podIP); err != nil {
+				return nil, err
+			}
+			if skip {
+				continue
+			}
+		}
+		e.set(v.Name, value)
+	}
+	return e, nil
+}
+
+func (m *Manager) envFrom(ctx context.Context, p *corev1.Pod, from *corev1.EnvFromSource) (map[string]string, error) {
+	switch {
+	case from.ConfigMapRef != nil:
+		cm, err := m.volumes.Objects().ConfigMap(ctx, p.Namespace, from.ConfigMapRef.Name)
+		if err != nil {
+			if apierrors.IsNotFound(err) && from.ConfigMapRef.Optional != nil && *from.ConfigMapRef.Optional {
+				return nil, nil
+			}
+			return nil, err
+		}
+		return cm.Data, nil
+	case from.SecretRef != nil:
+		s, err := m.volumes.Objects().Secret(ctx, p.Namespace, from.SecretRef.Name)
+		if err != nil {
+			if apierrors.IsNotFound(err) && from.SecretRef.Optional != nil && *from.SecretRef.Optional {
+				return nil, nil
+			}
+			return nil, err
+		}
+		data := make(map[string]string, len(s.Data))
+		for k, v := range s.Data {
+			data[k] = string(v)
+		}
+		return data, nil
+	}
+	return nil, nil
+}
+
+func (m *Manager) valueFrom(ctx context.Context, p *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource, podIP string) (value string, skip bool, err error) {
+	optional := func(b *bool) bool { return b != nil && *b }
+	switch {
+	case from.FieldRef != nil:
+		value, err = volume.Field(p, from.FieldRef.FieldPath, podIP, m.c.HostIP)
+	case from.ResourceFieldRef != nil:
+		value, err = volume.Resource(p, from.ResourceFieldRef, c.Name, m.c.Allocatable())
+	case from.ConfigMapKeyRef != nil:
+		r := from.ConfigMapKeyRef
+		cm, err := m.volumes.Objects().ConfigMap(ctx, p.Namespace, r.Name)
+		if err != nil {
+			if apierrors.IsNotFound(err) && optional(r.Optional) {
+				return "", true, nil
+			}
+			return "", false, err
+		}
+		v, ok := cm.Data[r.Key]
+		if !ok && !optional(r.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", r.Key, p.Namespace, r.Name)
+		}
+		return v, !ok, nil
+	case from.SecretKeyRef != nil:
+		r := from.SecretKeyRef
+		s, err := m.volumes.Objects().Secret(ctx, p.Namespace, r.Name)
+		if err != nil {
+			if apierrors.IsNotFound(err) && optional(r.Optional) {
+				return "", true, nil
+			}
+			return "", false, err
+		}
+		v, ok := s.Data[r.Key]
+		if !ok && !optional(r.Optional) {
+			return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", r.Key, p.Namespace, r.Name)
+		}
+		return string(v), !ok, nil
+	default:
+		err = errors.New("this source of an environment variable is not supported on this node")
+	}
+	return value, false, err
+}
+
+// serviceVars are the variables of the services that a pod is told of: those of its namespace if it wants
+// links, and the API's own always.
+func serviceVars(services []*corev1.Service, p *corev1.Pod) map[string]string {
+	vars := map[string]string{}
+	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks
+	for _, s := range services {
+		master := s.Namespace == "default" && s.Name == "kubernetes"
+		if !master && (!links || s.Namespace != p.Namespace) || master && vars["KUBERNETES_SERVICE_HOST"] != "" {
+			continue
+		}
+		if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == corev1.ClusterIPNone || len(s.Spec.Ports) == 0 {
+			continue
+		}
+		name := strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
+		ip, first := s.Spec.ClusterIP, s.Spec.Ports[0]
+		vars[name+"_SERVICE_HOST"] = ip
+		vars[name+"_SERVICE_PORT"] = strconv.Itoa(int(first.Port))
+		for i, port := range s.Spec.Ports {
+			n, proto := strconv.Itoa(int(port.Port)), strings.ToLower(string(port.Protocol))
+			if proto == "" {
+				proto = "tcp"
+			}
+			if port.Name != "" {
+				vars[name+"_SERVICE_PORT_"+strings.ToUpper(strings.ReplaceAll(port.Name, "-", "_"))] = n
+			}
+			u := proto + "://" + net.JoinHostPort(ip, n)
+			if i == 0 {
+				vars[name+"_PORT"] = u
+			}
+			prefix := name + "_PORT_" + n + "_" + strings.ToUpper(proto)
+			vars[prefix], vars[prefix+"_PROTO"], vars[prefix+"_PORT"], vars[prefix+"_ADDR"] = u, proto, n, ip
+		}
+	}
+	return vars
+}

@@ -1,0 +1,493 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/images"
+	"github.com/coracle-dev/coracle/pkg/agent/logs"
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/probe"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// Recorder takes the events of pods; events.Recorder is one.
+type Recorder interface {
+	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
+}
+
+// Config of a Manager. All fields are required but ResolvConf and Logger.
+type Config struct {
+	Client   client.Interface
+	Runtime  runtime.Runtime
+	Network  network.Network
+	Recorder Recorder
+	Logger   *slog.Logger
+
+	NodeName, HostIP string
+	// DataDir/pods holds the pods' files, RunDir/volumes the tmpfs for objects, LogDir the logs.
+	DataDir, RunDir, LogDir string
+	// CgroupRoot is the cgroup above all pods.
+	CgroupRoot    string
+	ClusterDNS    []netip.Addr
+	ClusterDomain string
+	// ResolvConf is the node's own; default /etc/resolv.conf.
+	ResolvConf string
+	// MemoryCapacity in bytes.
+	MemoryCapacity int64
+	// Node gives this node, or nil while it is not registered.
+	Node        func() *corev1.Node
+	Allocatable func() corev1.ResourceList
+	// Services gives those of the namespace and the service kubernetes in default.
+	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
+}
+
+// Manager runs the pods of one node. Feed it with Update and Delete, then Sync once all that exist are told.
+type Manager struct {
+	c       Config
+	log     *slog.Logger
+	volumes *volume.Manager
+	images  *images.Manager
+	probes  *probe.Manager
+	http    *http.Client
+	ctx     context.Context
+	began   time.Time
+	wg      sync.WaitGroup
+
+	mu       sync.Mutex
+	stopped  bool
+	draining bool // no pod begins any more
+	workers  map[types.UID]*worker
+	live     map[string]map[string]runtime.Container // pod UID -> container ID
+}
+
+// New makes a Manager.
+func New(c Config) *Manager {
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.ResolvConf == "" {
+		c.ResolvConf = "/etc/resolv.conf"
+	}
+	m := &Manager{c: c, log: c.Logger, http: probe.NewHTTPClient(),
+		workers: map[types.UID]*worker{}, live: map[string]map[string]runtime.Container{}}
+	m.images = images.New(c.Runtime.Images())
+	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
+	m.volumes = volume.New(volume.Config{
+		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
+		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Logger: c.Logger,
+	})
+	return m
+}
+
+// Start learns what the runtime holds. Update may be called after it returned; ctx ends everything but the containers.
+func (m *Manager) Start(ctx context.Context) error {
+	m.ctx, m.began = ctx, time.Now()
+	if err := m.volumes.Start(); err != nil {
+		return err
+	}
+	changes := m.c.Runtime.Changes(ctx)
+	if err := m.list(ctx); err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	m.goRun(func() { m.volumes.Objects().Run(ctx) })
+	m.goRun(func() { m.follow(ctx, changes) })
+	return nil
+}
+
+// Wait returns once ctx of Start ended and nothing of the Manager runs. Containers run on.
+func (m *Manager) Wait() error {
+	<-m.ctx.Done()
+	m.mu.Lock()
+	m.stopped = true
+	workers := make([]*worker, 0, len(m.workers))
+	for _, w := range m.workers {
+		workers = append(workers, w)
+	}
+	m.mu.Unlock()
+	for _, w := range workers {
+		w.stopTimer()
+	}
+	m.probes.StopAll()
+	m.wg.Wait()
+	m.http.CloseIdleConnections()
+	return m.volumes.Close()
+}
+
+// goRun runs f unless the Manager has stopped.
+func (m *Manager) goRun(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped {
+		return false
+	}
+	m.wg.Add(1)
+	go func() {
+		defer m.wg.Done()
+		f()
+	}()
+	return true
+}
+
+func (m *Manager) follow(ctx context.Context, changes <-chan string) {
+	for ctx.Err() == nil {
+		for id := range changes {
+			m.refresh(ctx, id)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		changes = m.c.Runtime.Changes(ctx)
+		if err := m.list(ctx); err != nil && ctx.Err() == nil {
+			m.log.Warn("cannot list containers; trying again", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+}
+
+func (m *Manager) list(ctx context.Context) error {
+	all, err := m.c.Runtime.List(ctx)
+	if err != nil {
+		return err
+	}
+	live := map[string]map[string]runtime.Container{}
+	for _, c := range all {
+		if c.Labels[labelName] == "" {
+			continue
+		}
+		if live[c.PodUID] == nil {
+			live[c.PodUID] = map[string]runtime.Container{}
+		}
+		live[c.PodUID][c.ID] = c
+	}
+	m.mu.Lock()
+	m.live = live
+	workers := make([]*worker, 0, len(m.workers))
+	for _, w := range m.workers {
+		workers = append(workers, w)
+	}
+	m.mu.Unlock()
+	for _, w := range workers {
+		w.containersChanged()
+	}
+	return nil
+}
+
+func rank(s runtime.State) int {
+	switch s {
+	case runtime.Running:
+		return 1
+	case runtime.Exited:
+		return 2
+	}
+	return 0
+}
+
+// refresh reads one container back from the runtime and wakes its pod.
+func (m *Manager) refresh(ctx context.Context, id string) {
+	c, err := m.c.Runtime.Get(ctx, id)
+	m.mu.Lock()
+	var uid string
+	switch {
+	case errors.Is(err, runtime.ErrNotFound):
+		for u, set := range m.live {
+			if _, has := set[id]; has {
+				uid = u
+				delete(set, id)
+				if len(set) == 0 {
+					delete(m.live, u)
+				}
+			}
+		}
+	case err == nil && c.Labels[labelName] != "":
+		uid = c.PodUID
+		set := m.live[uid]
+		if set == nil {
+			set = map[string]runtime.Container{}
+			m.live[uid] = set
+		}
+		if old, has := set[id]; !has || rank(old.State) <= rank(c.State) {
+			set[id] = c
+		}
+	}
+	w := m.workers[types.UID(uid)]
+	m.mu.Unlock()
+	if err != nil && uid == "" && ctx.Err() == nil && !errors.Is(err, runtime.ErrNotFound) {
+		m.log.Warn("cannot read a container's state", "container", id, "error", err)
+	}
+	if w != nil {
+		w.containersChanged()
+	}
+}
+
+func (m *Manager) containersOf(uid types.UID) []runtime.Container {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	set := m.live[string(uid)]
+	out := make([]runtime.Container, 0, len(set))
+	for _, c := range set {
+		out = append(out, c)
+	}
+	return out
+}
+
+func (m *Manager) container(uid types.UID, id string) (runtime.Container, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, ok := m.live[string(uid)][id]
+	return c, ok
+}
+
+// Update tells of a pod of this node that is new or changed. p is not modified.
+func (m *Manager) Update(p *corev1.Pod) {
+	m.mu.Lock()
+	w := m.workers[p.UID]
+	if w == nil && m.draining {
+		m.mu.Unlock()
+		return
+	}
+	if w == nil {
+		w = newWorker(m, p)
+		m.workers[p.UID] = w
+		m.mu.Unlock()
+		w.admit()
+		w.wake()
+		return
+	}
+	m.mu.Unlock()
+	w.update(p)
+}
+
+// Delete tells that the API does not hold the pod any more.
+func (m *Manager) Delete(p *corev1.Pod) {
+	m.mu.Lock()
+	w := m.workers[p.UID]
+	m.mu.Unlock()
+	if w != nil {
+		w.vanish(p)
+	}
+}
+
+// Sync releases what is left of pods that Update was not told of. Call it once after the first list of pods.
+func (m *Manager) Sync(ctx context.Context) error {
+	orphans := map[types.UID]*corev1.Pod{}
+	m.mu.Lock()
+	for uid, set := range m.live {
+		for _, c := range set {
+			orphans[types.UID(uid)] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				UID: types.UID(uid), Name: c.Labels[labelPodName], Namespace: c.Labels[labelNamespace]}}
+		}
+	}
+	m.mu.Unlock()
+	blank := func(uid types.UID) {
+		if orphans[uid] == nil {
+			orphans[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+		}
+	}
+	sandboxes, err := m.c.Network.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	for _, s := range sandboxes {
+		blank(types.UID(s.UID))
+	}
+	dirs, err := m.volumes.List()
+	if err != nil {
+		return err
+	}
+	for _, uid := range dirs {
+		blank(uid)
+	}
+	for uid, p := range orphans {
+		m.mu.Lock()
+		w := m.workers[uid]
+		if w == nil {
+			w = newWorker(m, p)
+			w.gone = true
+			m.workers[uid] = w
+		} else {
+			w = nil
+		}
+		m.mu.Unlock()
+		if w != nil {
+			m.log.Info("releasing what is left of a pod that is gone", "pod", p.Namespace+"/"+p.Name, "uid", uid)
+			w.wake()
+		}
+	}
+	return nil
+}
+
+// Retry tries at once what failed before for want of a network.
+func (m *Manager) Retry() {
+	for _, w := range m.all() {
+		w.forgive(string(SetupSandbox))
+	}
+}
+
+func (m *Manager) all() []*worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]*worker, 0, len(m.workers))
+	for _, w := range m.workers {
+		out = append(out, w)
+	}
+	return out
+}
+
+func (m *Manager) worker(uid types.UID) *worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.workers[uid]
+}
+
+func (m *Manager) wake(uid types.UID) {
+	if w := m.worker(uid); w != nil {
+		w.wake()
+	}
+}
+
+func (m *Manager) objectChanged(uid types.UID) {
+	if w := m.worker(uid); w != nil {
+		w.objectChanged()
+	}
+}
+
+func (m *Manager) forget(w *worker) {
+	m.mu.Lock()
+	delete(m.workers, w.uid)
+	m.mu.Unlock()
+	w.mu.Lock()
+	w.closeDrained()
+	w.mu.Unlock()
+}
+
+// Pods gives the pods that the node knows, with their current status. They are copies.
+func (m *Manager) Pods() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, w := range m.all() {
+		if p := w.current(); p != nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Find gives the pod by name, with its current status. uid may be empty.
+func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
+	for _, w := range m.all() {
+		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (uid == "" || p.UID == uid) {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// Instances gives the runs of a pod's container that the runtime still knows, newest first.
+func (m *Manager) Instances(uid types.UID, name string) []Instance {
+	return group(m.containersOf(uid))[name]
+}
+
+// ImagesInUse names the images of all containers.
+func (m *Manager) ImagesInUse() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	used := map[string]bool{}
+	for _, set := range m.live {
+		for _, c := range set {
+			used[c.ImageID], used[c.Image], used[c.Labels[labelImageID]] = true, true, true
+		}
+	}
+	return used
+}
+
+// Images gives the image manager.
+func (m *Manager) Images() *images.Manager { return m.images }
+
+// event records an event on a pod or on one container of it.
+func (m *Manager) event(p *corev1.Pod, container, kind, reason, message string) {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
+	if container != "" {
+		field := "containers"
+		switch _, init, ephemeral := containerOf(p, container); {
+		case init:
+			field = "initContainers"
+		case ephemeral:
+			field = "ephemeralContainers"
+		}
+		ref.FieldPath = fmt.Sprintf("spec.%s{%s}", field, container)
+	}
+	if p.Namespace != "" {
+		m.c.Recorder.About(ref, kind, reason, message)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+const (
+	maxLogSize  = 10 << 20
+	maxLogFiles = 5
+)
+
+// RotateLogs moves the logs of running containers aside that have become too large.
+func (m *Manager) RotateLogs(ctx context.Context) {
+	m.mu.Lock()
+	var running []runtime.Container
+	for _, set := range m.live {
+		for _, c := range set {
+			if c.State == runtime.Running && c.LogPath != "" {
+				running = append(running, c)
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, c := range running {
+		err := logs.Rotate(c.LogPath, maxLogSize, maxLogFiles, func() error { return m.c.Runtime.ReopenLog(ctx, c.ID) })
+		if err != nil && ctx.Err() == nil {
+			m.log.Warn("cannot rotate a container's log", "log", c.LogPath, "error", err)
+		}
+	}
+}
+
+// WaitExit returns once the container has exited or is gone, or ctx ends.
+func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
+	w := m.worker(uid)
+	for w != nil {
+		w.mu.Lock()
+		changed := w.changed
+		w.mu.Unlock()
+		if c, ok := m.container(uid, id); !ok || c.State == runtime.Exited {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}

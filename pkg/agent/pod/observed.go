@@ -1,0 +1,262 @@
+// Package pod takes pods to their desired state. Plan looks at a pod and at
+// what is there and says the next actions; the Manager carries them out and
+// writes the status.
+//
+// It may import client, agent/runtime, agent/network, agent/volume,
+// agent/probe and agent/images. Its invariant: what a pod's containers are is
+// read back from the runtime, never remembered, so that a Manager that starts
+// anew goes on where the one before it was killed.
+package pod
+
+import (
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Labels that containers carry in the runtime. They are the agent's memory.
+const (
+	labelPodName   = "pod"
+	labelNamespace = "namespace"
+	labelName      = "container"
+	labelAttempt   = "attempt"
+	labelBackOff   = "backoff"  // how long to wait before replacing it if it ends, a Go duration
+	labelHash      = "hash"     // of the part of the specification whose change means a restart
+	labelImageID   = "image-id" // as the status shows it
+	labelImage     = "image"
+	labelHooked    = "poststart" // "yes" if a postStart hook belongs to its start
+	labelGrace     = "grace"     // the pod's terminationGracePeriodSeconds
+	labelMessage   = "message-path"
+)
+
+const (
+	backOffFirst = 10 * time.Second
+	backOffMax   = 5 * time.Minute
+	// backOffReset is how long a container must have run for its back-off to begin anew.
+	backOffReset = 10 * time.Minute
+)
+
+// Instance is one run of a container of the pod.
+type Instance struct {
+	runtime.Container
+	Name    string
+	Attempt int
+	BackOff time.Duration
+	Hash    string
+}
+
+func instanceOf(c runtime.Container) Instance {
+	attempt, _ := strconv.Atoi(c.Labels[labelAttempt])
+	wait, _ := time.ParseDuration(c.Labels[labelBackOff])
+	return Instance{Container: c, Name: c.Labels[labelName], Attempt: attempt, BackOff: wait, Hash: c.Labels[labelHash]}
+}
+
+// Failure is why the last attempt at something failed, and until when it is not tried again.
+type Failure struct {
+	Reason, Message string
+	Until           time.Time
+	// wait is the delay that led to Until, which the next failure doubles.
+	wait time.Duration
+}
+
+// LogValue shows a failure in logs.
+func (f *Failure) LogValue() slog.Value {
+	if f == nil {
+		return slog.StringValue("none")
+	}
+	return slog.StringValue(f.Reason + ": " + f.Message)
+}
+
+// Health is what the probes say of one instance.
+type Health struct {
+	Started, Ready bool
+	// Failed means that a liveness or startup probe wants the container replaced.
+	Failed bool
+	Why    string
+	// Grace overrides the pod's grace period, in seconds.
+	Grace *int64
+}
+
+// Verdict ends a pod from outside of its containers: rejected at admission, evicted, or over its deadline.
+type Verdict struct{ Reason, Message string }
+
+// Observed is what is there of a pod.
+type Observed struct {
+	// Gone means that the API does not hold the pod any more.
+	Gone bool
+	// Deleted means that the API was told to let it go, which it does once no finalizer holds it.
+	Deleted bool
+	// Began is when the agent did.
+	Began time.Time
+	// Draining means that the node stops: the pod's containers end, and the pod stays in the API.
+	Draining bool
+	Verdict  *Verdict
+	// Sandbox and Volumes tell whether they are set up. Released tells that all that shall go has gone: of
+	// an ended pod what it shared, of a deleted one also its containers.
+	Sandbox, Volumes bool
+	Released         bool
+	// Stale means that the volumes are mounted but their sources changed.
+	Stale      bool
+	Containers map[string][]Instance // by name, newest first
+	// Busy maps "sandbox", "volumes", "release", "delete" or a container's name to what is being done to it.
+	Busy     map[string]Kind
+	Failures map[string]Failure
+	Health   map[string]Health // by container ID
+	// Applied is, by container ID, the resources that an instance was given.
+	Applied map[string]corev1.ResourceRequirements
+	// Refresh is when a mounted token wants to be renewed; zero for never.
+	Refresh time.Time
+}
+
+func (o Observed) latest(name string) *Instance {
+	if l := o.Containers[name]; len(l) > 0 {
+		return &l[0]
+	}
+	return nil
+}
+
+func (o Observed) anyBusy() bool { return len(o.Busy) > 0 }
+
+func group(list []runtime.Container) map[string][]Instance {
+	m := map[string][]Instance{}
+	for _, c := range list {
+		i := instanceOf(c)
+		m[i.Name] = append(m[i.Name], i)
+	}
+	for _, l := range m {
+		sort.Slice(l, func(a, b int) bool { return l[a].Attempt > l[b].Attempt })
+	}
+	return m
+}
+
+// specHash covers what makes a running container obsolete: a change of its image.
+func specHash(c *corev1.Container) string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s\x00%s", c.Name, c.Image)
+	return strconv.FormatUint(uint64(h.Sum32()), 16)
+}
+
+// changed tells that the container's specification is another one than the instance was made from.
+func changed(l *Instance, c *corev1.Container) bool { return l.Hash != "" && l.Hash != specHash(c) }
+
+// resized tells that the container shall have other resources than the instance has (KEP-1287).
+func (o Observed) resized(l *Instance, c *corev1.Container) bool {
+	have, known := o.Applied[l.ID]
+	return known && (!apiequality.Semantic.DeepEqual(have.Limits, c.Resources.Limits) ||
+		!apiequality.Semantic.DeepEqual(have.Requests, c.Resources.Requests))
+}
+
+// restartForResize tells that a resource differs whose resize policy is to restart the container.
+func (o Observed) restartForResize(l *Instance, c *corev1.Container) bool {
+	if !o.resized(l, c) {
+		return false
+	}
+	have := o.Applied[l.ID]
+	for _, r := range c.ResizePolicy {
+		if r.RestartPolicy == corev1.RestartContainer &&
+			(!have.Limits[r.ResourceName].Equal(c.Resources.Limits[r.ResourceName]) ||
+				!have.Requests[r.ResourceName].Equal(c.Resources.Requests[r.ResourceName])) {
+			return true
+		}
+	}
+	return false
+}
+
+// nextBackOff is the delay for the instance that replaces c.
+func nextBackOff(c *Instance) time.Duration {
+	switch {
+	case c == nil:
+		return 0
+	case !c.StartedAt.IsZero() && c.FinishedAt.Sub(c.StartedAt) > backOffReset:
+		return 0
+	case c.BackOff == 0:
+		return backOffFirst
+	default:
+		return min(2*c.BackOff, backOffMax)
+	}
+}
+
+// waitOf is how long c keeps its place after it ended, before it is replaced.
+func waitOf(c *Instance) time.Duration {
+	if !c.StartedAt.IsZero() && c.FinishedAt.Sub(c.StartedAt) > backOffReset {
+		return 0
+	}
+	return c.BackOff
+}
+
+func isSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// restarts says whether a container of the pod that ended so is run again.
+func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
+	if c.RestartPolicy != nil {
+		for _, r := range c.RestartPolicyRules {
+			if r.Action != corev1.ContainerRestartRuleActionRestart || r.ExitCodes == nil {
+				continue
+			}
+			in := false
+			for _, v := range r.ExitCodes.Values {
+				in = in || int(v) == exit
+			}
+			if in == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
+				return true
+			}
+		}
+		switch *c.RestartPolicy {
+		case corev1.ContainerRestartPolicyAlways:
+			return true
+		case corev1.ContainerRestartPolicyNever:
+			return false
+		default:
+			return exit != 0
+		}
+	}
+	switch p.Spec.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return exit != 0
+	default:
+		return !init || exit != 0
+	}
+}
+
+// isTerminal tells of a pod that the API already knows to have ended.
+func isTerminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+func containerOf(p *corev1.Pod, name string) (c *corev1.Container, init, ephemeral bool) {
+	for i := range p.Spec.Containers {
+		if p.Spec.Containers[i].Name == name {
+			return &p.Spec.Containers[i], false, false
+		}
+	}
+	for i := range p.Spec.InitContainers {
+		if p.Spec.InitContainers[i].Name == name {
+			return &p.Spec.InitContainers[i], true, false
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if p.Spec.EphemeralContainers[i].Name == name {
+			e := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			return &e, false, true
+		}
+	}
+	return nil, false, false
+}
+
+// Ref names a pod for people and for paths.
+func logDirName(p *corev1.Pod) string {
+	return strings.Join([]string{p.Namespace, p.Name, string(p.UID)}, "_")
+}

@@ -1,0 +1,354 @@
+package pod
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Kind is what an action does.
+type Kind string
+
+const (
+	// SetupSandbox and MountVolumes prepare the pod; they may run at once.
+	SetupSandbox Kind = "sandbox"
+	MountVolumes Kind = "volumes"
+	// Start pulls, creates and starts one instance and runs its postStart hook.
+	Start Kind = "start"
+	// Cancel gives up an action in flight on the container.
+	Cancel Kind = "cancel"
+	// Kill ends one instance gracefully.
+	Kill Kind = "kill"
+	// Resize gives one running instance the resources that its specification has now.
+	Resize Kind = "resize"
+	// Remove forgets one old instance.
+	Remove Kind = "remove"
+	// Release gives back network and volumes, and, with Forget, the containers too.
+	Release Kind = "release"
+	// Delete takes the pod out of the API after its last status is written.
+	Delete Kind = "delete"
+)
+
+// Action is one step. Target is its key: no two actions with one key run at once.
+type Action struct {
+	Kind      Kind
+	Target    string // a container's name, or the Kind itself
+	ID        string
+	Attempt   int
+	BackOff   time.Duration
+	Grace     time.Duration
+	Reason    string // of a Kill, for its event
+	HookReady bool
+	Forget    bool
+}
+
+// Decision is what to do now, and when to look again if nothing happens before.
+type Decision struct {
+	Actions []Action
+	Wake    time.Time
+	// Stopping: the pod is on its way out. Stopped: and nothing of it runs any more.
+	Stopping, Stopped bool
+	// Forgotten: nothing at all is left of it.
+	Forgotten bool
+	Verdict   *Verdict
+}
+
+const killFailed = "KillContainerError"
+
+type planner struct {
+	pod *corev1.Pod
+	o   Observed
+	now time.Time
+	d   Decision
+}
+
+// Plan decides the next actions for a pod. It is pure. In each state of o it names every action that
+// can be taken now and is not in flight; it names none if only time or an event can bring the pod on.
+func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
+	pl := &planner{pod: p, o: o, now: now}
+	pl.d.Verdict = o.Verdict
+	if pl.d.Verdict == nil {
+		pl.d.Verdict = pl.deadline()
+	}
+	if o.Gone || o.Draining || p.DeletionTimestamp != nil || pl.d.Verdict != nil || isTerminal(p) || pl.finished() {
+		pl.stop()
+	} else {
+		pl.run()
+	}
+	return pl.d
+}
+
+func (pl *planner) add(a Action) {
+	if _, busy := pl.o.Busy[a.Target]; !busy {
+		pl.d.Actions = append(pl.d.Actions, a)
+	}
+}
+
+func (pl *planner) wake(t time.Time) {
+	if pl.d.Wake.IsZero() || t.Before(pl.d.Wake) {
+		pl.d.Wake = t
+	}
+}
+
+func (pl *planner) deadline() *Verdict {
+	p := pl.pod
+	if p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil || isTerminal(p) {
+		return nil
+	}
+	end := p.Status.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
+	if pl.now.Before(end) {
+		pl.wake(end)
+		return nil
+	}
+	return &Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}
+}
+
+// finished tells of a pod whose containers all ended for good, or whose initialisation failed for good.
+func (pl *planner) finished() bool {
+	p, o := pl.pod, pl.o
+	started := false
+	for i := range p.Spec.Containers {
+		started = started || o.latest(p.Spec.Containers[i].Name) != nil
+	}
+	if !started {
+		for i := range p.Spec.InitContainers {
+			c := &p.Spec.InitContainers[i]
+			l := o.latest(c.Name)
+			if !isSidecar(c) && l != nil && l.State == runtime.Exited && l.ExitCode != 0 &&
+				!restarts(p, c, l.ExitCode, true) && !busy(o, c.Name) {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		l := o.latest(c.Name)
+		if l == nil || l.State != runtime.Exited || busy(o, c.Name) || restarts(p, c, l.ExitCode, false) {
+			return false
+		}
+	}
+	return len(p.Spec.Containers) > 0
+}
+
+func busy(o Observed, name string) bool { _, b := o.Busy[name]; return b }
+
+// run brings a pod up and keeps it up.
+func (pl *planner) run() {
+	o := pl.o
+	if !o.Sandbox {
+		pl.retry(string(SetupSandbox), Action{Kind: SetupSandbox, Target: string(SetupSandbox)})
+	}
+	if !o.Volumes || o.Stale {
+		pl.retry(string(MountVolumes), Action{Kind: MountVolumes, Target: string(MountVolumes)})
+	} else if !o.Refresh.IsZero() {
+		if pl.now.Before(o.Refresh) {
+			pl.wake(o.Refresh)
+		} else {
+			pl.retry(string(MountVolumes), Action{Kind: MountVolumes, Target: string(MountVolumes)})
+		}
+	}
+	if !o.Sandbox || !o.Volumes {
+		return
+	}
+	if pl.initialize() {
+		for i := range pl.pod.Spec.Containers {
+			pl.keep(&pl.pod.Spec.Containers[i], false)
+		}
+	}
+	for i := range pl.pod.Spec.EphemeralContainers {
+		e := corev1.Container(pl.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if o.latest(e.Name) == nil {
+			pl.start(&e, nil)
+		}
+	}
+	for name, l := range o.Containers {
+		for _, old := range l[min(2, len(l)):] {
+			if old.State == runtime.Exited {
+				pl.add(Action{Kind: Remove, Target: name + "#" + old.ID, ID: old.ID})
+			}
+		}
+	}
+}
+
+// kill ends an instance. Only the failure of an earlier kill makes it wait.
+func (pl *planner) kill(name, id string, grace time.Duration, why string) {
+	if f, failed := pl.o.Failures[name]; failed && f.Reason == killFailed && pl.now.Before(f.Until) {
+		pl.wake(f.Until)
+		return
+	}
+	pl.add(Action{Kind: Kill, Target: name, ID: id, Grace: grace, Reason: why})
+}
+
+func (pl *planner) retry(key string, a Action) {
+	if f, failed := pl.o.Failures[key]; failed && pl.now.Before(f.Until) {
+		pl.wake(f.Until)
+		return
+	}
+	pl.add(a)
+}
+
+// initialize does the next step of the init containers and tells whether the others may run.
+func (pl *planner) initialize() bool {
+	p, o := pl.pod, pl.o
+	done := hasStarted(p, o)
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		l := o.latest(c.Name)
+		if isSidecar(c) {
+			pl.keep(c, true)
+			if done {
+				continue
+			}
+			if l == nil || l.State != runtime.Running || busy(o, c.Name) || !o.Health[l.ID].Started {
+				return false
+			}
+			continue
+		}
+		if done || l != nil && l.State == runtime.Exited && l.ExitCode == 0 {
+			continue
+		}
+		pl.keep(c, true)
+		return false
+	}
+	return true
+}
+
+// hasStarted tells of a pod whose initialisation ended earlier: one of its containers was made.
+func hasStarted(p *corev1.Pod, o Observed) bool {
+	for i := range p.Spec.Containers {
+		if o.latest(p.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// keep starts a container, replaces it when it ended, is sick or is obsolete.
+func (pl *planner) keep(c *corev1.Container, init bool) {
+	l := pl.o.latest(c.Name)
+	if l == nil {
+		pl.start(c, nil)
+		return
+	}
+	switch l.State {
+	case runtime.Created:
+		// A start that was cut off: the same attempt goes on.
+		pl.startAt(c, l.Attempt, l.BackOff)
+	case runtime.Running:
+		h := pl.o.Health[l.ID]
+		switch {
+		case h.Failed:
+			grace := graceOf(pl.pod)
+			if h.Grace != nil {
+				grace = time.Duration(*h.Grace) * time.Second
+			}
+			pl.kill(c.Name, l.ID, grace, fmt.Sprintf("Container %s failed %s", c.Name, h.Why))
+		case changed(l, c):
+			pl.kill(c.Name, l.ID, graceOf(pl.pod), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+		case pl.o.restartForResize(l, c):
+			pl.kill(c.Name, l.ID, graceOf(pl.pod), fmt.Sprintf("Container %s resize requires restart", c.Name))
+		case pl.o.resized(l, c):
+			pl.retry(c.Name, Action{Kind: Resize, Target: c.Name, ID: l.ID})
+		}
+	case runtime.Exited:
+		if changed(l, c) || pl.o.restartForResize(l, c) { // what it will be now has no record of crashes
+			pl.startAt(c, l.Attempt+1, 0)
+			return
+		}
+		if !restarts(pl.pod, c, l.ExitCode, init) {
+			return
+		}
+		// What ended before this agent began is no crash loop of its: the node was stopped, or restarted.
+		if at := l.FinishedAt.Add(waitOf(l)); pl.now.Before(at) && !l.FinishedAt.Before(pl.o.Began) {
+			pl.wake(at)
+			return
+		}
+		pl.start(c, l)
+	}
+}
+
+func (pl *planner) start(c *corev1.Container, old *Instance) {
+	attempt := 0
+	if old != nil {
+		attempt = old.Attempt + 1
+	}
+	pl.startAt(c, attempt, nextBackOff(old))
+}
+
+func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Duration) {
+	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff})
+}
+
+func graceOf(p *corev1.Pod) time.Duration {
+	if p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil {
+		return time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
+	}
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		return time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
+	}
+	return 30 * time.Second
+}
+
+// stop takes a pod down: containers, then sidecars last first, then what they shared.
+func (pl *planner) stop() {
+	p, o := pl.pod, pl.o
+	pl.d.Stopping = true
+	pl.d.Wake = time.Time{}
+	for target, kind := range o.Busy {
+		if kind == Start {
+			pl.d.Actions = append(pl.d.Actions, Action{Kind: Cancel, Target: target})
+		}
+	}
+	grace := graceOf(p)
+	if o.Gone && p.DeletionTimestamp != nil {
+		grace = min(grace, 2*time.Second)
+	}
+	sidecars := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		sidecars[p.Spec.InitContainers[i].Name] = isSidecar(&p.Spec.InitContainers[i])
+	}
+	left := false
+	kill := func(name string) {
+		for _, c := range o.Containers[name] {
+			if c.State == runtime.Running {
+				left = true
+				pl.kill(name, c.ID, grace, "Stopping container "+name)
+			}
+		}
+		left = left || o.Busy[name] == Start || o.Busy[name] == Kill
+	}
+	for name := range o.Containers {
+		if !sidecars[name] {
+			kill(name)
+		}
+	}
+	for name, kind := range o.Busy {
+		left = left || kind == Start && !sidecars[name]
+	}
+	for i := len(p.Spec.InitContainers) - 1; i >= 0 && !left; i-- {
+		if name := p.Spec.InitContainers[i].Name; sidecars[name] {
+			kill(name)
+		}
+	}
+	pl.d.Stopped = !left
+	if left {
+		return
+	}
+	forget := o.Gone || p.DeletionTimestamp != nil
+	if busy(o, string(SetupSandbox)) || busy(o, string(MountVolumes)) {
+		return // what they acquire is released when they are through
+	}
+	if !o.Released {
+		pl.retry(string(Release), Action{Kind: Release, Target: string(Release), Forget: forget})
+		return
+	}
+	if !o.Gone && !o.Deleted && p.DeletionTimestamp != nil {
+		pl.retry(string(Delete), Action{Kind: Delete, Target: string(Delete)})
+		return
+	}
+	pl.d.Forgotten = o.Gone && !o.anyBusy()
+}

@@ -1,0 +1,333 @@
+package pod
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// containerID is a function of the run, so that a start that was cut off finds what it made.
+func containerID(uid types.UID, name string, attempt int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", uid, name, attempt))
+	return hex.EncodeToString(sum[:])
+}
+
+// cgroup is the pod's cgroup.
+func (m *Manager) cgroup(uid types.UID) string { return m.c.CgroupRoot + "/pod" + string(uid) }
+
+// LogPath is where a run of a container logs to: DIR/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log.
+func LogPath(dir string, p *corev1.Pod, name string, attempt int) string {
+	return filepath.Join(dir, logDirName(p), name, strconv.Itoa(attempt)+".log")
+}
+
+type build struct {
+	pod     *corev1.Pod
+	c       *corev1.Container
+	image   runtime.Image
+	sandbox network.Sandbox
+	volumes map[string]string
+	podIP   string
+	attempt int
+	pidNS   string
+}
+
+// spec makes the runtime's specification of one run. Its errors are of the pod's making or of objects that
+// are missing: CreateContainerConfigError.
+func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
+	p, c := b.pod, b.c
+	s := runtime.Spec{
+		ID: containerID(p.UID, c.Name, b.attempt), PodUID: string(p.UID), Image: b.image.ID,
+		WorkingDir: c.WorkingDir, CgroupParent: m.cgroup(p.UID),
+		NetNS: b.sandbox.NetNS, IPCNS: b.sandbox.IPCNS, UTSNS: b.sandbox.UTSNS, PIDNS: b.pidNS,
+		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce,
+		LogPath: LogPath(m.c.LogDir, p, c.Name, b.attempt),
+	}
+	if p.Spec.HostNetwork {
+		s.NetNS = "host"
+	}
+	if p.Spec.HostIPC {
+		s.IPCNS = "host"
+	}
+	if p.Spec.HostPID {
+		s.PIDNS = "host"
+	}
+	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
+		s.StopSignal = string(*c.Lifecycle.StopSignal)
+	}
+	env, err := m.environment(ctx, p, c, b.podIP)
+	if err != nil {
+		return s, err
+	}
+	s.Hostname, _ = hostnames(p, m.c.ClusterDomain)
+	if p.Spec.HostNetwork {
+		s.Hostname = m.c.NodeName
+	}
+	s.Env = append([]string{"HOSTNAME=" + s.Hostname}, env.list()...)
+	for _, a := range c.Command {
+		s.Command = append(s.Command, Expand(a, env.vars))
+	}
+	for _, a := range c.Args {
+		s.Args = append(s.Args, Expand(a, env.vars))
+	}
+	if err := security(&s, p, c, b.image); err != nil {
+		return s, err
+	}
+	s.Resources = resources(p, c, m.c.MemoryCapacity)
+	if err := m.mounts(&s, b, env.vars); err != nil {
+		return s, err
+	}
+	for _, d := range []string{filepath.Dir(s.LogPath)} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error {
+	p, c := b.pod, b.c
+	taken := map[string]bool{}
+	for i, v := range c.VolumeMounts {
+		root, ok := b.volumes[v.Name]
+		if !ok {
+			return fmt.Errorf("volume %q of mount %s is not there", v.Name, v.MountPath)
+		}
+		sub := v.SubPath
+		if v.SubPathExpr != "" {
+			sub = Expand(v.SubPathExpr, vars)
+			if unresolved(v.SubPathExpr, vars) {
+				return fmt.Errorf("failed to expand subPath expression %q: a variable is not set", v.SubPathExpr)
+			}
+		}
+		if sub != "" {
+			if err := checkSubPath(sub); err != nil {
+				return err
+			}
+			var err error
+			if root, err = m.volumes.SubPath(p.UID, v.Name, root, sub, c.Name, i, v.ReadOnly); err != nil {
+				return err
+			}
+		} else if isHostPath(p, v.Name) {
+			if _, err := os.Stat(root); errors.Is(err, os.ErrNotExist) {
+				if err := os.MkdirAll(root, 0o755); err != nil {
+					return err
+				}
+			}
+		}
+		target := v.MountPath
+		if !filepath.IsAbs(target) {
+			target = filepath.Join("/", target)
+		}
+		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || readOnlyVolume(p, v.Name)}
+		if v.RecursiveReadOnly != nil && *v.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
+			mt.RecursiveReadOnly = true
+		}
+		if v.MountPropagation != nil {
+			switch *v.MountPropagation {
+			case corev1.MountPropagationHostToContainer:
+				mt.Propagation = "rslave"
+			case corev1.MountPropagationBidirectional:
+				mt.Propagation = "rshared"
+			}
+		}
+		taken[filepath.Clean(target)] = true
+		s.Mounts = append(s.Mounts, mt)
+	}
+	dir := m.volumes.PodDir(p.UID)
+	for _, f := range []struct{ file, target string }{
+		{"hosts", "/etc/hosts"}, {"resolv.conf", "/etc/resolv.conf"}, {"hostname", "/etc/hostname"},
+	} {
+		if !taken[f.target] {
+			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Join(dir, f.file), Target: f.target,
+				ReadOnly: c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil && *c.SecurityContext.ReadOnlyRootFilesystem})
+		}
+	}
+	if path := c.TerminationMessagePath; path != "" && !taken[filepath.Clean(path)] {
+		file := filepath.Join(dir, "containers", c.Name, s.ID[:12])
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o666)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Chmod(0o666), f.Close()); err != nil {
+			return err
+		}
+		s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path})
+	}
+	return nil
+}
+
+func isHostPath(p *corev1.Pod, name string) bool {
+	for i := range p.Spec.Volumes {
+		if p.Spec.Volumes[i].Name == name {
+			return p.Spec.Volumes[i].HostPath != nil
+		}
+	}
+	return false
+}
+
+// readOnlyVolume: containers may not write what is made of objects.
+func readOnlyVolume(p *corev1.Pod, name string) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.Name == name {
+			return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
+		}
+	}
+	return false
+}
+
+func checkSubPath(sub string) error {
+	if strings.HasPrefix(sub, "/") {
+		return fmt.Errorf("subPath %q must not be an absolute path", sub)
+	}
+	for _, part := range strings.Split(sub, "/") {
+		if part == ".." {
+			return fmt.Errorf("subPath %q must not contain '..'", sub)
+		}
+	}
+	return nil
+}
+
+// unresolved tells of a $(NAME) whose variable is not set.
+func unresolved(s string, vars map[string]string) bool {
+	for i := 0; i+1 < len(s); i++ {
+		if s[i] != '$' {
+			continue
+		}
+		if s[i+1] == '$' {
+			i++
+			continue
+		}
+		if end := strings.IndexByte(s[i:], ')'); s[i+1] == '(' && end > 0 {
+			if _, ok := vars[s[i+2:i+end]]; !ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
+	ps, cs := p.Spec.SecurityContext, c.SecurityContext
+	if ps == nil {
+		ps = &corev1.PodSecurityContext{}
+	}
+	if cs == nil {
+		cs = &corev1.SecurityContext{}
+	}
+	first := func(a, b *int64) *int64 {
+		if a != nil {
+			return a
+		}
+		return b
+	}
+	s.UID, s.GID = first(cs.RunAsUser, ps.RunAsUser), first(cs.RunAsGroup, ps.RunAsGroup)
+	nonRoot := ps.RunAsNonRoot
+	if cs.RunAsNonRoot != nil {
+		nonRoot = cs.RunAsNonRoot
+	}
+	if nonRoot != nil && *nonRoot {
+		switch {
+		case s.UID != nil && *s.UID == 0:
+			return errors.New("container's runAsUser breaks non-root policy")
+		case s.UID != nil:
+		case image.UID != nil && *image.UID == 0 || image.UID == nil && image.User == "":
+			return errors.New("container has runAsNonRoot and image will run as root")
+		case image.UID == nil:
+			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.User)
+		}
+	}
+	s.Groups = append(s.Groups, ps.SupplementalGroups...)
+	if ps.FSGroup != nil {
+		s.Groups = append(s.Groups, *ps.FSGroup)
+	}
+	s.StrictGroups = ps.SupplementalGroupsPolicy != nil && *ps.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
+	s.Privileged = cs.Privileged != nil && *cs.Privileged
+	s.ReadonlyRootfs = cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem
+	if cs.AllowPrivilegeEscalation != nil {
+		s.NoNewPrivs = !*cs.AllowPrivilegeEscalation
+	}
+	if cs.Capabilities != nil {
+		for _, a := range cs.Capabilities.Add {
+			s.AddCaps = append(s.AddCaps, strings.TrimPrefix(string(a), "CAP_"))
+		}
+		for _, d := range cs.Capabilities.Drop {
+			s.DropCaps = append(s.DropCaps, strings.TrimPrefix(string(d), "CAP_"))
+		}
+	}
+	s.Unmasked = cs.ProcMount != nil && *cs.ProcMount == corev1.UnmaskedProcMount
+	s.Seccomp = "runtime/default"
+	profile := ps.SeccompProfile
+	if cs.SeccompProfile != nil {
+		profile = cs.SeccompProfile
+	}
+	if s.Privileged {
+		s.Seccomp = "unconfined"
+	}
+	if profile != nil && !s.Privileged {
+		switch profile.Type {
+		case corev1.SeccompProfileTypeUnconfined:
+			s.Seccomp = "unconfined"
+		case corev1.SeccompProfileTypeLocalhost:
+			if profile.LocalhostProfile == nil {
+				return errors.New("seccompProfile of type Localhost needs a localhostProfile")
+			}
+			s.Seccomp = *profile.LocalhostProfile
+		}
+	}
+	return nil
+}
+
+const period = 100_000 // microseconds
+
+func shares(milli int64) uint64 { return uint64(min(max(milli*1024/1000, 2), 262144)) }
+
+// resources turns requests and limits into cgroup settings, and the pod's class into the place in the
+// kernel's order of whom to kill for memory.
+func resources(p *corev1.Pod, c *corev1.Container, memoryCapacity int64) runtime.Resources {
+	var r runtime.Resources
+	cpu, hasRequest := c.Resources.Requests[corev1.ResourceCPU]
+	limit, hasLimit := c.Resources.Limits[corev1.ResourceCPU]
+	if !hasRequest && hasLimit {
+		cpu = limit
+	}
+	r.CPUShares = shares(cpu.MilliValue())
+	if hasLimit && !limit.IsZero() {
+		r.CPUPeriod, r.CPUQuota = period, max(limit.MilliValue()*period/1000, 1000)
+	}
+	r.MemoryBytes = c.Resources.Limits.Memory().Value()
+	for name, q := range c.Resources.Limits {
+		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
+			if r.HugePages == nil {
+				r.HugePages = map[string]uint64{}
+			}
+			r.HugePages[strings.TrimSuffix(size, "i")+"B"] = uint64(q.Value())
+		}
+	}
+	switch p.Status.QOSClass {
+	case corev1.PodQOSGuaranteed:
+		r.OOMScoreAdj = -997
+	case corev1.PodQOSBestEffort:
+		r.OOMScoreAdj = 1000
+	default:
+		r.OOMScoreAdj = 999
+		if memoryCapacity > 0 {
+			r.OOMScoreAdj = int(min(max(1000-1000*c.Resources.Requests.Memory().Value()/memoryCapacity, 3), 999))
+		}
+	}
+	return r
+}

@@ -1,0 +1,367 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Facts is what a status needs beside what Plan saw.
+type Facts struct {
+	PodIP   string
+	HostIP  string
+	Start   time.Time
+	Message func(Instance) string // the termination message of an ended instance
+}
+
+// stamp cuts a time to the seconds that the API keeps; else a status would always differ from what was written.
+func stamp(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
+
+// Status computes the pod's status from its last one and from what is there. It is pure.
+func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev1.PodStatus {
+	s := *p.Status.DeepCopy()
+	s.ObservedGeneration = p.Generation
+	if isTerminal(p) && p.DeletionTimestamp == nil && len(s.ContainerStatuses) > 0 && d.Stopped {
+		return s
+	}
+	terminal := d.Stopped
+	if s.StartTime == nil && !f.Start.IsZero() {
+		t := stamp(f.Start)
+		s.StartTime = &t
+	}
+	if f.HostIP != "" && (d.Verdict == nil || len(o.Containers) > 0) {
+		s.HostIP, s.HostIPs = f.HostIP, []corev1.HostIP{{IP: f.HostIP}}
+	}
+	if f.PodIP != "" {
+		s.PodIP, s.PodIPs = f.PodIP, []corev1.PodIP{{IP: f.PodIP}}
+	}
+	rejected := d.Verdict != nil && len(o.Containers) == 0
+	if !rejected {
+		b := statusBuilder{p: p, o: o, f: f, now: now, stopping: d.Stopping, stopped: d.Stopped}
+		s.InitContainerStatuses = b.all(p.Spec.InitContainers, s.InitContainerStatuses, true)
+		s.ContainerStatuses = b.all(p.Spec.Containers, s.ContainerStatuses, false)
+		var eph []corev1.Container
+		for _, e := range p.Spec.EphemeralContainers {
+			eph = append(eph, corev1.Container(e.EphemeralContainerCommon))
+		}
+		b.ephemeral = true
+		s.EphemeralContainerStatuses = b.all(eph, s.EphemeralContainerStatuses, false)
+	}
+	if !isTerminal(p) {
+		s.Phase = phase(p, o, &s, terminal)
+	}
+	if d.Verdict != nil {
+		s.Reason, s.Message = d.Verdict.Reason, d.Verdict.Message
+		if terminal {
+			s.Phase = corev1.PodFailed
+		}
+	}
+	conditions(p, o, &s, d, now)
+	return s
+}
+
+func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1.PodPhase {
+	failed, started := false, false
+	for _, c := range s.ContainerStatuses {
+		started = started || c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+		t := c.State.Terminated
+		failed = failed || t == nil || t.ExitCode != 0
+	}
+	if terminal {
+		if failed || !started {
+			return corev1.PodFailed
+		}
+		return corev1.PodSucceeded
+	}
+	if p.Status.Phase == corev1.PodRunning || started {
+		return corev1.PodRunning
+	}
+	return corev1.PodPending
+}
+
+type statusBuilder struct {
+	p                            *corev1.Pod
+	o                            Observed
+	f                            Facts
+	now                          time.Time
+	stopping, stopped, ephemeral bool
+}
+
+func (b statusBuilder) all(list []corev1.Container, old []corev1.ContainerStatus, init bool) []corev1.ContainerStatus {
+	if len(list) == 0 {
+		return nil
+	}
+	was := map[string]*corev1.ContainerStatus{}
+	for i := range old {
+		was[old[i].Name] = &old[i]
+	}
+	out := make([]corev1.ContainerStatus, 0, len(list))
+	for i := range list {
+		out = append(out, b.one(&list[i], was[list[i].Name], init))
+	}
+	return out
+}
+
+func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, init bool) corev1.ContainerStatus {
+	no := false
+	s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Started: &no}
+	if was != nil {
+		s.LastTerminationState, s.RestartCount, s.ContainerID = was.LastTerminationState, was.RestartCount, was.ContainerID
+		s.ImageID, s.VolumeMounts = was.ImageID, was.VolumeMounts
+	}
+	for _, m := range c.VolumeMounts {
+		if len(s.VolumeMounts) == len(c.VolumeMounts) {
+			break
+		}
+		v := corev1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
+		if m.ReadOnly {
+			off := corev1.RecursiveReadOnlyDisabled
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
+				off = corev1.RecursiveReadOnlyEnabled
+			}
+			v.RecursiveReadOnly = &off
+		}
+		s.VolumeMounts = append(s.VolumeMounts, v)
+	}
+	list := b.o.Containers[c.Name]
+	if len(list) == 0 {
+		b.missing(c, was, &s)
+		return s
+	}
+	l := list[0]
+	if l.State == runtime.Created && len(list) > 1 {
+		l = list[1] // the new one counts from its start
+	}
+	s.RestartCount = int32(l.Attempt)
+	s.ContainerID = "containerd://" + l.ID
+	s.Image, s.ImageID = label(l, labelImage, l.Image), label(l, labelImageID, l.ImageID)
+	for _, old := range list {
+		if old.Attempt < l.Attempt && old.State == runtime.Exited {
+			s.LastTerminationState = corev1.ContainerState{Terminated: b.terminated(old)}
+			break
+		}
+	}
+	switch l.State {
+	case runtime.Created:
+		s.RestartCount, s.ContainerID = 0, ""
+		b.missing(c, was, &s)
+	case runtime.Running:
+		h := b.o.Health[l.ID]
+		hooked := b.o.Busy[c.Name] != Start
+		started := h.Started && hooked
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(l.StartedAt)}
+		s.Ready, s.Started = started && h.Ready, &started
+		have, known := b.o.Applied[l.ID]
+		if !known {
+			have = c.Resources
+		}
+		s.AllocatedResources = have.Requests.DeepCopy()
+		if !b.ephemeral {
+			s.Resources = &corev1.ResourceRequirements{Limits: have.Limits.DeepCopy(), Requests: have.Requests.DeepCopy()}
+		}
+	case runtime.Exited:
+		b.ended(c, l, init, &s)
+	}
+	return s
+}
+
+func label(i Instance, key, otherwise string) string {
+	if v := i.Labels[key]; v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// missing describes a container of which the runtime knows nothing.
+func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus, s *corev1.ContainerStatus) {
+	if was != nil && was.State.Terminated != nil {
+		s.State = was.State
+		return
+	}
+	if was != nil && was.State.Running != nil {
+		s.State.Terminated = &corev1.ContainerStateTerminated{
+			ExitCode: 137, Reason: "ContainerStatusUnknown", ContainerID: was.ContainerID,
+			StartedAt: was.State.Running.StartedAt, FinishedAt: stamp(b.now),
+			Message: "The container could not be located when the pod was terminated",
+		}
+		if !b.stopping {
+			s.LastTerminationState, s.State = s.State, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+		}
+		return
+	}
+	w := &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
+	if len(b.p.Spec.InitContainers) > 0 && !b.ephemeral {
+		w.Reason = "PodInitializing"
+	}
+	if f, failed := b.o.Failures[c.Name]; failed {
+		w.Reason, w.Message = f.Reason, f.Message
+	}
+	s.State.Waiting = w
+}
+
+func (b statusBuilder) ended(c *corev1.Container, l Instance, init bool, s *corev1.ContainerStatus) {
+	t := b.terminated(l)
+	if init && !isSidecar(c) && l.ExitCode == 0 {
+		s.Ready = true
+	}
+	again := !b.stopping && !b.ephemeral && restarts(b.p, c, l.ExitCode, init)
+	wait := waitOf(&l)
+	f, failed := b.o.Failures[c.Name]
+	switch {
+	case again && failed:
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
+	case again && wait > 0 && b.now.Before(l.FinishedAt.Add(wait)):
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: fmt.Sprintf(
+			"back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, c.Name, b.p.Name, b.p.Namespace, b.p.UID)}
+	default:
+		s.State.Terminated = t
+		return
+	}
+	s.LastTerminationState = corev1.ContainerState{Terminated: t}
+}
+
+func (b statusBuilder) terminated(l Instance) *corev1.ContainerStateTerminated {
+	t := &corev1.ContainerStateTerminated{
+		ExitCode: int32(l.ExitCode), Signal: int32(l.Signal), Reason: "Error", Message: l.Message,
+		FinishedAt: stamp(l.FinishedAt), ContainerID: "containerd://" + l.ID,
+	}
+	if !l.StartedAt.IsZero() {
+		t.StartedAt = stamp(l.StartedAt)
+	}
+	switch {
+	case l.OOMKilled:
+		t.Reason = "OOMKilled"
+	case l.ExitCode == 0:
+		t.Reason = "Completed"
+	case l.ExitCode == 128 && l.Message != "":
+		t.Reason = "StartError"
+	}
+	t.Signal = 0
+	if b.f.Message != nil && t.Message == "" {
+		t.Message = b.f.Message(l)
+	}
+	return t
+}
+
+func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
+	var uninit, unready []string
+	for i, c := range s.InitContainerStatuses {
+		if isSidecar(&p.Spec.InitContainers[i]) {
+			if c.Started == nil || !*c.Started {
+				uninit = append(uninit, c.Name)
+			}
+			if !c.Ready {
+				unready = append(unready, c.Name)
+			}
+		} else if t := c.State.Terminated; t == nil || t.ExitCode != 0 {
+			uninit = append(uninit, c.Name)
+		}
+	}
+	if hasStarted(p, o) {
+		uninit = nil
+	}
+	for _, c := range s.ContainerStatuses {
+		if !c.Ready {
+			unready = append(unready, c.Name)
+		}
+	}
+	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
+	set := func(kind corev1.PodConditionType, ok bool, reason, message string) {
+		status := corev1.ConditionTrue
+		if !ok {
+			status = corev1.ConditionFalse
+		} else {
+			reason, message = "", ""
+		}
+		SetCondition(s, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message,
+			ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	}
+	notReady, why := "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
+	ready := len(unready) == 0 && len(s.ContainerStatuses) == len(p.Spec.Containers) && len(uninit) == 0
+	switch {
+	case s.Phase == corev1.PodFailed:
+		notReady, why, ready = "PodFailed", "", false
+	case s.Phase == corev1.PodSucceeded:
+		notReady, why, ready = "PodCompleted", "", false
+	}
+	sandbox := o.Sandbox
+	for _, c := range s.ContainerStatuses {
+		sandbox = sandbox || c.State.Running != nil // also while the agent that started has not looked yet
+	}
+	set(corev1.PodReadyToStartContainers, sandbox && !d.Stopped, "", "")
+	set(corev1.PodInitialized, len(uninit) == 0 && s.Phase != corev1.PodFailed || s.Phase == corev1.PodSucceeded || hasStarted(p, o),
+		"ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninit, " ")))
+	if s.Phase == corev1.PodSucceeded {
+		SetCondition(s, corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, Reason: "PodCompleted",
+			ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	}
+	set(corev1.ContainersReady, ready, notReady, why)
+	if ready && !ended {
+		var open []string
+		for _, g := range p.Spec.ReadinessGates {
+			if !conditionTrue(s, g.ConditionType) {
+				open = append(open, string(g.ConditionType))
+			}
+		}
+		if len(open) > 0 {
+			ready, notReady = false, "ReadinessGatesNotReady"
+			why = fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", strings.Join(open, ","), corev1.ConditionFalse)
+		}
+	}
+	set(corev1.PodReady, ready, notReady, why)
+	set(corev1.PodScheduled, true, "", "")
+	resizeCondition(p, o, s, now)
+}
+
+func conditionTrue(s *corev1.PodStatus, kind corev1.PodConditionType) bool {
+	for _, c := range s.Conditions {
+		if c.Type == kind {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// SetCondition replaces the condition of c's type, keeping its transition time if the status is the same.
+func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type != c.Type {
+			continue
+		}
+		if s.Conditions[i].Status == c.Status {
+			c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+		}
+		c.LastProbeTime = s.Conditions[i].LastProbeTime
+		s.Conditions[i] = c
+		return
+	}
+	s.Conditions = append(s.Conditions, c)
+}
+
+// resizeCondition says of a resize that is not carried out why.
+func resizeCondition(p *corev1.Pod, o Observed, s *corev1.PodStatus, now time.Time) {
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodResizePending && !pendingResize(o, c.Reason)
+	})
+	for _, name := range sortedKeys(o.Failures) {
+		if f := o.Failures[name]; f.Reason == corev1.PodReasonInfeasible || f.Reason == corev1.PodReasonDeferred {
+			SetCondition(s, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: f.Reason,
+				Message: f.Message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+		}
+	}
+}
+
+func pendingResize(o Observed, reason string) bool {
+	for _, f := range o.Failures {
+		if f.Reason == reason {
+			return true
+		}
+	}
+	return false
+}

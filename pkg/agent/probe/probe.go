@@ -1,0 +1,231 @@
+// Package probe asks containers how they are: liveness, readiness and startup
+// probes by exec, http, tcp and grpc.
+//
+// It may import agent/runtime. Its invariant: one goroutine per probe of a
+// running container and none for others; a probe ends with its container.
+package probe
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Target is a running container with its address.
+type Target struct {
+	UID         types.UID
+	Container   *corev1.Container
+	ContainerID string
+	PodIP       string
+	StartedAt   time.Time
+	// Started and Ready are what was known of this very container before (by the pod's status), so that an
+	// agent that restarts does not make ready containers unready.
+	Started, Ready bool
+	// Event records an event on the container.
+	Event func(kind, reason, message string)
+}
+
+// Result is what the probes of one container say.
+type Result struct {
+	Started, Ready bool
+	// Failed: a liveness or startup probe used up its threshold. Why names it, Grace is its own grace period.
+	Failed bool
+	Why    string
+	Grace  *int64
+}
+
+// Config of a Manager.
+type Config struct {
+	Runtime runtime.Runtime
+	// Changed is called, from a probe's goroutine, when a container's Result changed.
+	Changed func(types.UID)
+	Logger  *slog.Logger
+}
+
+// Manager runs the probes. Safe for concurrent use.
+type Manager struct {
+	runtime runtime.Runtime
+	changed func(types.UID)
+	http    *http.Client
+	dialer  net.Dialer
+
+	mu      sync.Mutex
+	workers map[string]*worker // by container ID
+	wg      sync.WaitGroup
+}
+
+type worker struct {
+	target  Target
+	cancel  context.CancelFunc
+	started chan struct{} // closed once the startup probe succeeded
+	result  Result
+}
+
+// New makes a Manager. Its goroutines end with Stop, StopAll or their context.
+func New(c Config) *Manager {
+	return &Manager{runtime: c.Runtime, changed: c.Changed, http: NewHTTPClient(), workers: map[string]*worker{}}
+}
+
+// Watch begins to probe a container; for one that is probed already it does nothing. It returns what is known.
+func (m *Manager) Watch(ctx context.Context, t Target) Result {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w := m.workers[t.ContainerID]; w != nil {
+		return w.result
+	}
+	c := t.Container
+	r := Result{Started: c.StartupProbe == nil || t.Started}
+	r.Ready = r.Started && (c.ReadinessProbe == nil || t.Ready)
+	if c.StartupProbe == nil && c.ReadinessProbe == nil && c.LivenessProbe == nil {
+		return r
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &worker{target: t, cancel: cancel, started: make(chan struct{}), result: r}
+	m.workers[t.ContainerID] = w
+	if r.Started {
+		close(w.started)
+	}
+	run := func(p *corev1.Probe, f func(bool, string)) {
+		if p != nil {
+			m.wg.Add(1)
+			go func() {
+				defer m.wg.Done()
+				m.loop(ctx, w, p, f)
+			}()
+		}
+	}
+	if !r.Started {
+		run(c.StartupProbe, func(ok bool, why string) { m.startup(w, ok) })
+	}
+	run(c.LivenessProbe, func(ok bool, why string) {
+		if !ok {
+			m.set(w, func(r *Result) {
+				r.Failed, r.Why, r.Grace = true, "liveness probe", c.LivenessProbe.TerminationGracePeriodSeconds
+			})
+		}
+	})
+	run(c.ReadinessProbe, func(ok bool, why string) { m.set(w, func(r *Result) { r.Ready = ok }) })
+	return r
+}
+
+func (m *Manager) startup(w *worker, ok bool) {
+	c := w.target.Container
+	if !ok {
+		m.set(w, func(r *Result) {
+			r.Failed, r.Why, r.Grace = true, "startup probe", c.StartupProbe.TerminationGracePeriodSeconds
+		})
+		return
+	}
+	m.set(w, func(r *Result) { r.Started, r.Ready = true, c.ReadinessProbe == nil })
+	close(w.started)
+}
+
+func (m *Manager) set(w *worker, f func(*Result)) {
+	m.mu.Lock()
+	before := w.result
+	f(&w.result)
+	differs := before.Started != w.result.Started || before.Ready != w.result.Ready || before.Failed != w.result.Failed
+	m.mu.Unlock()
+	if differs {
+		m.changed(w.target.UID)
+	}
+}
+
+// firstPause is the wait after the first of a container's readiness or startup probes if it fails; it doubles.
+const firstPause = 50 * time.Millisecond
+
+// loop runs one probe until its context ends or its verdict is final (startup: once; liveness: its failure).
+func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell func(ok bool, why string)) {
+	c := w.target.Container
+	kind := "Startup"
+	switch p {
+	case c.LivenessProbe:
+		kind = "Liveness"
+	case c.ReadinessProbe:
+		kind = "Readiness"
+	}
+	if kind != "Startup" {
+		select {
+		case <-w.started:
+		case <-ctx.Done():
+			return
+		}
+	}
+	period := time.Duration(max(p.PeriodSeconds, 1)) * time.Second
+	wait := time.Until(w.target.StartedAt.Add(time.Duration(p.InitialDelaySeconds) * time.Second))
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	good, bad := 0, 0
+	// Until a container's first success, or its first period is over, it is asked more often, and a
+	// failure does not count: most are ready long before a period has passed.
+	eager, pause := kind != "Liveness", firstPause
+	first := time.Now().Add(max(wait, 0) + period)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		out, err := m.do(ctx, p, w.target)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && eager && time.Now().Add(pause).Before(first) {
+			timer.Reset(pause)
+			pause *= 2
+			continue
+		}
+		if eager = false; err == nil {
+			good, bad = good+1, 0
+			if good >= int(max(p.SuccessThreshold, 1)) {
+				tell(true, out)
+				if kind == "Startup" {
+					return
+				}
+			}
+		} else {
+			good, bad = 0, bad+1
+			if w.target.Event != nil {
+				w.target.Event(corev1.EventTypeWarning, "Unhealthy", kind+" probe failed: "+err.Error())
+			}
+			if bad >= int(max(p.FailureThreshold, 1)) {
+				tell(false, err.Error())
+				if kind != "Readiness" {
+					return
+				}
+			}
+		}
+		timer.Reset(max(period-time.Since(began), 0))
+	}
+}
+
+// Stop ends the probes of a container.
+func (m *Manager) Stop(containerID string) {
+	m.mu.Lock()
+	w := m.workers[containerID]
+	delete(m.workers, containerID)
+	m.mu.Unlock()
+	if w != nil {
+		w.cancel()
+	}
+}
+
+// StopAll ends all probes and waits for them.
+func (m *Manager) StopAll() {
+	m.mu.Lock()
+	for id, w := range m.workers {
+		w.cancel()
+		delete(m.workers, id)
+	}
+	m.mu.Unlock()
+	m.wg.Wait()
+}

@@ -1,0 +1,200 @@
+package probe
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// check is an exec probe that the test answers.
+type check struct {
+	mu    sync.Mutex
+	ok    bool
+	asked []time.Duration // since the container's start
+}
+
+func (c *check) set(ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ok = ok
+}
+
+func (c *check) times() []time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]time.Duration(nil), c.asked...)
+}
+
+func bench(t *testing.T, f func(t *testing.T, m *Manager, c *check, target Target)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &check{}
+		start := time.Now()
+		rt := fake.New(fake.Config{Programs: map[string]fake.Program{"check": func(context.Context, *fake.Process) int {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.asked = append(c.asked, time.Since(start))
+			if c.ok {
+				return 0
+			}
+			return 1
+		}}})
+		require.NoError(t, rt.Create(t.Context(), runtime.Spec{ID: "c", PodUID: "u", Image: "busybox", Command: []string{"sleep", "1000000"}}))
+		require.NoError(t, rt.Start(t.Context(), "c"))
+		m := New(Config{Runtime: rt, Changed: func(types.UID) {}})
+		defer func() {
+			m.StopAll()
+			require.NoError(t, rt.Remove(context.Background(), "c"))
+			synctest.Wait()
+		}()
+		f(t, m, c, Target{UID: "u", ContainerID: "c", StartedAt: start, Container: &corev1.Container{Name: "c"}})
+	})
+}
+
+func probe(period, failures int32) *corev1.Probe {
+	return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}},
+		PeriodSeconds: period, FailureThreshold: failures, SuccessThreshold: 1, TimeoutSeconds: 1}
+}
+
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestReadinessIsEagerAtFirst(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.ReadinessProbe = probe(10, 3)
+		require.False(t, m.Watch(t.Context(), target).Ready)
+		after(100 * time.Millisecond)
+		c.set(true)
+		after(100 * time.Millisecond)
+		require.True(t, m.Watch(t.Context(), target).Ready)
+		c.set(false)
+		after(25 * time.Second)
+		require.True(t, m.Watch(t.Context(), target).Ready, "two failures are not three")
+		after(10 * time.Second)
+		require.False(t, m.Watch(t.Context(), target).Ready)
+	})
+}
+
+func TestInitialDelayIsKept(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.ReadinessProbe = probe(5, 3)
+		target.Container.ReadinessProbe.InitialDelaySeconds = 30
+		c.set(true)
+		m.Watch(t.Context(), target)
+		after(29 * time.Second)
+		require.Empty(t, c.times())
+		after(2 * time.Second)
+		require.Equal(t, []time.Duration{30 * time.Second}, c.times())
+	})
+}
+
+func TestLivenessNeedsItsThreshold(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		grace := int64(3)
+		target.Container.LivenessProbe = probe(10, 3)
+		target.Container.LivenessProbe.TerminationGracePeriodSeconds = &grace
+		require.True(t, m.Watch(t.Context(), target).Ready, "no readiness probe")
+		after(19 * time.Second)
+		require.False(t, m.Watch(t.Context(), target).Failed)
+		after(2 * time.Second)
+		r := m.Watch(t.Context(), target)
+		require.True(t, r.Failed)
+		require.Equal(t, &grace, r.Grace)
+		require.Len(t, c.times(), 3, "it is not asked again")
+	})
+}
+
+func TestStartupHoldsTheOthersBack(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.StartupProbe = probe(10, 6)
+		target.Container.LivenessProbe = probe(1, 1)
+		require.False(t, m.Watch(t.Context(), target).Started)
+		after(35 * time.Second)
+		require.False(t, m.Watch(t.Context(), target).Failed)
+		c.set(true)
+		after(10 * time.Second)
+		r := m.Watch(t.Context(), target)
+		require.True(t, r.Started)
+		require.True(t, r.Ready)
+	})
+}
+
+func TestStartupGivesUp(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.StartupProbe = probe(10, 3)
+		m.Watch(t.Context(), target)
+		after(31 * time.Second)
+		require.True(t, m.Watch(t.Context(), target).Failed)
+	})
+}
+
+func TestOverTheWire(t *testing.T) {
+	m := New(Config{Runtime: fake.New(fake.Config{})})
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/ok" || r.Header.Get("X-A") != "b" || r.UserAgent() != "kube-probe/1.37" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer web.Close()
+	_, portText, err := net.SplitHostPort(web.Listener.Addr().String())
+	require.NoError(t, err)
+	port, err := strconv.Atoi(portText)
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g := grpc.NewServer()
+	hs := health.NewServer()
+	healthpb.RegisterHealthServer(g, hs)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = g.Serve(l) }()
+	defer func() { g.Stop(); <-done }()
+	grpcPort := int32(l.Addr().(*net.TCPAddr).Port)
+	missing := "missing"
+	target := Target{PodIP: "127.0.0.1", Container: &corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}}
+	get := func(path, port string) corev1.ProbeHandler {
+		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.Parse(port), HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: "b"}}}}
+	}
+	for name, tt := range map[string]struct {
+		h   corev1.ProbeHandler
+		err string
+	}{
+		"http":           {get("/ok", "web"), ""},
+		"http 500":       {get("/no", portText), "statuscode: 500"},
+		"http no port":   {get("/ok", "none"), `"none"`},
+		"tcp":            {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse("web")}}, ""},
+		"tcp refused":    {corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(1)}}, "refused"},
+		"grpc":           {corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: grpcPort}}, ""},
+		"grpc unhealthy": {corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: grpcPort, Service: &missing}}, "unhealthy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := m.do(t.Context(), &corev1.Probe{ProbeHandler: tt.h, TimeoutSeconds: 5}, target)
+			if tt.err == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, tt.err)
+			}
+		})
+	}
+	m.http.CloseIdleConnections()
+}

@@ -1,0 +1,145 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// wait returns once the container is in the state.
+func wait(t testing.TB, r *Runtime, id string, state runtime.State) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	changes := r.Changes(ctx)
+	for {
+		c, err := r.Get(ctx, id)
+		require.NoError(t, err)
+		if c.State == state {
+			return
+		}
+		_, ok := <-changes
+		require.True(t, ok, "%s: %+v", id, c)
+	}
+}
+
+// BenchmarkPod makes a pod of one container, waits for its end and removes it.
+func BenchmarkPod(b *testing.B) {
+	r := start(b)
+	ctx := context.Background()
+	var create, run, exit, remove time.Duration
+	n := 0
+	before := cpu(b)
+	for b.Loop() {
+		n++
+		s := spec(r.config, fmt.Sprintf("bench-%d", n), "a", "true")
+		s.Seccomp = os.Getenv("RT_SECCOMP")
+		began := time.Now()
+		lap := func(d *time.Duration) { *d += time.Since(began); began = time.Now() }
+		require.NoError(b, r.Create(ctx, s))
+		lap(&create)
+		require.NoError(b, r.Start(ctx, s.ID))
+		lap(&run)
+		wait(b, r, s.ID, runtime.Exited)
+		lap(&exit)
+		require.NoError(b, r.Remove(ctx, s.ID))
+		require.NoError(b, r.RemovePod(ctx, s.PodUID, s.CgroupParent))
+		lap(&remove)
+	}
+	for name, d := range map[string]time.Duration{"create": create, "start": run, "exit": exit, "remove": remove} {
+		b.ReportMetric(float64(d.Microseconds())/1000/float64(n), name+"-ms")
+	}
+	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(n), "cpu-ms")
+}
+
+// cpu is what this process and its ended children used: a shim passes its containers' on.
+func cpu(t testing.TB) time.Duration {
+	var total int64
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		require.NoError(t, unix.Getrusage(who, &u))
+		total += u.Utime.Nano() + u.Stime.Nano()
+	}
+	return time.Duration(total)
+}
+
+// Benchmark30 starts 30 pods at once, and reports what a shim weighs.
+func Benchmark30(b *testing.B) {
+	r := start(b)
+	ctx := context.Background()
+	var running, removed time.Duration
+	n := 0
+	for b.Loop() {
+		n++
+		began := time.Now()
+		each := func(f func(s runtime.Spec)) {
+			var all sync.WaitGroup
+			for i := range 30 {
+				all.Go(func() { f(spec(r.config, fmt.Sprintf("bench-%d-%d", n, i), "a", "sleep", "1000")) })
+			}
+			all.Wait()
+		}
+		each(func(s runtime.Spec) {
+			if err := r.Create(ctx, s); err != nil {
+				b.Error(err)
+			}
+			if err := r.Start(ctx, s.ID); err != nil {
+				b.Error(err)
+			}
+		})
+		running += time.Since(began)
+		if n == 1 {
+			var known process
+			require.NoError(b, readPID(r.pod("bench-1-7").dir, &known))
+			time.Sleep(2 * time.Second) // the shim gives memory back a second after its last work
+			b.ReportMetric(float64(pss(b, known.PID)), "shim-PSS-KB")
+		}
+		began = time.Now()
+		each(func(s runtime.Spec) {
+			if err := r.Remove(ctx, s.ID); err != nil {
+				b.Error(err)
+			}
+			if err := r.RemovePod(ctx, s.PodUID, s.CgroupParent); err != nil {
+				b.Error(err)
+			}
+		})
+		removed += time.Since(began)
+	}
+	b.ReportMetric(float64(running.Milliseconds())/float64(n), "running-ms")
+	b.ReportMetric(float64(removed.Milliseconds())/float64(n), "removed-ms")
+}
+
+func pss(t testing.TB, pid int) int {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	require.NoError(t, err)
+	kb := 0
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
+			_, err = fmt.Sscan(rest, &kb)
+			require.NoError(t, err)
+		}
+	}
+	return kb
+}
+
+func BenchmarkExec(b *testing.B) {
+	r := start(b)
+	ctx := context.Background()
+	s := spec(r.config, "bench", "a", "sleep", "1000")
+	require.NoError(b, r.Create(ctx, s))
+	require.NoError(b, r.Start(ctx, s.ID))
+	var out bytes.Buffer
+	for b.Loop() {
+		_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"true"}, Streams: runtime.Streams{Out: &out}})
+		require.NoError(b, err)
+	}
+}

@@ -1,0 +1,103 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupRoots are the mounted hierarchies: one on cgroup v2, one per controller on v1.
+func cgroupRoots() []string {
+	if cgroup2() {
+		return []string{"/sys/fs/cgroup"}
+	}
+	entries, _ := os.ReadDir("/sys/fs/cgroup")
+	var roots []string
+	for _, e := range entries {
+		if e.IsDir() { // links lead to the same
+			roots = append(roots, filepath.Join("/sys/fs/cgroup", e.Name()))
+		}
+	}
+	return roots
+}
+
+// killTime is how long killed processes may take to be gone.
+const killTime = 5 * time.Second
+
+// killCgroup kills what is in a cgroup and below, and removes it, in every hierarchy.
+func killCgroup(path string) error {
+	if path = filepath.Clean("/" + path); path == "/" {
+		return errors.New("refusing to remove the root cgroup")
+	}
+	var errs []error
+	for _, root := range cgroupRoots() {
+		errs = append(errs, removeTree(filepath.Join(root, path)))
+	}
+	return errors.Join(errs...)
+}
+
+func removeTree(dir string) error {
+	var dirs []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(dirs) {
+		if err := removeOne(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeOne kills until the cgroup can be removed. The kernel tells the end of
+// killed processes in a cgroup of v1 to nobody, so each is waited for by pidfd.
+func removeOne(dir string) error {
+	for deadline := time.Now().Add(killTime); ; {
+		err := unix.Rmdir(dir)
+		if err == nil || err == unix.ENOENT {
+			return nil
+		}
+		if err != unix.EBUSY || time.Now().After(deadline) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+		data, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		var fds []unix.PollFd
+		for word := range strings.FieldsSeq(string(data)) {
+			pid, _ := strconv.Atoi(word)
+			if pid <= 1 || pid == os.Getpid() {
+				return fmt.Errorf("cgroup %s holds process %d, which is not a container's", dir, pid)
+			}
+			if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+				_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+				fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+			}
+		}
+		for i := range fds {
+			_, _ = unix.Poll(fds[i:i+1], int(time.Until(deadline).Milliseconds()))
+			unix.Close(int(fds[i].Fd))
+		}
+		if len(fds) == 0 { // dying, and counted until it is done
+			_, _ = unix.Poll(nil, 1)
+		}
+	}
+}

@@ -1,0 +1,426 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+)
+
+// record is what Create keeps of a container, as record.json in its directory.
+type record struct {
+	Spec       runtime.Spec
+	ImageID    string
+	Chain      string // of the image's layers
+	StopSignal syscall.Signal
+	CreatedAt  time.Time
+}
+
+// container is one directory below containers/. Its state comes from the shim.
+type container struct {
+	record
+	dir string
+	ops sync.Mutex // one Start or Remove at a time
+
+	mu      sync.Mutex
+	status  shim.Status
+	removed bool
+}
+
+var validID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,74}[a-z0-9])?$`)
+
+func (r *Runtime) dir(id string) string { return filepath.Join(r.config.DataDir, "containers", id) }
+
+func (r *Runtime) get(id string) (*container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := r.containers[id]
+	if !ok {
+		return nil, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+	}
+	return c, nil
+}
+
+func (c *container) public() runtime.Container {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.status
+	return runtime.Container{
+		ID: c.Spec.ID, PodUID: c.Spec.PodUID, Labels: c.Spec.Labels, Image: c.Spec.Image, ImageID: c.ImageID, LogPath: c.Spec.LogPath,
+		State: runtime.State(s.State), PID: s.PID, CreatedAt: c.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
+		ExitCode: s.ExitCode, Signal: s.Signal, OOMKilled: s.OOMKilled, Message: s.Message, StopSignal: c.StopSignal,
+	}
+}
+
+// rank orders states: a container's state moves only forward.
+func rank(state string) int {
+	switch runtime.State(state) {
+	case runtime.Running:
+		return 1
+	case runtime.Exited:
+		return 2
+	default:
+		return 0
+	}
+}
+
+// apply takes over a state from the shim.
+func (r *Runtime) apply(s shim.Status) {
+	c, err := r.get(s.ID)
+	if err != nil || s.State == "" {
+		return
+	}
+	c.mu.Lock()
+	newer := rank(s.State) > rank(c.status.State)
+	if newer {
+		c.status = s
+	}
+	c.mu.Unlock()
+	if newer {
+		r.changed(s.ID)
+	}
+}
+
+// Create writes the container's directory whole, or not at all: the last step is a rename.
+func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
+	if !validID.MatchString(s.ID) {
+		return fmt.Errorf("container ID %q: want 1 to 76 of a-z, 0-9 and -", s.ID)
+	}
+	if !validUID(s.PodUID) {
+		return fmt.Errorf("pod UID %q: want 1 to 64 of letters, digits and -", s.PodUID)
+	}
+	if _, err := r.get(s.ID); err == nil {
+		return fmt.Errorf("container %s: %w", s.ID, runtime.ErrExists)
+	}
+	img, err := r.images.find(ctx, s.Image)
+	if err != nil {
+		return err
+	}
+	c := &container{record: record{Spec: s, ImageID: img.ID, Chain: img.chain, StopSignal: syscall.SIGTERM, CreatedAt: time.Now()}, dir: r.dir(s.ID)}
+	c.status = shim.Status{ID: s.ID, State: string(runtime.Created)}
+	for _, name := range []string{img.config.StopSignal, s.StopSignal} {
+		if sig, ok := runtime.ParseSignal(name); ok {
+			c.StopSignal = sig
+		}
+	}
+	r.mu.Lock()
+	if _, ok := r.containers[s.ID]; ok {
+		r.mu.Unlock()
+		return fmt.Errorf("container %s: %w", s.ID, runtime.ErrExists)
+	}
+	r.containers[s.ID] = c // from here on its layers are kept
+	r.mu.Unlock()
+	if err := r.write(ctx, c, img); err != nil {
+		r.forget(c)
+		return err
+	}
+	r.changed(s.ID)
+	return nil
+}
+
+func (r *Runtime) write(ctx context.Context, c *container, img *image) error {
+	lower, err := r.images.lower(ctx, img)
+	if err != nil {
+		return err
+	}
+	b, err := r.bundle(c.Spec, img, c.dir, lower)
+	if err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(filepath.Dir(c.dir), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	err = errors.Join(os.Chmod(temp, 0o711), shim.WriteJSON(shim.BundleFile(temp), b), shim.WriteJSON(filepath.Join(temp, "record.json"), c.record))
+	for _, d := range []string{shim.Upper(temp), shim.Work(temp), shim.Rootfs(temp)} {
+		err = errors.Join(err, os.Mkdir(d, 0o755))
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(temp, c.dir)
+}
+
+func (r *Runtime) forget(c *container) {
+	c.mu.Lock()
+	c.removed = true
+	c.mu.Unlock()
+	r.mu.Lock()
+	delete(r.containers, c.Spec.ID)
+	r.mu.Unlock()
+	r.changed(c.Spec.ID)
+}
+
+func (r *Runtime) Start(ctx context.Context, id string) error {
+	c, err := r.get(id)
+	if err != nil {
+		return err
+	}
+	c.ops.Lock()
+	defer c.ops.Unlock()
+	if c.public().State != runtime.Created {
+		return nil
+	}
+	client, err := r.pod(c.Spec.PodUID).shim(ctx)
+	if err != nil {
+		return err
+	}
+	res, err := client.Call(ctx, shim.Request{Op: shim.Start, ID: id, Bundle: c.dir})
+	if err != nil {
+		return fmt.Errorf("start %s: %w", id, err)
+	}
+	r.apply(*res.Status)
+	if s := res.Status; s.State == string(runtime.Exited) && s.StartedAt.IsZero() {
+		return fmt.Errorf("start %s: %s", id, s.Message)
+	}
+	return nil
+}
+
+// call asks the shim about a running container.
+func (r *Runtime) call(ctx context.Context, id string, req shim.Request) (shim.Response, error) {
+	client, err := r.runningShim(id)
+	if err != nil {
+		return shim.Response{}, err
+	}
+	req.ID = id
+	res, err := client.Call(ctx, req)
+	return res, r.explain(id, err)
+}
+
+func (r *Runtime) runningShim(id string) (shim.Client, error) {
+	c, err := r.get(id)
+	if err != nil {
+		return shim.Client{}, err
+	}
+	if c.public().State != runtime.Running {
+		return shim.Client{}, fmt.Errorf("container %s: %w", id, runtime.ErrNotRunning)
+	}
+	return r.pod(c.Spec.PodUID).client(), nil
+}
+
+// explain turns a shim's error into the runtime's.
+func (r *Runtime) explain(id string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, shim.ErrNotFound), errors.Is(err, shim.ErrNotRunning), noShim(err):
+		return fmt.Errorf("container %s: %w", id, runtime.ErrNotRunning)
+	}
+	return fmt.Errorf("container %s: %w", id, err)
+}
+
+// noShim is true for the errors of a shim that has ended, or ends during a call.
+func noShim(err error) bool {
+	for _, e := range []error{unix.ECONNREFUSED, unix.ENOENT, unix.ECONNRESET, unix.EPIPE, io.EOF} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Runtime) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
+	_, err := r.call(ctx, id, shim.Request{Op: shim.Signal, Signal: int(sig), All: all})
+	return err
+}
+
+func (r *Runtime) Update(ctx context.Context, id string, res runtime.Resources) error {
+	_, err := r.call(ctx, id, shim.Request{Op: shim.Update, Resources: resources(res)})
+	return err
+}
+
+func (r *Runtime) ReopenLog(ctx context.Context, id string) error {
+	_, err := r.call(ctx, id, shim.Request{Op: shim.Reopen})
+	if errors.Is(err, runtime.ErrNotRunning) {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
+	res, err := r.call(ctx, id, shim.Request{Op: shim.Stats})
+	if err != nil {
+		return runtime.Stats{}, err
+	}
+	u := res.Usage
+	s := runtime.Stats{At: time.Now(), CPU: u.CPU, MemoryUsage: u.Memory, MemoryWorkingSet: u.WorkingSet, MemoryRSS: u.RSS, Pids: u.Pids}
+	s.Disk, s.Inodes = diskUsage(shim.Upper(r.dir(id)))
+	return s, nil
+}
+
+func diskUsage(dir string) (bytes, inodes uint64) {
+	_ = filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil && unix.Lstat(path, &st) == nil {
+			bytes += uint64(st.Blocks) * 512
+			inodes++
+		}
+		return nil
+	})
+	return bytes, inodes
+}
+
+func (r *Runtime) Exec(ctx context.Context, id string, e runtime.Exec) (int, error) {
+	return r.stream(ctx, id, shim.Request{Op: shim.Exec, ID: id, Args: e.Command, TTY: e.TTY}, e.Streams)
+}
+
+func (r *Runtime) Attach(ctx context.Context, id string, s runtime.Streams) error {
+	_, err := r.stream(ctx, id, shim.Request{Op: shim.Attach, ID: id}, s)
+	if err != nil && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) stream(ctx context.Context, id string, req shim.Request, s runtime.Streams) (int, error) {
+	client, err := r.runningShim(id)
+	if err != nil {
+		return 0, err
+	}
+	if req.TTY {
+		s.Err = nil
+	}
+	var sizes chan shim.Size
+	if s.Resize != nil {
+		own, cancel := context.WithCancel(ctx)
+		defer cancel()
+		sizes = make(chan shim.Size)
+		go func() {
+			for {
+				select {
+				case size, ok := <-s.Resize:
+					if !ok {
+						return
+					}
+					select {
+					case sizes <- shim.Size(size):
+					case <-own.Done():
+						return
+					}
+				case <-own.Done():
+					return
+				}
+			}
+		}()
+	}
+	code, err := client.Stream(ctx, req, s.In, s.Out, s.Err, sizes)
+	return code, r.explain(id, err)
+}
+
+// Remove kills and forgets. The directory is renamed before it is deleted, so
+// that no half of it is ever taken for a container.
+func (r *Runtime) Remove(ctx context.Context, id string) error {
+	c, err := r.get(id)
+	if err != nil {
+		return nil
+	}
+	c.ops.Lock()
+	defer c.ops.Unlock()
+	if c.removed {
+		return nil
+	}
+	p := r.pod(c.Spec.PodUID)
+	if p.alive() {
+		if _, err := p.client().Call(ctx, shim.Request{Op: shim.Remove, ID: id}); err != nil && !noShim(err) {
+			return fmt.Errorf("remove %s: %w", id, err)
+		}
+	}
+	if c.public().State != runtime.Exited {
+		if err := killCgroup(c.cgroup()); err != nil {
+			return err
+		}
+	}
+	if err := r.discard(c.dir); err != nil {
+		return err
+	}
+	r.forget(c)
+	if c.Chain != "" && !r.images.has(c.Chain) {
+		return r.images.collect(ctx)
+	}
+	return nil
+}
+
+// discard unmounts and deletes a container's directory.
+func (r *Runtime) discard(dir string) error {
+	if err := unmount(shim.Rootfs(dir)); err != nil {
+		return err
+	}
+	gone := filepath.Join(filepath.Dir(dir), ".old-"+filepath.Base(dir))
+	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(gone)
+}
+
+func unmount(path string) error {
+	for {
+		switch err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err {
+		case nil:
+		case unix.EINVAL, unix.ENOENT, unix.ENOTDIR:
+			return nil
+		default:
+			return fmt.Errorf("unmount %s: %w", path, err)
+		}
+	}
+}
+
+func (c *container) cgroup() string { return filepath.Join("/", c.Spec.CgroupParent, c.Spec.ID) }
+
+func (r *Runtime) List(context.Context) ([]runtime.Container, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]runtime.Container, 0, len(r.containers))
+	for _, c := range r.containers {
+		list = append(list, c.public())
+	}
+	return list, nil
+}
+
+func (r *Runtime) Get(_ context.Context, id string) (runtime.Container, error) {
+	c, err := r.get(id)
+	if err != nil {
+		return runtime.Container{}, err
+	}
+	return c.public(), nil
+}
+
+// chains are the layers that containers use.
+func (r *Runtime) chains() map[string]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	used := map[string]bool{}
+	for _, c := range r.containers {
+		used[c.Chain] = true
+	}
+	return used
+}
+
+func (i *images) has(chain string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, img := range i.byID {
+		if img.chain == chain {
+			return true
+		}
+	}
+	return false
+}
+
+func validUID(uid string) bool {
+	return len(uid) > 0 && len(uid) <= 64 && !strings.ContainsFunc(uid, func(c rune) bool {
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-')
+	})
+}

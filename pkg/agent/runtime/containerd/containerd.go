@@ -1,0 +1,180 @@
+// Package containerd runs containers: containerd's content store, metadata,
+// snapshotter and pull code, built into this process, keep the images; one
+// small shim per pod (agent/runtime/shim) runs the containers.
+//
+// A container's writable layer is an overlay over the image's snapshots and
+// belongs to the container's own directory. So making a container writes no
+// database and waits for no disk, and a container's whole state is one
+// directory: record.json and bundle.json by us, state.json by the shim.
+//
+// It may import containerd and agent/runtime. Its invariant: whatever it makes
+// on the machine is below DataDir, RunDir and CgroupRoot, where a later
+// process finds it again; containers never depend on this process.
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Namespace is ours in containerd, so that a containerd shared with others
+// (Config.Address) keeps our images apart from theirs, and Purge takes only ours.
+const Namespace = "coracle"
+
+// assets holds coracle-shim, if the build made it.
+//
+//go:embed all:assets
+var assets embed.FS
+
+// Config says where things are.
+type Config struct {
+	// DataDir holds images and containers; not on overlayfs.
+	DataDir string
+	// RunDir holds the shims' sockets, and may be lost at a reboot.
+	RunDir string
+	// CgroupRoot is the cgroup above all pods, which Purge removes. Empty is "/coracle".
+	CgroupRoot string
+	// Address is the socket of the host's containerd, to keep the images there; empty is our own.
+	Address string
+	// Log gets few lines; nil is slog.Default().
+	Log *slog.Logger
+}
+
+// Validate checks the configuration and fills in what is empty.
+func (c *Config) Validate() error {
+	for name, dir := range map[string]string{"DataDir": c.DataDir, "RunDir": c.RunDir} {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("containerd: %s must be an absolute path, not %q", name, dir)
+		}
+	}
+	if c.CgroupRoot == "" {
+		c.CgroupRoot = "/coracle"
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return nil
+}
+
+// Runtime is the real runtime, and a run.Component.
+type Runtime struct {
+	config Config
+	shim   string // path of the shim's binary
+	limits limits
+	ready  chan struct{}
+	images *images
+
+	// Set by Run, before ready is closed.
+	ctx    context.Context //nolint:containedctx // the life of what Run started
+	engine *engine
+	work   sync.WaitGroup
+
+	mu         sync.Mutex
+	containers map[string]*container
+	pods       map[string]*pod
+	watchers   map[*watcher]struct{}
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New writes the shim out and probes the host. Nothing runs before Run.
+func New(c Config) (*Runtime, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("containers need root: run as root")
+	}
+	for _, dir := range []string{c.DataDir, filepath.Join(c.DataDir, "containers"), filepath.Join(c.DataDir, "empty"), filepath.Join(c.RunDir, "pods")} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(c.DataDir, &disk); err == nil && disk.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return nil, fmt.Errorf("%s is on overlayfs, which cannot hold containers: choose a data directory on a disk or a volume", c.DataDir)
+	}
+	path, err := installShim(filepath.Join(c.DataDir, "shim"))
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{
+		config: c, shim: path, limits: probeLimits(), ready: make(chan struct{}),
+		containers: map[string]*container{}, pods: map[string]*pod{}, watchers: map[*watcher]struct{}{},
+	}
+	r.images = &images{runtime: r}
+	return r, nil
+}
+
+// installShim writes the embedded shim to a file named by its content, which
+// running shims of another version do not share.
+func installShim(dir string) (string, error) {
+	binary, err := fs.ReadFile(assets, "assets/coracle-shim")
+	if err != nil {
+		return "", errors.New("coracle was built without the shim: run make build")
+	}
+	path := filepath.Join(dir, fmt.Sprintf("coracle-shim-%.8x", sha256.Sum256(binary)))
+	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(binary)) {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	temp := path + ".new"
+	if err := os.WriteFile(temp, binary, 0o755); err != nil {
+		return "", err
+	}
+	return path, os.Rename(temp, path)
+}
+
+// Name is the component's.
+func (r *Runtime) Name() string { return "containerd" }
+
+// Ready is closed once containers of an earlier process are known again.
+func (r *Runtime) Ready() <-chan struct{} { return r.ready }
+
+// Run serves until ctx ends. Containers go on.
+func (r *Runtime) Run(ctx context.Context) error {
+	e, err := openEngine(ctx, r.config)
+	if err != nil {
+		return err
+	}
+	own, cancel := context.WithCancel(ctx)
+	r.ctx, r.engine = own, e
+	err = r.images.reload(own)
+	if err == nil {
+		err = r.recover()
+	}
+	if err == nil {
+		close(r.ready)
+		<-ctx.Done()
+	}
+	cancel()
+	r.work.Wait()
+	return errors.Join(err, e.close())
+}
+
+// Images of the node.
+func (r *Runtime) Images() runtime.Images { return r.images }
+
+// Version names the engine.
+func (r *Runtime) Version() string {
+	select {
+	case <-r.ready:
+		return "containerd://" + r.engine.version
+	default:
+		return "containerd://" + builtinVersion()
+	}
+}

@@ -1,0 +1,435 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	imagestore "github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/archive/compression"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	"github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// unnamed is the repository of loaded images that have no name.
+const unnamed = "localhost/loaded"
+
+// image is one image with what containers need of it.
+type image struct {
+	runtime.Image
+	config v1.ImageConfig
+	chain  string // chain ID of its layers; empty if it has none
+}
+
+// images is an index in memory over containerd's image store.
+type images struct {
+	runtime *Runtime
+
+	mu     sync.Mutex
+	byName map[string]*image // by each name in the store
+	byID   map[string]*image
+
+	layersMu sync.Mutex
+	layers   map[string][]string // chain ID -> directories, uppermost first
+}
+
+// normalise completes a reference: "busybox" is docker.io/library/busybox:latest.
+func normalise(ref string) (string, error) {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "", fmt.Errorf("image reference %q: %w", ref, err)
+	}
+	return named.String(), nil
+}
+
+// reload reads the store anew. An image whose content is not whole is left out.
+func (i *images) reload(ctx context.Context) error {
+	ctx = inNamespace(ctx)
+	list, err := i.runtime.engine.ImageService().List(ctx)
+	if err != nil {
+		return err
+	}
+	byName, byID := map[string]*image{}, map[string]*image{}
+	for _, entry := range list {
+		img, err := i.read(ctx, entry)
+		if err != nil {
+			i.runtime.config.Log.Debug("image left out", "name", entry.Name, "error", err)
+			continue
+		}
+		if have, ok := byID[img.ID]; ok {
+			img = have
+		}
+		byID[img.ID], byName[entry.Name] = img, img
+		repo := entry.Name
+		if named, err := reference.ParseNormalizedNamed(entry.Name); err == nil {
+			repo = named.Name()
+		}
+		if !strings.Contains(entry.Name, "@") {
+			img.Names = append(img.Names, entry.Name)
+		}
+		if d := repo + "@" + entry.Target.Digest.String(); !slices.Contains(img.Digests, d) {
+			img.Digests = append(img.Digests, d)
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.byName, i.byID = byName, byID
+	return nil
+}
+
+func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, error) {
+	store := i.runtime.engine.ContentStore()
+	manifest, err := imagestore.Manifest(ctx, store, entry.Target, platforms.Default())
+	if err != nil {
+		return nil, err
+	}
+	data, err := content.ReadBlob(ctx, store, manifest.Config)
+	if err != nil {
+		return nil, err
+	}
+	var config v1.Image
+	if err := json.Unmarshal(data, &config); err != nil {
+		return nil, err
+	}
+	img := &image{config: config.Config}
+	img.ID, img.Size = manifest.Config.Digest.String(), manifest.Config.Size
+	for _, layer := range manifest.Layers {
+		img.Size += layer.Size
+	}
+	if len(config.RootFS.DiffIDs) > 0 {
+		img.chain = identity.ChainID(config.RootFS.DiffIDs).String()
+	}
+	name, _, _ := strings.Cut(config.Config.User, ":")
+	if uid, err := strconv.ParseInt(name, 10, 64); err == nil {
+		img.UID = &uid
+	} else if name != "" {
+		img.User = name
+	} else {
+		img.UID = new(int64)
+	}
+	return img, nil
+}
+
+func (i *images) lookup(ref string) *image {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if img, ok := i.byID[ref]; ok {
+		return img
+	}
+	if img, ok := i.byID["sha256:"+ref]; ok {
+		return img
+	}
+	name, err := normalise(ref)
+	if err != nil {
+		return nil
+	}
+	if img, ok := i.byName[name]; ok {
+		return img
+	}
+	for _, img := range i.byID {
+		if slices.Contains(img.Digests, name) {
+			return img
+		}
+	}
+	return nil
+}
+
+func (i *images) find(ctx context.Context, ref string) (*image, error) {
+	if img := i.lookup(ref); img != nil {
+		return img, nil
+	}
+	if i.runtime.config.Address != "" { // others may have brought it
+		if err := i.reload(ctx); err != nil {
+			return nil, err
+		}
+		if img := i.lookup(ref); img != nil {
+			return img, nil
+		}
+	}
+	return nil, fmt.Errorf("image %s: %w", ref, runtime.ErrNotFound)
+}
+
+// public is a copy for others.
+func (img *image) public() runtime.Image {
+	p := img.Image
+	p.Names, p.Digests = slices.Sorted(slices.Values(p.Names)), slices.Sorted(slices.Values(p.Digests))
+	return p
+}
+
+func (i *images) Get(ctx context.Context, ref string) (runtime.Image, error) {
+	img, err := i.find(ctx, ref)
+	if err != nil {
+		return runtime.Image{}, err
+	}
+	return img.public(), nil
+}
+
+func (i *images) List(context.Context) ([]runtime.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var list []runtime.Image
+	for _, img := range i.byID {
+		list = append(list, img.public())
+	}
+	slices.SortFunc(list, func(a, b runtime.Image) int { return strings.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+	name, err := normalise(ref)
+	if err != nil {
+		return runtime.Image{}, err
+	}
+	ctx = inNamespace(ctx)
+	for _, auth := range append(slices.Clone(auths), runtime.Auth{}) {
+		var pulled client.Image
+		resolver := &countingResolver{Resolver: resolver(auth), tell: progress}
+		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithResolver(resolver))
+		if err != nil {
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		if err = pulled.Unpack(ctx, snapshotter); err != nil {
+			return runtime.Image{}, fmt.Errorf("unpack %s: %w", name, err)
+		}
+		if err = i.reload(ctx); err != nil {
+			return runtime.Image{}, err
+		}
+		return i.Get(ctx, name)
+	}
+	return runtime.Image{}, fmt.Errorf("pull %s: %w", name, err)
+}
+
+func resolver(a runtime.Auth) remotes.Resolver {
+	credentials := func(string) (string, string, error) {
+		if a.Token != "" {
+			return "", a.Token, nil // a user without a name has a token
+		}
+		return a.Username, a.Password, nil
+	}
+	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
+		docker.WithPlainHTTP(docker.MatchLocalhost),
+		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(credentials))),
+	)})
+}
+
+// countingResolver tells how many bytes of what it fetches have come.
+type countingResolver struct {
+	remotes.Resolver
+	tell        func(runtime.Progress)
+	done, total atomic.Int64
+}
+
+func (c *countingResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, error) {
+	f, err := c.Resolver.Fetcher(ctx, ref)
+	if err != nil || c.tell == nil {
+		return f, err
+	}
+	return remotes.FetcherFunc(func(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
+		body, err := f.Fetch(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		c.total.Add(d.Size)
+		return &countingReader{body, c}, nil
+	}), nil
+}
+
+type countingReader struct {
+	io.ReadCloser
+	c *countingResolver
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if n > 0 {
+		r.c.tell(runtime.Progress{Done: r.c.done.Add(int64(n)), Total: r.c.total.Load()})
+	}
+	return n, err
+}
+
+func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, error) {
+	ctx = inNamespace(ctx)
+	plain, err := compression.DecompressStream(archive)
+	if err != nil {
+		return nil, fmt.Errorf("not an image archive: %w", err)
+	}
+	defer plain.Close()
+	loaded, err := i.runtime.engine.Import(ctx, plain,
+		client.WithImageRefTranslator(func(name string) string {
+			if full, err := normalise(name); err == nil && strings.ContainsAny(name, "/:") {
+				return full
+			}
+			return "" // a bare tag, such as "latest", names nothing
+		}),
+		client.WithDigestRef(func(d digest.Digest) string { return unnamed + "@" + d.String() }),
+		client.WithSkipDigestRef(func(name string) bool { return name != "" }),
+		client.WithSkipMissing(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	if len(loaded) == 0 {
+		return nil, errors.New("load: the archive holds no image for this machine's platform")
+	}
+	for _, entry := range loaded {
+		if err := client.NewImage(i.runtime.engine.Client, entry).Unpack(ctx, snapshotter); err != nil {
+			return nil, fmt.Errorf("unpack %s: %w", entry.Name, err)
+		}
+	}
+	if err := i.reload(ctx); err != nil {
+		return nil, err
+	}
+	found := map[string]runtime.Image{}
+	for _, entry := range loaded {
+		img, err := i.Get(ctx, entry.Name)
+		if err != nil {
+			return nil, err
+		}
+		found[img.ID] = img
+	}
+	return slices.Collect(maps.Values(found)), nil
+}
+
+func (i *images) Remove(ctx context.Context, ref string) error {
+	img, err := i.find(ctx, ref)
+	if err != nil {
+		return err
+	}
+	ctx = inNamespace(ctx)
+	byID := ref == img.ID || "sha256:"+ref == img.ID
+	name, _ := normalise(ref)
+	i.mu.Lock()
+	var names []string
+	for have, of := range i.byName {
+		if of == img && (byID || have == name) {
+			names = append(names, have)
+		}
+	}
+	if len(names) == 0 { // a digest that only stands behind names
+		for have, of := range i.byName {
+			if of == img {
+				names = append(names, have)
+			}
+		}
+	}
+	i.mu.Unlock()
+	for _, name := range names {
+		if err := i.runtime.engine.ImageService().Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	if err := i.reload(ctx); err != nil {
+		return err
+	}
+	return i.collect(ctx)
+}
+
+// hold names the read-only snapshot that keeps an image's layers for as long as containers use them.
+func hold(chain string) string { return "coracle-layers-" + chain }
+
+// lower returns the directories of an image's layers, uppermost first. The
+// first container of an image pays for one database write, the others for none.
+func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
+	if img.chain == "" {
+		return []string{i.runtime.config.DataDir + "/empty"}, nil
+	}
+	i.layersMu.Lock()
+	defer i.layersMu.Unlock()
+	if dirs, ok := i.layers[img.chain]; ok {
+		return dirs, nil
+	}
+	ctx = inNamespace(ctx)
+	layers := i.runtime.engine.SnapshotService(snapshotter)
+	if _, err := layers.Stat(ctx, img.chain); errdefs.IsNotFound(err) { // stopped between fetching and unpacking
+		for _, name := range append(img.Names, img.Digests...) {
+			entry, err := i.runtime.engine.ImageService().Get(ctx, name)
+			if err != nil {
+				continue
+			}
+			if err := client.NewImage(i.runtime.engine.Client, entry).Unpack(ctx, snapshotter); err != nil {
+				return nil, fmt.Errorf("unpack %s: %w", name, err)
+			}
+			break
+		}
+	}
+	mounts, err := layers.View(ctx, hold(img.chain), img.chain, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "coracle"}))
+	if errdefs.IsAlreadyExists(err) {
+		mounts, err = layers.Mounts(ctx, hold(img.chain))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("layers of %s: %w", img.ID, err)
+	}
+	var dirs []string
+	for _, m := range mounts {
+		if m.Type == "bind" {
+			dirs = append(dirs, m.Source)
+			continue
+		}
+		for _, option := range m.Options {
+			if list, ok := strings.CutPrefix(option, "lowerdir="); ok {
+				dirs = append(dirs, strings.Split(list, ":")...)
+			}
+		}
+	}
+	if len(dirs) == 0 {
+		return nil, fmt.Errorf("layers of %s: containerd's snapshotter gave no directories", img.ID)
+	}
+	if i.layers == nil {
+		i.layers = map[string][]string{}
+	}
+	i.layers[img.chain] = dirs
+	return dirs, nil
+}
+
+// collect frees the layers and blobs that neither an image nor a container needs.
+func (i *images) collect(ctx context.Context) error {
+	ctx = inNamespace(ctx)
+	i.layersMu.Lock()
+	defer i.layersMu.Unlock()
+	used := i.runtime.chains()
+	i.mu.Lock()
+	for _, img := range i.byID {
+		used[img.chain] = true
+	}
+	i.mu.Unlock()
+	layers := i.runtime.engine.SnapshotService(snapshotter)
+	var free []string
+	err := layers.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if chain, ok := strings.CutPrefix(info.Name, hold("")); ok && !used[chain] {
+			free = append(free, chain)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, chain := range free {
+		delete(i.layers, chain)
+		if err := layers.Remove(ctx, hold(chain)); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	return i.runtime.engine.collect(ctx)
+}

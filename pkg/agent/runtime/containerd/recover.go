@@ -1,0 +1,131 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+)
+
+// answerWithin is how long the start of this process waits for shims. One that takes longer is
+// taken up when it answers; until then its containers have the state on disk.
+const answerWithin = 500 * time.Millisecond
+
+// recover takes up the containers of an earlier process. It assumes that a
+// directory with a proper name is whole, that a shim that refuses connections
+// is dead, and that what a living shim says is newer than what is on disk.
+func (r *Runtime) recover() error {
+	root := filepath.Join(r.config.DataDir, "containers")
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	uids := map[string]bool{}
+	for _, entry := range entries {
+		dir := filepath.Join(root, entry.Name())
+		c := &container{dir: dir, status: shim.Status{ID: entry.Name(), State: string(runtime.Created)}}
+		if strings.HasPrefix(entry.Name(), ".") {
+			err = unmount(shim.Rootfs(dir))
+			err = errors.Join(err, os.RemoveAll(dir))
+		} else if err = shim.ReadJSON(filepath.Join(dir, "record.json"), &c.record); err != nil {
+			err = errors.Join(err, r.discard(dir)) // lost with the power
+		} else {
+			var s shim.Status
+			if shim.ReadJSON(shim.StateFile(dir), &s) == nil && s.ID == c.Spec.ID {
+				c.status = s
+			}
+			r.containers[c.Spec.ID] = c
+			uids[c.Spec.PodUID] = true
+		}
+		if err != nil {
+			r.config.Log.Error("container not recovered", "directory", dir, "error", err)
+		}
+	}
+	pods, err := os.ReadDir(filepath.Join(r.config.RunDir, "pods"))
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if validUID(p.Name()) {
+			uids[p.Name()] = true
+		}
+	}
+	var wait sync.WaitGroup
+	for _, uid := range slices.Sorted(maps.Keys(uids)) {
+		p := r.pod(uid)
+		p.ops.Lock() // Start, Remove and RemovePod of this pod wait for it
+		wait.Add(1)
+		r.work.Go(func() {
+			defer wait.Done()
+			defer p.ops.Unlock()
+			ctx, cancel := context.WithTimeout(r.ctx, hungAfter)
+			defer cancel()
+			if err := p.watch(ctx); err != nil && r.ctx.Err() == nil {
+				if errors.Is(err, context.DeadlineExceeded) {
+					r.config.Log.Warn("shim hangs: killed", "pod", uid)
+				}
+				_ = p.kill()
+				r.gone(uid)
+			}
+		})
+	}
+	all := make(chan struct{})
+	r.work.Go(func() {
+		wait.Wait()
+		close(all)
+	})
+	timer := time.NewTimer(answerWithin)
+	defer timer.Stop()
+	select {
+	case <-all:
+	case <-timer.C:
+	case <-r.ctx.Done():
+	}
+	return nil
+}
+
+// Purge removes all that is ours. Of a containerd that is not ours, it removes our namespace's contents.
+func (r *Runtime) Purge(ctx context.Context) error {
+	r.mu.Lock()
+	var ids, uids []string
+	for id := range r.containers {
+		ids = append(ids, id)
+	}
+	for uid := range r.pods {
+		uids = append(uids, uid)
+	}
+	r.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, r.Remove(ctx, id))
+	}
+	for _, uid := range uids {
+		errs = append(errs, r.RemovePod(ctx, uid, ""))
+	}
+	errs = append(errs, killCgroup(r.config.CgroupRoot))
+	images, err := r.images.List(ctx)
+	errs = append(errs, err)
+	for _, img := range images {
+		errs = append(errs, r.images.Remove(ctx, img.ID))
+	}
+	errs = append(errs, r.images.collect(ctx))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	names := []string{"containers", "shim", "empty"}
+	if r.config.Address == "" { // open files stay usable until Run ends
+		names = append(names, "content", snapshotter, "meta.db")
+	}
+	for _, name := range names {
+		errs = append(errs, os.RemoveAll(filepath.Join(r.config.DataDir, name)))
+	}
+	return errors.Join(append(errs, os.RemoveAll(filepath.Join(r.config.RunDir, "pods")))...)
+}

@@ -1,0 +1,83 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // who may use which device
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+)
+
+// oomKilled reads the kernel's count of processes that the container's cgroup
+// lost for lack of memory: memory.events on cgroup v2, memory.oom_control on v1.
+func oomKilled(c *libcontainer.Container) bool {
+	state, err := c.State()
+	if err != nil {
+		return false
+	}
+	file := ""
+	if dir, ok := state.CgroupPaths["memory"]; ok {
+		file = filepath.Join(dir, "memory.oom_control")
+	} else if dir, ok := state.CgroupPaths[""]; ok {
+		file = filepath.Join(dir, "memory.events")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return false
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		if n, ok := bytes.CutPrefix(lines.Bytes(), []byte("oom_kill ")); ok {
+			count, _ := strconv.Atoi(string(n))
+			return count > 0
+		}
+	}
+	return false
+}
+
+func (c *container) usage() (*shim.Usage, error) {
+	all, err := c.c.Stats()
+	if err != nil {
+		return nil, err
+	}
+	s := all.CgroupStats
+	if s == nil {
+		return nil, shim.ErrNotRunning
+	}
+	u := &shim.Usage{
+		CPU: time.Duration(s.CpuStats.CpuUsage.TotalUsage), Memory: s.MemoryStats.Usage.Usage, Pids: s.PidsStats.Current,
+	}
+	inactive, rss := "total_inactive_file", "total_rss"
+	if cgroups.IsCgroup2UnifiedMode() {
+		inactive, rss = "inactive_file", "anon"
+	}
+	u.RSS = s.MemoryStats.Stats[rss]
+	u.WorkingSet = u.Memory - min(u.Memory, s.MemoryStats.Stats[inactive])
+	return u, nil
+}
+
+func (c *container) update(r *specs.LinuxResources) error {
+	spec := c.bundle.Spec
+	linux := *spec.Linux
+	linux.Resources = r
+	spec.Linux = &linux
+	group, err := specconv.CreateCgroupConfig(&specconv.CreateOpts{CgroupName: c.id, Spec: &spec}, nil)
+	if err != nil {
+		return err
+	}
+	config := c.c.Config()
+	group.Devices = config.Cgroups.Devices
+	group.SkipDevices = true
+	config.Cgroups = group
+	err = c.c.Set(config)
+	group.SkipDevices = false // the container keeps this configuration, and no exec may begin with it set
+	return err
+}

@@ -1,0 +1,291 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/crilog"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+)
+
+const (
+	stateCreated = "created"
+	stateRunning = "running"
+	stateExited  = "exited"
+
+	// failedToStart is the exit code of a container whose command could not be run.
+	failedToStart = 128
+)
+
+// container goes created -> running -> exited, or created -> exited if it cannot start.
+type container struct {
+	server   *Server
+	id, dir  string
+	starting sync.Once
+	bundle   shim.Bundle
+	log      *crilog.File
+	c        *libcontainer.Container
+	process  specs.Process // the first one's, after the user was looked up
+	io       *procIO
+	out      *fan
+	errs     *fan
+	done     chan struct{} // closed once exited
+
+	mu     sync.Mutex
+	status shim.Status
+}
+
+func (c *container) snapshot() shim.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.status
+	if s.State == "" {
+		s.ID, s.State = c.id, stateCreated
+	}
+	return s
+}
+
+// set records a state on disk, then tells it.
+func (c *container) set(s shim.Status) {
+	s.ID = c.id
+	if err := save(c.dir, s); err != nil {
+		c.server.log.Error("state not saved", "container", c.id, "error", err)
+	}
+	c.mu.Lock()
+	c.status = s
+	c.mu.Unlock()
+	c.server.tell(s)
+}
+
+func (c *container) start() {
+	var old shim.Status
+	if err := shim.ReadJSON(shim.StateFile(c.dir), &old); err == nil && old.State == stateExited {
+		c.status = old
+		close(c.done)
+		return
+	}
+	if err := c.run(); err != nil {
+		now := time.Now()
+		c.release()
+		c.set(shim.Status{State: stateExited, ExitCode: failedToStart, Message: plain(err), FinishedAt: now})
+		close(c.done)
+	}
+}
+
+// plain drops the names of the machinery from libcontainer's errors.
+func plain(err error) string {
+	text := err.Error()
+	for _, prefix := range []string{"unable to start container process: ", "error during container init: "} {
+		text = strings.Replace(text, prefix, "", 1)
+	}
+	return text
+}
+
+func (c *container) run() error {
+	if err := shim.ReadJSON(shim.BundleFile(c.dir), &c.bundle); err != nil {
+		return err
+	}
+	b := &c.bundle
+	if err := mountRootfs(c.dir, b.Lower); err != nil {
+		return fmt.Errorf("mount the root file system: %w", err)
+	}
+	c.process = *b.Spec.Process
+	if err := resolveUser(&c.process, b, shim.Rootfs(c.dir)); err != nil {
+		return err
+	}
+	b.Spec.Process = &c.process
+	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{CgroupName: c.id, Spec: &b.Spec, NoNewKeyring: true})
+	if err != nil {
+		return err
+	}
+	if c.log, err = crilog.Open(b.LogPath); err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	if c.c, err = libcontainer.Create(shim.Runtime(c.dir), c.id, config); err != nil {
+		return err
+	}
+	p, err := newProcess(&c.process)
+	if err != nil {
+		return err
+	}
+	p.Init = true
+	if c.io, err = newIO(p, b.TTY, b.Stdin, true, true); err != nil {
+		return err
+	}
+	pid := 0
+	err = c.server.reaper.start(func() (int, error) {
+		err := c.c.Run(p)
+		if err == nil {
+			pid, err = p.Pid()
+		}
+		return pid, err
+	})
+	if err != nil {
+		c.io.abort()
+		return err
+	}
+	if err := c.io.started(); err != nil {
+		_ = c.c.Signal(unix.SIGKILL)
+		_, _ = p.Wait()
+		c.server.reaper.release(pid)
+		return err
+	}
+	stdout, stderr := c.log.Stream("stdout"), c.log.Stream("stderr")
+	c.out.add(stdout)
+	c.errs.add(stderr)
+	c.io.copyOut(c.out, c.errs)
+	started := time.Now()
+	c.set(shim.Status{State: stateRunning, PID: pid, StartedAt: started})
+	go func() {
+		state, _ := p.Wait()
+		finished := time.Now()
+		c.server.reaper.release(pid)
+		s := shim.Status{State: stateExited, StartedAt: started, FinishedAt: finished}
+		s.ExitCode, s.Signal = exitOf(state)
+		s.OOMKilled = oomKilled(c.c)
+		if !config.Namespaces.IsPrivate(configs.NEWPID) {
+			_ = c.c.Signal(unix.SIGKILL) // what it left behind in its cgroup
+		}
+		c.io.drain()
+		stdout.Close()
+		stderr.Close()
+		c.release()
+		c.set(s)
+		close(c.done)
+		c.server.idle.Reset(time.Second)
+	}()
+	return nil
+}
+
+// release gives back all that a container holds while it runs. The bundle stays. It may be repeated.
+func (c *container) release() {
+	if c.log != nil {
+		_ = c.log.Close()
+	}
+	if c.c != nil {
+		if err := c.c.Destroy(); err != nil {
+			c.server.log.Warn("not released", "container", c.id, "error", err)
+		}
+	}
+	if err := unmountRootfs(c.dir); err != nil {
+		c.server.log.Warn("not unmounted", "container", c.id, "error", err)
+	}
+}
+
+func (c *container) remove() error {
+	c.starting.Do(func() { // one that never ran must not start any more
+		c.set(shim.Status{State: stateExited, ExitCode: failedToStart, Message: "removed before it started", FinishedAt: time.Now()})
+		close(c.done)
+	})
+	select {
+	case <-c.done:
+	default:
+		if err := c.c.Signal(unix.SIGKILL); err != nil && c.snapshot().State == stateRunning {
+			return fmt.Errorf("kill: %w", err)
+		}
+		<-c.done
+	}
+	return unmountRootfs(c.dir)
+}
+
+func (c *container) signal(sig syscall.Signal, all bool) error {
+	if all {
+		pids, err := c.c.Processes()
+		if err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			_ = unix.Kill(pid, sig)
+		}
+		return nil
+	}
+	if err := c.c.Signal(sig); err != nil {
+		select {
+		case <-c.done:
+			return shim.ErrNotRunning
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+func exitOf(state *os.ProcessState) (code, sig int) {
+	if state == nil {
+		return 255, 0
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal()), int(ws.Signal())
+	}
+	return state.ExitCode(), 0
+}
+
+// mountRootfs mounts the image's directories and the bundle's own as the
+// container's root.
+
+func mountRootfs(dir string, lower []string) error {
+	root := shim.Rootfs(dir)
+	if err := unmountRootfs(dir); err != nil { // one of a shim that was killed
+		return err
+	}
+	for _, d := range []string{shim.Upper(dir), shim.Work(dir), root} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return mountOld(dir, lower)
+	}
+	defer unix.Close(fs)
+	for i := range lower {
+		if err := unix.FsconfigSetString(fs, "lowerdir+", lower[i]); err != nil {
+			return mountOld(dir, lower) // before Linux 6.8
+		}
+	}
+	for key, value := range map[string]string{"upperdir": shim.Upper(dir), "workdir": shim.Work(dir), "source": "overlay"} {
+		if err := unix.FsconfigSetString(fs, key, value); err != nil {
+			return err
+		}
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return err
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(mount)
+	return unix.MoveMount(mount, "", unix.AT_FDCWD, root, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+func mountOld(dir string, lower []string) error {
+	options := "lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + shim.Upper(dir) + ",workdir=" + shim.Work(dir)
+	if len(options) >= os.Getpagesize() {
+		return fmt.Errorf("the image has too many layers (%d) for this kernel: use Linux 6.8 or newer", len(lower))
+	}
+	return unix.Mount("overlay", shim.Rootfs(dir), "overlay", 0, options)
+}
+
+func unmountRootfs(dir string) error {
+	for {
+		err := unix.Unmount(shim.Rootfs(dir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		switch err {
+		case nil:
+		case unix.EINVAL, unix.ENOENT: // no mount there
+			return nil
+		default:
+			return err
+		}
+	}
+}

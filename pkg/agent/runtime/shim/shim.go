@@ -1,0 +1,201 @@
+// Package shim is what the agent and a pod's shim say to each other. A shim
+// is one small process per pod (cmd/coracle-shim) that is the parent of the
+// pod's containers, so that they live on when the agent does not.
+//
+// It may import the OCI runtime specification and nothing of Coracle. Its
+// invariant: a shim's truth is on disk before it is told: whoever lost the
+// connection reads each bundle's state.json, and has lost nothing.
+//
+// The protocol: a client connects to the shim's unix socket, writes one
+// Request as a frame of type Head, and reads one Response as such a frame.
+// Then the connection ends, except that "watch" goes on with a Status per
+// change, and "exec" and "attach" with frames of both directions.
+package shim
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Operations of a Request.
+const (
+	Start    = "start"    // run the container of Bundle; one that ran already is left alone
+	Signal   = "signal"   // send Signal, to all processes if All
+	Remove   = "remove"   // kill, release and forget
+	Update   = "update"   // change Resources
+	Stats    = "stats"    // answers Usage
+	Reopen   = "reopen"   // open the log file again
+	Exec     = "exec"     // run Process beside the first one
+	Attach   = "attach"   // join the first one's streams
+	Watch    = "watch"    // tell of all containers, then of each change
+	PIDNS    = "pidns"    // answers PID of the holder of the pod's PID namespace
+	Shutdown = "shutdown" // remove all containers and end
+)
+
+// Request is what a client asks. ID is the container's.
+type Request struct {
+	Op, ID    string
+	Bundle    string                `json:",omitempty"`
+	Signal    int                   `json:",omitempty"`
+	All       bool                  `json:",omitempty"`
+	Resources *specs.LinuxResources `json:",omitempty"`
+	Args      []string              `json:",omitempty"`
+	TTY       bool                  `json:",omitempty"`
+	// In, Out and Err say which streams the client connects.
+	In, Out, Err bool `json:",omitempty"`
+}
+
+// Response answers a Request.
+type Response struct {
+	// Error is empty if all went well. Code is CodeNotFound, CodeNotRunning or empty.
+	Error, Code string  `json:",omitempty"`
+	Status      *Status `json:",omitempty"`
+	Usage       *Usage  `json:",omitempty"`
+	PID         int     `json:",omitempty"`
+}
+
+// Codes of errors.
+const (
+	CodeNotFound   = "not-found"
+	CodeNotRunning = "not-running"
+)
+
+var (
+	// ErrNotFound is for a container that the shim does not know.
+	ErrNotFound = errors.New("the shim does not know this container")
+	// ErrNotRunning is for one that has ended or has not started.
+	ErrNotRunning = errors.New("the container does not run")
+)
+
+// Status is a container's state. It is kept in the bundle as state.json.
+type Status struct {
+	ID                    string
+	State                 string // created, running, exited; "" in a watch: removed
+	PID                   int    `json:",omitempty"`
+	StartedAt, FinishedAt time.Time
+	ExitCode, Signal      int    `json:",omitempty"`
+	OOMKilled             bool   `json:",omitempty"`
+	Message               string `json:",omitempty"`
+}
+
+// Usage is what a container used so far.
+type Usage struct {
+	CPU                                   time.Duration
+	Memory, WorkingSet, RSS, Pids, Limits uint64
+}
+
+// Bundle is a container's directory, as bundle.json in it says.
+type Bundle struct {
+	ID   string
+	Spec specs.Spec
+	// Lower are the image's directories, uppermost first. Upper, Work and Rootfs are folders of the bundle.
+	Lower []string
+	// User is the image's ("name", "uid", "uid:group", ...); UID and GID override it.
+	User         string
+	UID, GID     *int64
+	Groups       []int64
+	StrictGroups bool
+
+	LogPath               string
+	TTY, Stdin, StdinOnce bool
+}
+
+// Paths of a bundle.
+func BundleFile(dir string) string { return filepath.Join(dir, "bundle.json") }
+func StateFile(dir string) string  { return filepath.Join(dir, "state.json") }
+func Upper(dir string) string      { return filepath.Join(dir, "upper") }
+func Work(dir string) string       { return filepath.Join(dir, "work") }
+func Rootfs(dir string) string     { return filepath.Join(dir, "rootfs") }
+func Runtime(dir string) string    { return filepath.Join(dir, "run") }
+
+// WriteJSON writes a file whole or not at all.
+func WriteJSON(path string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	temp := path + ".new"
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+// ReadJSON reads what WriteJSON wrote.
+func ReadJSON(path string, value any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, value); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// Types of frames.
+const (
+	FrameHead     = 'h' // JSON: Request, Response or Status
+	FrameIn       = '0' // to the process; an empty one ends its input
+	FrameOut      = '1'
+	FrameErr      = '2'
+	FrameResize   = 'r' // two uint16: width, height
+	FrameExitCode = 'x' // one uint32; the last frame
+)
+
+// maxFrame bounds what a broken peer can make us allocate.
+const maxFrame = 4 << 20
+
+// WriteFrame writes one frame in one write.
+func WriteFrame(w io.Writer, kind byte, data []byte) error {
+	frame := make([]byte, 5+len(data))
+	frame[0] = kind
+	binary.BigEndian.PutUint32(frame[1:], uint32(len(data)))
+	copy(frame[5:], data)
+	_, err := w.Write(frame)
+	return err
+}
+
+// ReadFrame reads one frame.
+func ReadFrame(r io.Reader) (kind byte, data []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n > maxFrame {
+		return 0, nil, fmt.Errorf("a frame of %d bytes is longer than %d", n, maxFrame)
+	}
+	data = make([]byte, n)
+	_, err = io.ReadFull(r, data)
+	return head[0], data, err
+}
+
+// WriteHead writes a value as a Head frame.
+func WriteHead(w io.Writer, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return WriteFrame(w, FrameHead, data)
+}
+
+// ReadHead reads a value from a Head frame.
+func ReadHead(r io.Reader, value any) error {
+	kind, data, err := ReadFrame(r)
+	if err != nil {
+		return err
+	}
+	if kind != FrameHead {
+		return fmt.Errorf("frame of type %q where a head was due", kind)
+	}
+	return json.Unmarshal(data, value)
+}

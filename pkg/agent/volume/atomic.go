@@ -1,0 +1,175 @@
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// File is one file of a volume.
+type File struct {
+	Data []byte
+	Mode fs.FileMode
+	// UID owns the file if set (service account tokens of pods that run as one user).
+	UID *int64
+}
+
+const dataLink = "..data"
+
+// WriteAtomic makes dir show exactly the given files, by path, so that a reader sees either all of the
+// old ones or all of the new ones: the files lie in a directory of their own that the link ..data names,
+// and dir has a link through it for each first path element. Nothing is written if nothing changed.
+// With a group the files belong to it and are readable by it.
+func WriteAtomic(dir string, files map[string]File, group *int64) error {
+	for path := range files {
+		if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") {
+			return fmt.Errorf("invalid path %q: it must be relative and stay within the volume", path)
+		}
+	}
+	current, err := os.Readlink(filepath.Join(dir, dataLink))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && same(filepath.Join(dir, current), files, group) {
+		return link(dir, files)
+	}
+	fresh, err := os.MkdirTemp(dir, "..data-*")
+	if err != nil {
+		return err
+	}
+	if err := fill(fresh, files, group); err != nil {
+		return errors.Join(err, os.RemoveAll(fresh))
+	}
+	next := filepath.Join(dir, "..data_tmp")
+	_ = os.Remove(next)
+	if err := os.Symlink(filepath.Base(fresh), next); err != nil {
+		return errors.Join(err, os.RemoveAll(fresh))
+	}
+	if err := os.Rename(next, filepath.Join(dir, dataLink)); err != nil {
+		return errors.Join(err, os.RemoveAll(fresh))
+	}
+	if err := link(dir, files); err != nil {
+		return err
+	}
+	if current != "" {
+		return os.RemoveAll(filepath.Join(dir, current))
+	}
+	return nil
+}
+
+func permissions(f File, group *int64) fs.FileMode {
+	mode := f.Mode.Perm()
+	if group != nil {
+		mode |= 0o440
+	}
+	return mode
+}
+
+func fill(dir string, files map[string]File, group *int64) error {
+	if err := own(dir, 0o755, nil, group); err != nil {
+		return err
+	}
+	for path, f := range files {
+		at := dir
+		parts := strings.Split(filepath.Clean(path), "/")
+		for _, part := range parts[:len(parts)-1] {
+			at = filepath.Join(at, part)
+			if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			if err := own(at, 0o755, nil, group); err != nil {
+				return err
+			}
+		}
+		at = filepath.Join(at, parts[len(parts)-1])
+		if err := os.WriteFile(at, f.Data, 0o600); err != nil {
+			return err
+		}
+		if err := own(at, permissions(f, group), f.UID, group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func own(path string, mode fs.FileMode, uid, group *int64) error {
+	u, g := -1, -1
+	if uid != nil {
+		u = int(*uid)
+	}
+	if group != nil {
+		g = int(*group)
+		if mode&0o100 != 0 && mode&0o400 != 0 {
+			if info, err := os.Lstat(path); err == nil && info.IsDir() {
+				mode |= os.ModeSetgid | 0o050
+			}
+		}
+	}
+	if u >= 0 || g >= 0 {
+		if err := os.Chown(path, u, g); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, mode)
+}
+
+// same tells whether dir holds exactly the files.
+func same(dir string, files map[string]File, group *int64) bool {
+	count := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		f, wanted := files[name]
+		if !wanted {
+			return errors.New("left over")
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		have, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if info.Mode().Perm() != permissions(f, group) || !bytes.Equal(have, f.Data) {
+			return errors.New("differs")
+		}
+		count++
+		return nil
+	})
+	return err == nil && count == len(files)
+}
+
+// link makes the links that users see and removes those whose files are gone.
+func link(dir string, files map[string]File) error {
+	want := map[string]bool{}
+	for path := range files {
+		want[strings.Split(filepath.Clean(path), "/")[0]] = true
+	}
+	for name := range want {
+		if _, err := os.Readlink(filepath.Join(dir, name)); err == nil {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); !strings.HasPrefix(name, "..") && !want[name] && e.Type()&fs.ModeSymlink != 0 {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

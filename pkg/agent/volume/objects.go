@@ -1,0 +1,248 @@
+package volume
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// Reference names a config map or a secret.
+type Reference struct {
+	Secret          bool
+	Namespace, Name string
+}
+
+// Objects reads the config maps and secrets that the node's pods refer to, and watches each of them, by name
+// alone: a node may not watch others.
+type Objects struct {
+	client  client.Interface
+	changed func(types.UID)
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	ctx     context.Context
+	entries map[Reference]*entry
+	byPod   map[types.UID]map[Reference]bool
+	wg      sync.WaitGroup
+}
+
+type entry struct {
+	pods   map[types.UID]bool
+	seen   string // resourceVersion of what was read last; "" if it was not found
+	cancel context.CancelFunc
+}
+
+func newObjects(c client.Interface, changed func(types.UID), log *slog.Logger) *Objects {
+	return &Objects{client: c, changed: changed, log: log, entries: map[Reference]*entry{}, byPod: map[types.UID]map[Reference]bool{}}
+}
+
+// Run lets the watches run until ctx ends, and waits for them.
+func (o *Objects) Run(ctx context.Context) {
+	o.mu.Lock()
+	o.ctx = ctx
+	for r, e := range o.entries {
+		o.watch(r, e)
+	}
+	o.mu.Unlock()
+	<-ctx.Done()
+	o.wg.Wait()
+}
+
+// Track sets what a pod refers to; nil for nothing.
+func (o *Objects) Track(uid types.UID, refs []Reference) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	next := make(map[Reference]bool, len(refs))
+	for _, r := range refs {
+		next[r] = true
+		if o.byPod[uid][r] {
+			continue
+		}
+		e := o.entries[r]
+		if e == nil {
+			e = &entry{pods: map[types.UID]bool{}}
+			o.entries[r] = e
+			o.watch(r, e)
+		}
+		e.pods[uid] = true
+	}
+	for r := range o.byPod[uid] {
+		if next[r] {
+			continue
+		}
+		e := o.entries[r]
+		delete(e.pods, uid)
+		if len(e.pods) == 0 {
+			if e.cancel != nil {
+				e.cancel()
+			}
+			delete(o.entries, r)
+		}
+	}
+	if len(next) == 0 {
+		delete(o.byPod, uid)
+	} else {
+		o.byPod[uid] = next
+	}
+}
+
+// watch begins a watch. Called with the lock held.
+func (o *Objects) watch(r Reference, e *entry) {
+	if o.ctx == nil || o.ctx.Err() != nil || e.cancel != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(o.ctx)
+	e.cancel = cancel
+	o.wg.Add(1)
+	go func() {
+		defer o.wg.Done()
+		defer cancel()
+		wait := time.Second
+		for ctx.Err() == nil {
+			began := time.Now()
+			if err := o.follow(ctx, r, e); err != nil && ctx.Err() == nil {
+				o.log.Debug("watch of a referenced object ended", "object", r, "error", err)
+			}
+			if time.Since(began) > time.Minute {
+				wait = time.Second
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+				wait = min(2*wait, 30*time.Second)
+			}
+		}
+	}()
+}
+
+func (o *Objects) follow(ctx context.Context, r Reference, e *entry) error {
+	var list ctrl.ObjectList = &corev1.ConfigMapList{}
+	if r.Secret {
+		list = &corev1.SecretList{}
+	}
+	w, err := o.client.Watch(ctx, list, ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev, open := <-w.ResultChan():
+			if !open {
+				return nil
+			}
+			if ev.Type != watch.Bookmark {
+				o.event(r, e, ev)
+			}
+		}
+	}
+}
+
+func (o *Objects) event(r Reference, e *entry, ev watch.Event) {
+	m, err := meta.Accessor(ev.Object)
+	if err != nil || m.GetName() != r.Name {
+		return
+	}
+	o.mu.Lock()
+	stale := ev.Type == watch.Deleted || m.GetResourceVersion() != e.seen
+	var pods []types.UID
+	if stale {
+		for uid := range e.pods {
+			pods = append(pods, uid)
+		}
+	}
+	o.mu.Unlock()
+	for _, uid := range pods {
+		o.changed(uid)
+	}
+}
+
+func (o *Objects) read(ctx context.Context, r Reference, into ctrl.Object) error {
+	err := o.client.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: r.Name}, into)
+	o.mu.Lock()
+	if e := o.entries[r]; e != nil {
+		e.seen = ""
+		if err == nil {
+			e.seen = into.GetResourceVersion()
+		}
+	}
+	o.mu.Unlock()
+	return err
+}
+
+// ConfigMap reads a config map; it is immutable.
+func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
+	cm := &corev1.ConfigMap{}
+	return cm, o.read(ctx, Reference{Namespace: namespace, Name: name}, cm)
+}
+
+// Secret reads a secret; it is immutable.
+func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	s := &corev1.Secret{}
+	return s, o.read(ctx, Reference{Secret: true, Namespace: namespace, Name: name}, s)
+}
+
+// References lists the config maps and secrets that a pod's volumes and environment name.
+func References(p *corev1.Pod) []Reference {
+	set := map[Reference]bool{}
+	add := func(secret bool, name string) {
+		if name != "" {
+			set[Reference{secret, p.Namespace, name}] = true
+		}
+	}
+	for _, v := range p.Spec.Volumes {
+		if v.ConfigMap != nil {
+			add(false, v.ConfigMap.Name)
+		}
+		if v.Secret != nil {
+			add(true, v.Secret.SecretName)
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for _, s := range v.Projected.Sources {
+			if s.ConfigMap != nil {
+				add(false, s.ConfigMap.Name)
+			}
+			if s.Secret != nil {
+				add(true, s.Secret.Name)
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for _, c := range list {
+			for _, e := range c.EnvFrom {
+				if e.ConfigMapRef != nil {
+					add(false, e.ConfigMapRef.Name)
+				}
+				if e.SecretRef != nil {
+					add(true, e.SecretRef.Name)
+				}
+			}
+			for _, e := range c.Env {
+				if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+					add(false, e.ValueFrom.ConfigMapKeyRef.Name)
+				}
+				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+					add(true, e.ValueFrom.SecretKeyRef.Name)
+				}
+			}
+		}
+	}
+	out := make([]Reference, 0, len(set))
+	for r := range set {
+		out = append(out, r)
+	}
+	return out
+}

@@ -1,0 +1,172 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+)
+
+const someMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b"}}`
+
+func TestBadInputGetsUpstreamsStatus(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("d")
+	const maps = "/api/v1/namespaces/d/configmaps"
+	deployment := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"x"},"spec":{"foo":1,"selector":{"matchLabels":{"a":"b"}},` +
+		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
+	cases := []struct {
+		name, method, path, body string
+		headers                  []string
+		code                     int
+		reason                   metav1.StatusReason
+		text                     string
+	}{
+		{"unknown path", "GET", "/nothing", "", nil, 404, metav1.StatusReasonNotFound, ""},
+		{"unknown resource", "GET", "/api/v1/namespaces/d/things", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
+		{"unknown object", "GET", maps + "/none", "", nil, 404, metav1.StatusReasonNotFound, `configmaps "none" not found`},
+		{"wrong method", "POST", maps + "/m", someMap, nil, 405, metav1.StatusReasonMethodNotAllowed, "does not allow this method"},
+		{"broken JSON", "POST", maps, `{"apiVersion":`, nil, 400, metav1.StatusReasonBadRequest, "unexpected end of JSON"},
+		{"broken YAML", "POST", maps, "a: b: c", []string{"Content-Type", typeYAML}, 400, metav1.StatusReasonBadRequest, "yaml"},
+		{"wrong kind", "POST", maps, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"m"}}`, nil, 400, metav1.StatusReasonBadRequest, "cannot be handled as a ConfigMap"},
+		{"wrong version", "POST", maps, `{"apiVersion":"apps/v1","kind":"ConfigMap"}`, nil, 400, metav1.StatusReasonBadRequest, "the API version in the data (apps/v1) does not match the expected API version (v1)"},
+		{"unreadable version", "POST", maps, `{"apiVersion":"a/b/c","kind":"ConfigMap"}`, nil, 400, metav1.StatusReasonBadRequest, "unexpected GroupVersion string: a/b/c"},
+		{"unknown field", "POST", "/apis/apps/v1/namespaces/d/deployments?fieldValidation=Strict", deployment, nil, 400, metav1.StatusReasonBadRequest,
+			`Deployment in version "v1" cannot be handled as a Deployment: strict decoding error: unknown field "spec.foo"`},
+		{"duplicate field", "POST", maps + "?fieldValidation=Strict", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m"},"data":{"a":"b","a":"c"}}`, nil, 400, metav1.StatusReasonBadRequest,
+			`strict decoding error: duplicate field "data.a"`},
+		{"invalid name", "POST", maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"A b"}}`, nil, 422, metav1.StatusReasonInvalid, "metadata.name"},
+		{"wrong namespace", "POST", maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"e"}}`, nil, 400, metav1.StatusReasonBadRequest, "namespace"},
+		{"too large", "POST", maps, `{"x":"` + strings.Repeat("x", maxBody) + `"}`, nil, 413, metav1.StatusReasonRequestEntityTooLarge, "limit is 3145728"},
+		{"not acceptable", "GET", maps, "", []string{"Accept", "text/html"}, 406, metav1.StatusReasonNotAcceptable, "only the following media types are accepted"},
+		{"unsupported media", "POST", maps, someMap, []string{"Content-Type", "text/plain"}, 415, metav1.StatusReasonUnsupportedMediaType, "the body of the request was in an unknown format"},
+		{"unsupported patch", "PATCH", maps + "/m", `{}`, []string{"Content-Type", typeJSON}, 415, metav1.StatusReasonUnsupportedMediaType, "application/json-patch+json"},
+		{"bad dry run", "POST", maps + "?dryRun=Some", someMap, nil, 422, metav1.StatusReasonInvalid, "dryRun"},
+		{"bad field validation", "POST", maps + "?fieldValidation=Maybe", someMap, nil, 422, metav1.StatusReasonInvalid, "fieldValidation"},
+		{"bad list options", "GET", maps + "?resourceVersionMatch=Exact", "", nil, 422, metav1.StatusReasonInvalid, "resourceVersionMatch"},
+		{"bad label selector", "GET", maps + "?labelSelector=a%20b%20c", "", nil, 400, metav1.StatusReasonBadRequest, ""},
+		{"bad field selector", "GET", maps + "?fieldSelector=spec.x%3Dy", "", nil, 400, metav1.StatusReasonBadRequest, ""},
+		{"bad protobuf", "POST", maps, "k8s\x00\xff\xff", []string{"Content-Type", typeProto}, 400, metav1.StatusReasonBadRequest, ""},
+		{"namespaced path of a cluster kind", "GET", "/api/v1/namespaces/d/nodes", "", nil, 404, metav1.StatusReasonNotFound, ""},
+		{"create across namespaces", "POST", "/api/v1/configmaps", someMap, nil, 405, metav1.StatusReasonMethodNotAllowed, ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			r := w.do(w.http, c.method, c.path, c.body, c.headers...)
+			require.Equal(t, c.code, r.code, "%s", r.body)
+			s := r.status(t)
+			require.Equal(t, c.reason, s.Reason, "%s", r.body)
+			require.EqualValues(t, c.code, s.Code)
+			require.Contains(t, s.Message, c.text)
+			require.NotEmpty(t, r.header.Get("Audit-Id"))
+		})
+	}
+	r := w.do(w.http, "POST", "/apis/apps/v1/namespaces/d/deployments", deployment)
+	require.Equal(t, 201, r.code, "%s", r.body)
+	require.Equal(t, `299 - "unknown field \"spec.foo\""`, r.header.Get("Warning"))
+}
+
+func TestEveryFormOfAnObject(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("d")
+	const maps = "/api/v1/namespaces/d/configmaps"
+	r := w.do(w.http, "POST", maps, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata: {a: b}\n", "Content-Type", typeYAML)
+	require.Equal(t, 201, r.code, "%s", r.body)
+	var m corev1.ConfigMap
+	require.NoError(t, json.Unmarshal(r.body, &m))
+	require.Equal(t, "b", m.Data["a"])
+	require.Equal(t, "ConfigMap", m.Kind)
+
+	r = w.do(w.http, "GET", maps+"/m", "")
+	require.True(t, strings.HasPrefix(string(r.body), `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"m"`), "%s", r.body)
+	require.True(t, strings.HasSuffix(string(r.body), "}\n"))
+
+	r = w.do(w.http, "GET", maps+"/m?pretty=true", "")
+	require.Contains(t, string(r.body), "\n  \"kind\": \"ConfigMap\"")
+
+	r = w.do(w.http, "GET", maps+"/m", "", "Accept", typeYAML)
+	require.Equal(t, typeYAML, r.header.Get("Content-Type"))
+	require.Contains(t, string(r.body), "kind: ConfigMap\n")
+
+	ps := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
+	proto := func(b []byte) runtime.Object {
+		obj, _, err := ps.Decode(b, nil, nil)
+		require.NoError(t, err)
+		return obj
+	}
+	r = w.do(w.http, "GET", maps+"/m", "", "Accept", typeProto+","+typeJSON)
+	require.Equal(t, typeProto, r.header.Get("Content-Type"))
+	require.Equal(t, "b", proto(r.body).(*corev1.ConfigMap).Data["a"])
+
+	r = w.do(w.http, "GET", maps, "", "Accept", typeProto)
+	list := proto(r.body).(*corev1.ConfigMapList)
+	require.Len(t, list.Items, 1)
+	require.NotEmpty(t, list.ResourceVersion)
+
+	r = w.do(w.http, "GET", maps, "")
+	var jl corev1.ConfigMapList
+	require.NoError(t, json.Unmarshal(r.body, &jl))
+	require.Equal(t, "ConfigMapList", jl.Kind)
+	require.Equal(t, list.ResourceVersion, jl.ResourceVersion)
+	require.Empty(t, jl.Items[0].Kind)
+
+	r = w.do(w.http, "GET", "/api/v1/namespaces/none/configmaps", "")
+	require.Contains(t, string(r.body), `"items":[]`)
+
+	r = w.do(w.http, "GET", maps, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+	var table metav1.Table
+	require.NoError(t, json.Unmarshal(r.body, &table), "%s", r.body)
+	require.Equal(t, "Table", table.Kind)
+	require.Equal(t, "Name", table.ColumnDefinitions[0].Name)
+	require.Equal(t, "m", table.Rows[0].Cells[0])
+	require.Contains(t, string(table.Rows[0].Object.Raw), `"PartialObjectMetadata"`)
+
+	r = w.do(w.http, "GET", maps+"/m?includeObject=Object", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	require.NoError(t, json.Unmarshal(r.body, &table), "%s", r.body)
+	require.Contains(t, string(table.Rows[0].Object.Raw), `"kind":"ConfigMap"`)
+
+	r = w.do(w.http, "GET", maps, "", "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
+	var partials metav1.PartialObjectMetadataList
+	require.NoError(t, json.Unmarshal(r.body, &partials), "%s", r.body)
+	require.Equal(t, "m", partials.Items[0].Name)
+
+	r = w.do(w.http, "GET", maps+"/m", "", "Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+	require.Equal(t, typeProto, r.header.Get("Content-Type"))
+
+	r = w.do(w.http, "PATCH", maps+"/m", `{"data":{"c":"d"}}`, "Content-Type", "application/merge-patch+json")
+	require.Equal(t, 200, r.code, "%s", r.body)
+	r = w.do(w.http, "PUT", maps+"/m", someMap)
+	require.Equal(t, 200, r.code, "%s", r.body)
+	r = w.do(w.http, "DELETE", maps+"/m", "")
+	require.Equal(t, 200, r.code)
+	require.Equal(t, metav1.StatusSuccess, r.status(t).Status)
+	require.Equal(t, 404, w.do(w.http, "GET", maps+"/m", "").code)
+}
+
+func TestPlainPaths(t *testing.T) {
+	w := newWorld(t)
+	for path, text := range map[string]string{
+		"/version": `"gitVersion": "v1.37.1+coracle"`, "/": `"/apis/apps/v1"`, "/healthz": "ok", "/livez?verbose": "[+]ping ok",
+		"/readyz": "ok", "/readyz/ping": "ok", "/api": `"APIVersions"`, "/apis": `"APIGroupList"`, "/apis/apps": `"preferredVersion"`, "/apis/apps/v1": `"deployments/scale"`,
+		"/api/v1": `"pods/log"`, "/openapi/v3": `api/v1?hash=`, "/metrics": "apiserver_request_total", "/openid/v1/jwks": `"keys"`,
+		"/.well-known/openid-configuration": `"issuer"`,
+	} {
+		r := w.do(w.http, "GET", path, "")
+		require.Equal(t, 200, r.code, "%s: %s", path, r.body)
+		require.Contains(t, string(r.body), text, path)
+	}
+	r := w.do(w.http, "GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json")
+	require.Contains(t, r.header.Get("Content-Type"), "as=APIGroupDiscoveryList")
+	require.Contains(t, string(r.body), `"responseKind":{"group":"apps","version":"v1","kind":"Deployment"}`)
+	etag := r.header.Get("ETag")
+	require.NotEmpty(t, etag)
+	r = w.do(w.http, "GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "If-None-Match", etag)
+	require.Equal(t, 304, r.code)
+	require.Equal(t, 405, w.do(w.http, "POST", "/version", "{}").code)
+}

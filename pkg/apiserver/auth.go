@@ -1,0 +1,240 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+// auth says who makes a request and what they may do.
+type auth struct {
+	getter
+	clients  *x509.CertPool
+	tokens   authenticator.Token
+	accounts serviceaccount.PublicKeysGetter
+	remember tokenCache
+	graph    *node.Graph
+	node     *node.NodeAuthorizer
+	rbac     *rbac.RBACAuthorizer
+}
+
+func newAuth(cfg Config) (*auth, error) {
+	a := &auth{getter: newGetter(cfg.Cache, cfg.Table)}
+	if cfg.TLS != nil {
+		a.clients = cfg.TLS.ClientCAs
+	}
+	var chain []authenticator.Token
+	if len(cfg.ServiceAccountKeys) > 0 {
+		keys, err := serviceaccount.StaticPublicKeysGetter(cfg.ServiceAccountKeys)
+		if err != nil {
+			return nil, err
+		}
+		a.accounts = keys
+		chain = append(chain, serviceaccount.JWTTokenAuthenticator([]string{cfg.Issuer}, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)))
+	}
+	if cfg.Tokens != nil {
+		chain = append(chain, cfg.Tokens)
+	}
+	audiences := authenticator.Audiences(cfg.Audiences)
+	a.tokens = authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		if _, ok := authenticator.AudiencesFrom(ctx); !ok && len(audiences) > 0 {
+			ctx = authenticator.WithAudiences(ctx, audiences)
+		}
+		var all []error
+		for _, t := range chain {
+			res, ok, err := t.AuthenticateToken(ctx, token)
+			if ok {
+				return res, true, nil
+			}
+			if err != nil {
+				all = append(all, err)
+			}
+		}
+		return nil, false, errors.Join(all...)
+	})
+	a.graph = node.NewGraph()
+	a.node = node.NewAuthorizer(a.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
+	a.rbac = rbac.New(a.getter, a.getter, a.getter, a.getter)
+	return a, nil
+}
+
+type connectionKey struct{}
+
+// connection is what was found out about the peer of a connection: its certificate is verified once.
+type connection struct {
+	once  sync.Once
+	user  user.Info
+	until time.Time
+	err   error
+}
+
+func withConnection(ctx context.Context, _ net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &connection{})
+}
+
+// authenticate finds the user of a request; nil if it has no credentials or wrong ones.
+func (a *auth) authenticate(req *http.Request) (user.Info, error) {
+	var certErr error
+	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 && a.clients != nil {
+		c, _ := req.Context().Value(connectionKey{}).(*connection)
+		if c == nil {
+			c = &connection{}
+		}
+		c.once.Do(func() { c.user, c.until, c.err = a.certificate(req) })
+		switch {
+		case c.err != nil:
+			certErr = c.err
+		case time.Now().After(c.until):
+			certErr = errors.New("the client certificate has expired")
+		default:
+			return c.user, nil
+		}
+	}
+	token := bearer(req)
+	if token == "" {
+		return nil, certErr
+	}
+	who, err := a.token(req.Context(), token)
+	if err != nil || who == nil {
+		return nil, errors.Join(certErr, err)
+	}
+	return who, nil
+}
+
+func (a *auth) certificate(req *http.Request) (user.Info, time.Time, error) {
+	certs := req.TLS.PeerCertificates
+	o := x509.VerifyOptions{Roots: a.clients, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
+	for _, c := range certs[1:] {
+		o.Intermediates.AddCert(c)
+	}
+	chains, err := certs[0].Verify(o)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	res, ok, err := x509request.CommonNameUserConversion.User(chains[0])
+	if err != nil || !ok {
+		return nil, time.Time{}, errors.Join(errors.New("the client certificate names no user"), err)
+	}
+	return authenticated(res.User), certs[0].NotAfter, nil
+}
+
+// bearer is the request's token: from Authorization, or from a WebSocket's subprotocol, as browsers send it.
+func bearer(req *http.Request) string {
+	if h := req.Header.Get("Authorization"); h != "" {
+		scheme, token, _ := strings.Cut(h, " ")
+		if !strings.EqualFold(scheme, "bearer") {
+			return ""
+		}
+		return strings.TrimSpace(token)
+	}
+	return webSocketToken(req)
+}
+
+// token authenticates a bearer token. The signature of a token that was found good is not checked again for
+// ten seconds, but that its service account and pod still exist is looked up each time.
+func (a *auth) token(ctx context.Context, token string) (user.Info, error) {
+	key := sha256.Sum256([]byte(token))
+	if u := a.remember.get(key); u != nil && a.alive(u) {
+		return u, nil
+	}
+	res, ok, err := a.tokens.AuthenticateToken(ctx, token)
+	if err != nil || !ok {
+		return nil, err
+	}
+	u := authenticated(res.User)
+	if slices.Contains(u.GetGroups(), "system:serviceaccounts") {
+		a.remember.put(key, u)
+	}
+	return u, nil
+}
+
+func authenticated(u user.Info) user.Info {
+	if slices.Contains(u.GetGroups(), user.AllAuthenticated) {
+		return u
+	}
+	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra(), Groups: append(slices.Clone(u.GetGroups()), user.AllAuthenticated)}
+}
+
+// tokenCache remembers tokens by hash for ten seconds; at 1,024 it forgets all.
+type tokenCache struct {
+	mu sync.Mutex
+	m  map[[sha256.Size]byte]remembered
+}
+
+type remembered struct {
+	user  user.Info
+	until time.Time
+}
+
+func (c *tokenCache) get(key [sha256.Size]byte) user.Info {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok := c.m[key]; ok && time.Now().Before(r.until) {
+		return r.user
+	}
+	return nil
+}
+
+func (c *tokenCache) put(key [sha256.Size]byte, u user.Info) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m == nil || len(c.m) >= 1024 {
+		c.m = map[[sha256.Size]byte]remembered{}
+	}
+	c.m[key] = remembered{u, time.Now().Add(10 * time.Second)}
+}
+
+// Authorize asks, in order: is the user of system:masters, a node with a reason, or allowed by a role?
+func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
+	u := attrs.GetUser()
+	if u == nil {
+		return authorizer.DecisionDeny, "no user", nil
+	}
+	groups := u.GetGroups()
+	if slices.Contains(groups, user.SystemPrivilegedGroup) {
+		return authorizer.DecisionAllow, "", nil
+	}
+	why := ""
+	if slices.Contains(groups, user.NodesGroup) {
+		d, reason, err := a.node.Authorize(ctx, attrs)
+		if d == authorizer.DecisionAllow || err != nil {
+			return d, reason, err
+		}
+		why = reason
+	}
+	d, reason, err := a.rbac.Authorize(ctx, attrs)
+	if d != authorizer.DecisionAllow && reason == "" {
+		reason = why
+	}
+	return d, reason, err
+}
+
+// RulesFor lists what a user may do in a namespace.
+func (a *auth) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	resources, others, incomplete, err := a.rbac.RulesFor(ctx, u, namespace)
+	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
+		resources = append(resources, &authorizer.DefaultResourceRuleInfo{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
+		others = append(others, &authorizer.DefaultNonResourceRuleInfo{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
+	}
+	if slices.Contains(u.GetGroups(), user.NodesGroup) {
+		incomplete = true
+	}
+	return resources, others, incomplete, err
+}

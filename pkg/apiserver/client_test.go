@@ -1,0 +1,21 @@
+package apiserver
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/clienttest"
+)
+
+// The HTTP form of the client meets the same suite as the in-process one.
+func TestHTTPClientConforms(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("work")
+	c, err := client.New(client.Config{REST: &rest.Config{Host: w.url, Transport: w.http.Transport}, ReadOwnWrites: true})
+	require.NoError(t, err)
+	start(t, c)
+	clienttest.Run(t, c, "work")
+}

@@ -1,0 +1,215 @@
+package apiserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/warning"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// maxBody is the size in bytes over which a request's body is refused, as upstream.
+const maxBody = 3 << 20
+
+// readBody reads a request's body whole; over maxBody it is a Status 413.
+func readBody(req *http.Request) ([]byte, error) {
+	if req.Body == nil {
+		return nil, nil
+	}
+	if req.ContentLength > maxBody {
+		return nil, tooLarge()
+	}
+	var b bytes.Buffer
+	if req.ContentLength > 0 {
+		b.Grow(int(req.ContentLength) + bytes.MinRead)
+	}
+	if _, err := b.ReadFrom(io.LimitReader(req.Body, maxBody+1)); err != nil {
+		return nil, apierrors.NewBadRequest("the request's body could not be read: " + err.Error())
+	}
+	if b.Len() > maxBody {
+		return nil, tooLarge()
+	}
+	return b.Bytes(), nil
+}
+
+func tooLarge() error {
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
+}
+
+// bodyMedia is the media type of a request's body; the error is a Status 415.
+func bodyMedia(req *http.Request) (media, error) {
+	header := req.Header.Get("Content-Type")
+	switch header {
+	case "", typeJSON:
+		return mediaJSON, nil
+	case typeProto:
+		return mediaProto, nil
+	}
+	if name, _, err := mime.ParseMediaType(header); err == nil {
+		switch name {
+		case typeJSON:
+			return mediaJSON, nil
+		case typeYAML:
+			return mediaYAML, nil
+		case typeProto:
+			return mediaProto, nil
+		}
+	}
+	return 0, negotiation.NewUnsupportedMediaTypeError([]string{typeJSON, typeYAML, typeProto})
+}
+
+// decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts.
+// directive is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning
+// (Warn, and the empty string), or nothing (Ignore). Errors are Status 400 with upstream's texts.
+func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string) error {
+	found := gvk
+	strict, err := unmarshal(m, body, &found, obj, directive != metav1.FieldValidationIgnore)
+	if err == nil && len(strict) > 0 {
+		if directive == metav1.FieldValidationStrict {
+			err = runtime.NewStrictDecodingError(strict)
+		} else {
+			for _, w := range strict {
+				warning.AddWarning(req.Context(), "", w.Error())
+			}
+		}
+	}
+	var other errVersion
+	switch {
+	case errors.As(err, &other):
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%v)", found.GroupVersion(), gvk.GroupVersion()))
+	case err != nil && found.Kind != "":
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", found.Kind, found.Version, gvk.Kind, err))
+	case err != nil:
+		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", gvk.Kind, err, summary(body)))
+	}
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	return nil
+}
+
+type errVersion struct{}
+
+func (errVersion) Error() string { return "another version" }
+
+// summary shows the start of data that could not be read.
+func summary(b []byte) string {
+	const most = 30
+	more := ""
+	if len(b) > most {
+		b, more = b[:most], " ..."
+	}
+	if bytes.IndexByte(b, '{') == 0 {
+		return string(b) + more
+	}
+	return fmt.Sprintf("%x%s", b, more)
+}
+
+// checkKind compares what the data says it is with what it must be. gvk holds what must be and, afterwards, what is.
+func checkKind(gvk *schema.GroupVersionKind, apiVersion, kind string) error {
+	want := *gvk
+	if kind != "" {
+		gvk.Kind = kind
+	}
+	if apiVersion != "" {
+		gv, err := schema.ParseGroupVersion(apiVersion)
+		if err != nil {
+			return err
+		}
+		gvk.Group, gvk.Version = gv.Group, gv.Version
+	}
+	switch {
+	case gvk.GroupVersion() != want.GroupVersion():
+		return errVersion{}
+	case gvk.Kind != want.Kind:
+		return fmt.Errorf("converting (%s.%s) to (%s.%s): unknown conversion", gvk.Version, gvk.Kind, want.Version, want.Kind)
+	}
+	return nil
+}
+
+func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.Object, strict bool) ([]error, error) {
+	var found []error
+	switch m {
+	case mediaProto:
+		return nil, unmarshalProto(body, gvk, obj)
+	case mediaYAML:
+		var j []byte
+		var err error
+		if strict {
+			if j, err = yaml.YAMLToJSONStrict(body); err != nil {
+				// Said again without strictness: what remains is an error, the rest is a finding.
+				if j2, err2 := yaml.YAMLToJSON(body); err2 == nil {
+					found, j, err = append(found, err), j2, nil
+				}
+			}
+		} else {
+			j, err = yaml.YAMLToJSON(body)
+		}
+		if err != nil {
+			gvk.Kind = ""
+			return nil, err
+		}
+		body = j
+	}
+	// The object is read first and its kind looked at afterwards: what is right, which is nearly all, is read once.
+	var more []error
+	var err error
+	if strict {
+		more, err = kjson.UnmarshalStrict(body, obj)
+	} else {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(body, obj)
+	}
+	is := obj.GetObjectKind().GroupVersionKind()
+	apiVersion, kind := is.GroupVersion().String(), is.Kind
+	if err != nil || is.Version == "" { // wrong, or without a version, or with one that cannot be read
+		var meta metav1.TypeMeta
+		if bad := json.Unmarshal(body, &meta); bad != nil {
+			var typ *json.UnmarshalTypeError
+			if errors.As(bad, &typ) {
+				return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", bad)
+			}
+			gvk.Kind = ""
+			return nil, bad
+		}
+		apiVersion, kind = meta.APIVersion, meta.Kind
+	}
+	if mismatch := checkKind(gvk, apiVersion, kind); mismatch != nil {
+		return nil, mismatch
+	}
+	return append(found, more...), err
+}
+
+// unmarshalProto reads upstream's envelope and the message in it.
+func unmarshalProto(body []byte, gvk *schema.GroupVersionKind, obj runtime.Object) error {
+	raw, ok := bytes.CutPrefix(body, []byte(protoMagic))
+	if !ok {
+		gvk.Kind = ""
+		return errors.New("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
+	}
+	var u runtime.Unknown
+	if err := u.Unmarshal(raw); err != nil {
+		gvk.Kind = ""
+		return err
+	}
+	if err := checkKind(gvk, u.APIVersion, u.Kind); err != nil {
+		return err
+	}
+	target, ok := obj.(interface{ Unmarshal([]byte) error })
+	if !ok {
+		return errors.New("this kind has no protobuf form: send JSON")
+	}
+	if u.ContentEncoding != "" || (u.ContentType != "" && !strings.HasPrefix(u.ContentType, typeProto)) {
+		return fmt.Errorf("content type %q in the envelope is not protobuf", u.ContentType)
+	}
+	return target.Unmarshal(u.Raw)
+}

@@ -1,0 +1,158 @@
+package apiserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
+)
+
+// dispatch answers an authorized request.
+func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	if !info.IsResourceRequest {
+		s.nonResource(w, req)
+		return
+	}
+	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+	r := s.cfg.Table.ByGVR(gvr)
+	if r == nil {
+		if review := s.disc.review(gvr); review != nil {
+			s.review(w, req, info, review)
+			return
+		}
+		if gvr == customResources && info.Verb == "list" {
+			s.noCustomResources(w, req)
+			return
+		}
+		s.notFound(w, req)
+		return
+	}
+	t := registry.Target{Resource: r, Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name}
+	if !r.Namespaced {
+		if info.Namespace != "" && info.Resource != "namespaces" {
+			s.notFound(w, req)
+			return
+		}
+		t.Namespace = ""
+	}
+	if t.Subresource == "" && len(info.Parts) > 2 {
+		s.notFound(w, req)
+		return
+	}
+	// RequestInfo fills in the name of lists with a field selector on metadata.name, for the authorizer.
+	whole := len(info.Parts) < 2
+	if whole {
+		t.Name = ""
+	}
+	if r.Namespaced && t.Namespace == "" && (!whole || info.Verb == "create") {
+		if whole {
+			s.wrongMethod(w, req, info)
+			return
+		}
+		s.notFound(w, req)
+		return
+	}
+	if t.Subresource != "" {
+		s.subresource(w, req, info, t)
+		return
+	}
+	switch verb := info.Verb; {
+	case !slices.Contains(r.Verbs, verb):
+		s.wrongMethod(w, req, info)
+	case verb == "get" && !whole:
+		s.get(w, req, t)
+	case verb == "list" && whole:
+		s.list(w, req, t)
+	case verb == "watch":
+		s.watch(w, req, watchTarget(req, info, t))
+	case verb == "create" && whole:
+		s.create(w, req, t)
+	case verb == "update" && !whole:
+		s.update(w, req, t)
+	case verb == "patch" && !whole:
+		s.patch(w, req, t)
+	case verb == "delete" && !whole:
+		s.delete(w, req, t)
+	case verb == "deletecollection" && whole:
+		s.deleteCollection(w, req, t)
+	default:
+		s.wrongMethod(w, req, info)
+	}
+}
+
+// watchTarget turns /watch/.../name, and a watch on one object's path, into a watch with a field selector.
+func watchTarget(req *http.Request, info *request.RequestInfo, t registry.Target) registry.Target {
+	if len(info.Parts) > 1 {
+		q := req.URL.Query()
+		q.Set("fieldSelector", strings.Trim(q.Get("fieldSelector")+",metadata.name="+info.Parts[1], ","))
+		u := *req.URL
+		u.RawQuery = q.Encode()
+		*req = *req.WithContext(req.Context())
+		req.URL = &u
+	}
+	t.Name = ""
+	return t
+}
+
+func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, t registry.Target) {
+	var verbs []string
+	var sub *kind.Subresource
+	if t.Subresource == "status" && t.Resource.Status != nil {
+		verbs = []string{"get", "update", "patch"}
+	} else if sub = t.Resource.Subresource(t.Subresource); sub == nil {
+		s.notFound(w, req)
+		return
+	} else {
+		verbs = sub.Verbs
+	}
+	if t.Name == "" {
+		s.notFound(w, req)
+		return
+	}
+	if sub != nil && sub.New == nil {
+		s.stream(w, req, info, t)
+		return
+	}
+	switch verb := info.Verb; {
+	case len(info.Parts) > 3:
+		s.notFound(w, req)
+	case !slices.Contains(verbs, verb):
+		s.wrongMethod(w, req, info)
+	case verb == "get":
+		s.get(w, req, t)
+	case verb == "create":
+		s.create(w, req, t)
+	case verb == "update":
+		s.update(w, req, t)
+	case verb == "patch":
+		s.patch(w, req, t)
+	default:
+		s.wrongMethod(w, req, info)
+	}
+}
+
+// customResources is what kubectl lists to find out whether a kind that it does not know is a custom one.
+var customResources = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// noCustomResources answers that there are none, so that kubectl says that the kind is unknown, instead of that the list is.
+func (s *Server) noCustomResources(w http.ResponseWriter, req *http.Request) {
+	s.writePlainJSON(w, req, map[string]any{
+		"kind": "CustomResourceDefinitionList", "apiVersion": customResources.GroupVersion().String(),
+		"metadata": map[string]any{"resourceVersion": itoa(s.cfg.Cache.Revision())}, "items": []any{},
+	})
+}
+
+func (s *Server) notFound(w http.ResponseWriter, req *http.Request) {
+	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "404 page not found", 0, true))
+}
+
+func (s *Server) wrongMethod(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method),
+		schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name, "", 0, true))
+}

@@ -1,0 +1,237 @@
+package apiserver
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	authfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+)
+
+// response counts what was written and lets handlers reach the connection.
+type response struct {
+	http.ResponseWriter
+	code    int
+	written bool
+}
+
+func (r *response) WriteHeader(code int) {
+	if !r.written {
+		r.written, r.code = true, code
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *response) Write(b []byte) (int, error) {
+	if !r.written {
+		r.written, r.code = true, http.StatusOK
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+func (r *response) Flush() {
+	if f, ok := r.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// hijackable is a response of HTTP/1.1, whose connection can be taken over.
+type hijackable struct{ *response }
+
+func (r hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r.written, r.code = true, http.StatusSwitchingProtocols
+	return r.ResponseWriter.(http.Hijacker).Hijack()
+}
+
+// filters is the chain around dispatch, outermost first: recovery, audit ID, request info,
+// authentication, impersonation, bound, deadline, authorization.
+func (s *Server) filters() http.Handler {
+	s.imp = impersonation.WithImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
+	return http.HandlerFunc(s.serve)
+}
+
+func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
+	began := time.Now()
+	rec := &response{ResponseWriter: w}
+	var out http.ResponseWriter = rec
+	if _, ok := w.(http.Hijacker); ok {
+		out = hijackable{rec}
+	}
+	info, err := s.info.NewRequestInfo(req)
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity too
+				panic(p)
+			}
+			s.log.Error("panic while serving", "method", req.Method, "path", req.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			if rec.written {
+				panic(http.ErrAbortHandler)
+			}
+			s.fail(out, req, apierrors.NewInternalError(errors.New("the server panicked while serving this request; its log says where")))
+		}
+		s.metrics.observe(info, rec.code, began)
+	}()
+	id := req.Header.Get("Audit-Id")
+	if id == "" || len(id) > 64 {
+		id = uuid.NewString()
+	}
+	h := out.Header()
+	h.Set("Audit-Id", id)
+	h.Set("Cache-Control", "no-cache, private")
+	if err != nil {
+		s.fail(out, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	ctx := request.WithRequestInfo(req.Context(), info)
+	ctx = request.WithReceivedTimestamp(ctx, began)
+	ctx = warning.WithWarningRecorder(ctx, &warnings{header: h})
+
+	if _, known := request.UserFrom(ctx); !known {
+		if isHealth(req.URL.Path) && req.Header.Get("Authorization") == "" {
+			s.health(out, req)
+			return
+		}
+		who, err := s.auth.authenticate(req)
+		if who == nil {
+			if err != nil {
+				s.log.Debug("authentication failed", "path", req.URL.Path, "error", err)
+			}
+			s.fail(out, req, apierrors.NewUnauthorized("Unauthorized"))
+			return
+		}
+		ctx = request.WithUser(ctx, who)
+	}
+	req = req.WithContext(ctx)
+	if req.Header.Get("Impersonate-User") != "" || len(req.Header["Impersonate-Group"]) > 0 || req.Header.Get("Impersonate-Uid") != "" {
+		req.Header.Del("Authorization")
+		s.imp.ServeHTTP(out, req)
+		return
+	}
+	s.authorized(out, req)
+}
+
+// longRunning requests have no deadline and are not counted as in flight.
+func longRunning(i *request.RequestInfo) bool {
+	if !i.IsResourceRequest {
+		return false
+	}
+	if i.Verb == "watch" || i.Verb == "proxy" {
+		return true
+	}
+	switch i.Subresource {
+	case "proxy", "exec", "attach", "portforward", "log":
+		return true
+	}
+	return false
+}
+
+func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
+	ctx := req.Context()
+	info, _ := request.RequestInfoFrom(ctx)
+	who, _ := request.UserFrom(ctx)
+	if !longRunning(info) {
+		if !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
+			bound := s.writes
+			switch info.Verb {
+			case "get", "list":
+				bound = s.reads
+			}
+			select {
+			case bound <- struct{}{}:
+				defer func() { <-bound }()
+			default:
+				w.Header().Set("Retry-After", "1")
+				s.fail(w, req, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))
+				return
+			}
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.RequestTimeout)
+		defer cancel()
+		req = req.WithContext(ctx)
+		if req.Body != nil && req.Body != http.NoBody && req.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.RequestTimeout))
+		}
+	}
+	attrs, err := authfilters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		s.fail(w, req, apierrors.NewInternalError(err))
+		return
+	}
+	decision, reason, err := s.auth.Authorize(ctx, attrs)
+	if decision != authorizer.DecisionAllow {
+		if err != nil {
+			s.log.Debug("authorization failed", "path", req.URL.Path, "error", err)
+		}
+		s.fail(w, req, responsewriters.ForbiddenStatusError(attrs, reason))
+		return
+	}
+	s.dispatch(w, req, info)
+}
+
+// warnings writes Warning headers (RFC 7234, section 5.5); at most 4 KiB of them in one answer.
+type warnings struct {
+	header http.Header
+	size   int
+	seen   []string
+}
+
+func (r *warnings) AddWarning(_, text string) {
+	if text == "" || slices.Contains(r.seen, text) || r.size+len(text) > 4096 {
+		return
+	}
+	r.seen = append(r.seen, text)
+	r.size += len(text)
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ", "\r", " ").Replace(text)
+	r.header.Add("Warning", `299 - "`+quoted+`"`)
+}
+
+// fail answers with the Status of err, in a form that the client accepts.
+func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
+	status := statusOf(err)
+	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout {
+		s.log.Debug("request failed", "method", req.Method, "path", req.URL.Path, "error", err)
+	}
+	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", itoa(int64(d.RetryAfterSeconds)))
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	n, nerr := negotiate(req, 0)
+	if nerr != nil {
+		n = answer{media: mediaJSON}
+	}
+	n.as = schema.GroupVersionKind{}
+	s.writeObject(w, req, n, int(status.Code), status)
+}
+
+func statusOf(err error) *metav1.Status {
+	var known apierrors.APIStatus
+	switch {
+	case errors.As(err, &known):
+		err = known.(error)
+	case errors.Is(err, context.DeadlineExceeded):
+		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 1)
+	case errors.Is(err, context.Canceled):
+		err = apierrors.NewTimeoutError("the client went away", 1)
+	}
+	return responsewriters.ErrorToAPIStatus(err)
+}

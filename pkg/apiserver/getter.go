@@ -1,0 +1,220 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// getter answers the authenticators' and authorizers' questions from the cache. What it returns is the cache's:
+// upstream's authorizers only read it.
+type getter struct {
+	cache                                         *cache.Cache
+	pods, secrets, accounts, nodes                *kind.Resource
+	roles, bindings, clusterRoles, clusterBinding *kind.Resource
+	volumes                                       *kind.Resource
+}
+
+func newGetter(c *cache.Cache, t *kind.Table) getter {
+	core := func(name string) *kind.Resource {
+		return t.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: name})
+	}
+	rbac := func(name string) *kind.Resource {
+		return t.ByGVR(rbacv1.SchemeGroupVersion.WithResource(name))
+	}
+	return getter{
+		cache: c, pods: core("pods"), secrets: core("secrets"), accounts: core("serviceaccounts"), nodes: core("nodes"),
+		roles: rbac("roles"), bindings: rbac("rolebindings"), clusterRoles: rbac("clusterroles"), clusterBinding: rbac("clusterrolebindings"),
+		volumes: core("persistentvolumes"),
+	}
+}
+
+func one[T client.Object](c *cache.Cache, r *kind.Resource, gr schema.GroupResource, namespace, name string) (T, error) {
+	var none T
+	if r != nil {
+		if e := c.Get(r, namespace, name); e != nil {
+			if obj, ok := e.Object.(T); ok {
+				return obj, nil
+			}
+		}
+	}
+	return none, apierrors.NewNotFound(gr, name)
+}
+
+func all[T client.Object](c *cache.Cache, r *kind.Resource, namespace string) []T {
+	if r == nil {
+		return nil
+	}
+	entries, _ := c.List(r, cache.Query{Namespace: namespace})
+	out := make([]T, 0, len(entries))
+	for _, e := range entries {
+		if obj, ok := e.Object.(T); ok {
+			out = append(out, obj)
+		}
+	}
+	return out
+}
+
+func (g getter) GetServiceAccount(_ context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return one[*corev1.ServiceAccount](g.cache, g.accounts, corev1.Resource("serviceaccounts"), namespace, name)
+}
+
+func (g getter) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	return one[*corev1.Pod](g.cache, g.pods, corev1.Resource("pods"), namespace, name)
+}
+
+func (g getter) GetSecret(_ context.Context, namespace, name string) (*corev1.Secret, error) {
+	return one[*corev1.Secret](g.cache, g.secrets, corev1.Resource("secrets"), namespace, name)
+}
+
+func (g getter) GetNode(_ context.Context, name string) (*corev1.Node, error) {
+	return one[*corev1.Node](g.cache, g.nodes, corev1.Resource("nodes"), "", name)
+}
+
+func (g getter) GetValidatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("validatingwebhookconfigurations"), name)
+}
+
+func (g getter) GetMutatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("mutatingwebhookconfigurations"), name)
+}
+
+func (g getter) GetRole(_ context.Context, namespace, name string) (*rbacv1.Role, error) {
+	return one[*rbacv1.Role](g.cache, g.roles, rbacv1.Resource("roles"), namespace, name)
+}
+
+func (g getter) ListRoleBindings(_ context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
+	return all[*rbacv1.RoleBinding](g.cache, g.bindings, namespace), nil
+}
+
+func (g getter) GetClusterRole(_ context.Context, name string) (*rbacv1.ClusterRole, error) {
+	return one[*rbacv1.ClusterRole](g.cache, g.clusterRoles, rbacv1.Resource("clusterroles"), "", name)
+}
+
+func (g getter) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	return all[*rbacv1.ClusterRoleBinding](g.cache, g.clusterBinding, ""), nil
+}
+
+// alive reports whether the service account, and the pod or node that its token is bound to, are still there.
+func (g getter) alive(u user.Info) bool {
+	namespace, name, err := serviceaccount.SplitUsername(u.GetName())
+	if err != nil {
+		return false
+	}
+	account, err := g.GetServiceAccount(context.Background(), namespace, name)
+	if err != nil || string(account.UID) != u.GetUID() {
+		return false
+	}
+	extra := u.GetExtra()
+	if pod := extra[serviceaccount.PodNameKey]; len(pod) == 1 {
+		p, err := g.GetPod(context.Background(), namespace, pod[0])
+		return err == nil && len(extra[serviceaccount.PodUIDKey]) == 1 && string(p.UID) == extra[serviceaccount.PodUIDKey][0]
+	}
+	return false
+}
+
+// placed is what the node authorizer's graph was told of a pod.
+type placed struct {
+	uid, node string
+	ephemeral int
+}
+
+// feedGraph tells the node authorizer which pods, and so which secrets and config maps, are on which node.
+func (a *auth) feedGraph(ctx context.Context) {
+	if a.pods == nil {
+		return
+	}
+	known := map[client.ObjectKey]placed{}
+	add := func(p *corev1.Pod) {
+		key, now := client.ObjectKeyFromObject(p), placed{string(p.UID), p.Spec.NodeName, len(p.Spec.EphemeralContainers)}
+		if known[key] != now {
+			known[key] = now
+			a.graph.AddPod(p)
+		}
+	}
+	remove := func(key client.ObjectKey) {
+		delete(known, key)
+		a.graph.DeletePod(key.Name, key.Namespace)
+	}
+	for ctx.Err() == nil {
+		w, initial, _, err := a.cache.Watch(a.pods, cache.Query{}, -1)
+		if err != nil {
+			return
+		}
+		there := map[client.ObjectKey]bool{}
+		for _, e := range initial {
+			p := e.Object.(*corev1.Pod)
+			there[client.ObjectKeyFromObject(p)] = true
+			add(p)
+		}
+		for key := range known {
+			if !there[key] {
+				remove(key)
+			}
+		}
+		// An error is the end of ctx, or that the watch fell behind and starts again from what is there.
+		for err == nil {
+			var events []cache.Event
+			events, err = w.Next(ctx)
+			for _, e := range events {
+				if e.Entry == nil {
+					continue
+				}
+				p, ok := e.Entry.Object.(*corev1.Pod)
+				switch {
+				case !ok:
+				case watch.EventType(e.Type) == watch.Deleted:
+					remove(client.ObjectKeyFromObject(p))
+				default:
+					add(p)
+				}
+			}
+		}
+		w.Close()
+	}
+}
+
+// webSocketToken is the token in a WebSocket's subprotocols ("base64url.bearer.authorization.k8s.io.<token>").
+func webSocketToken(req *http.Request) string {
+	const prefix = "base64url.bearer.authorization.k8s.io."
+	if !strings.EqualFold(req.Header.Get("Upgrade"), "websocket") {
+		return ""
+	}
+	token := ""
+	var rest []string
+	for _, h := range req.Header["Sec-Websocket-Protocol"] {
+		for p := range strings.SplitSeq(h, ",") {
+			p = strings.TrimSpace(p)
+			if encoded, ok := strings.CutPrefix(p, prefix); ok {
+				if raw, err := base64.RawURLEncoding.DecodeString(encoded); err == nil {
+					token = string(raw)
+				}
+				continue
+			}
+			rest = append(rest, p)
+		}
+	}
+	if token != "" {
+		// A token must not travel on to the node.
+		if len(rest) > 0 {
+			req.Header["Sec-Websocket-Protocol"] = []string{strings.Join(rest, ",")}
+		} else {
+			req.Header.Del("Sec-Websocket-Protocol")
+		}
+	}
+	return token
+}

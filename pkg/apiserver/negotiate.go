@@ -1,0 +1,153 @@
+package apiserver
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/munnerz/goautoneg"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+)
+
+// media is a media type that objects are written in.
+type media uint8
+
+const (
+	mediaJSON media = iota
+	mediaYAML
+	mediaProto
+)
+
+const (
+	typeJSON  = "application/json"
+	typeYAML  = "application/yaml"
+	typeProto = "application/vnd.kubernetes.protobuf"
+)
+
+func (m media) String() string { return [...]string{typeJSON, typeYAML, typeProto}[m] }
+
+// may is what an endpoint can do with an Accept clause.
+type may uint8
+
+const (
+	mayProto  may = 1 << iota // there is a protobuf form
+	mayTable                  // as=Table and PartialObjectMetadata(List) can be asked for
+	mayStream                 // it is a watch: no YAML
+)
+
+// answer is the form in which a client wants an answer.
+type answer struct {
+	media  media
+	pretty bool
+	// as is Table, PartialObjectMetadata or PartialObjectMetadataList of meta.k8s.io, or empty.
+	as schema.GroupVersionKind
+}
+
+type acceptKey struct {
+	header string
+	may    may
+}
+
+// accepts remembers what Accept headers came to: clients send few different ones. At 512 it takes no more.
+var accepts struct { //nolint:gochecknoglobals // a memo of a pure function
+	sync.Map
+	n atomic.Int32
+}
+
+// negotiate finds the form to answer in; the error is a Status 406.
+func negotiate(req *http.Request, can may) (answer, error) {
+	header := req.Header.Get("Accept")
+	var a answer
+	if header != "" && header != typeJSON && header != "*/*" {
+		key := acceptKey{header, can}
+		if v, ok := accepts.Load(key); ok {
+			a = v.(answer)
+		} else {
+			var ok bool
+			if a, ok = parseAccept(header, can); !ok {
+				supported := []string{typeJSON, typeYAML, typeProto}
+				if can&mayStream != 0 {
+					supported = []string{typeJSON + ";stream=watch", typeProto + ";stream=watch"}
+				}
+				return a, negotiation.NewNotAcceptableError(supported)
+			}
+			if accepts.n.Add(1) <= 512 {
+				accepts.Store(key, a)
+			}
+		}
+	}
+	if can&mayStream == 0 && a.media == mediaJSON && !a.pretty {
+		a.pretty = wantsPretty(req)
+	}
+	return a, nil
+}
+
+func parseAccept(header string, can may) (answer, bool) {
+clauses:
+	for _, c := range goautoneg.ParseAccept(header) {
+		var a answer
+		switch c.Type + "/" + c.SubType {
+		case typeJSON, "*/*", "application/*":
+		case typeYAML:
+			if can&mayStream != 0 {
+				continue
+			}
+			a.media = mediaYAML
+		case typeProto:
+			a.media = mediaProto
+		default:
+			continue
+		}
+		for k, v := range c.Params {
+			switch k {
+			case "as":
+				a.as.Kind = v
+			case "g":
+				a.as.Group = v
+			case "v":
+				a.as.Version = v
+			case "pretty":
+				a.pretty = v == "1"
+			case "stream":
+				if v != "" && v != "watch" {
+					continue clauses
+				}
+			}
+		}
+		switch a.as.Kind {
+		case "":
+			if a.as != (schema.GroupVersionKind{}) || (a.media == mediaProto && can&mayProto == 0) {
+				continue
+			}
+		case "Table", "PartialObjectMetadata", "PartialObjectMetadataList":
+			if can&mayTable == 0 || a.as.Group != metav1.GroupName || (a.as.Version != "v1" && a.as.Version != "v1beta1") {
+				continue
+			}
+			if a.as.Kind == "Table" && a.media == mediaProto {
+				continue
+			}
+		default:
+			continue
+		}
+		return a, true
+	}
+	return answer{}, false
+}
+
+// wantsPretty is upstream's rule: the parameter, else what people type into.
+func wantsPretty(req *http.Request) bool {
+	if strings.Contains(req.URL.RawQuery, "pretty") {
+		if v := req.URL.Query().Get("pretty"); v != "" {
+			b, _ := strconv.ParseBool(v)
+			return b
+		}
+	}
+	agent := req.UserAgent()
+	return strings.HasPrefix(agent, "curl") || strings.HasPrefix(agent, "Wget") || strings.HasPrefix(agent, "Mozilla/5.0")
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,239 @@
+package apiserver
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	openapi2 "github.com/google/gnostic-models/openapiv2"
+	openapi3 "github.com/google/gnostic-models/openapiv3"
+	"github.com/munnerz/goautoneg"
+	"google.golang.org/protobuf/proto"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// openapi serves the OpenAPI documents. Each is built when first asked for and kept compressed; the definitions it
+// is built from, which take tens of megabytes, are let go.
+type openapi struct {
+	table   *kind.Table
+	reviews []kind.Review
+	version version.Info
+	// order lists the groups and versions, ids their paths below /openapi/v3.
+	order []schema.GroupVersion
+
+	mu    sync.Mutex
+	built map[string][]byte // gzip, by document and media type
+}
+
+func newOpenAPI(t *kind.Table, v version.Info) *openapi {
+	o := &openapi{table: t, reviews: kind.Reviews(), version: v, built: map[string][]byte{}}
+	seen := map[schema.GroupVersion]bool{}
+	add := func(gv schema.GroupVersion) {
+		if !seen[gv] {
+			seen[gv] = true
+			o.order = append(o.order, gv)
+		}
+	}
+	for _, r := range t.All() {
+		add(r.GroupVersion())
+	}
+	for i := range o.reviews {
+		add(o.reviews[i].GroupVersion())
+	}
+	return o
+}
+
+func pathOf(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "api/" + gv.Version
+	}
+	return "apis/" + gv.String()
+}
+
+// hash names the content of a document without building it: what a binary serves for one table does not change.
+func (o *openapi) hash(of string) string {
+	h := sha512.New()
+	fmt.Fprintln(h, o.version.GitVersion, o.version.GitCommit, o.version.BuildDate, of)
+	for _, r := range o.table.All() {
+		fmt.Fprintln(h, r.GroupVersionKind, r.Plural, r.Verbs, len(r.Subresources))
+	}
+	return fmt.Sprintf("%X", h.Sum(nil))
+}
+
+const (
+	protoV2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+	protoV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+)
+
+// wants picks JSON or protobuf; kubectl writes the protobuf type with an @ that RFC 9110 does not allow.
+func wants(req *http.Request, proto string) (string, bool) {
+	header := req.Header.Get("Accept")
+	if header == "" {
+		return typeJSON, true
+	}
+	old := strings.Replace(proto, ".v1.0+", "@v1.0+", 1)
+	for _, c := range goautoneg.ParseAccept(header) {
+		switch c.Type + "/" + c.SubType {
+		case typeJSON, "*/*", "application/*":
+			return typeJSON, true
+		case proto, old:
+			return proto, true
+		}
+	}
+	return "", false
+}
+
+func (o *openapi) serveV2(s *Server, w http.ResponseWriter, req *http.Request) {
+	o.serve(s, w, req, "v2", protoV2, o.buildV2, encodeV2)
+}
+
+func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
+	rest := strings.Trim(strings.TrimPrefix(req.URL.Path, "/openapi/v3"), "/")
+	if rest == "" {
+		paths := map[string]any{}
+		for _, gv := range o.order {
+			p := pathOf(gv)
+			paths[p] = map[string]string{"serverRelativeURL": "/openapi/v3/" + p + "?hash=" + o.hash(p)}
+		}
+		w.Header().Set("ETag", `"`+o.hash("v3")+`"`)
+		s.writePlainJSON(w, req, map[string]any{"paths": paths})
+		return
+	}
+	for _, gv := range o.order {
+		p := pathOf(gv)
+		if p != rest {
+			continue
+		}
+		if h := req.URL.Query().Get("hash"); h != "" {
+			if h != o.hash(p) {
+				http.Redirect(w, req, "/openapi/v3/"+p+"?hash="+o.hash(p), http.StatusMovedPermanently)
+				return
+			}
+			w.Header().Set("Cache-Control", "public, immutable")
+		}
+		o.serve(s, w, req, p, protoV3, func() ([]byte, error) { return o.buildV3(gv) }, encodeV3)
+		return
+	}
+	s.notFound(w, req)
+}
+
+func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
+	media, ok := wants(req, proto)
+	if !ok {
+		s.fail(w, req, notAcceptable("only application/json and "+proto+" are served"))
+		return
+	}
+	etag := o.hash(name + media)
+	h := w.Header()
+	h.Set("ETag", `"`+etag+`"`)
+	h.Add("Vary", "Accept")
+	if strings.Contains(req.Header.Get("If-None-Match"), etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	if media == typeJSON {
+		encode = nil
+	}
+	packed, err := o.document(name+media, build, encode)
+	if err != nil {
+		s.fail(w, req, apierrors.NewInternalError(err))
+		return
+	}
+	h.Set("Content-Type", media)
+	if acceptsGzip(req) {
+		h.Set("Content-Encoding", "gzip")
+		h.Add("Vary", "Accept-Encoding")
+		s.writeBytes(w, req.WithContext(req.Context()), http.StatusOK, packed)
+		return
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		s.fail(w, req, apierrors.NewInternalError(err))
+		return
+	}
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.Copy(w, z) //nolint:gosec // our own document
+}
+
+// document gives a document, compressed; it is built at most once.
+func (o *openapi) document(key string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) ([]byte, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if b := o.built[key]; b != nil {
+		return b, nil
+	}
+	raw, err := build()
+	if err == nil && encode != nil {
+		raw, err = encode(raw)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if _, err := z.Write(raw); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	o.built[key] = b.Bytes()
+	// The definitions were garbage of tens of megabytes: give it back now rather than in minutes.
+	go debug.FreeOSMemory()
+	return o.built[key], nil
+}
+
+func (o *openapi) info() map[string]any {
+	return map[string]any{"title": "Kubernetes", "version": o.version.GitVersion}
+}
+
+func (o *openapi) buildV3(gv schema.GroupVersion) ([]byte, error) {
+	schemas, err := o.schemas(gv)
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]any{}
+	o.paths(paths, gv, 3)
+	return json.Marshal(map[string]any{
+		"openapi": "3.0.0", "info": o.info(), "paths": paths, "components": map[string]any{"schemas": schemas},
+	})
+}
+
+func (o *openapi) buildV2() ([]byte, error) {
+	definitions, err := o.definitions()
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]any{}
+	for _, gv := range o.order {
+		o.paths(paths, gv, 2)
+	}
+	return json.Marshal(map[string]any{"swagger": "2.0", "info": o.info(), "paths": paths, "definitions": definitions})
+}
+
+func encodeV2(raw []byte) ([]byte, error) {
+	d, err := openapi2.ParseDocument(raw)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(d)
+}
+
+func encodeV3(raw []byte) ([]byte, error) {
+	d, err := openapi3.ParseDocument(raw)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(d)
+}

@@ -1,0 +1,176 @@
+package apiserver
+
+import (
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/util"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	generated "k8s.io/kubernetes/pkg/generated/openapi"
+)
+
+// models gives the types that a group and version's documents define (all of them for an empty one), and the
+// kinds that go by each of their names.
+func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[string]spec.Extensions) {
+	kinds = map[string]spec.Extensions{}
+	add := func(gvk schema.GroupVersionKind, obj any) {
+		name := util.GetCanonicalTypeName(obj)
+		entry := map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind}
+		if e := kinds[name]; e != nil {
+			list := e["x-kubernetes-group-version-kind"].([]any)
+			for _, x := range list {
+				if reflect.DeepEqual(x, entry) {
+					return
+				}
+			}
+			e["x-kubernetes-group-version-kind"] = append(list, entry)
+		} else {
+			kinds[name] = spec.Extensions{"x-kubernetes-group-version-kind": []any{entry}}
+		}
+	}
+	root := func(gv schema.GroupVersion, obj any) {
+		if only.Empty() || gv == only {
+			roots = append(roots, obj)
+		}
+	}
+	for _, r := range o.table.All() {
+		list := r.GroupVersionKind
+		list.Kind += "List"
+		add(r.GroupVersionKind, r.New())
+		add(list, r.NewList())
+		root(r.GroupVersion(), r.New())
+		root(r.GroupVersion(), r.NewList())
+		for _, sub := range r.Subresources {
+			if sub.New != nil {
+				add(sub.GroupVersionKind, sub.New())
+				root(r.GroupVersion(), sub.New())
+			}
+		}
+	}
+	for i := range o.reviews {
+		add(o.reviews[i].GroupVersionKind, o.reviews[i].New())
+		root(o.reviews[i].GroupVersion(), o.reviews[i].New())
+	}
+	return roots, kinds
+}
+
+// friendly turns a Go type's name into one for documents, as upstream's generated names are.
+func friendly(name string) string {
+	if strings.Contains(name, "/") {
+		return util.ToRESTFriendlyName(name)
+	}
+	return name
+}
+
+func (o *openapi) schemas(gv schema.GroupVersion) (map[string]*spec.Schema, error) {
+	roots, kinds := o.models(gv)
+	return builder3.BuildOpenAPIDefinitionsForResources(&common.OpenAPIV3Config{
+		GetDefinitions:    defined(roots),
+		GetDefinitionName: func(name string) (string, spec.Extensions) { return friendly(name), kinds[name] },
+	}, names(roots)...)
+}
+
+func (o *openapi) definitions() (spec.Definitions, error) {
+	roots, kinds := o.models(schema.GroupVersion{})
+	s, err := builder.BuildOpenAPIDefinitionsForResources(&common.Config{
+		GetDefinitions:    defined(roots),
+		GetDefinitionName: func(name string) (string, spec.Extensions) { return friendly(name), kinds[name] },
+	}, names(roots)...)
+	if err != nil {
+		return nil, err
+	}
+	return s.Definitions, nil
+}
+
+func names(roots []any) []string {
+	var out []string
+	for _, r := range roots {
+		out = append(out, util.GetCanonicalTypeName(r))
+	}
+	return out
+}
+
+// defined is upstream's generated definitions and, for types that have none (our own kinds), what reflection tells.
+func defined(roots []any) common.GetOpenAPIDefinitions {
+	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+		all := generated.GetOpenAPIDefinitions(ref)
+		for _, r := range roots {
+			reflected(reflect.TypeOf(r), ref, all)
+		}
+		return all
+	}
+}
+
+// reflected defines a struct type, and those it holds, unless they are defined already. It returns the type's schema
+// and the names that the schema refers to.
+func reflected(t reflect.Type, ref common.ReferenceCallback, all map[string]common.OpenAPIDefinition) (spec.Schema, []string) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return *spec.BoolProperty(), nil
+	case reflect.Int32:
+		return *spec.Int32Property(), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return *spec.Int64Property(), nil
+	case reflect.Float32, reflect.Float64:
+		return *spec.Float64Property(), nil
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return *spec.StrFmtProperty("byte"), nil
+		}
+		items, deps := reflected(t.Elem(), ref, all)
+		return *spec.ArrayProperty(&items), deps
+	case reflect.Map:
+		values, deps := reflected(t.Elem(), ref, all)
+		return *spec.MapProperty(&values), deps
+	case reflect.Struct:
+	case reflect.Interface:
+		return spec.Schema{}, nil
+	default:
+		return *spec.StringProperty(), nil
+	}
+	name := util.GetCanonicalTypeName(reflect.New(t).Interface())
+	refer := spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref(name)}}
+	if _, ok := all[name]; ok {
+		return refer, []string{name}
+	}
+	all[name] = common.OpenAPIDefinition{} // a type may hold itself
+	d := common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{}}}}
+	fields(t, ref, all, &d)
+	all[name] = d
+	return refer, []string{name}
+}
+
+func fields(t reflect.Type, ref common.ReferenceCallback, all map[string]common.OpenAPIDefinition, d *common.OpenAPIDefinition) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case !f.IsExported() || name == "-":
+			continue
+		case f.Anonymous && name == "":
+			inner := f.Type
+			for inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct {
+				fields(inner, ref, all, d)
+			}
+			continue
+		case name == "":
+			name = f.Name
+		}
+		s, deps := reflected(f.Type, ref, all)
+		d.Schema.Properties[name] = s
+		d.Dependencies = append(d.Dependencies, deps...)
+		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") && f.Type.Kind() != reflect.Pointer {
+			d.Schema.Required = append(d.Schema.Required, name)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+// nonResource answers every path that is not an object's.
+func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
+	path := req.URL.Path
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		s.fail(w, req, wrongVerb(req))
+		return
+	}
+	switch {
+	case path == "/":
+		s.root(w, req)
+	case path == "/version" || path == "/version/":
+		s.writePlainJSON(w, req, s.cfg.Version)
+	case isHealth(path):
+		s.health(w, req)
+	case path == "/metrics":
+		s.metrics.handler.ServeHTTP(w, req)
+	case path == "/openapi/v2":
+		s.openapi.serveV2(s, w, req)
+	case path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
+		s.openapi.serveV3(s, w, req)
+	case path == "/.well-known/openid-configuration" || path == "/openid/v1/jwks":
+		s.openID(w, req)
+	case s.discover(w, req):
+	default:
+		s.notFound(w, req)
+	}
+}
+
+func (s *Server) root(w http.ResponseWriter, req *http.Request) {
+	paths := []string{"/.well-known/openid-configuration", "/api", "/api/v1", "/apis"}
+	for _, g := range s.disc.groups {
+		paths = append(paths, "/apis/"+g.Name)
+		for _, v := range g.Versions {
+			paths = append(paths, "/apis/"+v.GroupVersion)
+		}
+	}
+	paths = append(paths, "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version")
+	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
+}
+
+func isHealth(path string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return strings.HasPrefix(path, "/") && (first == "healthz" || first == "livez" || first == "readyz")
+}
+
+// health answers /healthz, /livez and /readyz, one check of theirs (/readyz/store), and all of them with ?verbose.
+// ?exclude=name leaves a check out.
+func (s *Server) health(w http.ResponseWriter, req *http.Request) {
+	kind, only, _ := strings.Cut(strings.Trim(req.URL.Path, "/"), "/")
+	q := req.URL.Query()
+	excluded := map[string]bool{}
+	for _, name := range q["exclude"] {
+		excluded[name] = true
+	}
+	checks := append([]Check{{Name: "ping", Check: func(context.Context) error { return nil }, Live: true}}, s.cfg.Checks...)
+	if kind == "readyz" {
+		checks = append(checks, Check{Name: "shutdown", Check: func(context.Context) error {
+			return s.ending.Err()
+		}})
+	}
+	var lines strings.Builder
+	failed, found := false, only == ""
+	for _, c := range checks {
+		if (kind == "livez" && !c.Live) || (only != "" && c.Name != only) {
+			continue
+		}
+		found = true
+		if excluded[c.Name] {
+			fmt.Fprintf(&lines, "[+]%s excluded: ok\n", c.Name)
+			continue
+		}
+		if err := c.Check(req.Context()); err != nil {
+			failed = true
+			s.log.Debug("health check failed", "check", c.Name, "error", err)
+			fmt.Fprintf(&lines, "[-]%s failed: reason withheld\n", c.Name)
+			continue
+		}
+		fmt.Fprintf(&lines, "[+]%s ok\n", c.Name)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	verbose := len(q["verbose"]) > 0
+	switch {
+	case !found:
+		s.notFound(w, req)
+	case failed:
+		w.WriteHeader(http.StatusInternalServerError)
+		fmt.Fprintf(w, "%s%s check failed\n", lines.String(), kind)
+	case verbose:
+		fmt.Fprintf(w, "%s%s check passed\n", lines.String(), kind)
+	default:
+		fmt.Fprint(w, "ok")
+	}
+}
+
+func wrongVerb(req *http.Request) error {
+	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, true)
+}
+
+// writePlainJSON answers with something that is no API object, indented as upstream does it.
+func (s *Server) writePlainJSON(w http.ResponseWriter, req *http.Request, v any) {
+	raw, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	w.Header().Set("Content-Type", typeJSON)
+	s.writeBytes(w, req, http.StatusOK, raw)
+}
+
+// openID publishes the keys that verify service account tokens (OpenID Connect Discovery 1.0).
+func (s *Server) openID(w http.ResponseWriter, req *http.Request) {
+	if s.auth.accounts == nil {
+		s.notFound(w, req)
+		return
+	}
+	p, err := serviceaccount.NewOpenIDMetadataProvider(s.cfg.Issuer, "", req.Host, s.auth.accounts)
+	if err != nil {
+		s.fail(w, req, apierrors.NewInternalError(err))
+		return
+	}
+	var raw []byte
+	var age int
+	if req.URL.Path == "/openid/v1/jwks" {
+		w.Header().Set("Content-Type", "application/jwk-set+json")
+		raw, age = p.GetKeysetJSON()
+	} else {
+		w.Header().Set("Content-Type", typeJSON)
+		raw, age = p.GetConfigJSON()
+	}
+	w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", age))
+	s.writeBytes(w, req, http.StatusOK, raw)
+}

@@ -1,0 +1,236 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// NodeClient knows how to reach the agent of a node.
+type NodeClient interface {
+	// Connect gives the base URL of the node's HTTPS API and a transport that authenticates to it. The
+	// transport should be an *http.Transport, so that upgrades (exec, attach, port-forward) can dial with its TLS settings.
+	Connect(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
+}
+
+// Check is one named part of /livez, /readyz and /healthz.
+type Check struct {
+	Name string
+	// Check returns nil if the part is well. It must answer at once.
+	Check func(context.Context) error
+	// Live makes it a part of /livez too.
+	Live bool
+}
+
+// Config says what a Server serves and to whom.
+type Config struct {
+	Registry *registry.Registry
+	Cache    *cache.Cache
+	Table    *kind.Table
+
+	// Listener is what to serve on; if nil, Address is listened on. With neither, the server has no socket
+	// and only Handler can be used.
+	Listener net.Listener
+	Address  string
+	// TLS is required with a socket. ClientCAs are the authorities whose client certificates are believed.
+	TLS *tls.Config
+
+	// ServiceAccountKeys are the public (or private) keys that sign service account tokens; Issuer and
+	// Audiences are what such tokens must carry. Without keys there are no service account tokens.
+	ServiceAccountKeys []any
+	Issuer             string
+	Audiences          []string
+	// Tokens authenticates other bearer tokens, such as those with which nodes join. May be nil.
+	Tokens authenticator.Token
+
+	// Nodes reaches the agents for log, exec, attach, port-forward and node proxy. Without it they answer 503.
+	Nodes   NodeClient
+	Version version.Info
+	Checks  []Check
+	Logger  *slog.Logger
+
+	// Wrap, if not nil, goes around the handler on the socket: it serves further public paths, such as that by which
+	// nodes join, and authenticates them itself.
+	Wrap func(http.Handler) http.Handler
+
+	// MaxReads and MaxWrites bound requests in flight; 400 and 200 if zero.
+	MaxReads, MaxWrites int
+	// RequestTimeout ends requests that are not watches or streams; 60 s if zero.
+	RequestTimeout time.Duration
+}
+
+// Validate names what is missing.
+func (c *Config) Validate() error {
+	switch {
+	case c.Registry == nil || c.Cache == nil || c.Table == nil:
+		return errors.New("apiserver: Registry, Cache and Table are required")
+	case (c.Listener != nil || c.Address != "") && c.TLS == nil:
+		return errors.New("apiserver: TLS is required to serve on a socket")
+	case len(c.ServiceAccountKeys) > 0 && c.Issuer == "":
+		return errors.New("apiserver: ServiceAccountKeys need an Issuer")
+	}
+	return nil
+}
+
+// Server serves the Kubernetes API.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	auth    *auth
+	info    *request.RequestInfoFactory
+	reads   chan struct{}
+	writes  chan struct{}
+	metrics *metrics
+	disc    *discovery
+	openapi *openapi
+	handler http.Handler
+	imp     http.Handler
+	ready   chan struct{}
+	// ending ends when the server stops, and with it watches and streams.
+	ending context.Context //nolint:containedctx // the server's own life
+	end    context.CancelFunc
+}
+
+var _ run.Component = (*Server)(nil)
+
+// New makes a server; it starts nothing.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.MaxReads == 0 {
+		cfg.MaxReads = 400
+	}
+	if cfg.MaxWrites == 0 {
+		cfg.MaxWrites = 200
+	}
+	if cfg.RequestTimeout == 0 {
+		cfg.RequestTimeout = 60 * time.Second
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger,
+		info: &request.RequestInfoFactory{
+			APIPrefixes:          sets.NewString("api", "apis"),
+			GrouplessAPIPrefixes: sets.NewString("api"),
+		},
+		reads:  make(chan struct{}, cfg.MaxReads),
+		writes: make(chan struct{}, cfg.MaxWrites),
+		ready:  make(chan struct{}),
+	}
+	s.ending, s.end = context.WithCancel(context.Background())
+	var err error
+	if s.auth, err = newAuth(cfg); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
+	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
+	s.metrics = newMetrics()
+	s.disc = newDiscovery(cfg.Table)
+	s.openapi = newOpenAPI(cfg.Table, cfg.Version)
+	s.handler = s.filters()
+	return s, nil
+}
+
+// Name is "apiserver".
+func (s *Server) Name() string { return "apiserver" }
+
+// Ready is closed once the socket accepts connections.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Handler is the API without a socket. A request whose context carries a user
+// (k8s.io/apiserver/pkg/endpoints/request.WithUser) is taken to be that user's.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// drain is how long requests may go on after the end of Run's context.
+const drain = 5 * time.Second
+
+// Run serves until ctx ends, then refuses new connections, ends watches, and waits up to five seconds for the rest.
+func (s *Server) Run(ctx context.Context) error {
+	stopGraph := make(chan struct{})
+	graphCtx, cancel := context.WithCancel(ctx)
+	go func() { defer close(stopGraph); s.auth.feedGraph(graphCtx) }()
+	defer func() { cancel(); <-stopGraph }()
+
+	l := s.cfg.Listener
+	if l == nil && s.cfg.Address != "" {
+		var err error
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Address); err != nil {
+			return fmt.Errorf("cannot listen on %s: %w; is another API server running there?", s.cfg.Address, err)
+		}
+	}
+	if l == nil {
+		close(s.ready)
+		<-ctx.Done()
+		s.end()
+		return nil
+	}
+	t := s.cfg.TLS.Clone()
+	if t.ClientAuth == tls.NoClientCert {
+		t.ClientAuth = tls.RequestClientCert
+	}
+	t.DynamicRecordSizingDisabled = true // small first records help distant browsers, not clients of this API
+	t.NextProtos = []string{"h2", "http/1.1"}
+	if t.MinVersion == 0 {
+		t.MinVersion = tls.VersionTLS12
+	}
+	handler := s.handler
+	if s.cfg.Wrap != nil {
+		handler = s.cfg.Wrap(handler)
+	}
+	h := &http.Server{
+		Handler:           handler,
+		TLSConfig:         t,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    1 << 20,
+		ConnContext:       withConnection,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		// 1,000 streams: client-go puts all informers of a process on one connection. The rest of HTTP/2's
+		// windows are sized for large uploads of small bodies.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 256 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20},
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- h.ServeTLS(gathering{l}, "", "") }()
+	close(s.ready)
+	select {
+	case err := <-failed:
+		s.end()
+		return err
+	case <-ctx.Done():
+	}
+	s.end()
+	stop, done := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer done()
+	if err := h.Shutdown(stop); err != nil {
+		_ = h.Close()
+	}
+	<-failed
+	return nil
+}
+
+// living is ctx, ended also by the end of the server. The function must be called.
+func (s *Server) living(ctx context.Context) (context.Context, context.CancelFunc) {
+	both, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ending, cancel)
+	return both, func() { stop(); cancel() }
+}

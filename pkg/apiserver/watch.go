@@ -1,0 +1,332 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/registry"
+)
+
+// bookmarkEvery is how often a watch that allows bookmarks gets one, as upstream.
+const bookmarkEvery = time.Minute
+
+// minWatch is the shortest time that a watch without timeoutSeconds lives; the longest is twice that (upstream's 30 to 60 minutes).
+const minWatch = 30 * time.Minute
+
+// watching is one client's watch.
+type watching struct {
+	s   *Server
+	t   registry.Target
+	n   answer
+	o   metav1.ListOptions
+	ctx context.Context //nolint:containedctx // lives as long as the request
+	rc  *http.ResponseController
+	to  io.Writer
+	// out is a buffer before to, held only while a batch is being written: an idle watch has none.
+	out   *bodyWriter
+	table *metav1.TableOptions
+	// message and send are set for a WebSocket: an event is gathered in one and sent by the other.
+	message *bytes.Buffer
+	send    func() error
+	// columns is set once a Table event carried its column definitions.
+	columns bool
+	scratch []byte
+	// rev is a revision up to which this watcher has been told everything.
+	rev int64
+}
+
+func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Target) {
+	n, err := negotiate(req, can(t.Resource)|mayStream)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	o, err := listOptions(req)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	o.Watch = true
+	live := minWatch + rand.N(minWatch)
+	if o.TimeoutSeconds != nil {
+		live = time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), live)
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	v := &watching{s: s, t: t, n: n, o: o, ctx: ctx, rc: http.NewResponseController(w)}
+	if n.as.Kind == "Table" {
+		if v.table, err = tableOptions(req); err != nil {
+			s.fail(w, req, err)
+			return
+		}
+	}
+	watcher, initial, sync, err := s.cfg.Registry.Watch(ctx, t, o)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	defer watcher.Close()
+	defer s.metrics.watching(t.Resource)()
+
+	v.rev = sync
+	if wsstream.IsWebSocketRequest(req) {
+		v.webSocket(w, req, cancel, watcher, initial, sync)
+		return
+	}
+	media := typeJSON
+	if n.media == mediaProto {
+		media = typeProto + ";stream=watch"
+	}
+	w.Header().Set("Content-Type", media)
+	w.WriteHeader(http.StatusOK)
+	v.to = w
+	defer v.release()
+	if err := v.run(watcher, initial, sync); err != nil {
+		s.log.Debug("watch ended", "resource", t.Resource.Plural, "error", err)
+	}
+}
+
+func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int64) error {
+	for _, e := range initial {
+		if err := v.event(watch.Added, e); err != nil {
+			return err
+		}
+	}
+	if v.o.SendInitialEvents != nil && *v.o.SendInitialEvents && v.o.AllowWatchBookmarks {
+		if err := v.bookmark(sync, true); err != nil {
+			return err
+		}
+	}
+	if err := v.flush(); err != nil {
+		return err
+	}
+	next := time.Now().Add(bookmarkEvery)
+	for {
+		// All that is visible now will have been delivered when Next finds nothing more.
+		upTo := v.s.cfg.Cache.Revision()
+		ctx, cancel := v.ctx, context.CancelFunc(func() {})
+		if v.o.AllowWatchBookmarks {
+			ctx, cancel = context.WithDeadline(v.ctx, next)
+		}
+		events, err := watcher.Next(ctx)
+		cancel()
+		switch {
+		case err == nil:
+		case v.ctx.Err() != nil:
+			if v.o.AllowWatchBookmarks && errors.Is(v.ctx.Err(), context.DeadlineExceeded) {
+				if err := v.bookmark(max(v.rev, upTo), false); err != nil {
+					return err
+				}
+				return v.flush()
+			}
+			return v.flush()
+		case errors.Is(err, context.DeadlineExceeded):
+			next = time.Now().Add(bookmarkEvery)
+			v.rev = max(v.rev, upTo)
+			if err := v.bookmark(v.rev, false); err != nil {
+				return err
+			}
+		default:
+			status := statusOf(err)
+			if errors.Is(err, cache.ErrExpired) {
+				status = statusOf(apierrors.NewResourceExpired("too old resource version: the watch fell behind; list again"))
+			}
+			if err := v.object(watch.Error, status); err != nil {
+				return err
+			}
+			return v.flush()
+		}
+		for i := range events {
+			e := &events[i]
+			v.rev = max(v.rev, e.Rev)
+			if watch.EventType(e.Type) == watch.Bookmark {
+				if v.o.AllowWatchBookmarks {
+					if err := v.bookmark(e.Rev, false); err != nil {
+						return err
+					}
+				}
+				continue
+			}
+			entry, err := registry.As(v.t.Resource, e.Entry)
+			if err == nil {
+				err = v.event(watch.EventType(e.Type), entry)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := v.flush(); err != nil {
+			return err
+		}
+	}
+}
+
+func (v *watching) Write(p []byte) (int, error) {
+	if v.message != nil {
+		return v.message.Write(p)
+	}
+	if v.out == nil {
+		v.out = buffers.Get().(*bodyWriter)
+		v.out.w = v.to
+	}
+	return v.out.Write(p)
+}
+
+// flush sends what was written; called with nothing written it sends the header.
+func (v *watching) flush() error {
+	if v.message != nil {
+		return nil
+	}
+	if v.out != nil {
+		err := v.out.flush()
+		v.release()
+		if err != nil {
+			return err
+		}
+	}
+	return v.rc.Flush()
+}
+
+func (v *watching) release() {
+	if v.out != nil {
+		v.out.w, v.out.buf = nil, v.out.buf[:0]
+		buffers.Put(v.out)
+		v.out = nil
+	}
+}
+
+// event writes one change; the object's encoding is the cache's.
+func (v *watching) event(kind watch.EventType, e *cache.Entry) error {
+	switch v.n.as.Kind {
+	case "":
+		if v.n.media == mediaProto {
+			return v.proto(kind, v.t.Resource.GroupVersionKind, e.Proto())
+		}
+		return v.json(kind, e.JSON())
+	case "Table":
+		table, err := rows(v.ctx, v.t, e.Object, e, v.table, v.n.as.GroupVersion())
+		if err != nil {
+			return err
+		}
+		if v.columns || v.table.NoHeaders {
+			table.ColumnDefinitions = nil
+		}
+		v.columns = true
+		return v.object(kind, table)
+	default:
+		p, err := partial(e.Object, v.n.as.GroupVersion())
+		if err != nil {
+			return err
+		}
+		return v.object(kind, p)
+	}
+}
+
+// object writes an event around an object that is not in the cache.
+func (v *watching) object(kind watch.EventType, obj runtime.Object) error {
+	if v.n.media == mediaProto {
+		raw, err := obj.(protoMessage).Marshal()
+		if err != nil {
+			return err
+		}
+		return v.proto(kind, obj.GetObjectKind().GroupVersionKind(), raw)
+	}
+	raw, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	return v.json(kind, raw)
+}
+
+func (v *watching) json(kind watch.EventType, raw []byte) error {
+	v.scratch = append(append(append(v.scratch[:0], `{"type":"`...), kind...), `","object":`...)
+	if _, err := v.Write(v.scratch); err != nil {
+		return err
+	}
+	if _, err := v.Write(raw); err != nil {
+		return err
+	}
+	if _, err := v.Write([]byte("}\n")); err != nil {
+		return err
+	}
+	return v.sent()
+}
+
+// sent ends an event.
+func (v *watching) sent() error {
+	if v.message == nil {
+		return nil
+	}
+	return v.send()
+}
+
+// proto writes a length-delimited metav1.WatchEvent, whose object is an enveloped message (as upstream's streams).
+func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw []byte) error {
+	head := envelope(v.scratch[:0], gvk, len(raw))
+	v.scratch = head
+	object := len(head) + len(raw) + len(envelopeTail)
+	extension := 1 + uvarintSize(uint64(object)) + object
+	size := protoStringSize(string(kind)) + 1 + uvarintSize(uint64(extension)) + extension
+	var b [64]byte
+	f := binary.BigEndian.AppendUint32(b[:0], uint32(size))
+	f = protoString(f, 0x0a, string(kind))
+	f = binary.AppendUvarint(append(f, 0x12), uint64(extension))
+	f = binary.AppendUvarint(append(f, 0x0a), uint64(object))
+	for _, p := range [][]byte{f, head, raw, []byte(envelopeTail)} {
+		if _, err := v.Write(p); err != nil {
+			return err
+		}
+	}
+	return v.sent()
+}
+
+// bookmark tells the client a revision; end marks the one after the initial events (KEP-3157).
+func (v *watching) bookmark(rev int64, end bool) error {
+	obj := v.t.Resource.New()
+	obj.GetObjectKind().SetGroupVersionKind(v.t.Resource.GroupVersionKind)
+	obj.SetResourceVersion(itoa(rev))
+	if end {
+		obj.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	switch v.n.as.Kind {
+	case "":
+		return v.object(watch.Bookmark, obj)
+	case "Table":
+		p, err := partial(obj, v.n.as.GroupVersion())
+		if err != nil {
+			return err
+		}
+		raw, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		table := &metav1.Table{
+			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: v.n.as.GroupVersion().String()},
+			ListMeta: metav1.ListMeta{ResourceVersion: itoa(rev)},
+			Rows:     []metav1.TableRow{{Cells: []any{}, Object: runtime.RawExtension{Raw: raw}}},
+		}
+		return v.object(watch.Bookmark, table)
+	default:
+		p, err := partial(obj, v.n.as.GroupVersion())
+		if err != nil {
+			return err
+		}
+		return v.object(watch.Bookmark, p)
+	}
+}

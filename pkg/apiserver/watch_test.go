@@ -1,0 +1,202 @@
+package apiserver
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/websocket"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+type rawEvent struct {
+	Type   string
+	Object struct {
+		Kind     string
+		Metadata metav1.ObjectMeta
+		Code     int
+		Rows     []metav1.TableRow
+		Columns  []metav1.TableColumnDefinition `json:"columnDefinitions"`
+	}
+}
+
+// watching opens a watch and gives a function that reads the next event; false at the end of the stream.
+func (w *world) watching(path string, headers ...string) func() (rawEvent, bool) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w.t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+path, nil)
+	require.NoError(w.t, err)
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := w.http.Do(req)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = res.Body.Close() })
+	require.Equal(w.t, 200, res.StatusCode)
+	in := bufio.NewReader(res.Body)
+	return func() (e rawEvent, ok bool) {
+		w.t.Helper()
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return e, false
+		}
+		require.NoError(w.t, json.Unmarshal(line, &e), "%s", line)
+		return e, true
+	}
+}
+
+func TestWatch(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("d")
+	const maps = "/api/v1/namespaces/d/configmaps"
+	make1 := func(name string) reply {
+		r := w.do(w.http, "POST", maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`","labels":{"n":"`+name+`"}}}`)
+		require.Equal(t, 201, r.code, "%s", r.body)
+		return r
+	}
+	var first corev1.ConfigMap
+	require.NoError(t, json.Unmarshal(make1("a").body, &first))
+
+	t.Run("from now and from a revision", func(t *testing.T) {
+		from := w.watching(maps + "?watch=true&resourceVersion=" + first.ResourceVersion)
+		old := w.watching("/api/v1/watch/namespaces/d/configmaps?resourceVersion=" + first.ResourceVersion)
+		all := w.watching(maps + "?watch=true")
+		one := w.watching("/api/v1/watch/namespaces/d/configmaps/b")
+		make1("b")
+		e, _ := from()
+		require.Equal(t, "ADDED", e.Type)
+		require.Equal(t, "b", e.Object.Metadata.Name)
+		e, _ = old()
+		require.Equal(t, "b", e.Object.Metadata.Name)
+		e, _ = all()
+		require.Equal(t, "a", e.Object.Metadata.Name)
+		e, _ = one()
+		require.Equal(t, "b", e.Object.Metadata.Name)
+		w.do(w.http, "PATCH", maps+"/b", `{"data":{"x":"y"}}`, "Content-Type", "application/merge-patch+json")
+		e, _ = from()
+		require.Equal(t, "MODIFIED", e.Type)
+		before := e.Object.Metadata.ResourceVersion
+		w.do(w.http, "DELETE", maps+"/b", "")
+		e, _ = from()
+		require.Equal(t, "DELETED", e.Type)
+		require.NotEqual(t, before, e.Object.Metadata.ResourceVersion)
+	})
+
+	t.Run("initial events and bookmarks", func(t *testing.T) {
+		next := w.watching(maps + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1")
+		e, _ := next()
+		require.Equal(t, "ADDED", e.Type)
+		e, _ = next()
+		require.Equal(t, "BOOKMARK", e.Type)
+		require.Equal(t, "true", e.Object.Metadata.Annotations[metav1.InitialEventsAnnotationKey])
+		e, _ = next() // at the end of the second
+		require.Equal(t, "BOOKMARK", e.Type)
+		require.Empty(t, e.Object.Metadata.Annotations)
+		_, ok := next()
+		require.False(t, ok)
+	})
+
+	t.Run("table", func(t *testing.T) {
+		next := w.watching(maps+"?watch=true", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+		e, _ := next()
+		require.Equal(t, "Table", e.Object.Kind)
+		require.NotEmpty(t, e.Object.Columns)
+		require.Equal(t, "a", e.Object.Rows[0].Cells[0])
+		make1("c")
+		e, _ = next()
+		require.Empty(t, e.Object.Columns)
+		require.Equal(t, "c", e.Object.Rows[0].Cells[0])
+	})
+
+	t.Run("WebSocket", func(t *testing.T) {
+		config, err := websocket.NewConfig("wss"+strings.TrimPrefix(w.url, "https")+maps+"?watch=true", "https://localhost")
+		require.NoError(t, err)
+		config.TlsConfig = w.http.Transport.(*http.Transport).TLSClientConfig.Clone()
+		config.TlsConfig.NextProtos = nil
+		ws, err := websocket.DialConfig(config)
+		require.NoError(t, err)
+		var e rawEvent
+		require.NoError(t, websocket.JSON.Receive(ws, &e))
+		require.Equal(t, "ADDED", e.Type)
+		require.NoError(t, ws.Close())
+	})
+
+	t.Run("expired", func(t *testing.T) {
+		for i := range 2 * ringSize {
+			w.do(w.http, "PATCH", maps+"/a", fmt.Sprintf(`{"data":{"x":"%d"}}`, i), "Content-Type", "application/merge-patch+json")
+		}
+		r := w.do(w.http, "GET", maps+"?watch=true&resourceVersion="+first.ResourceVersion+"&timeoutSeconds=5", "")
+		require.Equal(t, 410, r.code, "%s", r.body)
+		require.Equal(t, metav1.StatusReasonExpired, r.status(t).Reason)
+	})
+
+	t.Run("protobuf informer", func(t *testing.T) {
+		cs, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: w.url, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: typeProto, AcceptContentTypes: typeProto + "," + typeJSON}}, w.http)
+		require.NoError(t, err)
+		stop := make(chan struct{})
+		f := informers.NewSharedInformerFactory(cs, 0)
+		seen := make(chan string, 100)
+		_, err = f.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(o any) { seen <- "+" + o.(*corev1.ConfigMap).Name }, DeleteFunc: func(o any) { seen <- "-" + o.(*corev1.ConfigMap).Name },
+		})
+		require.NoError(t, err)
+		f.Start(stop)
+		f.WaitForCacheSync(stop)
+		make1("p")
+		for want := range map[string]bool{"+p": true} {
+			for got := range seen {
+				if got == want {
+					break
+				}
+			}
+		}
+		w.do(w.http, "DELETE", maps+"/p", "")
+		for got := range seen {
+			if got == "-p" {
+				break
+			}
+		}
+		close(stop)
+		f.Shutdown()
+	})
+}
+
+func TestStopEndsWatches(t *testing.T) {
+	w := newWorld(t)
+	next := w.watching("/api/v1/namespaces?watch=true")
+	began := time.Now()
+	w.stop()
+	for {
+		if _, ok := next(); !ok {
+			break
+		}
+	}
+	require.Less(t, time.Since(began), drain)
+}
+
+func BenchmarkWatchFrame(b *testing.B) {
+	v := &watching{to: discard{}}
+	p := podNamed("x")
+	raw, _ := json.Marshal(p)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = v.json(watch.Added, raw)
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }

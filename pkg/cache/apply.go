@@ -1,0 +1,203 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+const (
+	loadPage    = 5000 // values read at once when all are read
+	decodeAlone = 32   // from so many values on, decoding is spread over the processors
+)
+
+// decode turns stored values into entries. What cannot be decoded is logged and left out, as if it
+// were not there: its key can still be deleted through the store.
+func (c *Cache) decode(n int, value func(int) (kind.KV, bool)) []*Entry {
+	entries := make([]*Entry, n)
+	one := func(i int) {
+		kv, ok := value(i)
+		if !ok {
+			return
+		}
+		t := c.tableOf(kv.Key)
+		if t == nil {
+			return
+		}
+		obj, err := c.take(kv), error(nil)
+		if obj == nil {
+			obj, err = t.row.Decode(kv.Value, kv.Revision)
+		}
+		if err != nil {
+			c.cfg.Logger.Error("cache: a stored object cannot be read and is left out: restore it from a backup, or delete its key", "key", kv.Key, "error", err)
+			return
+		}
+		e := &Entry{Object: obj, Key: kv.Key, Revision: kv.Revision, row: t.row}
+		if c.cfg.CheckImmutable {
+			e.sum = e.hash()
+		}
+		entries[i] = e
+	}
+	workers := runtime.GOMAXPROCS(0)
+	if n < decodeAlone || workers == 1 {
+		for i := range n {
+			one(i)
+		}
+		return entries
+	}
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w * n / workers; i < (w+1)*n/workers; i++ {
+				one(i)
+			}
+		})
+	}
+	wg.Wait()
+	return entries
+}
+
+// applyBatch makes the source's changes visible.
+func (c *Cache) applyBatch(b kind.Batch) {
+	if b.Revision <= c.rev.Load() {
+		return
+	}
+	if len(b.Events) > 0 {
+		entries := c.decode(len(b.Events), func(i int) (kind.KV, bool) { return b.Events[i].KV, !b.Events[i].Deleted })
+		// The latest staged state of a key, where the batch has it more than once.
+		var seen map[string]*Entry
+		if len(b.Events) > 1 {
+			seen = make(map[string]*Entry, len(b.Events))
+		}
+		for i := range b.Events {
+			ev := &b.Events[i]
+			t := c.tableOf(ev.Key)
+			if t == nil {
+				continue
+			}
+			prev, staged := seen[ev.Key]
+			if !staged {
+				prev = t.get(ev.Key[len(registry)+len(t.row.Keys)+1:])
+			}
+			if seen != nil {
+				seen[ev.Key] = entries[i]
+			}
+			c.stage(t, &change{rev: ev.Revision, entry: entries[i], prev: prev})
+		}
+	}
+	c.commit(b.Revision, true)
+}
+
+func (c *Cache) stage(t *table, ch *change) {
+	if ch.entry == nil && ch.prev == nil {
+		return
+	}
+	if len(t.staged) == 0 {
+		c.touched = append(c.touched, t)
+	}
+	t.staged = append(t.staged, ch)
+	c.owners.update(ch.prev, ch.entry)
+	if ch.prev != nil {
+		ch.prev.verify()
+	}
+}
+
+// commit applies what was staged, then lets readers see it, then wakes the watchers.
+func (c *Cache) commit(rev int64, keep bool) {
+	now := time.Now()
+	for _, t := range c.touched {
+		t.apply(rev, now, keep)
+	}
+	c.publish(rev)
+	for i, t := range c.touched {
+		t.bells.ring()
+		c.touched[i] = nil
+	}
+	c.touched = c.touched[:0]
+}
+
+// load reads everything at one revision and makes what differs from the present state visible, as changes.
+func (c *Cache) load(ctx context.Context) error {
+	for {
+		err := c.loadOnce(ctx)
+		// The history of a long read may be dropped under it; a new one starts later.
+		if !errors.Is(err, kind.ErrCompacted) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (c *Cache) loadOnce(ctx context.Context) error {
+	first := c.rev.Load() == 0
+	var changes []*change
+	var rev int64
+	seen := map[string]bool{}
+	for from := ""; ; {
+		kvs, at, remaining, err := c.cfg.Source.Range(ctx, registry, from, loadPage, rev)
+		if err != nil {
+			return err
+		}
+		rev = at
+		prevs := make([]*Entry, len(kvs))
+		for i, kv := range kvs {
+			if t := c.tableOf(kv.Key); t != nil && !first {
+				seen[kv.Key] = true
+				prevs[i] = t.get(kv.Key[len(registry)+len(t.row.Keys)+1:])
+			}
+		}
+		entries := c.decode(len(kvs), func(i int) (kind.KV, bool) {
+			return kvs[i], prevs[i] == nil || prevs[i].Revision != kvs[i].Revision
+		})
+		for i, e := range entries {
+			prev := prevs[i]
+			switch {
+			case e == nil && prev != nil && prev.Revision != kvs[i].Revision: // not readable any more
+				changes = append(changes, &change{rev: kvs[i].Revision, prev: prev})
+			case e == nil: // unchanged, of no kind that is served, or not readable
+			case prev != nil && prev.Object.GetUID() != e.Object.GetUID():
+				changes = append(changes, &change{rev: e.Revision - 1, prev: prev}, &change{rev: e.Revision, entry: e})
+			default:
+				changes = append(changes, &change{rev: e.Revision, entry: e, prev: prev})
+			}
+		}
+		if remaining == 0 || len(kvs) == 0 {
+			break
+		}
+		from = kvs[len(kvs)-1].Key + "\x00"
+	}
+	if rev < c.rev.Load() {
+		return errors.New("its revision went back: it is not the store that it was")
+	}
+	if !first {
+		for _, t := range c.tables {
+			t.snapshot().each("", func(e *Entry) bool {
+				if !seen[e.Key] {
+					changes = append(changes, &change{rev: rev, prev: e})
+				}
+				return true
+			})
+		}
+		slices.SortStableFunc(changes, func(a, b *change) int { return int(a.rev - b.rev) })
+	}
+	for _, ch := range changes {
+		e := ch.entry
+		if e == nil {
+			e = ch.prev
+		}
+		c.stage(c.byRow[e.row], ch)
+	}
+	if first {
+		for _, t := range c.tables {
+			t.mu.Lock()
+			t.ring.floor = rev // no reader has seen anything yet
+			t.mu.Unlock()
+		}
+	}
+	c.commit(rev, !first)
+	return nil
+}

@@ -1,0 +1,126 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"strconv"
+	"sync/atomic"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Entry is one object as it was at one revision, with its encodings, each made at most once, when first asked for.
+type Entry struct {
+	Object   client.Object // resourceVersion is set; TypeMeta is set
+	Key      string
+	Revision int64
+
+	row   *kind.Resource
+	full  atomic.Pointer[[]byte]
+	item  atomic.Pointer[[]byte]
+	proto atomic.Pointer[[]byte]
+	sum   uint64 // of the JSON when the entry was made, if the cache checks that nobody changes it
+}
+
+// tail is the part of the key after the kind's prefix: "namespace/name", or "name".
+func (e *Entry) tail() string { return e.Key[len("/registry/")+len(e.row.Keys)+1:] }
+
+// JSON is the object's encoding with kind and apiVersion first, without a trailing newline. Shared: do not change.
+func (e *Entry) JSON() []byte {
+	if b := e.full.Load(); b != nil {
+		return *b
+	}
+	b := e.marshal()
+	e.full.CompareAndSwap(nil, &b)
+	return *e.full.Load()
+}
+
+// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list. It is kept beside
+// JSON; WriteJSONItem writes the same without a second copy.
+func (e *Entry) JSONItem() []byte {
+	if b := e.item.Load(); b != nil {
+		return *b
+	}
+	full := e.JSON()
+	n := e.typeMetaLen(full)
+	b := full
+	if n > 0 {
+		b = append(append(make([]byte, 0, 1+len(full)-n), '{'), full[n:]...)
+	}
+	e.item.CompareAndSwap(nil, &b)
+	return *e.item.Load()
+}
+
+var brace = []byte{'{'}
+
+// WriteJSONItem writes what JSONItem returns.
+func (e *Entry) WriteJSONItem(w io.Writer) error {
+	full := e.JSON()
+	if n := e.typeMetaLen(full); n > 0 {
+		if _, err := w.Write(brace); err != nil {
+			return err
+		}
+		full = full[n:]
+	}
+	_, err := w.Write(full)
+	return err
+}
+
+// typeMetaLen is the length of `{"kind":"Pod","apiVersion":"v1",` where the encoding begins with it, as that of
+// all kinds with a Go type does.
+func (e *Entry) typeMetaLen(full []byte) int {
+	var buf [160]byte
+	head := append(append(append(buf[:0], `{"kind":`...), strconv.Quote(e.row.Kind)...), `,"apiVersion":"`...)
+	if e.row.Group != "" {
+		head = append(append(head, e.row.Group...), '/')
+	}
+	head = append(append(head, e.row.Version...), `",`...)
+	if bytes.HasPrefix(full, head) {
+		return len(head)
+	}
+	return 0
+}
+
+// marshal encodes as upstream's serializer does, whose encoder ends with a newline.
+func (e *Entry) marshal() []byte {
+	b, err := json.Marshal(e.Object)
+	if err != nil {
+		// The object was decoded from bytes of its own type, so it has an encoding.
+		panic(fmt.Sprintf("cache: %s has no JSON form: %v", e.Key, err))
+	}
+	return b
+}
+
+// Proto is the bare protobuf message (no envelope); nil if the kind has none.
+func (e *Entry) Proto() []byte {
+	if b := e.proto.Load(); b != nil {
+		return *b
+	}
+	b, err := e.row.Message(e.Object)
+	if err != nil {
+		panic(fmt.Sprintf("cache: %s has no protobuf form: %v", e.Key, err))
+	}
+	e.proto.CompareAndSwap(nil, &b)
+	return *e.proto.Load()
+}
+
+// at is the entry with another revision, as a deletion reports it. It shares everything below the first level.
+func (e *Entry) at(rev int64) *Entry {
+	return &Entry{Object: kind.AtRevision(e.Object, rev), Key: e.Key, Revision: rev, row: e.row}
+}
+
+var seed = maphash.MakeSeed()
+
+func (e *Entry) hash() uint64 { return maphash.Bytes(seed, e.marshal()) }
+
+// verify panics if someone changed the object, which all readers share.
+func (e *Entry) verify() {
+	if e.sum != 0 && e.sum != e.hash() {
+		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key, e.Revision, e.marshal()))
+	}
+}

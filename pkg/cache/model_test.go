@@ -1,0 +1,222 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sort"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// memory is a Source with its whole history, driven by hand.
+type memory struct {
+	now map[string]kind.KV
+	rev int64
+	end error
+
+	mu      sync.Mutex
+	changes chan kind.Batch
+}
+
+func newMemory() *memory {
+	return &memory{now: map[string]kind.KV{}, rev: 1, changes: make(chan kind.Batch)}
+}
+
+func (m *memory) Range(_ context.Context, prefix, from string, limit, rev int64) ([]kind.KV, int64, int64, error) {
+	if rev != 0 && rev != m.rev {
+		return nil, 0, 0, kind.ErrCompacted
+	}
+	var kvs []kind.KV
+	for k, kv := range m.now {
+		if k >= from && k >= prefix {
+			kvs = append(kvs, kv)
+		}
+	}
+	sort.Slice(kvs, func(i, j int) bool { return kvs[i].Key < kvs[j].Key })
+	var remaining int64
+	if limit > 0 && int64(len(kvs)) > limit {
+		remaining = int64(len(kvs)) - limit
+		kvs = kvs[:limit]
+	}
+	return kvs, m.rev, remaining, nil
+}
+
+func (m *memory) Changes(context.Context, string, int64) (<-chan kind.Batch, func() error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changes, func() error { return m.end }
+}
+
+// write makes one change and returns it.
+func (m *memory) write(t require.TestingT, p *corev1.Pod, deleted bool) kind.Change {
+	m.rev++
+	key := pods.Key(p.Namespace, p.Name)
+	if deleted {
+		delete(m.now, key)
+		return kind.Change{KV: kind.KV{Key: key, Revision: m.rev}, Deleted: true}
+	}
+	b, err := pods.Encode(p)
+	require.NoError(t, err)
+	m.now[key] = kind.KV{Key: key, Value: b, Revision: m.rev}
+	return kind.Change{KV: m.now[key]}
+}
+
+// view is what a reader with a selector sees: key -> resourceVersion.
+type view map[string]string
+
+func viewOf(entries []*Entry) view {
+	v := view{}
+	for _, e := range entries {
+		v[e.Key] = e.Object.GetResourceVersion()
+	}
+	return v
+}
+
+var queries = []Query{
+	{},
+	{Namespace: "a"},
+	{Labels: labels.SelectorFromSet(labels.Set{"app": "x"})},
+	{Fields: fields.ParseSelectorOrDie("spec.nodeName=n1")},
+	{Fields: fields.ParseSelectorOrDie("status.phase!=Failed")},
+	{Fields: fields.ParseSelectorOrDie("metadata.name=p1")},
+	{Namespace: "b", Labels: labels.SelectorFromSet(labels.Set{"app": "y"}), Fields: fields.ParseSelectorOrDie("spec.nodeName=n2")},
+}
+
+// slow computes a query's answer with nothing but the selectors.
+func slow(t require.TestingT, m *memory, q Query) view {
+	v := view{}
+	for key, kv := range m.now {
+		obj, err := pods.Decode(kv.Value, kv.Revision)
+		require.NoError(t, err)
+		if (q.Namespace == "" || q.Namespace == obj.GetNamespace()) &&
+			(q.Labels == nil || q.Labels.Matches(labels.Set(obj.GetLabels()))) &&
+			(q.Fields == nil || q.Fields.Matches(pods.Fields(obj))) {
+			v[key] = strconv.FormatInt(kv.Revision, 10)
+		}
+	}
+	return v
+}
+
+// Whatever is written, in whatever batches, lost streams included: reads are the store's state, and a watch
+// from any revision still held turns the state of then into the state of now.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMemory()
+		c, err := New(Config{Table: testTable, Source: m, RingSize: 64, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		require.NoError(t, c.AddIndex(pods, "app", func(o client.Object) []string { return []string{o.GetLabels()["app"]} }))
+		type past struct {
+			rev   int64
+			views []view     // by query, as they were
+			live  []*Watcher // opened then, and read at every step
+			now   []view     // what live makes of views
+		}
+		var pasts []past
+		remember := func() {
+			p := past{rev: c.Revision()}
+			for _, q := range queries {
+				w, entries, rev, err := c.Watch(pods, q, -1)
+				require.NoError(t, err)
+				require.Equal(t, p.rev, rev)
+				p.live = append(p.live, w)
+				p.views = append(p.views, viewOf(entries))
+				p.now = append(p.now, viewOf(entries))
+			}
+			pasts = append(pasts[max(0, len(pasts)-7):], p)
+		}
+		require.NoError(t, c.load(context.Background()))
+		remember()
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				n := rapid.IntRange(1, 5).Draw(t, "changes")
+				var b kind.Batch
+				for range n {
+					p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
+					was, there := m.now[pods.Key(p.Namespace, p.Name)]
+					p.UID = types.UID(fmt.Sprint(m.rev))
+					if there {
+						old, err := pods.Decode(was.Value, was.Revision)
+						require.NoError(t, err)
+						p.UID = old.GetUID()
+					}
+					deleted := there && rapid.Bool().Draw(t, "delete")
+					p.Labels = map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}
+					p.Spec.NodeName = rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node")
+					p.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{"Running", "Failed"}).Draw(t, "phase")
+					b.Events = append(b.Events, m.write(t, p, deleted))
+				}
+				if rapid.IntRange(0, 5).Draw(t, "lost") == 0 {
+					require.NoError(t, c.load(context.Background()))
+				} else {
+					b.Revision = m.rev
+					c.applyBatch(b)
+				}
+				remember()
+			},
+			"": func(t *rapid.T) {
+				require.Equal(t, m.rev, c.Revision())
+				for i, q := range queries {
+					want := slow(t, m, q)
+					entries, rev := c.List(pods, q)
+					require.Equal(t, m.rev, rev)
+					require.Equal(t, want, viewOf(entries))
+					require.True(t, sort.SliceIsSorted(entries, func(i, j int) bool { return entries[i].Key < entries[j].Key }))
+					for _, p := range pasts {
+						replay, _, _, err := c.Watch(pods, q, p.rev)
+						if p.rev < c.table(pods).ring.floor {
+							require.ErrorIs(t, err, ErrExpired)
+						} else {
+							require.NoError(t, err)
+							require.Equal(t, want, replayed(t, replay, maps.Clone(p.views[i])), "since revision %d", p.rev)
+							require.Equal(t, m.rev, replay.Progress())
+						}
+						require.Equal(t, want, replayed(t, p.live[i], p.now[i]), "a watcher open since revision %d", p.rev)
+					}
+				}
+				for _, app := range []string{"x", "y"} {
+					got, _, err := c.ByIndex(pods, "app", app)
+					require.NoError(t, err)
+					require.Equal(t, slow(t, m, Query{Labels: labels.SelectorFromSet(labels.Set{"app": app})}), viewOf(got))
+				}
+			},
+		})
+		c.verify()
+	})
+}
+
+// replayed makes the watcher's outstanding events in v.
+func replayed(t require.TestingT, w *Watcher, v view) view {
+	last := w.after
+	for {
+		more, err := w.read()
+		require.NoError(t, err)
+		for _, ev := range w.events {
+			require.GreaterOrEqual(t, ev.Rev, last)
+			last = ev.Rev
+			require.Equal(t, strconv.FormatInt(ev.Rev, 10), ev.Entry.Object.GetResourceVersion())
+			_, there := v[ev.Entry.Key]
+			require.Equal(t, ev.Type != "ADDED", there, "%s %s", ev.Type, ev.Entry.Key)
+			if ev.Type == "DELETED" {
+				delete(v, ev.Entry.Key)
+			} else {
+				v[ev.Entry.Key] = ev.Entry.Object.GetResourceVersion()
+			}
+		}
+		if !more && len(w.events) == 0 {
+			return v
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package cache
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Query narrows a list or a watch. Nil selectors select everything.
+type Query struct {
+	Namespace string
+	Labels    labels.Selector
+	Fields    fields.Selector
+}
+
+// matcher is a Query made ready: the common fields are compared directly, the rest through the row's Fields.
+type matcher struct {
+	row    *kind.Resource
+	prefix string // of Entry.tail
+	name   string
+	node   *string
+	labels labels.Selector
+	fields fields.Selector
+	none   bool // nothing can match
+}
+
+func newMatcher(r *kind.Resource, q Query) matcher {
+	m := matcher{row: r}
+	namespace := q.Namespace
+	if q.Labels != nil && !q.Labels.Empty() {
+		m.labels = q.Labels
+	}
+	if q.Fields != nil && !q.Fields.Empty() {
+		pods := isPods(r)
+		var rest bool
+		for _, req := range q.Fields.Requirements() {
+			exact := req.Operator == selection.Equals || req.Operator == selection.DoubleEquals
+			switch {
+			case exact && req.Field == "metadata.name" && (m.name == "" || m.name == req.Value) && req.Value != "":
+				m.name = req.Value
+			case exact && r.Namespaced && req.Field == "metadata.namespace" && req.Value != "":
+				m.none = m.none || namespace != "" && namespace != req.Value
+				namespace = req.Value
+			case exact && pods && req.Field == nodeName && m.node == nil:
+				m.node = &req.Value
+			default:
+				rest = true
+			}
+		}
+		if rest {
+			m.fields = q.Fields
+		}
+	}
+	if r.Namespaced && namespace != "" {
+		m.prefix = namespace + "/"
+	}
+	return m
+}
+
+// key is the tail of the only object that can match, if there is only one.
+func (m *matcher) key() (tail string, ok bool) {
+	return m.prefix + m.name, m.name != "" && (m.prefix != "" || !m.row.Namespaced)
+}
+
+func (m *matcher) match(e *Entry) bool {
+	if m.none {
+		return false
+	}
+	if m.prefix != "" || m.name != "" {
+		tail := e.tail()
+		if !strings.HasPrefix(tail, m.prefix) {
+			return false
+		}
+		if m.name != "" && tail[strings.LastIndexByte(tail, '/')+1:] != m.name {
+			return false
+		}
+	}
+	if m.node != nil && e.Object.(*corev1.Pod).Spec.NodeName != *m.node {
+		return false
+	}
+	if m.labels != nil && !m.labels.Matches(labels.Set(e.Object.GetLabels())) {
+		return false
+	}
+	return m.fields == nil || m.fields.Matches(fieldSet(m.row, e))
+}
+
+// fieldSet is what field selectors of the row see of an entry, which is of the row or of the one it is stored as.
+func fieldSet(r *kind.Resource, e *Entry) fields.Set {
+	obj := e.Object
+	if r.StoredAs != nil {
+		internal, err := r.StoredAs.Internal(obj)
+		if err != nil {
+			return nil
+		}
+		if obj, err = r.External(internal); err != nil {
+			return nil
+		}
+	}
+	return r.Fields(obj)
+}
+
+// Get returns the entry of one object, or nil.
+func (c *Cache) Get(r *kind.Resource, namespace, name string) *Entry {
+	t := c.table(r)
+	if t == nil {
+		return nil
+	}
+	if namespace != "" && t.row.Namespaced {
+		name = namespace + "/" + name
+	}
+	return t.get(name)
+}
+
+// List returns a snapshot: the entries in key order that match, and the revision it was taken at. Taking
+// it costs O(answer), or uses an index where the query has one (namespace, spec.nodeName, owner UID ...).
+func (c *Cache) List(r *kind.Resource, q Query) (entries []*Entry, rev int64) {
+	t := c.table(r)
+	if t == nil {
+		return nil, c.rev.Load()
+	}
+	// The revision first: the snapshot, taken later, has at least all of it.
+	rev = c.rev.Load()
+	s := t.snapshot()
+	m := newMatcher(r, q)
+	return s.list(&m), max(rev, s.rev)
+}
+
+func (s *snapshot) list(m *matcher) (entries []*Entry) {
+	if m.none {
+		return nil
+	}
+	if tail, ok := m.key(); ok {
+		if e, found := s.objects.Get(tail); found && m.match(e) {
+			entries = append(entries, e)
+		}
+		return entries
+	}
+	if m.node != nil {
+		s.indexed(nodeName, *m.node, func(e *Entry) {
+			if m.match(e) {
+				entries = append(entries, e)
+			}
+		})
+		return entries
+	}
+	all := m.labels == nil && m.fields == nil && m.name == ""
+	if all && m.prefix == "" {
+		entries = make([]*Entry, 0, s.objects.Len())
+	}
+	s.each(m.prefix, func(e *Entry) bool {
+		if all || m.match(e) {
+			entries = append(entries, e)
+		}
+		return true
+	})
+	return entries
+}

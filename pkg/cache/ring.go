@@ -1,0 +1,97 @@
+package cache
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// change is one event of one kind, as all watchers of the kind share it.
+type change struct {
+	rev   int64
+	entry *Entry // nil for a deletion
+	prev  *Entry // nil for a creation
+	at    time.Time
+	gone  atomic.Pointer[Entry]
+}
+
+// last is the state before the change with the change's revision: what is told of an object that went.
+func (ch *change) last() *Entry {
+	if e := ch.gone.Load(); e != nil {
+		return e
+	}
+	ch.gone.CompareAndSwap(nil, ch.prev.at(ch.rev))
+	return ch.gone.Load()
+}
+
+const ringStart = 16
+
+// ring holds the latest changes of one kind. It grows with use up to limit; at the limit the oldest goes, and
+// a watcher that has not read it yet gets ErrExpired.
+type ring struct {
+	slots       []*change // len is a power of two, or 0
+	first, next uint64    // sequence numbers of the oldest change held, and of the next one to come
+	floor       int64     // the revision of the newest change that went: no watch can start below
+	limit       int       // a power of two
+}
+
+func (r *ring) at(seq uint64) *change { return r.slots[seq&uint64(len(r.slots)-1)] }
+
+func (r *ring) add(ch *change) {
+	if n := int(r.next - r.first); n == len(r.slots) {
+		if n >= r.limit {
+			r.drop()
+		} else {
+			r.resize(max(ringStart, 2*n))
+		}
+	}
+	r.slots[r.next&uint64(len(r.slots)-1)] = ch
+	r.next++
+}
+
+func (r *ring) drop() {
+	i := r.first & uint64(len(r.slots)-1)
+	r.floor = r.slots[i].rev
+	r.slots[i] = nil
+	r.first++
+}
+
+func (r *ring) resize(size int) {
+	slots := make([]*change, size)
+	for seq := r.first; seq < r.next; seq++ {
+		slots[seq&uint64(size-1)] = r.at(seq)
+	}
+	r.slots = slots
+}
+
+// trim drops what is older than cutoff and gives memory back. It returns the time of the oldest change left.
+func (r *ring) trim(cutoff time.Time) (oldest time.Time) {
+	for r.first < r.next && r.at(r.first).at.Before(cutoff) {
+		r.drop()
+	}
+	if r.first == r.next {
+		r.slots = nil
+		return time.Time{}
+	}
+	n := len(r.slots)
+	for n > ringStart && int(r.next-r.first) <= n/4 {
+		n /= 2
+	}
+	if n < len(r.slots) {
+		r.resize(n)
+	}
+	return r.at(r.first).at
+}
+
+// after finds the sequence number of the first change after revision rev.
+func (r *ring) after(rev int64) uint64 {
+	lo, hi := r.first, r.next
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		if r.at(mid).rev > rev {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return lo
+}

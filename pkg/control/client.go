@@ -1,0 +1,102 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"syscall"
+)
+
+// ErrNotRunning means that no Coracle process serves the run directory.
+var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
+
+// Client talks to the process that serves a run directory.
+type Client struct{ path string }
+
+// NewClient connects nothing yet.
+func NewClient(runDir string) *Client { return &Client{filepath.Join(runDir, Socket)} }
+
+// Status asks for the process's status.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	last, err := c.call(ctx, http.MethodGet, "/status", nil, nil)
+	if err != nil {
+		return Status{}, err
+	}
+	if last.Status == nil {
+		return Status{}, errors.New("the process answered without a status")
+	}
+	return *last.Status, nil
+}
+
+// Stop ends the pods and the process, and tells what it does. It returns when all has ended but the process itself.
+func (c *Client) Stop(ctx context.Context, tell func(Event)) error {
+	_, err := c.call(ctx, http.MethodPost, "/stop", nil, tell)
+	return err
+}
+
+// Images lists the node's images.
+func (c *Client) Images(ctx context.Context) (Event, error) {
+	return c.call(ctx, http.MethodGet, "/images", nil, nil)
+}
+
+// Load loads an archive into the node.
+func (c *Client) Load(ctx context.Context, archive io.Reader) (Event, error) {
+	return c.call(ctx, http.MethodPost, "/images", archive, nil)
+}
+
+// Pull pulls an image from its registry and tells its progress.
+func (c *Client) Pull(ctx context.Context, ref string, tell func(Event)) (Event, error) {
+	return c.call(ctx, http.MethodPost, "/images?pull="+url.QueryEscape(ref), nil, tell)
+}
+
+// Remove removes an image by name or ID.
+func (c *Client) Remove(ctx context.Context, ref string) error {
+	_, err := c.call(ctx, http.MethodDelete, "/images?ref="+url.QueryEscape(ref), nil, nil)
+	return err
+}
+
+// call returns the last event; an event with an error becomes that error.
+func (c *Client) call(ctx context.Context, method, path string, body io.Reader, tell func(Event)) (Event, error) {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", c.path)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, method, "http://coracle"+path, body)
+	if err != nil {
+		return Event{}, err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	// The last two come from a process that was just killed.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+		return Event{}, ErrNotRunning
+	}
+	if err != nil {
+		return Event{}, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return Event{}, fmt.Errorf("the process answered %s to %s %s", answer.Status, method, path)
+	}
+	decoder := json.NewDecoder(answer.Body)
+	for {
+		var e Event
+		if err := decoder.Decode(&e); err != nil {
+			return e, fmt.Errorf("the process ended in the middle of its answer: %w", err)
+		}
+		switch {
+		case e.Error != "":
+			return e, errors.New(e.Error)
+		case e.Done:
+			return e, nil
+		case tell != nil:
+			tell(e)
+		}
+	}
+}

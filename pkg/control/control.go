@@ -1,0 +1,60 @@
+// Package control is the socket in the run directory through which the command
+// line talks to the Coracle process of this machine: its status, its images, its
+// graceful end. Only root can open it.
+//
+// It may import agent/runtime and run. Its invariant: it holds no state; every answer is read when asked.
+package control
+
+import (
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Socket is the socket's name in the run directory.
+const Socket = "coracle.sock"
+
+// Status is what `coracle status -o json` prints. Sizes are in bytes.
+type Status struct {
+	Running    bool        `json:"running"`
+	Version    string      `json:"version"`
+	PID        int         `json:"pid,omitempty"`
+	StartedAt  *time.Time  `json:"startedAt,omitempty"`
+	Server     string      `json:"server,omitempty"` // URL of the API
+	Node       string      `json:"node,omitempty"`
+	NodeIP     string      `json:"nodeIP,omitempty"`
+	DataDir    string      `json:"dataDir"`
+	RunDir     string      `json:"runDir"`
+	Kubeconfig string      `json:"kubeconfig,omitempty"`
+	Join       string      `json:"join,omitempty"` // the command that joins a machine
+	Components []Component `json:"components"`
+	Processes  []Process   `json:"processes"`
+}
+
+// Component is one part of the process.
+type Component struct {
+	Name    string        `json:"name"`
+	Ready   bool          `json:"ready"`
+	Took    time.Duration `json:"tookNanoseconds"` // from its start until it was ready
+	Problem string        `json:"problem,omitempty"`
+}
+
+// Process is one process of ours.
+type Process struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"` // "coracle", or "shim" with the pod it serves
+	PSS  int64  `json:"pssBytes"`
+}
+
+// Event is a line of progress: of start, stop or a pull. The last one has Done or Error set.
+type Event struct {
+	Step    string          `json:"step,omitempty"`
+	Message string          `json:"message,omitempty"`
+	Took    time.Duration   `json:"tookNanoseconds,omitempty"`
+	Bytes   int64           `json:"bytes,omitempty"`
+	Total   int64           `json:"total,omitempty"`
+	Images  []runtime.Image `json:"images,omitempty"`
+	Status  *Status         `json:"status,omitempty"`
+	Done    bool            `json:"done,omitempty"`
+	Error   string          `json:"error,omitempty"`
+}

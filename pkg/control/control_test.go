@@ -1,0 +1,95 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type backend struct{ loaded bytes.Buffer }
+
+// images has only the methods that the test calls.
+type images struct {
+	*backend
+}
+
+func (images) List(context.Context) ([]runtime.Image, error)      { return nil, nil }
+func (images) Get(context.Context, string) (runtime.Image, error) { return runtime.Image{}, nil }
+
+func (b *backend) Status(context.Context) Status { return Status{Running: true, Node: "raft"} }
+
+func (b *backend) Stop(_ context.Context, tell func(string)) error {
+	tell("stopping pod a")
+	return errors.New("pod a does not end")
+}
+
+func (b *backend) Images() runtime.Images { return images{b} }
+
+func (b *backend) Load(_ context.Context, r io.Reader) ([]runtime.Image, error) {
+	_, err := io.Copy(&b.loaded, r)
+	return []runtime.Image{{ID: "sha256:1"}}, err
+}
+
+func (b *backend) Pull(_ context.Context, ref string, _ []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+	progress(runtime.Progress{Done: 1, Total: 2})
+	return runtime.Image{Names: []string{ref}}, nil
+}
+
+func (b *backend) Remove(context.Context, string) error { return runtime.ErrNotFound }
+
+func TestControl(t *testing.T) {
+	dir := t.TempDir()
+	client := NewClient(dir)
+	_, err := client.Status(t.Context())
+	require.ErrorIs(t, err, ErrNotRunning)
+
+	// A socket that a killed process left behind.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, Socket), nil, 0o600))
+	b := &backend{}
+	server := NewServer(dir, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- server.Run(ctx) }()
+	<-server.Ready()
+
+	status, err := client.Status(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "raft", status.Node)
+
+	var told []Event
+	err = client.Stop(t.Context(), func(e Event) { told = append(told, e) })
+	require.EqualError(t, err, "pod a does not end")
+	require.Equal(t, []Event{{Message: "stopping pod a"}}, told)
+
+	archive := bytes.Repeat([]byte("tar"), 1<<20)
+	last, err := client.Load(t.Context(), bytes.NewReader(archive))
+	require.NoError(t, err)
+	require.Equal(t, "sha256:1", last.Images[0].ID)
+	require.Equal(t, archive, b.loaded.Bytes())
+
+	told = nil
+	last, err = client.Pull(t.Context(), "a/b:c&d", func(e Event) { told = append(told, e) })
+	require.NoError(t, err)
+	require.Equal(t, []string{"a/b:c&d"}, last.Images[0].Names)
+	require.Equal(t, int64(1), told[0].Bytes)
+	require.ErrorContains(t, client.Remove(t.Context(), "x"), "not found")
+
+	info, err := os.Stat(filepath.Join(dir, Socket))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	cancel()
+	require.NoError(t, <-ended)
+	_, err = client.Status(t.Context())
+	require.ErrorIs(t, err, ErrNotRunning)
+}

@@ -1,0 +1,138 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Backend is the process that a Server speaks for.
+type Backend interface {
+	Status(ctx context.Context) Status
+	// Stop ends the node's pods gracefully, telling each step, and then the process.
+	Stop(ctx context.Context, tell func(message string)) error
+	// Images is nil where the process runs no node.
+	Images() runtime.Images
+}
+
+// Server serves the socket; it is a run.Component.
+type Server struct {
+	path    string
+	backend Backend
+	ready   chan struct{}
+}
+
+// NewServer serves backend in runDir, which exists.
+func NewServer(runDir string, backend Backend) *Server {
+	return &Server{path: filepath.Join(runDir, Socket), backend: backend, ready: make(chan struct{})}
+}
+
+func (s *Server) Name() string           { return "control" }
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Run serves until ctx ends. A socket that a killed process left is replaced: the caller holds the lock of the data directory.
+func (s *Server) Run(ctx context.Context) error {
+	if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	listener, err := net.Listen("unix", s.path)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(s.path, 0o600); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
+	stop := context.AfterFunc(ctx, func() {
+		// What is being answered (the command that stops us) gets its last line.
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			_ = server.Close()
+		}
+	})
+	defer stop()
+	close(s.ready)
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		status := s.backend.Status(r.Context())
+		newTeller(w)(Event{Status: &status, Done: true})
+	})
+	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
+		tell := newTeller(w)
+		// Who asked may go away; the stop goes on.
+		err := s.backend.Stop(context.WithoutCancel(r.Context()), func(m string) { tell(Event{Message: m}) })
+		finish(tell, nil, err)
+	})
+	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
+		return i.List(r.Context())
+	}))
+	mux.HandleFunc("POST /images", s.images(func(r *http.Request, i runtime.Images, tell func(Event)) ([]runtime.Image, error) {
+		ref := r.URL.Query().Get("pull")
+		if ref == "" {
+			return i.Load(r.Context(), r.Body)
+		}
+		image, err := i.Pull(r.Context(), ref, nil, func(p runtime.Progress) { tell(Event{Bytes: p.Done, Total: p.Total}) })
+		return []runtime.Image{image}, err
+	}))
+	mux.HandleFunc("DELETE /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
+		return nil, i.Remove(r.Context(), r.URL.Query().Get("ref"))
+	}))
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+func (s *Server) images(f func(*http.Request, runtime.Images, func(Event)) ([]runtime.Image, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		tell := newTeller(w)
+		images := s.backend.Images()
+		if images == nil {
+			finish(tell, nil, errors.New("this process runs no node, so it keeps no images: ask on a machine that does"))
+			return
+		}
+		list, err := f(r, images, tell)
+		finish(tell, list, err)
+	}
+}
+
+func finish(tell func(Event), images []runtime.Image, err error) {
+	e := Event{Images: images, Done: err == nil}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	tell(e)
+}
+
+// newTeller writes each event as a line at once. It may be called from many goroutines.
+func newTeller(w http.ResponseWriter) func(Event) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	// A load reads its body while it may already tell something.
+	_ = http.NewResponseController(w).EnableFullDuplex()
+	var mu sync.Mutex
+	encoder := json.NewEncoder(w)
+	return func(e Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if encoder.Encode(e) == nil {
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package ctl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+)
+
+// Cluster is the cluster that the verbs of our own talk to.
+type Cluster struct {
+	Namespace string
+	Client    ctrl.WithWatch
+	REST      *rest.Config
+}
+
+// Connect reads the kubeconfig as kubectl does. An empty path or namespace takes the usual one.
+func Connect(kubeconfig, namespace string) (*Cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	overrides := &clientcmd.ConfigOverrides{}
+	overrides.Context.Namespace = namespace
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if namespace, _, err = loader.Namespace(); err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	// The kinds are known, so no discovery is asked for.
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{Namespace: namespace, Client: client, REST: config}, nil
+}
+
+// table prints rows below a header, with columns three spaces apart as kubectl has them.
+func table(out io.Writer, header string, rows func(line func(cells ...any))) error {
+	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
+	fmt.Fprintln(w, header)
+	rows(func(cells ...any) {
+		for i, c := range cells {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			if s := fmt.Sprint(c); s != "" {
+				fmt.Fprint(w, s)
+			} else {
+				fmt.Fprint(w, "-")
+			}
+		}
+		fmt.Fprintln(w)
+	})
+	return w.Flush()
+}
+
+// ago says how long t is past, as kubectl's AGE; empty if it never was.
+func ago(t *metav1.Time, now time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(now.Sub(t.Time))
+}

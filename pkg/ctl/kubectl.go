@@ -1,0 +1,86 @@
+// Package ctl is the command line: kubectl, whole, and the verbs of our own that
+// talk to a cluster (run, ps, nodes, logs) or to this machine's process
+// (status, image).
+//
+// It may import apis, client and control, never store, registry or apiserver.
+// Its invariant: what a verb prints on standard output is its answer, all else goes to standard error.
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/plugin"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	_ "github.com/coracle-dev/coracle/pkg/ctl/english" // before kubectl's own packages
+)
+
+// Kubeconfig is the admin kubeconfig's name in the data directory.
+const Kubeconfig = "kubeconfig"
+
+// UseCluster makes the cluster of dataDir the default one of this process, unless
+// the user chose another with KUBECONFIG or the file cannot be read.
+func UseCluster(dataDir string) {
+	path := filepath.Join(dataDir, Kubeconfig)
+	if os.Getenv("KUBECONFIG") != "" {
+		return
+	}
+	if f, err := os.Open(path); err == nil {
+		_ = f.Close()
+		_ = os.Setenv("KUBECONFIG", path)
+		// What kubectl remembers of the cluster goes with it.
+		if os.Getenv("KUBECACHEDIR") == "" {
+			_ = os.Setenv("KUBECACHEDIR", filepath.Join(dataDir, "kubectl-cache"))
+		}
+	}
+}
+
+// Kubectl runs kubectl with args (without its name) and does not return if it fails.
+func Kubectl(args []string) {
+	command := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	if err := cli.RunNoErrOutput(command); err != nil {
+		cmdutil.CheckErr(err)
+	}
+}
+
+// CompleteKubectl answers a shell's question how the last of args goes on.
+func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellCompDirective) {
+	var out bytes.Buffer
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &out, ErrOut: &bytes.Buffer{}}
+	command := kubectl(append([]string{cobra.ShellCompRequestCmd}, args...), streams)
+	command.SetOut(&out)
+	command.SetErr(streams.ErrOut)
+	if err := command.ExecuteContext(ctx); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	last := lines[len(lines)-1]
+	directive, err := strconv.Atoi(strings.TrimPrefix(last, ":"))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return lines[:len(lines)-1], cobra.ShellCompDirective(directive)
+}
+
+func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
+	command := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
+		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
+		Arguments:     append([]string{"kubectl"}, args...),
+		ConfigFlags: genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
+			WithDiscoveryBurst(300).WithDiscoveryQPS(50).WithWarningPrinter(streams),
+		IOStreams: streams,
+	})
+	command.SetArgs(args)
+	return command
+}

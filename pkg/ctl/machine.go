@@ -1,0 +1,170 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/control"
+)
+
+// Status prints the state of this machine's process; format is "" for people or "json".
+func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) error {
+	s, err := control.NewClient(runDir).Status(ctx)
+	down := errors.Is(err, control.ErrNotRunning)
+	if err != nil && !down {
+		return err
+	}
+	if down {
+		s = control.Status{DataDir: dataDir, RunDir: runDir, Components: []control.Component{}, Processes: []control.Process{}}
+	}
+	switch format {
+	case "json":
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		if jerr := encoder.Encode(s); jerr != nil {
+			return jerr
+		}
+	case "":
+		if !down {
+			printStatus(s, out)
+		}
+	default:
+		return fmt.Errorf("output %q is not known: leave it out, or use json", format)
+	}
+	return err
+}
+
+func printStatus(s control.Status, out io.Writer) {
+	var total int64
+	for _, p := range s.Processes {
+		total += p.PSS
+	}
+	rows := [][2]string{
+		{"Running", fmt.Sprintf("pid %d, for %s, %s in %d processes", s.PID, time.Since(*s.StartedAt).Round(time.Second), size(total), len(s.Processes))},
+		{"Server", s.Server},
+		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
+		{"Kubeconfig", s.Kubeconfig},
+		{"Data", s.DataDir},
+		{"Join with", s.Join},
+	}
+	for _, row := range rows {
+		if row[1] != "" {
+			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+		}
+	}
+	fmt.Fprintln(out)
+	_ = table(out, "COMPONENT\tREADY\tSTARTED IN", func(line func(...any)) {
+		for _, c := range s.Components {
+			ready := "yes"
+			if !c.Ready {
+				ready = "no " + c.Problem
+			}
+			line(c.Name, ready, c.Took.Round(100*time.Microsecond))
+		}
+	})
+}
+
+// LoadImages loads archives (files, or "-" for in) into this machine's node.
+func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader, out io.Writer) error {
+	for _, file := range files {
+		if err := loadImage(ctx, runDir, file, in, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loadImage(ctx context.Context, runDir, file string, in io.Reader, out io.Writer) error {
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	last, err := control.NewClient(runDir).Load(ctx, in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, image := range last.Images {
+		for _, name := range image.Names {
+			fmt.Fprintf(out, "loaded %s\n", name)
+		}
+	}
+	return nil
+}
+
+// Images lists the images of this machine's node.
+func Images(ctx context.Context, runDir string, out io.Writer) error {
+	last, err := control.NewClient(runDir).Images(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(last.Images, func(a, b runtime.Image) int { return strings.Compare(firstName(a), firstName(b)) })
+	return table(out, "IMAGE\tID\tSIZE", func(line func(...any)) {
+		for _, image := range last.Images {
+			id := strings.TrimPrefix(image.ID, "sha256:")
+			line(firstName(image), id[:min(12, len(id))], size(image.Size))
+			for _, name := range image.Names[min(1, len(image.Names)):] {
+				line(name, id[:min(12, len(id))], size(image.Size))
+			}
+		}
+	})
+}
+
+func firstName(i runtime.Image) string {
+	if len(i.Names) > 0 {
+		return i.Names[0]
+	}
+	return "<none>"
+}
+
+// PullImage pulls ref into this machine's node and shows how far it is on progress.
+func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer) error {
+	last, err := control.NewClient(runDir).Pull(ctx, ref, func(e control.Event) {
+		if e.Total > 0 {
+			fmt.Fprintf(progress, "\r%s of %s", size(e.Bytes), size(e.Total))
+		}
+	})
+	fmt.Fprint(progress, "\r\x1b[K")
+	if err != nil {
+		return err
+	}
+	for _, image := range last.Images {
+		fmt.Fprintf(out, "pulled %s, %s\n", firstName(image), size(image.Size))
+	}
+	return nil
+}
+
+// RemoveImages removes images from this machine's node by name or ID.
+func RemoveImages(ctx context.Context, runDir string, refs []string, out io.Writer) error {
+	for _, ref := range refs {
+		if err := control.NewClient(runDir).Remove(ctx, ref); err != nil {
+			return fmt.Errorf("%s: %w", ref, err)
+		}
+		fmt.Fprintf(out, "removed %s\n", ref)
+	}
+	return nil
+}
+
+// size prints bytes for people: "13.4 MiB".
+func size(bytes int64) string {
+	const units = "KMGTPE"
+	if bytes < 1024 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	value, unit := float64(bytes)/1024, 0
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %ciB", value, units[unit])
+}

@@ -1,0 +1,302 @@
+// Package dns is the cluster's DNS, in the process that runs the node: names
+// of services and pods are answered straight from events, all others by the machine's own resolvers.
+//
+// Every node runs one, on the node's address (Address). Pods ask the cluster IP of the service
+// kube-system/kube-dns (Service makes the object), which has no endpoints: the proxy of each node is told, by its
+// Config.Local, that the node answers this service itself at Address. So a query never leaves the node
+// unless it must, no pod is needed, and DNS works on a node as soon as its proxy does. Whoever starts
+// a server wires it so:
+//
+//	create dns.Service(clusterIP)
+//	proxy.Config{Local: map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(nodeIP)}, ...}
+//	dns.New(dns.Config{Listen: []netip.AddrPort{dns.Address(nodeIP)}, Allow: []netip.Prefix{clusterCIDR}, ...})
+//
+// It may import client and miekg/dns. Its invariant: an answer is made from whole services
+// and endpoint slices as they were at one time, and everything it keeps of other names is bounded and expires.
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// ServiceName is the service that pods ask, under the name that everything expects.
+var ServiceName = types.NamespacedName{Namespace: "kube-system", Name: "kube-dns"}
+
+// Port is where each node listens. Not 53, which a resolver of the machine may have.
+const Port = 10053
+
+// Address is where the DNS of the node with this address listens, UDP and TCP.
+func Address(node netip.Addr) netip.AddrPort { return netip.AddrPortFrom(node, Port) }
+
+// Service is the object that gives the cluster's DNS its cluster IP.
+func Service(clusterIP string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ServiceName.Namespace, Name: ServiceName.Name,
+			Labels: map[string]string{"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS", "kubernetes.io/cluster-service": "true"}},
+		Spec: corev1.ServiceSpec{ClusterIP: clusterIP, Ports: []corev1.ServicePort{
+			{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(Port)},
+			{Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(Port)},
+		}},
+	}
+}
+
+// Config of New.
+type Config struct {
+	Client client.Interface
+	Domain string // of the cluster; default "cluster.local"
+	// Listen are the addresses to answer on, UDP and TCP.
+	Listen []netip.AddrPort
+	// Allow are the clients that get answers besides this machine's own addresses. Empty: all. An open resolver on a
+	// public address is an invitation to abuse.
+	Allow []netip.Prefix
+	// Upstreams ("192.0.2.1:53") answer names outside of the cluster. If nil, they are those of ResolvConf,
+	// read again when the file changes.
+	Upstreams  []string
+	ResolvConf string       // default /etc/resolv.conf
+	Logger     *slog.Logger // default slog.Default()
+}
+
+// Validate fills in defaults and says what is wrong.
+func (c *Config) Validate() error {
+	if c.Domain == "" {
+		c.Domain = "cluster.local"
+	}
+	if c.ResolvConf == "" {
+		c.ResolvConf = "/etc/resolv.conf"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	c.Domain = strings.ToLower(strings.Trim(c.Domain, "."))
+	if _, ok := dns.IsDomainName(c.Domain); !ok || c.Domain == "" {
+		return fmt.Errorf("dns: cluster domain %q is not a domain name", c.Domain)
+	}
+	if c.Client == nil {
+		return errors.New("dns: no client given")
+	}
+	if len(c.Listen) == 0 {
+		return errors.New("dns: no address to listen on given")
+	}
+	return nil
+}
+
+// Server is the component "dns".
+type Server struct {
+	Config
+	zone    *zone
+	forward *forwarder
+	own     map[netip.Addr]bool // addresses of this machine, as far as they are known: those listened on, and loopback
+	ready   chan struct{}
+}
+
+var _ run.Component = (*Server)(nil)
+
+// New makes a server. It listens only in Run.
+func New(c Config) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{Config: c, zone: newZone(c.Domain), ready: make(chan struct{}), own: map[netip.Addr]bool{}}
+	var self []string
+	for _, a := range c.Listen {
+		s.own[a.Addr()] = true
+		self = append(self, a.String())
+	}
+	s.forward = newForwarder(c.Upstreams, c.ResolvConf, self)
+	return s, nil
+}
+
+// Name implements run.Component.
+func (s *Server) Name() string { return "dns" }
+
+// Ready is closed once it listens and knows all services.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// udpWait is how long miekg/dns reads before it looks around. Shutdown interrupts it, so it need never happen.
+const udpWait = 24 * time.Hour
+
+// Run implements run.Component.
+func (s *Server) Run(ctx context.Context) error {
+	for _, what := range []struct {
+		object  ctrl.Object
+		handler toolscache.ResourceEventHandler
+	}{
+		{&corev1.Service{}, handler(s.zone.setService)},
+		{&discoveryv1.EndpointSlice{}, handler(s.zone.setSlice)},
+	} {
+		informer, err := s.Client.Cache().GetInformer(ctx, what.object)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", what.object, err)
+		}
+		registration, err := informer.AddEventHandler(what.handler)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", what.object, err)
+		}
+		defer func() { _ = informer.RemoveEventHandler(registration) }()
+		select {
+		case <-registration.HasSyncedChecker().Done():
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	var servers []*dns.Server
+	ended := make(chan error, 2*len(s.Listen))
+	running, up := 0, make(chan struct{}, 2*len(s.Listen))
+	stop := func() {
+		for _, server := range servers {
+			_ = server.Shutdown()
+		}
+		for ; running > 0; running-- {
+			<-ended
+		}
+	}
+	for _, a := range s.Listen {
+		packets, err := net.ListenPacket("udp", a.String())
+		if err != nil {
+			stop()
+			return fmt.Errorf("listen on %s for DNS: %w (is another DNS server running?)", a, err)
+		}
+		stream, err := net.Listen("tcp", a.String())
+		if err != nil {
+			_ = packets.Close()
+			stop()
+			return fmt.Errorf("listen on %s for DNS: %w (is another DNS server running?)", a, err)
+		}
+		started := func() { up <- struct{}{} }
+		for _, server := range []*dns.Server{
+			{PacketConn: packets, Handler: s, ReadTimeout: udpWait, NotifyStartedFunc: started},
+			{Listener: stream, Handler: s, NotifyStartedFunc: started, MaxTCPQueries: 128},
+		} {
+			servers = append(servers, server)
+			running++
+			go func() { ended <- server.ActivateAndServe() }()
+		}
+		for range 2 { // Shutdown is possible only once it runs
+			select {
+			case <-up:
+			case err := <-ended:
+				running--
+				stop()
+				return fmt.Errorf("DNS on %s: %w", a, err)
+			}
+		}
+	}
+	close(s.ready)
+	select {
+	case err := <-ended:
+		running--
+		stop()
+		return fmt.Errorf("DNS: %w", err)
+	case <-ctx.Done():
+		stop()
+		return nil
+	}
+}
+
+// handler calls set for each event.
+func handler[T any](set func(object T, there bool)) toolscache.ResourceEventHandler {
+	tell := func(o any, there bool) {
+		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		if object, ok := o.(T); ok {
+			set(object, there)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { tell(o, true) },
+		UpdateFunc: func(_, o any) { tell(o, true) },
+		DeleteFunc: func(o any) { tell(o, false) },
+	}
+}
+
+// allowed tells whether a client gets answers.
+func (s *Server) allowed(client net.Addr) bool {
+	if len(s.Allow) == 0 {
+		return true
+	}
+	from, err := netip.ParseAddrPort(client.String())
+	if err != nil {
+		return false
+	}
+	a := from.Addr().Unmap()
+	if a.IsLoopback() || s.own[a] {
+		return true
+	}
+	for _, p := range s.Allow {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// ServeDNS implements dns.Handler.
+func (s *Server) ServeDNS(w dns.ResponseWriter, request *dns.Msg) {
+	answer := new(dns.Msg)
+	size := dns.MinMsgSize
+	if o := request.IsEdns0(); o != nil {
+		size = max(size, int(o.UDPSize()))
+	}
+	switch {
+	case !s.allowed(w.RemoteAddr()):
+		answer.SetRcode(request, dns.RcodeRefused)
+	case request.Opcode != dns.OpcodeQuery:
+		answer.SetRcode(request, dns.RcodeNotImplemented)
+	case len(request.Question) != 1 || request.Question[0].Qclass != dns.ClassINET:
+		answer.SetRcode(request, dns.RcodeRefused)
+	default:
+		answer = s.answer(request)
+	}
+	if request.IsEdns0() != nil && answer.IsEdns0() == nil {
+		answer.SetEdns0(4096, false)
+	}
+	if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
+		answer.Truncate(size)
+	}
+	// The client waits no longer, or is gone; it asks again.
+	_ = w.WriteMsg(answer)
+}
+
+func (s *Server) answer(request *dns.Msg) *dns.Msg {
+	q := request.Question[0]
+	found := s.zone.lookup(q)
+	if !found.ours {
+		return s.forward.ask(request)
+	}
+	answer := new(dns.Msg)
+	answer.SetReply(request)
+	answer.Authoritative, answer.RecursionAvailable = true, true
+	answer.Rcode, answer.Answer, answer.Extra = found.rcode, found.answer, found.extra
+	if found.follow != "" && q.Qtype != dns.TypeCNAME {
+		// An external name: whoever asks for an address expects it behind the alias.
+		next := new(dns.Msg)
+		next.SetQuestion(found.follow, q.Qtype)
+		if target := s.answer(next); target.Rcode == dns.RcodeSuccess {
+			answer.Answer = append(answer.Answer, target.Answer...)
+		}
+	}
+	if len(answer.Answer) == 0 {
+		answer.Ns = []dns.RR{s.zone.authority()}
+	}
+	return answer
+}

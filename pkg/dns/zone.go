@@ -1,0 +1,402 @@
+package dns
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// ttl of the cluster's records, in seconds: how long a client may go on with an endpoint that is gone.
+const ttl = 5
+
+// zone holds the cluster's names, as "Kubernetes DNS-Based Service Discovery" 1.1.0 gives them.
+type zone struct {
+	domain string // "cluster.local"
+
+	mu         sync.RWMutex
+	services   map[types.NamespacedName]*corev1.Service
+	slices     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
+	sliceOwner map[types.NamespacedName]types.NamespacedName                  // slice -> service
+	namespaces map[string]int                                                 // how many services each has
+	reverse    map[netip.Addr][]pointer
+	pointing   map[types.NamespacedName][]netip.Addr // what reverse has of a service
+}
+
+type pointer struct {
+	service types.NamespacedName
+	name    string
+}
+
+func newZone(domain string) *zone {
+	return &zone{domain: domain, services: map[types.NamespacedName]*corev1.Service{},
+		slices:     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
+		sliceOwner: map[types.NamespacedName]types.NamespacedName{}, namespaces: map[string]int{},
+		reverse: map[netip.Addr][]pointer{}, pointing: map[types.NamespacedName][]netip.Addr{}}
+}
+
+func (z *zone) setService(s *corev1.Service, there bool) {
+	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.services[name] != nil {
+		z.namespaces[s.Namespace]--
+	}
+	delete(z.services, name)
+	if there {
+		z.services[name] = s
+		z.namespaces[s.Namespace]++
+	}
+	if z.namespaces[s.Namespace] <= 0 {
+		delete(z.namespaces, s.Namespace)
+	}
+	z.point(name)
+}
+
+func (z *zone) setSlice(s *discoveryv1.EndpointSlice, there bool) {
+	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+	owner := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if before, ok := z.sliceOwner[name]; ok {
+		delete(z.slices[before], s.Name)
+		if len(z.slices[before]) == 0 {
+			delete(z.slices, before)
+		}
+		delete(z.sliceOwner, name)
+		if before != owner || !there {
+			z.point(before)
+		}
+	}
+	if there && owner.Name != "" {
+		if z.slices[owner] == nil {
+			z.slices[owner] = map[string]*discoveryv1.EndpointSlice{}
+		}
+		z.slices[owner][s.Name] = s
+		z.sliceOwner[name] = owner
+		z.point(owner)
+	}
+}
+
+// point brings the reverse names of a service up to date.
+func (z *zone) point(name types.NamespacedName) {
+	for _, a := range z.pointing[name] {
+		z.reverse[a] = slices.DeleteFunc(z.reverse[a], func(p pointer) bool { return p.service == name })
+		if len(z.reverse[a]) == 0 {
+			delete(z.reverse, a)
+		}
+	}
+	delete(z.pointing, name)
+	add := func(a netip.Addr, to string) {
+		z.reverse[a] = append(z.reverse[a], pointer{name, to})
+		z.pointing[name] = append(z.pointing[name], a)
+	}
+	s := z.services[name]
+	switch {
+	case s == nil || s.Spec.Type == corev1.ServiceTypeExternalName:
+	case !headless(s):
+		for _, ip := range append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...) {
+			if a, err := netip.ParseAddr(ip); err == nil && !slices.Contains(z.pointing[name], a) {
+				add(a, z.fqdn(name))
+			}
+		}
+	default:
+		for _, e := range z.endpoints(s) {
+			add(e.addr, e.host+"."+z.fqdn(name))
+		}
+	}
+}
+
+func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
+
+func (z *zone) fqdn(service types.NamespacedName) string {
+	return service.Name + "." + service.Namespace + ".svc." + z.domain + "."
+}
+
+type endpoint struct {
+	addr  netip.Addr
+	host  string // its name below the service: the pod's hostname, or its address with dashes
+	ports []discoveryv1.EndpointPort
+}
+
+// endpoints lists those of a headless service that are to be found, in the order of their addresses.
+func (z *zone) endpoints(s *corev1.Service) []endpoint {
+	var all []endpoint
+	for _, slice := range z.slices[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] {
+		if slice.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready && !s.Spec.PublishNotReadyAddresses {
+				continue
+			}
+			for _, text := range e.Addresses {
+				a, err := netip.ParseAddr(text)
+				if err != nil {
+					continue
+				}
+				found := endpoint{addr: a, host: dashed(a), ports: slice.Ports}
+				if e.Hostname != nil && *e.Hostname != "" {
+					found.host = strings.ToLower(*e.Hostname)
+				}
+				all = append(all, found)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b endpoint) int { return a.addr.Compare(b.addr) })
+	return all
+}
+
+func dashed(a netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
+}
+
+// result is an answer. If follow is set, the records of that name are to follow.
+type result struct {
+	ours   bool
+	rcode  int
+	answer []dns.RR
+	extra  []dns.RR
+	follow string
+}
+
+var (
+	notOurs  = result{}
+	noName   = result{ours: true, rcode: dns.RcodeNameError}
+	noRecord = result{ours: true}
+)
+
+// lookup answers a question from the cluster's names.
+func (z *zone) lookup(q dns.Question) result {
+	name := strings.ToLower(q.Name)
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	if a, ok := reverseAddr(name); ok {
+		return z.lookupReverse(q, a)
+	}
+	rest, ok := strings.CutSuffix(name, z.domain+".")
+	if !ok || rest != "" && !strings.HasSuffix(rest, ".") {
+		return notOurs
+	}
+	// From the right: the labels before the domain.
+	labels := strings.Split(strings.TrimSuffix(rest, "."), ".")
+	if rest == "" {
+		labels = nil
+	}
+	slices.Reverse(labels)
+	switch {
+	case len(labels) == 0:
+		r := noRecord
+		if q.Qtype == dns.TypeSOA {
+			r.answer = []dns.RR{z.authority()}
+		}
+		return r
+	case labels[0] == "dns-version" && len(labels) == 1:
+		r := noRecord
+		if q.Qtype == dns.TypeTXT {
+			r.answer = []dns.RR{&dns.TXT{Hdr: header(q.Name, dns.TypeTXT), Txt: []string{"1.1.0"}}}
+		}
+		return r
+	case labels[0] == "svc":
+		return z.lookupService(q, labels[1:])
+	case labels[0] == "pod":
+		return lookupPod(q, labels[1:])
+	}
+	return noName
+}
+
+// lookupService answers names below svc; labels are from the right: namespace, service, then an endpoint or protocol and port.
+func (z *zone) lookupService(q dns.Question, labels []string) result {
+	if len(labels) == 0 {
+		return noRecord
+	}
+	if z.namespaces[labels[0]] == 0 {
+		return noName
+	}
+	if len(labels) == 1 {
+		return noRecord
+	}
+	name := types.NamespacedName{Namespace: labels[0], Name: labels[1]}
+	s := z.services[name]
+	if s == nil {
+		return noName
+	}
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		if len(labels) > 2 {
+			return noName
+		}
+		target := dns.Fqdn(s.Spec.ExternalName)
+		return result{ours: true, answer: []dns.RR{&dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: target}}, follow: target}
+	}
+	var found []endpoint
+	if headless(s) {
+		found = z.endpoints(s)
+	}
+	switch len(labels) {
+	case 2:
+		if !headless(s) {
+			return z.clusterIPs(q, s)
+		}
+		if len(found) == 0 {
+			return noName
+		}
+		if q.Qtype == dns.TypeSRV {
+			return z.portsOf(q, s, found, func(*corev1.ServicePort) bool { return true })
+		}
+		return hosts(q, found)
+	case 3:
+		if strings.HasPrefix(labels[2], "_") { // _tcp: there may be ports below
+			return noRecord
+		}
+		found = slices.DeleteFunc(found, func(e endpoint) bool { return e.host != labels[2] })
+		if len(found) == 0 {
+			return noName
+		}
+		return hosts(q, found)
+	case 4:
+		protocol, isProtocol := strings.CutPrefix(labels[2], "_")
+		port, isPort := strings.CutPrefix(labels[3], "_")
+		if !isProtocol || !isPort {
+			return noName
+		}
+		r := z.portsOf(q, s, found, func(p *corev1.ServicePort) bool {
+			return p.Name == port && strings.EqualFold(string(p.Protocol), protocol)
+		})
+		if len(r.answer) == 0 && r.rcode == dns.RcodeSuccess && q.Qtype == dns.TypeSRV {
+			return noName
+		}
+		return r
+	}
+	return noName
+}
+
+func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
+	if q.Qtype == dns.TypeSRV {
+		return z.portsOf(q, s, nil, func(*corev1.ServicePort) bool { return true })
+	}
+	r := noRecord
+	seen := map[string]bool{}
+	for _, ip := range append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...) {
+		if a, err := netip.ParseAddr(ip); err == nil && !seen[ip] {
+			seen[ip] = true
+			r.answer = appendHost(r.answer, q, q.Name, a)
+		}
+	}
+	return r
+}
+
+// portsOf answers with the SRV records of the service's ports that match: of the service, or of each endpoint of a headless one.
+func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, match func(*corev1.ServicePort) bool) result {
+	r := noRecord
+	if q.Qtype != dns.TypeSRV {
+		return r
+	}
+	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+	add := func(host string, port uint16, a netip.Addr) {
+		r.answer = append(r.answer, &dns.SRV{Hdr: header(q.Name, dns.TypeSRV), Weight: 100, Port: port, Target: host})
+		r.extra = appendHost(r.extra, dns.Question{Qtype: dns.TypeANY}, host, a)
+	}
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		if !match(p) || p.Name == "" {
+			continue
+		}
+		if !headless(s) {
+			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
+				add(z.fqdn(name), uint16(p.Port), a)
+			}
+			continue
+		}
+		for _, e := range found {
+			for _, ep := range e.ports {
+				if ep.Port != nil && ep.Name != nil && *ep.Name == p.Name {
+					add(e.host+"."+z.fqdn(name), uint16(*ep.Port), e.addr)
+				}
+			}
+		}
+	}
+	return r
+}
+
+// hosts answers with the addresses of endpoints, beginning with any of them so that clients spread.
+func hosts(q dns.Question, found []endpoint) result {
+	r := noRecord
+	first := rand.IntN(len(found))
+	for i := range found {
+		r.answer = appendHost(r.answer, q, q.Name, found[(first+i)%len(found)].addr)
+	}
+	return r
+}
+
+// lookupPod answers 1-2-3-4.namespace.pod, without looking whether there is such a pod.
+func lookupPod(q dns.Question, labels []string) result {
+	switch len(labels) {
+	case 0, 1:
+		return noRecord
+	case 2:
+		a, err := netip.ParseAddr(strings.ReplaceAll(labels[1], "-", "."))
+		if err != nil {
+			a, err = netip.ParseAddr(strings.ReplaceAll(labels[1], "-", ":"))
+		}
+		if err == nil {
+			r := noRecord
+			r.answer = appendHost(nil, q, q.Name, a)
+			return r
+		}
+	}
+	return noName
+}
+
+func (z *zone) lookupReverse(q dns.Question, a netip.Addr) result {
+	names := z.reverse[a]
+	if len(names) == 0 {
+		return notOurs
+	}
+	r := noRecord
+	if q.Qtype == dns.TypePTR || q.Qtype == dns.TypeANY {
+		for _, p := range names {
+			r.answer = append(r.answer, &dns.PTR{Hdr: header(q.Name, dns.TypePTR), Ptr: p.name})
+		}
+	}
+	return r
+}
+
+// reverseAddr is the address that a name such as 4.3.2.1.in-addr.arpa. stands for (RFC 1035, section 3.5).
+func reverseAddr(name string) (netip.Addr, bool) {
+	rest, ok := strings.CutSuffix(name, ".in-addr.arpa.")
+	if !ok {
+		return netip.Addr{}, false
+	}
+	labels := strings.Split(rest, ".")
+	slices.Reverse(labels)
+	a, err := netip.ParseAddr(strings.Join(labels, "."))
+	return a, err == nil && a.Is4()
+}
+
+func appendHost(records []dns.RR, q dns.Question, name string, a netip.Addr) []dns.RR {
+	switch {
+	case a.Is4() && (q.Qtype == dns.TypeA || q.Qtype == dns.TypeANY):
+		return append(records, &dns.A{Hdr: header(name, dns.TypeA), A: a.AsSlice()})
+	case a.Is6() && (q.Qtype == dns.TypeAAAA || q.Qtype == dns.TypeANY):
+		return append(records, &dns.AAAA{Hdr: header(name, dns.TypeAAAA), AAAA: a.AsSlice()})
+	}
+	return records
+}
+
+func header(name string, kind uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
+}
+
+// authority is the record that says how long to remember that a name does not exist.
+func (z *zone) authority() dns.RR {
+	return &dns.SOA{Hdr: header(z.domain+".", dns.TypeSOA), Ns: fmt.Sprintf("ns.dns.%s.", z.domain),
+		Mbox: fmt.Sprintf("hostmaster.%s.", z.domain), Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl}
+}

@@ -1,0 +1,79 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	cc "github.com/coracle-dev/coracle/pkg/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type stub struct{ ctrl.WithWatch }
+
+func (stub) Cache() ctrlcache.Cache { return nil }
+
+func stored(t *testing.T, c cc.Interface) map[string]corev1.Event {
+	var list corev1.EventList
+	require.NoError(t, c.List(t.Context(), &list))
+	out := map[string]corev1.Event{}
+	for _, e := range list.Items {
+		out[e.Reason] = e
+	}
+	return out
+}
+
+func TestRepeatsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}
+		r := New(c, "test-controller", "host")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u"}}
+		for i := range 3 {
+			pod.ResourceVersion = fmt.Sprint(i) // another version of the same object
+			r.Event(pod, corev1.EventTypeNormal, "Created", "made %d", 1)
+			time.Sleep(time.Second)
+		}
+		r.Event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, corev1.EventTypeWarning, "Long", "%s", strings.Repeat("x", 5000))
+		synctest.Wait()
+		got := stored(t, c)
+		require.Len(t, got, 2)
+		e := got["Created"]
+		require.EqualValues(t, 3, e.Count)
+		require.Equal(t, 2*time.Second, e.LastTimestamp.Sub(e.FirstTimestamp.Time))
+		require.Equal(t, "n/p Pod v1 made 1 test-controller host", fmt.Sprint(e.Namespace, "/", e.InvolvedObject.Name, " ", e.InvolvedObject.Kind, " ", e.InvolvedObject.APIVersion, " ", e.Message, " ", e.Source.Component, " ", e.Source.Host))
+		require.Len(t, got["Long"].Message, maxMessage)
+		require.Equal(t, "default", got["Long"].Namespace)
+
+		require.NoError(t, c.Delete(t.Context(), &e)) // expired meanwhile: written anew
+		r.Event(pod, corev1.EventTypeNormal, "Created", "made %d", 1)
+		synctest.Wait()
+		require.EqualValues(t, 1, stored(t, c)["Created"].Count)
+		cancel()
+		<-done
+	})
+}
+
+func TestRecordingNeverBlocks(t *testing.T) {
+	r := New(stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}, "c", "")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}
+	for range backlog + 10 { // nobody writes
+		r.Event(pod, corev1.EventTypeNormal, "R", "m")
+	}
+	var none *Recorder
+	none.Event(pod, corev1.EventTypeNormal, "R", "m")
+}

@@ -1,0 +1,128 @@
+package kind
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+)
+
+func TestEveryRowIsWhole(t *testing.T) {
+	for _, r := range Builtin().All() {
+		t.Run(r.GVR().String(), func(t *testing.T) {
+			o := r.New()
+			o.SetName("a")
+			if r.Namespaced {
+				o.SetNamespace("ns")
+			}
+			set := r.Fields(o)
+			require.Len(t, set, len(r.FieldNames))
+			for _, n := range r.FieldNames {
+				require.Contains(t, set, n)
+			}
+			require.Equal(t, "a", set["metadata.name"])
+			require.Equal(t, r.Namespaced, r.Strategy.NamespaceScoped())
+
+			if r.Default != nil {
+				r.Default(o)
+			}
+			in, err := r.Internal(o)
+			require.NoError(t, err)
+			out, err := r.External(in)
+			require.NoError(t, err)
+			require.IsType(t, o, out)
+			require.Equal(t, r.GroupVersionKind, out.GetObjectKind().GroupVersionKind())
+			o.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+			require.True(t, equality.Semantic.DeepEqual(o, out), "%v\n%v", o, out)
+
+			list := r.NewList()
+			require.NoError(t, meta.SetList(list, nil))
+			empty, err := r.Table.ConvertToTable(context.Background(), list, nil)
+			require.NoError(t, err)
+			require.NotEmpty(t, empty.ColumnDefinitions)
+			require.Empty(t, empty.Rows)
+			one, err := r.Table.ConvertToTable(context.Background(), o, &metav1.TableOptions{NoHeaders: true})
+			require.NoError(t, err)
+			require.Empty(t, one.ColumnDefinitions)
+			require.Len(t, one.Rows, 1)
+			require.Len(t, one.Rows[0].Cells, len(empty.ColumnDefinitions))
+			require.Same(t, o, one.Rows[0].Object.Object)
+
+			if r.StoredAs == nil {
+				row, ns, name := Builtin().ByKey(r.Key(o.GetNamespace(), o.GetName()))
+				require.Same(t, r, row)
+				require.Equal(t, o.GetNamespace(), ns)
+				require.Equal(t, "a", name)
+			}
+			for _, s := range r.Subresources {
+				require.NotEmpty(t, s.Verbs, s.Name)
+				if s.New != nil {
+					gvks, _, err := legacyscheme.Scheme.ObjectKinds(s.New())
+					require.NoError(t, err)
+					require.Contains(t, gvks, s.GroupVersionKind)
+				}
+			}
+		})
+	}
+}
+
+// Upstream's keys are the plural names, but for those it lists in
+// kubeapiserver.SpecialDefaultResourcePrefixes.
+func TestKeysAreUpstreams(t *testing.T) {
+	special := map[string]string{"endpoints": "services/endpoints", "nodes": "minions", "services": "services/specs", "replicationcontrollers": "controllers"}
+	for _, r := range Builtin().All() {
+		if !r.Proto {
+			require.Equal(t, r.Group+"/"+r.Plural, r.Keys) // as custom resources
+			continue
+		}
+		want := special[r.Plural]
+		if want == "" {
+			want = r.Plural
+		}
+		require.Equal(t, want, r.Keys)
+	}
+}
+
+func TestFieldSelectorsAreUpstreams(t *testing.T) {
+	for _, r := range Builtin().All() {
+		if !r.Proto {
+			continue
+		}
+		for _, other := range Builtin().All() {
+			for _, name := range other.FieldNames {
+				_, _, err := legacyscheme.Scheme.ConvertFieldLabel(r.GroupVersionKind, name, "x")
+				if name == namespaceField && !r.Namespaced {
+					continue // upstream is of two minds there
+				}
+				require.Equal(t, err == nil, contains(r.FieldNames, name), "%s %s", r.Kind, name)
+			}
+		}
+	}
+}
+
+func contains(all []string, s string) bool {
+	for _, a := range all {
+		if a == s {
+			return true
+		}
+	}
+	return false
+}
+
+func TestBuiltinRows(t *testing.T) {
+	b := Builtin()
+	require.Equal(t, "Pod", b.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Kind)
+	r, ns, name := b.ByKey("/registry/services/endpoints/default/web")
+	require.Equal(t, []string{"Endpoints", "default", "web"}, []string{r.Kind, ns, name})
+	r, _, name = b.ByKey("/registry/minions/n1")
+	require.Equal(t, []string{"Node", "n1"}, []string{r.Kind, name})
+	pod := b.ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
+	require.NotNil(t, pod.Subresource("eviction").New)
+	require.Nil(t, pod.Subresource("status"))
+}

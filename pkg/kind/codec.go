@@ -1,0 +1,180 @@
+package kind
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"reflect"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Objects are stored as upstream's kube-apiserver stores them: kinds with Proto as the magic
+// number "k8s\0" and a runtime.Unknown message around the object's, others as JSON. In both
+// resourceVersion and selfLink are empty; the revision of the key says the first.
+
+var protoMagic = []byte("k8s\x00")
+
+// ErrDecode says that stored bytes are not an object of the kind.
+var ErrDecode = errors.New("cannot decode")
+
+type protoMessage interface {
+	Reset()
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+	Unmarshal([]byte) error
+}
+
+// Encode gives the bytes to store for an object of the served version. It leaves obj as it is.
+func (r *Resource) Encode(obj client.Object) ([]byte, error) {
+	if obj.GetResourceVersion() != "" || obj.GetSelfLink() != "" || obj.GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
+		obj = Shallow(obj)
+		obj.SetResourceVersion("")
+		obj.SetSelfLink("")
+		obj.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	}
+	if r.Proto {
+		m, ok := obj.(protoMessage)
+		if !ok {
+			return nil, fmt.Errorf("encode %s: %T has no protobuf form", r.GR(), obj)
+		}
+		return encodeUnknown(r.GroupVersionKind.GroupVersion().String(), r.Kind, m)
+	}
+	b, err := json.Marshal(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", r.GR(), err)
+	}
+	return b, nil
+}
+
+// Decode reads stored bytes. The object has its resourceVersion from rev, and its TypeMeta. Bytes in
+// the other encoding than the kind's own are understood too. Errors match ErrDecode.
+func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
+	obj := r.New()
+	if raw, ok := bytes.CutPrefix(value, protoMagic); ok {
+		var u runtime.Unknown
+		if err := u.Unmarshal(raw); err != nil {
+			return nil, r.decodeError(err)
+		}
+		if u.ContentType != "" && u.ContentType != runtime.ContentTypeProtobuf || u.ContentEncoding != "" {
+			return nil, r.decodeError(fmt.Errorf("content type %q, encoding %q inside the envelope", u.ContentType, u.ContentEncoding))
+		}
+		if err := r.checkKind(u.APIVersion, u.Kind); err != nil {
+			return nil, r.decodeError(err)
+		}
+		m, ok := obj.(protoMessage)
+		if !ok {
+			return nil, r.decodeError(fmt.Errorf("%T has no protobuf form", obj))
+		}
+		if err := m.Unmarshal(u.Raw); err != nil {
+			return nil, r.decodeError(err)
+		}
+	} else {
+		if err := json.Unmarshal(value, obj); err != nil {
+			return nil, r.decodeError(err)
+		}
+		apiVersion, k := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+		if err := r.checkKind(apiVersion, k); err != nil {
+			return nil, r.decodeError(err)
+		}
+	}
+	if r.Default != nil {
+		r.Default(obj) // an older writer did not know of fields that came later
+	}
+	obj.SetResourceVersion(strconv.FormatInt(rev, 10))
+	obj.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	return obj, nil
+}
+
+func (r *Resource) checkKind(apiVersion, k string) error {
+	if wantVersion, want := r.GroupVersionKind.ToAPIVersionAndKind(); apiVersion != wantVersion || k != want {
+		return fmt.Errorf("it is a %s %s, not a %s %s", apiVersion, k, wantVersion, want)
+	}
+	return nil
+}
+
+func (r *Resource) decodeError(err error) error {
+	return fmt.Errorf("%w stored %s: %w", ErrDecode, r.GR(), err)
+}
+
+// Message gives the object's bare protobuf message; nil if the kind has none.
+func (r *Resource) Message(obj client.Object) ([]byte, error) {
+	m, ok := obj.(protoMessage)
+	if !ok || !r.Proto {
+		return nil, nil
+	}
+	b := make([]byte, m.Size())
+	n, err := m.MarshalToSizedBuffer(b)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", r.GR(), err)
+	}
+	return b[len(b)-n:], nil
+}
+
+// Shallow copies the outermost level of an object with its metadata, enough to set the
+// metadata's plain fields and TypeMeta without changing the original.
+func Shallow(obj client.Object) client.Object {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		top := make(map[string]any, len(u.Object))
+		for k, v := range u.Object {
+			top[k] = v
+		}
+		if meta, ok := top["metadata"].(map[string]any); ok {
+			m := make(map[string]any, len(meta))
+			for k, v := range meta {
+				m[k] = v
+			}
+			top["metadata"] = m
+		}
+		return &unstructured.Unstructured{Object: top}
+	}
+	v := reflect.ValueOf(obj).Elem()
+	c := reflect.New(v.Type())
+	c.Elem().Set(v)
+	return c.Interface().(client.Object)
+}
+
+// AtRevision is a shallow copy of obj with rev as its resourceVersion.
+func AtRevision(obj client.Object, rev int64) client.Object {
+	c := Shallow(obj)
+	c.SetResourceVersion(strconv.FormatInt(rev, 10))
+	return c
+}
+
+// encodeUnknown writes magic and envelope around m in one allocation, back to front. The bytes are
+// those of upstream's serializer, empty contentEncoding and contentType included.
+func encodeUnknown(apiVersion, k string, m protoMessage) ([]byte, error) {
+	raw := m.Size()
+	typ := 1 + varintLen(len(apiVersion)) + len(apiVersion) + 1 + varintLen(len(k)) + len(k)
+	size := len(protoMagic) + 1 + varintLen(typ) + typ + 1 + varintLen(raw) + raw + 4
+	b := make([]byte, 0, size)
+	b = append(b, protoMagic...)
+	b = appendVarint(append(b, 0x0a), typ)
+	b = append(appendVarint(append(b, 0x0a), len(apiVersion)), apiVersion...)
+	b = append(appendVarint(append(b, 0x12), len(k)), k...)
+	b = appendVarint(append(b, 0x12), raw)
+	n, err := m.MarshalToSizedBuffer(b[len(b) : len(b)+raw])
+	if err == nil && n != raw {
+		err = fmt.Errorf("%d bytes instead of %d", n, raw)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", k, err)
+	}
+	return append(b[:len(b)+raw], 0x1a, 0, 0x22, 0), nil
+}
+
+func varintLen(n int) int { return (bits.Len64(uint64(n)|1) + 6) / 7 }
+
+func appendVarint(b []byte, n int) []byte {
+	v := uint64(n)
+	for v >= 0x80 {
+		b = append(b, byte(v)|0x80)
+		v >>= 7
+	}
+	return append(b, byte(v))
+}

@@ -1,0 +1,70 @@
+package kind
+
+import (
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	_ "k8s.io/kubernetes/pkg/apis/apps/install"
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	_ "k8s.io/kubernetes/pkg/apis/discovery/install"
+	_ "k8s.io/kubernetes/pkg/apis/events/install"
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
+	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// object is a pointer type whose element is T.
+type object[T any] interface {
+	*T
+	client.Object
+}
+
+type list[T any] interface {
+	*T
+	client.ObjectList
+}
+
+// builtin makes the row of one of Kubernetes' own kinds, driven by upstream's
+// strategy, defaults and conversions.
+func builtin[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, singular string, s Strategy, fields selectable) *Resource {
+	gvk := group.WithKind(reflect.TypeFor[T]().Name())
+	internal := schema.GroupVersion{Group: group.Group, Version: runtime.APIVersionInternal}
+	r := &Resource{
+		GroupVersionKind: gvk,
+		Plural:           plural,
+		Singular:         singular,
+		Namespaced:       s.NamespaceScoped(),
+		Keys:             plural,
+		Proto:            true,
+		New:              func() client.Object { return P(new(T)) },
+		NewList:          func() client.ObjectList { return PL(new(L)) },
+		Strategy:         s,
+		Fields:           fields.set,
+		FieldNames:       fields.names,
+		Default:          legacyscheme.Scheme.Default,
+		Internal: func(o client.Object) (runtime.Object, error) {
+			return legacyscheme.Scheme.UnsafeConvertToVersion(o, internal)
+		},
+		External: func(o runtime.Object) (client.Object, error) {
+			out, err := legacyscheme.Scheme.UnsafeConvertToVersion(o, group)
+			if err != nil {
+				return nil, err
+			}
+			external, ok := out.(client.Object)
+			if !ok {
+				return nil, fmt.Errorf("%T has no metadata", out)
+			}
+			return external, nil
+		},
+		Verbs: allVerbs,
+	}
+	if !r.Namespaced {
+		r.Fields, r.FieldNames = fields.clusterScoped()
+	}
+	r.Table = &table{row: r, print: printInternal}
+	return r
+}

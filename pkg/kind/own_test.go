@@ -1,0 +1,190 @@
+package kind
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+)
+
+// in is the context that the strategies want: the namespace and what is asked for.
+func in(r *Resource, subresource string) context.Context {
+	ctx := context.Background()
+	ns := ""
+	if r.Namespaced {
+		ns = "ns"
+	}
+	return request.WithRequestInfo(request.WithNamespace(ctx, ns), &request.RequestInfo{IsResourceRequest: true,
+		APIGroup: r.Group, APIVersion: r.Version, Resource: r.Plural, Subresource: subresource, Namespace: ns})
+}
+
+// create does what a registry does on the way to the store.
+func create(r *Resource, o client.Object) (client.Object, error) {
+	r.Default(o)
+	obj, err := r.Internal(o)
+	if err != nil {
+		return nil, err
+	}
+	rest.FillObjectMetaSystemFields(obj.(metav1.Object))
+	if err := rest.BeforeCreate(r.Strategy, in(r, ""), obj); err != nil {
+		return nil, err
+	}
+	return r.External(obj)
+}
+
+func task() *tasks.Task {
+	return &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"}, Spec: tasks.TaskSpec{Image: "hello"}}
+}
+
+func TestOwnSplitsSpecAndStatus(t *testing.T) {
+	r := Builtin().ByGVK(tasks.GroupVersion.WithKind("Task"))
+	sent := task()
+	sent.Status.Phase = tasks.TaskCompleted
+	out, err := create(r, sent)
+	require.NoError(t, err)
+	made := out.(*tasks.Task)
+	require.Equal(t, tasks.TaskPending, made.Status.Phase, "a status sent with a create is dropped")
+	require.Equal(t, int64(1), made.Generation)
+	require.NotNil(t, made.Status.CreatedAt)
+	made.ResourceVersion = "5"
+
+	status := made.DeepCopy()
+	status.Status.Phase, status.Spec.Image, status.Labels = tasks.TaskRunning, "other", map[string]string{"a": "b"}
+	require.NoError(t, rest.BeforeUpdate(r.Status, in(r, "status"), status, made))
+	require.Equal(t, tasks.TaskRunning, status.Status.Phase)
+	require.Equal(t, "hello", status.Spec.Image)
+	require.Empty(t, status.Labels)
+	require.Equal(t, int64(1), status.Generation)
+
+	seconds := int64(9)
+	spec := status.DeepCopy()
+	spec.Spec.TimeoutSeconds, spec.Status.Phase = &seconds, tasks.TaskFailed
+	require.NoError(t, rest.BeforeUpdate(r.Strategy, in(r, ""), spec, status))
+	require.Equal(t, int64(2), spec.Generation)
+	require.Equal(t, tasks.TaskRunning, spec.Status.Phase)
+
+	label := spec.DeepCopy()
+	label.Labels = map[string]string{"a": "b"}
+	require.NoError(t, rest.BeforeUpdate(r.Strategy, in(r, ""), label, spec))
+	require.Equal(t, int64(2), label.Generation, "metadata does not count")
+}
+
+func TestInvalidObjectsNameTheField(t *testing.T) {
+	meta := metav1.ObjectMeta{Name: "a", Namespace: "ns"}
+	upper := metav1.ObjectMeta{Name: "A_", Namespace: "ns"}
+	for name, c := range map[string]struct {
+		obj   client.Object
+		field string
+	}{
+		"pod without containers": {&corev1.Pod{ObjectMeta: meta}, "spec.containers"},
+		"pod name":               {&corev1.Pod{ObjectMeta: upper, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, "metadata.name"},
+		"service port":           {&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 70000}}}}, "spec.ports[0].port"},
+		"config map key":         {&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a/b": ""}}, "data[a/b]"},
+		"task without image":     {&tasks.Task{ObjectMeta: meta}, "spec.image"},
+		"task name":              {&tasks.Task{ObjectMeta: upper, Spec: tasks.TaskSpec{Image: "i"}}, "metadata.name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rowOf(c.obj)
+			_, err := create(r, c.obj)
+			require.True(t, apierrors.IsInvalid(err), "%v", err)
+			causes := err.(apierrors.APIStatus).Status().Details.Causes
+			var at []string
+			for _, cause := range causes {
+				at = append(at, cause.Field)
+			}
+			require.Contains(t, at, c.field)
+		})
+	}
+}
+
+// rowOf finds a row by the Go type of an object.
+func rowOf(o client.Object) *Resource {
+	for _, r := range Builtin().All() {
+		if kinds, _, err := r.Strategy.ObjectKinds(o); err == nil {
+			for _, k := range kinds {
+				if k == r.GroupVersionKind {
+					return r
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func TestSelector(t *testing.T) {
+	b := Builtin()
+	pods, newer := b.ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), b.ByGVK(schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
+	s, err := pods.Selector(fields.ParseSelectorOrDie("spec.host=n1,status.phase!=Failed"))
+	require.NoError(t, err)
+	require.Equal(t, "spec.nodeName=n1,status.phase!=Failed", s.String())
+	node, ok := Exact(s, "spec.nodeName")
+	require.True(t, ok)
+	require.Equal(t, "n1", node)
+	_, ok = Exact(s, "status.phase")
+	require.False(t, ok)
+	_, err = pods.Selector(fields.ParseSelectorOrDie("spec.image=x"))
+	require.EqualError(t, err, "field label not supported: spec.image")
+	s, err = newer.Selector(fields.ParseSelectorOrDie("regarding.name=a,reportingController=c"))
+	require.NoError(t, err)
+	require.Equal(t, "involvedObject.name=a,reportingComponent=c", s.String())
+}
+
+func TestEventsLiveAnHour(t *testing.T) {
+	for _, r := range Builtin().All() {
+		require.Equal(t, r.Kind == "Event", r.TTL != nil)
+	}
+	require.Equal(t, time.Hour, Builtin().ByGVK(corev1.SchemeGroupVersion.WithKind("Event")).TTL(nil))
+}
+
+func TestReviewsAreNotStored(t *testing.T) {
+	for _, r := range Reviews() {
+		require.Nil(t, Builtin().ByGVR(r.GVR()))
+		require.NotNil(t, r.New())
+	}
+}
+
+func BenchmarkPodToInternalAndBack(b *testing.B) {
+	r := Builtin().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		in, err := r.Internal(p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err = r.External(in); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkPodFields(b *testing.B) {
+	r := Builtin().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
+	p := &corev1.Pod{}
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Fields(p)
+	}
+}
+
+func BenchmarkPodCreate(b *testing.B) {
+	r := Builtin().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
+	b.ReportAllocs()
+	for b.Loop() {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		if _, err := create(r, p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package kind
+
+import (
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Review is a kind that is created to ask a question, and answered but never stored.
+type Review struct {
+	schema.GroupVersionKind
+	Plural, Singular string
+	Namespaced       bool
+	New              func() runtime.Object
+}
+
+// GVR is the review's group, version and plural name.
+func (r *Review) GVR() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Plural}
+}
+
+// Reviews lists the kinds that are created but never stored. Their only verb is create.
+func Reviews() []Review {
+	authn, authz := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
+	return []Review{
+		{authn.WithKind("SelfSubjectReview"), "selfsubjectreviews", "selfsubjectreview", false, func() runtime.Object { return &authenticationv1.SelfSubjectReview{} }},
+		{authn.WithKind("TokenReview"), "tokenreviews", "tokenreview", false, func() runtime.Object { return &authenticationv1.TokenReview{} }},
+		{authz.WithKind("LocalSubjectAccessReview"), "localsubjectaccessreviews", "localsubjectaccessreview", true, func() runtime.Object { return &authorizationv1.LocalSubjectAccessReview{} }},
+		{authz.WithKind("SelfSubjectAccessReview"), "selfsubjectaccessreviews", "selfsubjectaccessreview", false, func() runtime.Object { return &authorizationv1.SelfSubjectAccessReview{} }},
+		{authz.WithKind("SelfSubjectRulesReview"), "selfsubjectrulesreviews", "selfsubjectrulesreview", false, func() runtime.Object { return &authorizationv1.SelfSubjectRulesReview{} }},
+		{authz.WithKind("SubjectAccessReview"), "subjectaccessreviews", "subjectaccessreview", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }},
+	}
+}

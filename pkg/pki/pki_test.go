@@ -1,0 +1,109 @@
+package pki
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLoadKeepsTheKeys(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	first, err := Load(dir)
+	require.NoError(t, err)
+	second, err := Load(dir)
+	require.NoError(t, err)
+	require.Equal(t, first.Server.PEM, second.Server.PEM)
+	require.True(t, first.ServiceAccount.Equal(second.ServiceAccount))
+	require.Equal(t, first.Token(), second.Token())
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, f := range files {
+		info, err := f.Info()
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), f.Name())
+	}
+}
+
+func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Load(dir)
+	require.NoError(t, err)
+	other := t.TempDir()
+	_, err = Load(other)
+	require.NoError(t, err)
+	stolen, err := os.ReadFile(filepath.Join(other, "client-ca.crt"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "client-ca.crt"), stolen, 0o600))
+	_, err = Load(dir)
+	require.ErrorContains(t, err, "does not belong to the key")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "client-ca.crt"), nil, 0o600))
+	_, err = Load(dir)
+	require.ErrorContains(t, err, "holds no certificate")
+}
+
+func TestMutualTLS(t *testing.T) {
+	set, err := Load(t.TempDir())
+	require.NoError(t, err)
+	serving, err := set.Server.NewSource(Leaf{Name: "coracle", Hosts: []string{"127.0.0.1", "localhost"}})
+	require.NoError(t, err)
+	who, err := set.Client.NewSource(Leaf{Name: "alice", Groups: []string{"sailors"}})
+	require.NoError(t, err)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		subject := r.TLS.PeerCertificates[0].Subject
+		_, _ = io.WriteString(w, subject.CommonName+" of "+subject.Organization[0])
+	}))
+	config := &tls.Config{GetCertificate: serving.Server, ClientCAs: set.Client.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	// httptest puts a certificate of its own into its configuration, which would win.
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.StartTLS()
+	defer server.Close()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: set.Server.Pool(), GetClientCertificate: who.Client}}
+	defer transport.CloseIdleConnections()
+	answer, err := (&http.Client{Transport: transport}).Get(server.URL)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Equal(t, "alice of sailors", string(body))
+}
+
+func TestSourceIssuesAnewBeforeTheEnd(t *testing.T) {
+	set, err := Load(t.TempDir())
+	require.NoError(t, err)
+	s, err := set.Server.NewSource(Leaf{Name: "x", Hosts: []string{"x"}, Life: 3 * time.Hour})
+	require.NoError(t, err)
+	now := time.Now()
+	first, err := s.get(now)
+	require.NoError(t, err)
+	same, err := s.get(now.Add(time.Hour))
+	require.NoError(t, err)
+	require.Same(t, first, same)
+	next, err := s.get(now.Add(2 * time.Hour))
+	require.NoError(t, err)
+	require.NotSame(t, first, next)
+}
+
+func TestToken(t *testing.T) {
+	set, err := Load(t.TempDir())
+	require.NoError(t, err)
+	other, err := Load(t.TempDir())
+	require.NoError(t, err)
+	require.True(t, set.CheckToken(set.Token()))
+	require.False(t, set.CheckToken(other.Token()))
+	require.False(t, set.CheckToken(""))
+	_, err = VerifyAuthority(set.Token()+"\n", set.Server.PEM)
+	require.NoError(t, err)
+	_, err = VerifyAuthority(set.Token(), other.Server.PEM)
+	require.ErrorContains(t, err, "not the one that the token was made for")
+	_, err = VerifyAuthority("hello", set.Server.PEM)
+	require.ErrorContains(t, err, "not a join token")
+	_, err = VerifyAuthority(set.Token(), []byte("<html>"))
+	require.ErrorContains(t, err, "no certificate authority")
+}

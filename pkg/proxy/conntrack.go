@@ -1,0 +1,33 @@
+package proxy
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// flows matches the tracked UDP connections to frontends that go elsewhere than to one of the frontend's endpoints.
+type flows map[Frontend]map[netip.AddrPort]bool
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	to, ok := netip.AddrFromSlice(flow.Forward.DstIP.To4())
+	if !ok || flow.Forward.Protocol != protocolUDP {
+		return false
+	}
+	endpoints, ours := f[Frontend{to, protocolUDP, flow.Forward.DstPort}]
+	if !ours {
+		return false
+	}
+	answers, ok := netip.AddrFromSlice(flow.Reverse.SrcIP.To4())
+	return !ok || !endpoints[netip.AddrPortFrom(answers, flow.Reverse.SrcPort)]
+}
+
+// forget removes them. Its cost is that of a walk through all tracked connections of the node.
+func forget(stale flows) error {
+	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, stale)
+	return err
+}
+
+func netParse(p netip.Prefix) (net.IP, *net.IPNet, error) { return net.ParseCIDR(p.Masked().String()) }

@@ -1,0 +1,297 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// set is one of the kernel's sets and maps.
+type set int
+
+const (
+	setFrontends   set = iota // frontend -> chain
+	setInside                 // frontend -> chain, for packets of this node and its pods
+	setSlots                  // frontend -> slot, for the chains that setFrontends names
+	setSlotsInside            // the same for setInside
+	setEndpoints              // slot . number -> address . port
+	setLive                   // slot . address . port, for services with affinity
+	setMasquerade             // frontend
+	setHairpin                // address . address
+	setCount
+)
+
+// element is one entry of a set. Keys and values are as the kernel has them; the value of a verdict is a chain's name.
+type element struct {
+	set set
+	key string
+}
+
+// chain is one that balances: shared by all services with as many endpoints and the same affinity. The shard spreads
+// services over several such chains, so that two services that are called in step do not share one round robin.
+type chain struct {
+	inside   bool
+	count    int
+	affinity uint32
+	shard    byte
+}
+
+const shards = 64
+
+// claim is one service's wish for an element.
+type claim struct {
+	service types.NamespacedName
+	value   string
+}
+
+// state is what the kernel has, or shall have: the plan of each service, and who claims which element.
+// Where several services claim an element with different values (the same external address and port), the
+// service first by name has it.
+type state struct {
+	plans  map[types.NamespacedName]*servicePlan
+	claims map[element][]claim
+	chains map[chain]int // how many elements name it
+}
+
+func newState() *state {
+	return &state{plans: map[types.NamespacedName]*servicePlan{}, claims: map[element][]claim{}, chains: map[chain]int{}}
+}
+
+// delta is what to do in one transaction: remove elements, remove chains, add chains, add elements. An element whose
+// value changes is removed and added.
+type delta struct {
+	remove, add         []element
+	values              map[element]string // of those in add
+	addChain, dropChain []chain
+	// stale holds UDP frontends whose endpoints changed, and where entries of connection tracking may still point.
+	stale map[Frontend]map[netip.AddrPort]bool
+}
+
+func (d *delta) empty() bool {
+	return len(d.remove) == 0 && len(d.add) == 0 && len(d.addChain) == 0 && len(d.dropChain) == 0
+}
+
+// apply changes the state to the new plans (an empty plan removes the service), and tells the difference.
+func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
+	d := &delta{values: map[element]string{}, stale: map[Frontend]map[netip.AddrPort]bool{}}
+	before := map[element]string{} // the winners of the elements touched; "" with absent for none
+	absent := map[element]bool{}
+	touch := func(e element) {
+		if _, seen := before[e]; seen || absent[e] {
+			return
+		}
+		if c := s.claims[e]; len(c) > 0 {
+			before[e] = c[0].value
+		} else {
+			absent[e] = true
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(plans), compareNames)
+	for _, name := range names {
+		old, now := s.plans[name], plans[name]
+		was, is := old.elements(), now.elements()
+		for e, v := range was {
+			if value, stays := is[e]; stays && value == v {
+				continue
+			}
+			touch(e)
+			s.unclaim(e, name)
+		}
+		for e, v := range is {
+			if value, had := was[e]; had && value == v {
+				continue
+			}
+			touch(e)
+			s.claim(e, claim{name, v})
+		}
+		d.noteStale(old, now)
+		if len(is) == 0 && now.healthPort == 0 {
+			delete(s.plans, name)
+		} else {
+			s.plans[name] = now
+		}
+	}
+	chains := map[chain]int{} // change of use
+	for e := range absent {
+		if c := s.claims[e]; len(c) > 0 {
+			d.add = append(d.add, e)
+			d.values[e] = c[0].value
+		}
+	}
+	for e, old := range before {
+		c := s.claims[e]
+		if len(c) > 0 && c[0].value == old {
+			continue
+		}
+		d.remove = append(d.remove, e)
+		countChain(chains, e, old, -1)
+		if len(c) > 0 {
+			d.add = append(d.add, e)
+			d.values[e] = c[0].value
+		}
+	}
+	for e, v := range d.values {
+		countChain(chains, e, v, +1)
+	}
+	for c, n := range chains {
+		had := s.chains[c]
+		switch now := had + n; {
+		case now == 0:
+			delete(s.chains, c)
+			if had > 0 {
+				d.dropChain = append(d.dropChain, c)
+			}
+		default:
+			s.chains[c] = now
+			if had == 0 {
+				d.addChain = append(d.addChain, c)
+			}
+		}
+	}
+	return d
+}
+
+func countChain(counts map[chain]int, e element, value string, n int) {
+	if e.set != setFrontends && e.set != setInside {
+		return
+	}
+	if c, ok := chainNamed(value); ok {
+		counts[c] += n
+	}
+}
+
+func (s *state) claim(e element, c claim) {
+	all := s.claims[e]
+	i, _ := slices.BinarySearchFunc(all, c.service, func(c claim, n types.NamespacedName) int { return compareNames(c.service, n) })
+	s.claims[e] = slices.Insert(slices.Clone(all), i, c)
+}
+
+func (s *state) unclaim(e element, service types.NamespacedName) {
+	all := slices.DeleteFunc(slices.Clone(s.claims[e]), func(c claim) bool { return c.service == service })
+	if len(all) == 0 {
+		delete(s.claims, e)
+	} else {
+		s.claims[e] = all
+	}
+}
+
+// everything is the delta from an empty table to the state.
+func (s *state) everything() *delta {
+	d := &delta{values: make(map[element]string, len(s.claims)), add: make([]element, 0, len(s.claims))}
+	for e, c := range s.claims {
+		d.add = append(d.add, e)
+		d.values[e] = c[0].value
+	}
+	d.addChain = slices.Collect(maps.Keys(s.chains))
+	return d
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	if a.Namespace != b.Namespace {
+		if a.Namespace < b.Namespace {
+			return -1
+		}
+		return 1
+	}
+	if a.Name == b.Name {
+		return 0
+	}
+	if a.Name < b.Name {
+		return -1
+	}
+	return 1
+}
+
+// elements lists what a plan puts into the kernel.
+func (p *servicePlan) elements() map[element]string {
+	if p == nil {
+		return nil
+	}
+	all := make(map[element]string, 2*len(p.frontends)+4*len(p.backends))
+	put := func(frontends map[Frontend]action, inside bool, chains, slots set) {
+		for f, a := range frontends {
+			key := f.key()
+			switch a.verdict {
+			case reject:
+				all[element{chains, key}] = chainReject
+			case drop:
+				all[element{chains, key}] = chainDrop
+			default:
+				b := p.backends[a.backend]
+				all[element{chains, key}] = chain{inside, len(b.endpoints), b.affinity, b.slot[0] % shards}.name()
+				all[element{slots, key}] = string(b.slot[:])
+			}
+		}
+	}
+	put(p.frontends, false, setFrontends, setSlots)
+	put(p.inside, true, setInside, setSlotsInside)
+	for s, b := range p.backends {
+		for i, e := range b.endpoints {
+			// Numbers are compared with those the kernel computes, which are in the byte order of the machine.
+			all[element{setEndpoints, string(binary.NativeEndian.AppendUint32(s[:], uint32(i)))}] = target(e)
+			if b.affinity > 0 {
+				all[element{setLive, string(s[:]) + target(e)}] = ""
+			}
+		}
+	}
+	for f := range p.masquerade {
+		all[element{setMasquerade, f.key()}] = ""
+	}
+	for a := range p.hairpin {
+		all[element{setHairpin, string(a.AsSlice()) + string(a.AsSlice())}] = ""
+	}
+	return all
+}
+
+// noteStale finds the UDP frontends that are new, or lost an endpoint: connection tracking would go on sending
+// a client's packets where they went before.
+func (d *delta) noteStale(old, now *servicePlan) {
+	endpoints := func(p *servicePlan, f Frontend) map[netip.AddrPort]bool {
+		if p == nil {
+			return nil
+		}
+		found := map[netip.AddrPort]bool{}
+		for _, actions := range []map[Frontend]action{p.frontends, p.inside} {
+			if a, ok := actions[f]; ok && a.verdict == balance {
+				for _, e := range p.backends[a.backend].endpoints {
+					found[e] = true
+				}
+			}
+		}
+		return found
+	}
+	all := map[Frontend]bool{}
+	for _, p := range []*servicePlan{old, now} {
+		if p != nil {
+			for f := range p.frontends {
+				all[f] = f.Protocol == protocolUDP
+			}
+		}
+	}
+	for f, udp := range all {
+		if !udp {
+			continue
+		}
+		was, is := endpoints(old, f), endpoints(now, f)
+		_, existed := frontend(old, f)
+		lost := !existed
+		for e := range was {
+			lost = lost || !is[e]
+		}
+		// Before the first endpoint came packets were refused, so nothing points elsewhere.
+		if lost {
+			d.stale[f] = is
+		}
+	}
+}
+
+func frontend(p *servicePlan, f Frontend) (action, bool) {
+	if p == nil {
+		return action{}, false
+	}
+	a, ok := p.frontends[f]
+	return a, ok
+}

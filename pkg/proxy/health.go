@@ -1,0 +1,95 @@
+package proxy
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// health answers load balancers that ask, on a service's healthCheckNodePort, whether this node has
+// endpoints of a service with externalTrafficPolicy Local.
+type health struct {
+	log    *slog.Logger
+	done   sync.WaitGroup
+	mu     sync.Mutex
+	served map[types.NamespacedName]*served
+}
+
+type served struct {
+	port   uint16
+	server *http.Server // nil if the port could not be had
+	mu     sync.Mutex
+	count  int
+}
+
+func newHealth(log *slog.Logger) *health {
+	return &health{log: log, served: map[types.NamespacedName]*served{}}
+}
+
+// set says on which port to answer for a service, 0 for none, and how many endpoints are here.
+func (h *health) set(name types.NamespacedName, port uint16, count int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.served[name]
+	if s != nil && s.port != port {
+		if s.server != nil {
+			_ = s.server.Close()
+		}
+		delete(h.served, name)
+		s = nil
+	}
+	if port == 0 {
+		return
+	}
+	if s == nil {
+		s = &served{port: port}
+		h.served[name] = s
+		h.listen(name, s)
+	}
+	s.mu.Lock()
+	s.count = count
+	s.mu.Unlock()
+}
+
+func (h *health) listen(name types.NamespacedName, s *served) {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(s.port)))
+	if err != nil {
+		h.log.Error("the health check port of a service is not served", "service", name, "port", s.port, "error", err)
+		return
+	}
+	s.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		s.mu.Lock()
+		count := s.count
+		s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(count))
+		if count == 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"service":        map[string]string{"namespace": name.Namespace, "name": name.Name},
+			"localEndpoints": count, "serviceProxyHealthy": true})
+	})}
+	server := s.server
+	h.done.Go(func() { _ = server.Serve(l) })
+}
+
+// stop closes all ports.
+func (h *health) stop() {
+	h.mu.Lock()
+	for name, s := range h.served {
+		if s.server != nil {
+			_ = s.server.Close()
+		}
+		delete(h.served, name)
+	}
+	h.mu.Unlock()
+	h.done.Wait()
+}

@@ -1,0 +1,283 @@
+package proxy
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Node is what a plan depends on besides the service and its endpoints.
+type Node struct {
+	Name string
+	// Addresses are where node ports are served: the node's addresses, and the loopback.
+	Addresses []netip.Addr
+	// Local services are answered by this node itself at the given address, whatever their endpoints.
+	Local map[types.NamespacedName]netip.AddrPort
+}
+
+// Frontend is where clients send to.
+type Frontend struct {
+	Addr     netip.Addr
+	Protocol byte // IPPROTO_TCP, _UDP, _SCTP
+	Port     uint16
+}
+
+// slot names a set of endpoints: a hash of the service, the port, and whether only local endpoints are in it.
+// 64 bits make a collision among 10,000 slots less likely than one in 10^11.
+type slot [8]byte
+
+// backend is the endpoints of a slot in the order of their numbers.
+type backend struct {
+	slot      slot
+	endpoints []netip.AddrPort
+	affinity  uint32 // seconds a client stays with its endpoint; 0: no affinity
+}
+
+// action is what becomes of the packets to a frontend.
+type action struct {
+	verdict verdict
+	backend slot
+}
+
+type verdict byte
+
+const (
+	balance verdict = iota
+	reject          // no endpoint at all: tell the client at once
+	drop            // no endpoint here, where only local ones count: others may have some
+)
+
+// servicePlan is all that the kernel shall know of one service.
+type servicePlan struct {
+	// frontends say what happens to packets from everywhere; inside overrides them for packets of
+	// this node and its pods, where the two differ (externalTrafficPolicy Local).
+	frontends, inside map[Frontend]action
+	backends          map[slot]*backend
+	// masquerade holds the frontends whose clients the endpoints see as this node, so that answers come back here.
+	masquerade map[Frontend]bool
+	// hairpin holds the endpoints on this node: one that reaches itself through the service must see another address.
+	hairpin map[netip.Addr]bool
+	// healthPort, if not 0, is where load balancers ask whether this node has endpoints.
+	healthPort  uint16
+	healthCount int
+}
+
+// plan says what the kernel shall know of a service; svc is nil for one that is gone. It is pure. Endpoints that were in
+// before keep their numbers, so that a change of one endpoint changes one or two elements in the kernel.
+func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
+	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
+		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}}
+	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone ||
+		svc.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+		return p
+	}
+	var affinity uint32
+	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		affinity = 10800
+		if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+			affinity = uint32(*c.ClientIP.TimeoutSeconds)
+		}
+	}
+	insideLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	outsideLocal := svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	local := map[netip.Addr]bool{} // over all ports, as load balancers ask
+	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	for i := range svc.Spec.Ports {
+		port := &svc.Spec.Ports[i]
+		number, ok := protocols[port.Protocol]
+		if !ok {
+			continue
+		}
+		all, here := choose(node, port.Name, port.Protocol, endpoints)
+		if own, ok := node.Local[name]; ok {
+			all, here = []netip.AddrPort{own}, []netip.AddrPort{own}
+		}
+		for _, e := range here {
+			p.hairpin[e.Addr()] = true
+			local[e.Addr()] = true
+		}
+		// to makes the action that balances over a set of endpoints, with that set.
+		to := func(onlyLocal bool) action {
+			chosen, none := all, reject
+			if onlyLocal {
+				chosen = here
+				if len(all) > 0 {
+					none = drop
+				}
+			}
+			if len(chosen) == 0 {
+				return action{verdict: none}
+			}
+			s := slotOf(name, port, onlyLocal)
+			if p.backends[s] == nil {
+				p.backends[s] = &backend{slot: s, endpoints: chosen, affinity: affinity}
+				if before != nil && before.backends[s] != nil {
+					p.backends[s].endpoints = renumber(before.backends[s].endpoints, chosen)
+				}
+			}
+			return action{balance, s}
+		}
+		for _, a := range addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP) {
+			p.frontends[Frontend{a, number, uint16(port.Port)}] = to(insideLocal)
+		}
+		var external []Frontend
+		for _, a := range addresses(svc.Spec.ExternalIPs) {
+			external = append(external, Frontend{a, number, uint16(port.Port)})
+		}
+		for _, ingress := range svc.Status.LoadBalancer.Ingress {
+			if ingress.IPMode != nil && *ingress.IPMode == corev1.LoadBalancerIPModeProxy {
+				continue
+			}
+			for _, a := range addresses([]string{ingress.IP}) {
+				external = append(external, Frontend{a, number, uint16(port.Port)})
+			}
+		}
+		if port.NodePort != 0 && svc.Spec.Type != corev1.ServiceTypeClusterIP {
+			for _, a := range node.Addresses {
+				external = append(external, Frontend{a, number, uint16(port.NodePort)})
+			}
+		}
+		for _, f := range external {
+			p.frontends[f] = to(outsideLocal)
+			if outsideLocal {
+				p.inside[f] = to(false)
+			} else {
+				p.masquerade[f] = true
+			}
+		}
+	}
+	if outsideLocal && svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.HealthCheckNodePort != 0 {
+		p.healthPort, p.healthCount = uint16(svc.Spec.HealthCheckNodePort), len(local)
+	}
+	return p
+}
+
+// choose picks the endpoints for one port, all and those on this node: the ready ones, or, if there is none, those that
+// still serve while they terminate (KEP-1669).
+func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*discoveryv1.EndpointSlice) (all, here []netip.AddrPort) {
+	var ready, readyHere, ending, endingHere []netip.AddrPort
+	for _, s := range endpoints {
+		if s.AddressType != discoveryv1.AddressTypeIPv4 {
+			continue
+		}
+		var number uint16
+		for _, p := range s.Ports {
+			if p.Port != nil && deref(p.Name, "") == portName && deref(p.Protocol, corev1.ProtocolTCP) == protocol {
+				number = uint16(*p.Port)
+			}
+		}
+		if number == 0 {
+			continue
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			if len(e.Addresses) == 0 {
+				continue
+			}
+			a, err := netip.ParseAddr(e.Addresses[0])
+			if err != nil || !a.Is4() {
+				continue
+			}
+			to, isHere := netip.AddrPortFrom(a, number), e.NodeName != nil && *e.NodeName == node.Name
+			isReady := deref(e.Conditions.Ready, true)
+			isEnding := deref(e.Conditions.Serving, isReady) && deref(e.Conditions.Terminating, false)
+			switch {
+			case isReady && isHere:
+				readyHere = append(readyHere, to)
+				fallthrough
+			case isReady:
+				ready = append(ready, to)
+			case isEnding && isHere:
+				endingHere = append(endingHere, to)
+				fallthrough
+			case isEnding:
+				ending = append(ending, to)
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = ending
+	}
+	if len(readyHere) == 0 {
+		readyHere = endingHere
+	}
+	return sorted(ready), sorted(readyHere)
+}
+
+func sorted(e []netip.AddrPort) []netip.AddrPort {
+	slices.SortFunc(e, netip.AddrPort.Compare)
+	return slices.Compact(e)
+}
+
+// renumber orders now so that those in before stay where they are, as far as now reaches.
+func renumber(before, now []netip.AddrPort) []netip.AddrPort {
+	fresh := make(map[netip.AddrPort]bool, len(now))
+	for _, e := range now {
+		fresh[e] = true
+	}
+	out := make([]netip.AddrPort, len(now))
+	for i, e := range before[:min(len(before), len(now))] {
+		if fresh[e] {
+			out[i] = e
+			delete(fresh, e)
+		}
+	}
+	next := 0
+	for _, e := range now { // in order, so that the result depends on nothing else
+		if !fresh[e] {
+			continue
+		}
+		for out[next].IsValid() {
+			next++
+		}
+		out[next] = e
+	}
+	return out
+}
+
+var protocols = map[corev1.Protocol]byte{corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}
+
+func slotOf(service types.NamespacedName, port *corev1.ServicePort, local bool) slot {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %d %t", service, port.Name, port.Protocol, port.Port, local))
+	return slot(sum[:8])
+}
+
+// addresses parses those that are IPv4, each once.
+func addresses(texts []string, more ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, text := range slices.Concat(texts, more) {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is4() && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func deref[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// key is a frontend as the kernel's sets have it: network order, each part padded to four bytes.
+func (f Frontend) key() string {
+	b := make([]byte, 0, 12)
+	b = append(b, f.Addr.AsSlice()...)
+	b = append(b, f.Protocol, 0, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, f.Port)
+	return string(append(b, 0, 0))
+}
+
+func target(e netip.AddrPort) string {
+	b := make([]byte, 0, 8)
+	b = append(b, e.Addr().AsSlice()...)
+	b = binary.BigEndian.AppendUint16(b, e.Port())
+	return string(append(b, 0, 0))
+}

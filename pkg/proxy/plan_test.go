@@ -1,0 +1,309 @@
+package proxy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+)
+
+var testNode = Node{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("127.0.0.1")}}
+
+func service(name, ip string, change ...func(*corev1.Service)) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip},
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)}}}}
+	for _, c := range change {
+		c(s)
+	}
+	return s
+}
+
+// endpoint is address@node with optional marks: ! not ready, ~ terminating and serving.
+func slice(service string, port int32, endpoints ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		Ports:      []discoveryv1.EndpointPort{{Port: &port}}}
+	for _, text := range endpoints {
+		var e discoveryv1.Endpoint
+		yes, no := true, false
+		e.Conditions.Ready = &yes
+		switch text[len(text)-1] {
+		case '!':
+			e.Conditions.Ready = &no
+			text = text[:len(text)-1]
+		case '~':
+			e.Conditions.Ready, e.Conditions.Serving, e.Conditions.Terminating = &no, &yes, &yes
+			text = text[:len(text)-1]
+		}
+		var address, node string
+		for i, c := range text {
+			if c == '@' {
+				address, node = text[:i], text[i+1:]
+			}
+		}
+		e.Addresses, e.NodeName = []string{address}, &node
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
+// describe prints a plan as lines: frontend -> endpoints or verdict.
+func describe(p *servicePlan) []string {
+	var lines []string
+	put := func(label string, m map[Frontend]action) {
+		for f, a := range m {
+			line := fmt.Sprintf("%s%s:%d/%d ->", label, f.Addr, f.Port, f.Protocol)
+			switch a.verdict {
+			case reject:
+				line += " reject"
+			case drop:
+				line += " drop"
+			default:
+				b := p.backends[a.backend]
+				for _, e := range b.endpoints {
+					line += " " + e.String()
+				}
+				if b.affinity > 0 {
+					line += fmt.Sprintf(" affinity %d", b.affinity)
+				}
+			}
+			if p.masquerade[f] {
+				line += " masquerade"
+			}
+			lines = append(lines, line)
+		}
+	}
+	put("", p.frontends)
+	put("inside ", p.inside)
+	for a := range p.hairpin {
+		lines = append(lines, "hairpin "+a.String())
+	}
+	if p.healthPort != 0 {
+		lines = append(lines, fmt.Sprintf("health %d: %d", p.healthPort, p.healthCount))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestPlan(t *testing.T) {
+	nodePort := func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeNodePort
+		s.Spec.Ports[0].NodePort = 30080
+	}
+	outsideLocal := func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
+	insideLocal := func(s *corev1.Service) {
+		l := corev1.ServiceInternalTrafficPolicyLocal
+		s.Spec.InternalTrafficPolicy = &l
+	}
+	loadBalancer := func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		s.Spec.HealthCheckNodePort = 31000
+		proxied := corev1.LoadBalancerIPModeProxy
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.5"}, {IP: "203.0.113.6", IPMode: &proxied}, {Hostname: "x"}}
+	}
+	for _, c := range []struct {
+		name      string
+		service   *corev1.Service
+		endpoints []*discoveryv1.EndpointSlice
+		want      []string
+	}{
+		{"gone", nil, nil, nil},
+		{"headless", service("a", "None"), nil, nil},
+		{"external name", service("a", "", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil, nil},
+		{"another proxy's", service("a", "10.43.0.5", func(s *corev1.Service) { s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"} }), nil, nil},
+		{"no endpoints", service("a", "10.43.0.5"), nil, []string{"10.43.0.5:80/6 -> reject"}},
+		{"ready ones of both nodes", service("a", "10.43.0.5"),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2", "10.42.0.4@n1!", "10.42.0.5@n1~")},
+			[]string{"10.43.0.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080", "hairpin 10.42.0.3"}},
+		{"terminating ones if no other is ready", service("a", "10.43.0.5"),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2~", "10.42.1.4@n2!")},
+			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080"}},
+		{"the same endpoint in two slices", service("a", "10.43.0.5"),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2"), slice("a", 8080, "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080"}},
+		{"node port", service("a", "10.43.0.5", nodePort), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080", "127.0.0.1:30080/6 -> 10.42.1.3:8080 masquerade", "192.168.77.1:30080/6 -> 10.42.1.3:8080 masquerade"}},
+		{"external traffic policy without local endpoints", service("a", "10.43.0.5", nodePort, outsideLocal), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080", "127.0.0.1:30080/6 -> drop", "192.168.77.1:30080/6 -> drop",
+				"inside 127.0.0.1:30080/6 -> 10.42.1.3:8080", "inside 192.168.77.1:30080/6 -> 10.42.1.3:8080"}},
+		{"load balancer with local policy", service("a", "10.43.0.5", loadBalancer, outsideLocal),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080", "203.0.113.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3",
+				"health 31000: 1", "inside 203.0.113.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080"}},
+		{"internal traffic policy", service("a", "10.43.0.5", insideLocal), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3"}},
+		{"internal traffic policy without local endpoints", service("a", "10.43.0.5", insideLocal), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> drop"}},
+		{"external address and affinity", service("a", "10.43.0.5", func(s *corev1.Service) {
+			s.Spec.ExternalIPs = []string{"198.51.100.1", "fd00::1"}
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		}), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080 affinity 10800", "198.51.100.1:80/6 -> 10.42.1.3:8080 affinity 10800 masquerade"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Equal(t, c.want, describe(plan(testNode, c.service, c.endpoints, nil)))
+		})
+	}
+	local := testNode
+	local.Local = map[types.NamespacedName]netip.AddrPort{{Namespace: "default", Name: "a"}: netip.MustParseAddrPort("192.168.77.1:5353")}
+	require.Equal(t, []string{"10.43.0.5:80/6 -> 192.168.77.1:5353", "hairpin 192.168.77.1"}, describe(plan(local, service("a", "10.43.0.5"), nil, nil)))
+}
+
+// TestRenumber: the result holds what it should, and those that stay keep their numbers where they can.
+func TestRenumber(t *testing.T) {
+	gen := rapid.Custom(func(t *rapid.T) []netip.AddrPort {
+		var all []netip.AddrPort
+		for _, n := range rapid.SliceOfDistinct(rapid.IntRange(1, 12), rapid.ID[int]).Draw(t, "numbers") {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), 80))
+		}
+		return all
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		before, now := gen.Draw(t, "before"), sorted(gen.Draw(t, "now"))
+		out := renumber(before, now)
+		require.ElementsMatch(t, now, out)
+		for i, e := range before {
+			if i < len(now) && slices.Contains(now, e) {
+				require.Equal(t, e, out[i])
+			}
+		}
+	})
+}
+
+// model is a kernel for tests: it refuses what the real one refuses.
+type model struct {
+	elements map[element]string
+	chains   map[chain]bool
+}
+
+func (m *model) apply(t require.TestingT, d *delta) {
+	for _, e := range d.remove {
+		require.Contains(t, m.elements, e)
+		delete(m.elements, e)
+	}
+	used := func() map[chain]bool {
+		all := map[chain]bool{}
+		for e, v := range m.elements {
+			if c, ok := chainNamed(v); ok && (e.set == setFrontends || e.set == setInside) {
+				all[c] = true
+			}
+		}
+		return all
+	}
+	for _, c := range d.dropChain {
+		require.True(t, m.chains[c])
+		require.False(t, used()[c], "a chain is dropped only when nothing names it")
+		delete(m.chains, c)
+	}
+	for _, c := range d.addChain {
+		require.False(t, m.chains[c])
+		m.chains[c] = true
+	}
+	for _, e := range d.add {
+		require.NotContains(t, m.elements, e)
+		m.elements[e] = d.values[e]
+	}
+	for c := range used() {
+		require.True(t, m.chains[c], "chain %s is named and must exist", c.name())
+	}
+}
+
+// TestDelta: whatever happens to the services, in whatever groups, the kernel ends with what the services ask for, and
+// never gets an impossible transaction. Services fight for external addresses and share endpoints.
+func TestDelta(t *testing.T) {
+	names := []string{"a", "b", "c", "d"}
+	rapid.Check(t, func(t *rapid.T) {
+		s, kernel := newState(), &model{map[element]string{}, map[chain]bool{}}
+		type input struct {
+			service *corev1.Service
+			slices  []*discoveryv1.EndpointSlice
+		}
+		inputs := map[types.NamespacedName]input{}
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			plans := map[types.NamespacedName]*servicePlan{}
+			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, 3, rapid.ID[string]).Draw(t, "touched") {
+				in := input{}
+				if rapid.IntRange(0, 4).Draw(t, "there") > 0 {
+					in.service = service(name, "10.43.0."+fmt.Sprint(1+slices.Index(names, name)), func(s *corev1.Service) {
+						if rapid.Bool().Draw(t, "external") {
+							s.Spec.ExternalIPs = []string{"198.51.100.1"}
+						}
+						if rapid.Bool().Draw(t, "affinity") {
+							s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+						}
+						if rapid.Bool().Draw(t, "udp") {
+							s.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+						}
+						if rapid.Bool().Draw(t, "local") {
+							s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+						}
+					})
+				}
+				var endpoints []string
+				for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 0, 5, rapid.ID[int]).Draw(t, "endpoints") {
+					endpoints = append(endpoints, fmt.Sprintf("10.42.0.%d@n%d", n, 1+n%2))
+				}
+				in.slices = []*discoveryv1.EndpointSlice{slice(name, 8080, endpoints...)}
+				if in.service != nil && in.service.Spec.Ports[0].Protocol == corev1.ProtocolUDP {
+					udp := corev1.ProtocolUDP
+					in.slices[0].Ports[0].Protocol = &udp
+				}
+				key := types.NamespacedName{Namespace: "default", Name: name}
+				inputs[key] = in
+				plans[key] = plan(testNode, in.service, in.slices, s.plans[key])
+			}
+			kernel.apply(t, s.apply(plans))
+		}
+		fresh := newState()
+		final := &model{map[element]string{}, map[chain]bool{}}
+		plans := map[types.NamespacedName]*servicePlan{}
+		for name, in := range inputs {
+			plans[name] = plan(testNode, in.service, in.slices, s.plans[name])
+		}
+		fresh.apply(plans)
+		final.apply(t, fresh.everything())
+		require.Equal(t, final.elements, kernel.elements)
+		require.Equal(t, final.chains, kernel.chains)
+		require.Equal(t, slices.Collect(maps.Keys(kernel.chains)) == nil, len(s.chains) == 0)
+		require.True(t, s.apply(plans).empty(), "the same again changes nothing")
+	})
+}
+
+// TestChangeIsSmall: one endpoint more or less is a handful of elements, however many there are.
+func TestChangeIsSmall(t *testing.T) {
+	name := types.NamespacedName{Namespace: "default", Name: "a"}
+	var endpoints []string
+	for i := range 100 {
+		endpoints = append(endpoints, fmt.Sprintf("10.42.1.%d@n2", i+1))
+	}
+	s := newState()
+	apply := func(endpoints []string) *delta {
+		p := plan(testNode, service("a", "10.43.0.5"), []*discoveryv1.EndpointSlice{slice("a", 8080, endpoints...)}, s.plans[name])
+		return s.apply(map[types.NamespacedName]*servicePlan{name: p})
+	}
+	apply(endpoints)
+	d := apply(slices.Delete(slices.Clone(endpoints), 3, 4))
+	require.LessOrEqual(t, len(d.remove)+len(d.add), 5)
+}
+
+func TestChainNames(t *testing.T) {
+	for _, c := range []chain{{false, 1, 0, 0}, {true, 250, 10800, 63}, {true, 2, 0, 7}} {
+		back, ok := chainNamed(c.name())
+		require.True(t, ok)
+		require.Equal(t, c, back)
+	}
+	for _, name := range []string{chainReject, chainDrop, "services"} {
+		_, ok := chainNamed(name)
+		require.False(t, ok)
+	}
+}

@@ -1,0 +1,45 @@
+package reconcile
+
+import (
+	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
+	"github.com/coracle-dev/coracle/pkg/reconcile/endpoints"
+	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslice"
+	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslicemirroring"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
+	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
+	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
+	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
+	"github.com/coracle-dev/coracle/pkg/reconcile/podgc"
+	"github.com/coracle-dev/coracle/pkg/reconcile/replicaset"
+	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
+	"github.com/coracle-dev/coracle/pkg/reconcile/serviceaccount"
+	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
+	"github.com/coracle-dev/coracle/pkg/reconcile/task"
+)
+
+// All lists the reconcilers.
+func All(cfg Config) []*engine.Reconciler {
+	list := []*engine.Reconciler{
+		deployment.New(),
+		replicaset.New(),
+		replicaset.NewReplication(),
+		endpointslice.New(),
+		endpoints.New(),
+		endpointslicemirroring.New(),
+		namespace.New(cfg.Kinds),
+		garbage.New(cfg.Kinds),
+		serviceaccount.New(),
+		nodelifecycle.New(),
+		tainteviction.New(),
+		podgc.New(),
+		task.New(),
+	}
+	if len(cfg.RootCA) > 0 {
+		list = append(list, rootca.New(cfg.RootCA))
+	}
+	if cfg.ClusterCIDR.IsValid() {
+		list = append(list, nodeipam.New(cfg.ClusterCIDR))
+	}
+	return list
+}

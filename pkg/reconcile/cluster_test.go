@@ -1,0 +1,299 @@
+package reconcile_test
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/rest"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/apiserver"
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// cluster is a real registry with the reconcilers and the scheduler, and an agent of the test's own
+// that makes bound pods run and lets deleted ones go.
+type cluster struct {
+	t testing.TB
+	client.Interface
+	ctx      context.Context
+	registry *registry.Registry
+}
+
+type options struct {
+	agent bool
+	log   slog.Level
+	// http lets each reconciler, and the scheduler, reach the cluster through a client of its own over HTTP, with
+	// no more rights than its bootstrap role gives it.
+	http bool
+}
+
+func start(t testing.TB, o options) *cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "coracle-reconcile-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s, err := store.New(store.Config{Dir: dir})
+	require.NoError(t, err)
+	ca, err := cache.New(cache.Config{Table: kind.Builtin(), Source: s})
+	require.NoError(t, err)
+	r, err := registry.New(registry.Config{Table: kind.Builtin(), Store: s, Cache: ca})
+	require.NoError(t, err)
+	as := func(name string) client.Interface {
+		return r.Client(&user.DefaultInfo{Name: name, Groups: []string{"system:masters"}})
+	}
+	var kinds []reconcile.Kind
+	for _, row := range kind.Builtin().All() {
+		if row.StoredAs == nil {
+			kinds = append(kinds, reconcile.Kind{GroupVersionKind: row.GroupVersionKind, Resource: row.Plural, Namespaced: row.Namespaced, Deletable: true})
+		}
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, registry: r}
+	below := make(chan error, 1)
+	go func() { below <- run.All(ctx, run.Observer{}, s, ca) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-below)
+	})
+	<-ca.Ready()
+	if o.http {
+		as = c.serve(dir, ca)
+	}
+	controllers, err := reconcile.New(reconcile.Config{
+		ClientFor: as, Kinds: kinds, RootCA: []byte("pem"), ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), Log: log,
+	})
+	require.NoError(t, err)
+	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})
+	require.NoError(t, err)
+	parts := []run.Component{controllers, sched}
+	last := &ready{ch: make(chan struct{}), run: func(ctx context.Context) error {
+		if o.agent {
+			return c.agent(ctx)
+		}
+		<-ctx.Done()
+		return nil
+	}}
+	above, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- run.All(above, run.Observer{}, append(parts, last)...) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+	select {
+	case <-last.ch:
+	case err := <-ended:
+		ended <- err
+		t.Fatal(err)
+	}
+	for _, ns := range []string{"default", "kube-system", "kube-node-lease"} {
+		require.NoError(t, ctrl.IgnoreAlreadyExists(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})))
+	}
+	return c
+}
+
+// serve starts an API server on loopback and gives clients of it.
+func (c *cluster) serve(dir string, ca *cache.Cache) func(string) client.Interface {
+	t := c.t
+	keys, err := pki.Load(dir + "/pki")
+	require.NoError(t, err)
+	source, err := keys.Server.NewSource(pki.Leaf{Name: "server", Hosts: []string{"127.0.0.1"}})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv, err := apiserver.New(apiserver.Config{
+		Registry: c.registry, Cache: ca, Table: kind.Builtin(), Listener: l, Logger: slog.New(slog.DiscardHandler),
+		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()},
+	})
+	require.NoError(t, err)
+	c.run(srv)
+	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.registry, Cache: ca, Table: kind.Builtin(), Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	require.NoError(t, roles.Reconcile(request.WithUser(c.ctx, &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})))
+	dial := func(name string) *client.Client {
+		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name})
+		require.NoError(t, err)
+		cl, err := client.New(client.Config{REST: &rest.Config{
+			Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.PEM, CertData: cert, KeyData: key},
+		}})
+		require.NoError(t, err)
+		return cl
+	}
+	readers := map[string]client.Interface{}
+	for _, name := range []string{user.KubeControllerManager, scheduler.Identity} {
+		cl := dial(name)
+		c.run(cl)
+		readers[name] = cl
+	}
+	return func(name string) client.Interface {
+		if name == scheduler.Identity {
+			return readers[name]
+		}
+		// As upstream: all read as the controller manager, from one cache, and each writes as itself.
+		return split{dial(name), readers[user.KubeControllerManager].Cache()}
+	}
+}
+
+// split writes with one identity and reads with another.
+type split struct {
+	client.Interface
+	cache ctrlcache.Cache
+}
+
+func (s split) Cache() ctrlcache.Cache { return s.cache }
+
+// run runs a component until the test ends.
+func (c *cluster) run(p run.Component) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	c.t.Cleanup(func() { cancel(); require.NoError(c.t, <-ended) })
+	select {
+	case <-p.Ready():
+	case err := <-ended:
+		ended <- err
+		c.t.Fatal(err)
+	}
+}
+
+type ready struct {
+	ch  chan struct{}
+	run func(context.Context) error
+}
+
+func (r *ready) Name() string           { return "agent" }
+func (r *ready) Ready() <-chan struct{} { return r.ch }
+func (r *ready) Run(ctx context.Context) error {
+	close(r.ch)
+	return r.run(ctx)
+}
+
+// agent acts for all nodes: a bound pod becomes Running and Ready, a deleted one goes. Pods with the label
+// exit end with that code; those with the label stuck are left alone.
+func (c *cluster) agent(ctx context.Context) error {
+	w, err := c.Watch(ctx, &corev1.PodList{})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return nil
+			}
+			p, ok := e.Object.(*corev1.Pod)
+			if !ok || e.Type == "DELETED" || p.Spec.NodeName == "" || p.Labels["stuck"] != "" {
+				continue
+			}
+			if p.DeletionTimestamp != nil {
+				_ = c.Delete(ctx, p, ctrl.GracePeriodSeconds(0))
+				continue
+			}
+			if p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			next := p.DeepCopy()
+			now := metav1.Now()
+			next.Status.Phase, next.Status.StartTime = corev1.PodRunning, &now
+			next.Status.PodIP, next.Status.PodIPs = "10.42.0.5", []corev1.PodIP{{IP: "10.42.0.5"}}
+			next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now})
+			state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}
+			if len(p.Spec.Containers[0].Args) == 2 && p.Spec.Containers[0].Args[0] == "exit" {
+				code := int32(p.Spec.Containers[0].Args[1][0] - '0')
+				state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: now, FinishedAt: now, Reason: "Error"}}
+				next.Status.Phase = corev1.PodSucceeded
+				if code != 0 {
+					next.Status.Phase = corev1.PodFailed
+				}
+			}
+			next.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, State: state, ContainerID: "test://1", Image: "x", ImageID: "x"}}
+			if err := c.Status().Update(ctx, next); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				c.t.Error(err)
+			}
+		}
+	}
+}
+
+func (c *cluster) create(objs ...ctrl.Object) {
+	c.t.Helper()
+	for _, o := range objs {
+		require.NoError(c.t, c.Create(c.ctx, o))
+	}
+}
+
+// until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an event.
+func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name string, ok func(T) bool) T {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.ctx, 15*time.Second)
+	defer cancel()
+	w, err := c.Watch(ctx, list, ctrl.InNamespace(namespace))
+	require.NoError(c.t, err)
+	defer w.Stop()
+	var last T
+	for {
+		select {
+		case <-ctx.Done():
+			require.FailNow(c.t, "it did not come so far", "%s/%s: last seen %+v", namespace, name, last)
+		case e := <-w.ResultChan():
+			o, is := e.Object.(T)
+			if !is || name != "" && o.GetName() != name {
+				continue
+			}
+			last = o
+			if e.Type != "DELETED" && ok(o) {
+				return o
+			}
+		}
+	}
+}
+
+// gone waits until an object is not there any more.
+func (c *cluster) gone(o ctrl.Object) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		return apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKeyFromObject(o), o))
+	}, 15*time.Second, 2*time.Millisecond)
+}
+
+func (c *cluster) node(name string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	n.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	n.Status.Capacity = n.Status.Allocatable
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	c.create(n)
+	return n
+}

@@ -1,0 +1,182 @@
+// Package engine is the small framework under the reconcilers: a reconciler
+// says what it is called, what it watches, what else it reads and what it
+// writes; the engine gives it a client that holds it to that, a queue, and a
+// life of its own, so that one that crashes restarts alone.
+//
+// It may import client, events and controller-runtime. Its invariant: a
+// reconciler is never called with a cache that does not yet show what the
+// same request wrote before, so nothing needs expectations.
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/coracle-dev/coracle/pkg/events"
+)
+
+// Request names the object to reconcile, Result says when to come back.
+type (
+	Request = reconcile.Request
+	Result  = reconcile.Result
+)
+
+// Func brings one object to its desired state. It is level-triggered: it is told
+// which object, never what happened. Calls for different objects may run at
+// once, calls for one object never do.
+type Func func(ctx context.Context, req Request) (Result, error)
+
+// Reconciler declares one reconciler.
+type Reconciler struct {
+	// Name is short and unique: "replicaset".
+	Name string
+	// Account is the service account in kube-system that it acts as; empty means Name and "-controller".
+	Account string
+	// Watches are the kinds whose changes wake it; it may read them too.
+	Watches []Watch
+	// Reads are further kinds it reads.
+	Reads []client.Object
+	// Writes are the parts of kinds that it writes.
+	Writes []Write
+	// Indexes it looks objects up by.
+	Indexes []Index
+	// Workers is how many objects are reconciled at once; 0 means 2.
+	Workers int
+	// New makes the function, once for each start.
+	New func(Env) Func
+}
+
+// Identity is the user a reconciler acts as.
+func (r *Reconciler) Identity() string {
+	account := r.Account
+	if account == "" {
+		account = r.Name + "-controller"
+	}
+	return "system:serviceaccount:kube-system:" + account
+}
+
+// Watch is a kind, and which requests a change of it makes.
+type Watch struct {
+	Object client.Object
+	// Map gives the requests for an object; it is called with the state before and
+	// the one after a change. Nil: the object itself. It may read through env.
+	Map func(ctx context.Context, env Env, obj client.Object) []Request
+	// Changed says whether an update matters; nil: each does.
+	Changed func(was, is client.Object) bool
+	// Event, if not nil, takes the place of Map and Changed: was is nil for an addition, is for a deletion.
+	// It is for reconcilers that keep an index of their own; what they do must still not depend on it alone.
+	Event func(ctx context.Context, env Env, was, is client.Object) []Request
+}
+
+// Part is a part of an object that a reconciler writes.
+type Part string
+
+const (
+	Create     Part = "create"
+	Delete     Part = "delete"
+	Spec       Part = "spec" // all that is neither metadata nor status
+	Metadata   Part = "metadata"
+	Finalizers Part = "finalizers"
+	Status     Part = "status"
+)
+
+// Write is a kind and the parts of it that are written.
+type Write struct {
+	Object client.Object // nil: any kind
+	Parts  []Part
+}
+
+// Index finds objects of a kind by a value computed from them.
+type Index struct {
+	Object client.Object
+	Name   string
+	Values func(client.Object) []string
+}
+
+// Kind is a kind of object that the server stores.
+type Kind struct {
+	schema.GroupVersionKind
+	Resource   string // plural
+	Namespaced bool
+	// Deletable is false for kinds that cannot be listed and deleted.
+	Deletable bool
+}
+
+// Env is what a reconciler works with.
+type Env struct {
+	// Client writes, as the reconciler's identity; undeclared writes fail. It reads from the cache too.
+	Client client.Client
+	// Cache reads from the informers, of declared kinds only. What it
+	// returns is immutable below the first level: DeepCopy before a change.
+	Cache client.Reader
+	// Events records events for people, as "<name>-controller".
+	Events *events.Recorder
+	// Log is the reconciler's own.
+	Log *slog.Logger
+	// Now is the clock.
+	Now func() time.Time
+
+	indexes *indexes
+	queue   func(Request, time.Duration)
+}
+
+// Enqueue asks for a call for req after d (0: now), from anywhere.
+func (e Env) Enqueue(req Request, d time.Duration) { e.queue(req, d) }
+
+// ByIndex lists the objects of a namespace ("" for all) whose declared index has the value.
+func (e Env) ByIndex(ctx context.Context, list client.ObjectList, namespace, index, value string) error {
+	return e.indexes.list(ctx, e.Cache, list, namespace, index, value)
+}
+
+// ControllerIndex finds dependents by the UID of their controller; NoController is
+// the value of those that have none.
+const (
+	ControllerIndex = "metadata.controller"
+	NoController    = "none"
+)
+
+// ByController is the index over obj's kind named ControllerIndex.
+func ByController(obj client.Object) Index {
+	return Index{Object: obj, Name: ControllerIndex, Values: func(o client.Object) []string {
+		if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
+			return []string{string(ref.UID)}
+		}
+		return []string{NoController}
+	}}
+}
+
+// Controller maps an object to its controller, if that is of the kind.
+func Controller(gk schema.GroupKind) func(context.Context, Env, client.Object) []Request {
+	return func(_ context.Context, _ Env, o client.Object) []Request {
+		ref := metav1.GetControllerOfNoCopy(o)
+		if ref == nil || ref.Kind != gk.Kind {
+			return nil
+		}
+		if gv, err := schema.ParseGroupVersion(ref.APIVersion); err != nil || gv.Group != gk.Group {
+			return nil
+		}
+		return []Request{RequestFor(o.GetNamespace(), ref.Name)}
+	}
+}
+
+// RequestFor names an object.
+func RequestFor(namespace, name string) Request {
+	return Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
+}
+
+// Namespace maps an object to its namespace.
+func Namespace(_ context.Context, _ Env, o client.Object) []Request {
+	return []Request{RequestFor("", o.GetNamespace())}
+}
+
+// SpecChanged holds where an update changed the spec (its generation) or began the deletion.
+func SpecChanged(was, is client.Object) bool {
+	return was.GetGeneration() != is.GetGeneration() ||
+		(was.GetDeletionTimestamp() == nil) != (is.GetDeletionTimestamp() == nil)
+}

@@ -1,0 +1,316 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	cc "github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/events"
+)
+
+// A reconciler that crashed is started again after a pause that doubles from first to most; a
+// call that failed is repeated after one that doubles from retryFirst to retryMost.
+const (
+	crashFirst = time.Second
+	crashMost  = time.Minute
+	retryFirst = 5 * time.Millisecond
+	retryMost  = time.Minute
+)
+
+// Config is what Run needs beside the reconcilers.
+type Config struct {
+	// ClientFor gives the client of an identity, such as
+	// "system:serviceaccount:kube-system:replicaset-controller".
+	ClientFor func(identity string) cc.Interface
+	Log       *slog.Logger
+}
+
+// Run runs the reconcilers until ctx ends, each on its own, and calls ready once all have seen
+// the present state. A wrong declaration is an error at once.
+func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) error {
+	var wg, synced sync.WaitGroup
+	defer wg.Wait()
+	lives := make([]*life, 0, len(list))
+	for _, r := range list {
+		c := cfg.ClientFor(r.Identity())
+		d, err := declare(r, c.Scheme())
+		if err != nil {
+			return err
+		}
+		lives = append(lives, &life{r: r, client: c, declared: d, log: cfg.Log.With("reconciler", r.Name)})
+	}
+	for _, l := range lives {
+		synced.Add(1)
+		var once sync.Once
+		wg.Go(func() { l.supervise(ctx, func() { once.Do(synced.Done) }) })
+	}
+	all := make(chan struct{})
+	wg.Go(func() { synced.Wait(); close(all) })
+	select {
+	case <-all:
+		ready()
+	case <-ctx.Done():
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// life is one reconciler through its starts.
+type life struct {
+	r        *Reconciler
+	client   cc.Interface
+	declared *declared
+	log      *slog.Logger
+}
+
+// supervise keeps the reconciler running until ctx ends. It calls synced at the latest when it returns.
+func (l *life) supervise(ctx context.Context, synced func()) {
+	defer synced()
+	pause := crashFirst
+	for {
+		began := time.Now()
+		err := l.once(ctx, synced)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > crashMost {
+			pause = crashFirst
+		}
+		l.log.Error("reconciler crashed; it starts again", "after", pause, "error", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, crashMost)
+	}
+}
+
+// once runs the reconciler until ctx ends or it crashes, and leaves nothing of it running.
+func (l *life) once(parent context.Context, synced func()) (err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+
+	ix, err := index(ctx, l.client, l.r.Indexes)
+	if err != nil {
+		return err
+	}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Request](retryFirst, retryMost)
+	q := newQueue(limiter)
+	recorder := events.New(l.client, l.r.Name+"-controller", "")
+	wg.Go(func() { recorder.Run(ctx) })
+	r := reader{l.client.Cache(), l.declared}
+	env := Env{
+		Client: guard{l.client, l.declared, l.client.Cache()}, Cache: r, Events: recorder, Log: l.log, Now: time.Now,
+		indexes: ix, queue: q.AddAfter,
+	}
+	no := new(bool)
+	yes := true
+	c, err := controller.NewTypedUnmanaged(l.r.Name, controller.TypedOptions[Request]{
+		SkipNameValidation:      &yes,
+		MaxConcurrentReconciles: max(l.r.Workers, 1),
+		RateLimiter:             limiter,
+		NewQueue: func(string, workqueue.TypedRateLimiter[Request]) workqueue.TypedRateLimitingInterface[Request] {
+			return q
+		},
+		Reconciler:       reconcile.Func(l.quietly(journaled(r, env.Now, l.r.New(env)))),
+		Logger:           logr.Discard(),
+		UsePriorityQueue: no,
+	})
+	if err != nil {
+		return err
+	}
+	sources := make([]*source, 0, len(l.r.Watches))
+	for _, w := range l.r.Watches {
+		s := &source{watch: w, env: env, cache: l.client.Cache(), wg: &wg, crash: cancel,
+			failed: make(chan error, 1), synced: make(chan struct{})}
+		sources = append(sources, s)
+		if err := c.Watch(s); err != nil {
+			return err
+		}
+	}
+	for _, o := range l.r.Reads {
+		if _, err := l.client.Cache().GetInformer(ctx, o); err != nil {
+			return fmt.Errorf("informer of %T: %w", o, err)
+		}
+	}
+	wg.Go(func() {
+		for _, s := range sources {
+			select {
+			case <-s.synced:
+			case <-ctx.Done():
+				return
+			}
+		}
+		synced()
+	})
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// quietly turns errors that only say "look again" into retries, and logs the others once each.
+func (l *life) quietly(f Func) Func {
+	return func(ctx context.Context, req Request) (Result, error) {
+		res, err := f(ctx, req)
+		if err == nil || ctx.Err() != nil {
+			return res, nil
+		}
+		level := slog.LevelWarn
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) ||
+			apierrors.HasStatusCause(err, "NamespaceTerminating") {
+			level = slog.LevelDebug
+		}
+		l.log.Log(ctx, level, "will be tried again", "object", req.String(), "error", err)
+		return Result{}, err
+	}
+}
+
+// source feeds one watch's events to the queue, and takes its handler back when it ends.
+type source struct {
+	watch  Watch
+	env    Env
+	cache  ctrlcache.Cache
+	wg     *sync.WaitGroup
+	crash  context.CancelCauseFunc
+	failed chan error    // at most one
+	synced chan struct{} // closed once the queue has the present state
+}
+
+// Start implements controller-runtime's source.TypedSource.
+func (s *source) Start(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request]) error {
+	s.wg.Go(func() {
+		inf, err := s.cache.GetInformer(ctx, s.watch.Object)
+		if err != nil {
+			s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
+			return
+		}
+		reg, err := inf.AddEventHandler(handler{ctx, s, q})
+		if err != nil {
+			s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
+			return
+		}
+		select {
+		case <-reg.HasSyncedChecker().Done():
+			close(s.synced)
+			<-ctx.Done()
+		case <-ctx.Done():
+		}
+		_ = inf.RemoveEventHandler(reg) // an informer that stopped has none left
+	})
+	return nil
+}
+
+// WaitForSync implements controller-runtime's source.TypedSyncingSource.
+func (s *source) WaitForSync(ctx context.Context) error {
+	select {
+	case <-s.synced:
+		return nil
+	case err := <-s.failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// handler turns informer events into requests.
+type handler struct {
+	ctx context.Context
+	s   *source
+	q   workqueue.TypedRateLimitingInterface[Request]
+}
+
+// safely runs f; a panic in it crashes the reconciler, not the process.
+func (h handler) safely(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			h.s.crash(fmt.Errorf("panic in the watch of %T: %v\n%s", h.s.watch.Object, p, debug.Stack()))
+		}
+	}()
+	f()
+}
+
+func (h handler) mapped(o client.Object) {
+	if h.s.watch.Map == nil {
+		h.q.Add(Request{NamespacedName: client.ObjectKeyFromObject(o)})
+		return
+	}
+	h.queue(h.s.watch.Map(h.ctx, h.s.env, o))
+}
+
+func (h handler) queue(list []Request) {
+	for _, r := range list {
+		h.q.Add(r)
+	}
+}
+
+func (h handler) OnAdd(o any, _ bool) {
+	is, ok := o.(client.Object)
+	if !ok {
+		return
+	}
+	h.safely(func() {
+		if h.s.watch.Event != nil {
+			h.queue(h.s.watch.Event(h.ctx, h.s.env, nil, is))
+			return
+		}
+		h.mapped(is)
+	})
+}
+
+func (h handler) OnDelete(o any) {
+	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = t.Obj
+	}
+	was, ok := o.(client.Object)
+	if !ok {
+		return
+	}
+	h.safely(func() {
+		if h.s.watch.Event != nil {
+			h.queue(h.s.watch.Event(h.ctx, h.s.env, was, nil))
+			return
+		}
+		h.mapped(was)
+	})
+}
+
+func (h handler) OnUpdate(a, b any) {
+	was, ok1 := a.(client.Object)
+	is, ok2 := b.(client.Object)
+	if !ok1 || !ok2 {
+		return
+	}
+	h.safely(func() {
+		switch w := h.s.watch; {
+		case w.Event != nil:
+			h.queue(w.Event(h.ctx, h.s.env, was, is))
+		case w.Changed != nil && !w.Changed(was, is):
+		case w.Map != nil:
+			h.mapped(was)
+			h.mapped(is)
+		default:
+			h.mapped(is)
+		}
+	})
+}

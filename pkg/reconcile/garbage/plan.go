@@ -1,0 +1,95 @@
+package garbage
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Owner is the state of what an owner reference names.
+type Owner int
+
+const (
+	// Solid: it is there, or nothing is known of its kind.
+	Solid Owner = iota
+	// Absent: it is gone.
+	Absent
+	// Waiting: it is being deleted, and waits for its dependents.
+	Waiting
+)
+
+// Observed is an object and what is around it.
+type Observed struct {
+	Object metav1.Object
+	// Owners are the states of its owner references, in their order.
+	Owners []Owner
+	// Dependents is how many objects it owns, Blocking how many of them keep it from going.
+	Dependents, Blocking int
+	// Circle tells that one of its dependents waits for its own dependents too.
+	Circle bool
+}
+
+// Action is what to do with the object.
+type Action struct {
+	// Delete with this propagation; empty: do not.
+	Delete metav1.DeletionPropagation
+	// Refs are the owner references to keep; nil: leave them.
+	Refs []metav1.OwnerReference
+	// Unblock its own references first, as it is a part of a circle.
+	Unblock bool
+	// Orphan its dependents, then drop that finalizer.
+	Orphan bool
+	// Collect its dependents, or, if none is left that matters, finish: drop the foreground finalizer.
+	Collect, Finish bool
+}
+
+// waits tells whether the object's deletion waits for what is done with its dependents.
+func waits(o metav1.Object) bool {
+	return slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) || slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents)
+}
+
+// Plan decides.
+func Plan(o Observed) Action {
+	if o.Object.GetDeletionTimestamp() != nil {
+		switch {
+		case slices.Contains(o.Object.GetFinalizers(), metav1.FinalizerOrphanDependents):
+			return Action{Orphan: true}
+		case slices.Contains(o.Object.GetFinalizers(), metav1.FinalizerDeleteDependents):
+			return Action{Collect: o.Blocking > 0, Finish: o.Blocking == 0}
+		}
+		return Action{}
+	}
+	refs := o.Object.GetOwnerReferences()
+	if len(refs) == 0 {
+		return Action{}
+	}
+	kept := []metav1.OwnerReference{}
+	waiting := false
+	for i, ref := range refs {
+		switch o.Owners[i] {
+		case Solid:
+			kept = append(kept, ref)
+		case Waiting:
+			waiting = true
+		}
+	}
+	switch {
+	case len(kept) == len(refs):
+		return Action{}
+	case len(kept) > 0:
+		return Action{Refs: kept}
+	case waiting && o.Dependents > 0:
+		return Action{Delete: metav1.DeletePropagationForeground, Unblock: o.Circle}
+	case slices.Contains(o.Object.GetFinalizers(), metav1.FinalizerOrphanDependents):
+		return Action{Delete: metav1.DeletePropagationOrphan}
+	case slices.Contains(o.Object.GetFinalizers(), metav1.FinalizerDeleteDependents):
+		return Action{Delete: metav1.DeletePropagationForeground}
+	}
+	return Action{Delete: metav1.DeletePropagationBackground}
+}
+
+// without are the references but those to one owner.
+func without(refs []metav1.OwnerReference, owner types.UID) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return r.UID == owner })
+}

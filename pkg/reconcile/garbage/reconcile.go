@@ -1,0 +1,274 @@
+// Package garbage collects objects whose owners are gone: in the background, in the foreground (the owner waits) or by
+// orphaning them, as the deletion of the owner asked.
+//
+// It may import engine. Its invariant: nothing is deleted before the server itself said that each of its owners is gone
+// or waits for it.
+package garbage
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// New declares the reconciler; kinds are all that may own or be owned.
+func New(kinds []engine.Kind) *engine.Reconciler {
+	var g *graph
+	known := map[schema.GroupKind]engine.Kind{}
+	r := &engine.Reconciler{
+		Name: "garbage", Account: "generic-garbage-collector", Workers: 8,
+		Writes: []engine.Write{{Parts: []engine.Part{engine.Delete, engine.Metadata, engine.Finalizers}}},
+	}
+	for _, k := range kinds {
+		if !k.Deletable || skipped[k.GroupKind()] {
+			continue
+		}
+		known[k.GroupKind()] = k
+		r.Watches = append(r.Watches, engine.Watch{Object: metadata(k.GroupVersionKind), Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+			return g.see(k.GroupVersionKind, was, is)
+		}})
+	}
+	r.New = func(env engine.Env) engine.Func {
+		g = newGraph()
+		return (&reconciler{env, g, known}).reconcile
+	}
+	return r
+}
+
+// skipped are kinds that neither own nor are owned, but change often.
+var skipped = map[schema.GroupKind]bool{{Kind: "Event"}: true, {Group: "events.k8s.io", Kind: "Event"}: true}
+
+func metadata(gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(gvk)
+	return o
+}
+
+type reconciler struct {
+	engine.Env
+	g     *graph
+	kinds map[schema.GroupKind]engine.Kind
+}
+
+// at completes an object's address: the version that is watched, and no namespace for kinds without.
+func (r *reconciler) at(o object) (object, bool) {
+	k, ok := r.kinds[o.GroupKind()]
+	o.GroupVersionKind = k.GroupVersionKind
+	if !k.Namespaced {
+		o.Namespace = ""
+	}
+	return o, ok
+}
+
+func (r *reconciler) get(ctx context.Context, o object) (*metav1.PartialObjectMetadata, error) {
+	m := metadata(o.GroupVersionKind)
+	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: o.Name}, m)
+	m.SetGroupVersionKind(o.GroupVersionKind)
+	return m, err
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	packed, ok := unpack(req)
+	if !ok {
+		return engine.Result{}, nil
+	}
+	self, ok := r.at(packed)
+	if !ok {
+		return engine.Result{}, nil
+	}
+	m, err := r.get(ctx, self)
+	if err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	o, deps, err := r.observe(ctx, self, m)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a := Plan(o)
+	switch {
+	case a.Orphan:
+		err = r.orphan(ctx, m, deps)
+	case a.Finish:
+		err = r.dropFinalizer(ctx, m, metav1.FinalizerDeleteDependents)
+	case a.Collect:
+		for _, d := range deps {
+			r.Enqueue(d.request(), 0)
+		}
+	case a.Refs != nil:
+		err = r.patch(ctx, m, map[string]any{"ownerReferences": a.Refs})
+	case a.Delete != "":
+		err = r.remove(ctx, m, a)
+	}
+	return engine.Result{}, client.IgnoreNotFound(err)
+}
+
+// observe looks at an object's owners or, if it is going, at its dependents.
+func (r *reconciler) observe(ctx context.Context, self object, m *metav1.PartialObjectMetadata) (o Observed, deps []object, err error) {
+	o.Object = m
+	going := m.DeletionTimestamp != nil
+	if going && !waits(m) {
+		return o, nil, nil
+	}
+	if !going {
+		for _, ref := range m.OwnerReferences {
+			state, err := r.owner(ctx, self, ref)
+			if err != nil {
+				return o, nil, err
+			}
+			o.Owners = append(o.Owners, state)
+		}
+		if !slices.Contains(o.Owners, Waiting) {
+			return o, nil, nil // its dependents make no difference
+		}
+	}
+	candidates := r.g.of(m.UID)
+	if going {
+		// What the object waits for is decided once: look at all there is, as the graph may be behind.
+		if candidates, err = r.scan(ctx, self, m.UID); err != nil {
+			return o, nil, err
+		}
+	}
+	for _, d := range candidates {
+		dm, err := r.get(ctx, d)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return o, nil, err
+		}
+		i := slices.IndexFunc(dm.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == m.UID })
+		if i < 0 {
+			continue
+		}
+		deps = append(deps, d)
+		o.Dependents++
+		if blocks(dm.OwnerReferences[i]) {
+			o.Blocking++
+		}
+		o.Circle = o.Circle || dm.DeletionTimestamp != nil && slices.Contains(dm.Finalizers, metav1.FinalizerDeleteDependents)
+	}
+	return o, deps, nil
+}
+
+// scan lists the dependents of an owner from the cache.
+func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []object, err error) {
+	for _, k := range r.kinds {
+		if of.Namespace != "" && !k.Namespaced {
+			continue
+		}
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(k.GroupVersionKind.GroupVersion().WithKind(k.Kind + "List"))
+		if err := r.Cache.List(ctx, list, client.InNamespace(of.Namespace)); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			d := &list.Items[i]
+			if slices.ContainsFunc(d.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == uid }) {
+				out = append(out, object{k.GroupVersionKind, d.Namespace, d.Name})
+			}
+		}
+	}
+	return out, nil
+}
+
+// owner says what became of an owner. That it is gone is believed only from the server, as the cache of its kind may be behind.
+func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerReference) (Owner, error) {
+	at, ok := r.at(ownerOf(of, ref))
+	if !ok {
+		return Solid, nil
+	}
+	if r.g.isAbsent(ref.UID) {
+		return Absent, nil
+	}
+	m, err := r.get(ctx, at)
+	switch {
+	case err == nil && m.UID == ref.UID:
+		if m.DeletionTimestamp != nil && slices.Contains(m.Finalizers, metav1.FinalizerDeleteDependents) {
+			return Waiting, nil
+		}
+		return Solid, nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return Solid, err
+	}
+	gone, err := r.asked(ctx, at, ref.UID)
+	if err != nil {
+		return Solid, err
+	}
+	if !gone {
+		// The cache will show it; an event of it wakes nobody, so look again.
+		return Solid, apierrors.NewConflict(schema.GroupResource{Group: at.Group, Resource: at.Kind}, at.Name, nil)
+	}
+	r.g.setAbsent(ref.UID)
+	return Absent, nil
+}
+
+// asked asks the server, past every cache, whether the object with that UID is gone: a write that changes nothing, and
+// is not kept, and fails if it is.
+func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone bool, err error) {
+	m := metadata(at.GroupVersionKind)
+	m.Namespace, m.Name = at.Namespace, at.Name
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}})
+	if err != nil {
+		return false, err
+	}
+	err = r.Client.Patch(ctx, m, client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return true, nil
+	}
+	return false, err
+}
+
+// patch writes metadata, if the object has not changed since.
+func (r *reconciler) patch(ctx context.Context, m *metav1.PartialObjectMetadata, fields map[string]any) error {
+	fields["uid"], fields["resourceVersion"] = m.UID, m.ResourceVersion
+	data, err := json.Marshal(map[string]any{"metadata": fields})
+	if err != nil {
+		return err
+	}
+	o := metadata(m.GroupVersionKind())
+	o.Namespace, o.Name = m.Namespace, m.Name
+	return r.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, data))
+}
+
+func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata, a Action) error {
+	if a.Unblock {
+		refs := slices.Clone(m.OwnerReferences)
+		for i := range refs {
+			refs[i].BlockOwnerDeletion = nil
+		}
+		return r.patch(ctx, m, map[string]any{"ownerReferences": refs}) // its event brings it back here
+	}
+	uid, version := m.UID, m.ResourceVersion
+	return r.Client.Delete(ctx, m, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(a.Delete))
+}
+
+// orphan frees the dependents, and then lets the owner go.
+func (r *reconciler) orphan(ctx context.Context, m *metav1.PartialObjectMetadata, deps []object) error {
+	for _, d := range deps {
+		dm, err := r.get(ctx, d)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.patch(ctx, dm, map[string]any{"ownerReferences": without(dm.OwnerReferences, m.UID)}); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return r.dropFinalizer(ctx, m, metav1.FinalizerOrphanDependents)
+}
+
+func (r *reconciler) dropFinalizer(ctx context.Context, m *metav1.PartialObjectMetadata, name string) error {
+	left := slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == name })
+	return r.patch(ctx, m, map[string]any{"finalizers": left})
+}

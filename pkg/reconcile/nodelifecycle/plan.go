@@ -1,0 +1,140 @@
+package nodelifecycle
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Patience is how long a node may be silent before it counts as lost.
+const Patience = 40 * time.Second
+
+// Observed is what there is.
+type Observed struct {
+	Node *corev1.Node
+	// Heard is when the node last gave a sign of life, by our own clock.
+	Heard time.Time
+}
+
+// Actions is what to do.
+type Actions struct {
+	// Conditions and Taints as they should be; nil if they are right.
+	Conditions []corev1.NodeCondition
+	Taints     []corev1.Taint
+	SetTaints  bool
+	// PodsNotReady: the node does not report, so its pods cannot be counted on.
+	PodsNotReady bool
+	// Again is when the node's patience ends; 0 if it is lost already.
+	Again time.Duration
+}
+
+// watched are the conditions that a node reports, and that are unknown when it does not.
+var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+
+// Plan decides. It does not change o.
+func Plan(o Observed, now time.Time) Actions {
+	var a Actions
+	conditions := o.Node.Status.Conditions
+	if left := o.Heard.Add(Patience).Sub(now); left > 0 {
+		a.Again = left
+	} else {
+		conditions = silenced(o.Node, now)
+		if !equality.Semantic.DeepEqual(conditions, o.Node.Status.Conditions) {
+			a.Conditions = conditions
+		}
+	}
+	ready := find(conditions, corev1.NodeReady)
+	a.PodsNotReady = ready != nil && ready.Status == corev1.ConditionUnknown
+	taints := taints(o.Node, conditions, now)
+	if !equality.Semantic.DeepEqual(taints, o.Node.Spec.Taints) {
+		a.Taints, a.SetTaints = taints, true
+	}
+	return a
+}
+
+func find(cs []corev1.NodeCondition, t corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range cs {
+		if cs[i].Type == t {
+			return &cs[i]
+		}
+	}
+	return nil
+}
+
+// silenced makes what a node reported unknown.
+func silenced(n *corev1.Node, now time.Time) []corev1.NodeCondition {
+	out := slices.Clone(n.Status.Conditions)
+	at := metav1.NewTime(now)
+	for _, t := range watched {
+		c := find(out, t)
+		if c == nil {
+			out = append(out, corev1.NodeCondition{
+				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
+				LastHeartbeatTime: n.CreationTimestamp, LastTransitionTime: at,
+			})
+		} else if c.Status != corev1.ConditionUnknown {
+			c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.", at
+		}
+	}
+	return out
+}
+
+// ours are the taints that follow from conditions; others on the node are left alone.
+var ours = []string{
+	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
+	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
+}
+
+// taints are the node's as they should be: those that stay, in their order, then new ones.
+func taints(n *corev1.Node, conditions []corev1.NodeCondition, now time.Time) []corev1.Taint {
+	var want []corev1.Taint
+	add := func(key string, effects ...corev1.TaintEffect) {
+		for _, e := range effects {
+			want = append(want, corev1.Taint{Key: key, Effect: e})
+		}
+	}
+	if c := find(conditions, corev1.NodeReady); c != nil {
+		switch c.Status {
+		case corev1.ConditionFalse:
+			add(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+		case corev1.ConditionUnknown:
+			add(corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+		}
+	} else {
+		add(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule)
+	}
+	for _, x := range []struct {
+		condition corev1.NodeConditionType
+		taint     string
+	}{
+		{corev1.NodeMemoryPressure, corev1.TaintNodeMemoryPressure}, {corev1.NodeDiskPressure, corev1.TaintNodeDiskPressure},
+		{corev1.NodePIDPressure, corev1.TaintNodePIDPressure}, {corev1.NodeNetworkUnavailable, corev1.TaintNodeNetworkUnavailable},
+	} {
+		if c := find(conditions, x.condition); c != nil && c.Status == corev1.ConditionTrue {
+			add(x.taint, corev1.TaintEffectNoSchedule)
+		}
+	}
+	if n.Spec.Unschedulable {
+		add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
+	}
+	same := func(a corev1.Taint) func(corev1.Taint) bool {
+		return func(b corev1.Taint) bool { return a.Key == b.Key && a.Effect == b.Effect }
+	}
+	var out []corev1.Taint
+	for _, t := range n.Spec.Taints {
+		if !slices.Contains(ours, t.Key) || slices.ContainsFunc(want, same(t)) {
+			out = append(out, t)
+		}
+	}
+	at := metav1.NewTime(now)
+	for _, t := range want {
+		if !slices.ContainsFunc(out, same(t)) {
+			t.TimeAdded = &at
+			out = append(out, t)
+		}
+	}
+	return out
+}

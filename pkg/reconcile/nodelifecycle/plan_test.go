@@ -1,0 +1,86 @@
+package nodelifecycle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func node(ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
+	n := &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}}
+	if ready != "" {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	}
+	return n
+}
+
+func taint(key string, effect corev1.TaintEffect) corev1.Taint {
+	return corev1.Taint{Key: key, Effect: effect}
+}
+
+func keys(ts []corev1.Taint) (out []string) {
+	for _, t := range ts {
+		out = append(out, t.Key+":"+string(t.Effect))
+	}
+	return out
+}
+
+func TestPlan(t *testing.T) {
+	const (
+		notReady    = corev1.TaintNodeNotReady
+		unreachable = corev1.TaintNodeUnreachable
+	)
+	cordoned := node(corev1.ConditionTrue)
+	cordoned.Spec.Unschedulable = true
+	pressed := node(corev1.ConditionTrue)
+	pressed.Status.Conditions = append(pressed.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
+	for name, c := range map[string]struct {
+		node    *corev1.Node
+		silent  time.Duration
+		taints  []string // nil: left alone
+		unknown bool
+		unready bool
+		again   time.Duration
+	}{
+		"well":          {node: node(corev1.ConditionTrue), silent: 10 * time.Second, again: 30 * time.Second},
+		"became ready":  {node: node(corev1.ConditionTrue, taint(notReady, corev1.TaintEffectNoSchedule), taint("mine", corev1.TaintEffectNoExecute)), again: Patience, taints: []string{"mine:NoExecute"}},
+		"not ready":     {node: node(corev1.ConditionFalse), again: Patience, taints: []string{notReady + ":NoSchedule", notReady + ":NoExecute"}},
+		"silent":        {node: node(corev1.ConditionTrue), silent: Patience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
+		"was not ready": {node: node(corev1.ConditionFalse, taint(notReady, corev1.TaintEffectNoSchedule), taint(notReady, corev1.TaintEffectNoExecute)), silent: Patience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
+		"never spoke":   {node: node(""), silent: Patience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
+		"new":           {node: node(""), again: Patience, taints: []string{notReady + ":NoSchedule"}},
+		"cordoned":      {node: cordoned, again: Patience, taints: []string{corev1.TaintNodeUnschedulable + ":NoSchedule"}},
+		"disk":          {node: pressed, again: Patience, taints: []string{corev1.TaintNodeDiskPressure + ":NoSchedule"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Observed{c.node, now.Add(-c.silent)}
+			a := Plan(o, now)
+			require.Equal(t, c.taints, keys(a.Taints))
+			require.Equal(t, c.taints != nil, a.SetTaints)
+			require.Equal(t, c.unready, a.PodsNotReady)
+			require.Equal(t, c.again, a.Again)
+			require.Equal(t, c.unknown, a.Conditions != nil)
+			for _, k := range a.Conditions {
+				require.Equal(t, corev1.ConditionUnknown, k.Status)
+			}
+			// Doing what the plan says leaves nothing to do.
+			n := c.node.DeepCopy()
+			if a.Conditions != nil {
+				n.Status.Conditions = a.Conditions
+			}
+			if a.SetTaints {
+				n.Spec.Taints = a.Taints
+			}
+			again := Plan(Observed{n, o.Heard}, now.Add(time.Millisecond))
+			require.Nil(t, again.Conditions)
+			require.False(t, again.SetTaints)
+		})
+	}
+	a := Plan(Observed{node(corev1.ConditionTrue), now.Add(-Patience)}, now)
+	require.Equal(t, &metav1.Time{Time: now}, a.Taints[0].TimeAdded)
+}

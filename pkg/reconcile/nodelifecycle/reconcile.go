@@ -1,0 +1,180 @@
+// Package nodelifecycle watches over nodes: one that is silent for too long is marked so, tainted, and
+// its pods are no longer counted on.
+//
+// It may import engine. Its invariant: it changes only taints that follow from conditions.
+package nodelifecycle
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
+)
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	var l *listener
+	return &engine.Reconciler{
+		Name: "nodelifecycle", Account: "node-controller", Workers: 2,
+		Watches: []engine.Watch{
+			{Object: &corev1.Node{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+				return l.node(env, was, is)
+			}},
+			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+				return l.lease(env, was, is)
+			}},
+		},
+		Reads: []client.Object{&corev1.Pod{}},
+		Writes: []engine.Write{
+			{Object: &corev1.Node{}, Parts: []engine.Part{engine.Status, engine.Spec}},
+			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}},
+		},
+		Indexes: []engine.Index{podstate.ByNode()},
+		New: func(env engine.Env) engine.Func {
+			l = &listener{heard: map[string]time.Time{}}
+			return (&reconciler{env, l}).reconcile
+		},
+	}
+}
+
+// listener keeps when each node was last heard of, by our own clock: the clocks of nodes are not trusted.
+type listener struct {
+	mu    sync.Mutex
+	heard map[string]time.Time
+}
+
+func (l *listener) hear(node string, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard[node] = at
+}
+
+func (l *listener) last(node string, otherwise time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, ok := l.heard[node]
+	if !ok {
+		at = otherwise
+		l.heard[node] = at
+	}
+	return at
+}
+
+// node notes a report of the node itself, and wakes it where something changed but the time of the report.
+func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request {
+	if is == nil {
+		l.mu.Lock()
+		delete(l.heard, was.GetName())
+		l.mu.Unlock()
+		return nil
+	}
+	n, ok := is.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	req := []engine.Request{engine.RequestFor("", n.Name)}
+	old, ok := was.(*corev1.Node)
+	if !ok {
+		l.last(n.Name, env.Now())
+		return req
+	}
+	if a, b := find(old.Status.Conditions, corev1.NodeReady), find(n.Status.Conditions, corev1.NodeReady); b != nil &&
+		(a == nil || !a.LastHeartbeatTime.Equal(&b.LastHeartbeatTime)) {
+		l.hear(n.Name, env.Now())
+	}
+	if old.Spec.Unschedulable == n.Spec.Unschedulable && equality.Semantic.DeepEqual(old.Spec.Taints, n.Spec.Taints) &&
+		sameStatus(old.Status.Conditions, n.Status.Conditions) {
+		return nil
+	}
+	return req
+}
+
+func sameStatus(a, b []corev1.NodeCondition) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Type != b[i].Type || a[i].Status != b[i].Status {
+			return false
+		}
+	}
+	return true
+}
+
+// lease notes a sign of life. It wakes nobody: the node is looked at when its time is up.
+func (l *listener) lease(env engine.Env, was, is client.Object) []engine.Request {
+	b, ok := is.(*coordinationv1.Lease)
+	if !ok || b.Namespace != corev1.NamespaceNodeLease {
+		return nil
+	}
+	if a, ok := was.(*coordinationv1.Lease); ok && a.Spec.RenewTime.Equal(b.Spec.RenewTime) {
+		return nil
+	}
+	l.hear(b.Name, env.Now())
+	return nil
+}
+
+type reconciler struct {
+	engine.Env
+	l *listener
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var n corev1.Node
+	if err := r.Cache.Get(ctx, req.NamespacedName, &n); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	now := r.Now()
+	a := Plan(Observed{&n, r.l.last(n.Name, now)}, now)
+	next := n.DeepCopy()
+	if a.Conditions != nil {
+		next.Status.Conditions = a.Conditions
+		if err := r.Client.Status().Update(ctx, next); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+		r.Events.Event(&n, corev1.EventTypeNormal, "NodeNotReady", "Node %s status is now: NodeNotReady", n.Name)
+	}
+	if a.SetTaints {
+		base := next.DeepCopy()
+		next.Spec.Taints = a.Taints
+		if err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	if a.PodsNotReady {
+		if err := r.unready(ctx, n.Name, now); err != nil {
+			return engine.Result{}, err
+		}
+	}
+	return engine.Result{RequeueAfter: a.Again}, nil
+}
+
+// unready takes a silent node's pods out of service.
+func (r *reconciler) unready(ctx context.Context, node string, now time.Time) error {
+	var pods corev1.PodList
+	if err := r.ByIndex(ctx, &pods, "", podstate.NodeIndex, node); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if !podstate.Ready(p) {
+			continue
+		}
+		c := *podstate.Condition(p, corev1.PodReady)
+		c.Status = corev1.ConditionFalse
+		next := p.DeepCopy()
+		next.Status.Conditions, _ = podstate.WithCondition(p.Status.Conditions, c, now)
+		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		r.Events.Event(p, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+// Package reconcile runs the reconcilers: the loops that bring the cluster
+// from what is to what was asked for. all.go is the list of them; each has a
+// folder of its own, with a pure plan.go and a thin reconcile.go.
+//
+// It may import client, and its own folders, which do not import each other
+// but for engine. Its invariant: a reconciler reaches the cluster only through
+// its own client, with its own identity, and writes only what it declares.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// Kind is a kind of object that the server stores.
+type Kind = engine.Kind
+
+// Config is what the reconcilers need.
+type Config struct {
+	// ClientFor gives the client of an identity, such as
+	// "system:serviceaccount:kube-system:replicaset-controller". Required.
+	ClientFor func(identity string) client.Interface
+	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. Required.
+	Kinds []Kind
+	// RootCA is the PEM bundle that pods trust the API server by. Empty: no kube-root-ca.crt is written.
+	RootCA []byte
+	// ClusterCIDR is where nodes get the addresses of their pods from, a /24 each (a /64 of IPv6).
+	// Invalid (the zero value): nodes get none.
+	ClusterCIDR netip.Prefix
+	// Log is slog.Default() if nil.
+	Log *slog.Logger
+}
+
+// Validate checks a Config.
+func (c Config) Validate() error {
+	if c.ClientFor == nil {
+		return errors.New("reconcile: ClientFor is required")
+	}
+	if len(c.Kinds) == 0 {
+		return errors.New("reconcile: Kinds is required: list the kinds that the server stores")
+	}
+	return nil
+}
+
+// Controllers is the component "controllers".
+type Controllers struct {
+	cfg   Config
+	list  []*engine.Reconciler
+	ready chan struct{}
+}
+
+// New makes the component.
+func New(cfg Config) (*Controllers, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return &Controllers{cfg: cfg, list: All(cfg), ready: make(chan struct{})}, nil
+}
+
+// Name implements run.Component.
+func (c *Controllers) Name() string { return "controllers" }
+
+// Ready implements run.Component: all reconcilers have seen the present state.
+func (c *Controllers) Ready() <-chan struct{} { return c.ready }
+
+// Run implements run.Component.
+func (c *Controllers) Run(ctx context.Context) error {
+	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log}, c.list, func() { close(c.ready) })
+}
+
+var _ run.Component = (*Controllers)(nil)

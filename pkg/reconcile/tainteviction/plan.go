@@ -1,0 +1,47 @@
+package tainteviction
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+)
+
+// Plan says when a pod has to leave a node with these NoExecute taints: never, or in a time that is 0 if it is up. since is
+// when each taint came.
+func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.Time, now time.Time) (leaves bool, in time.Duration) {
+	for i := range taints {
+		t := &taints[i]
+		if t.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		stay, forever, tolerated := time.Duration(0), true, false
+		for j := range p.Spec.Tolerations {
+			tol := &p.Spec.Tolerations[j]
+			if !tol.ToleratesTaint(klog.Logger{}, t, true) {
+				continue
+			}
+			// Of several tolerations of a taint the shortest counts.
+			if tol.TolerationSeconds != nil {
+				d := time.Duration(max(*tol.TolerationSeconds, 0)) * time.Second
+				if forever || d < stay {
+					stay = d
+				}
+				forever = false
+			}
+			tolerated = true
+		}
+		if tolerated && forever {
+			continue
+		}
+		left := time.Duration(0)
+		if tolerated {
+			left = max(since(t).Add(stay).Sub(now), 0)
+		}
+		if !leaves || left < in {
+			in = left
+		}
+		leaves = true
+	}
+	return leaves, in
+}

@@ -1,0 +1,45 @@
+package tainteviction
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestPlan(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	since := now.Add(-10 * time.Second)
+	tolerates := func(key string, seconds ...int64) corev1.Toleration {
+		tol := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists}
+		if len(seconds) > 0 {
+			tol.TolerationSeconds = &seconds[0]
+		}
+		return tol
+	}
+	one, two := corev1.Taint{Key: "one", Effect: corev1.TaintEffectNoExecute}, corev1.Taint{Key: "two", Effect: corev1.TaintEffectNoExecute}
+	for name, c := range map[string]struct {
+		taints      []corev1.Taint
+		tolerations []corev1.Toleration
+		leaves      bool
+		in          time.Duration
+	}{
+		"no taint":         {},
+		"not NoExecute":    {taints: []corev1.Taint{{Key: "one", Effect: corev1.TaintEffectNoSchedule}}},
+		"not tolerated":    {taints: []corev1.Taint{one}, leaves: true},
+		"for ever":         {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one")}},
+		"for a while":      {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one", 30)}, leaves: true, in: 20 * time.Second},
+		"time is up":       {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one", 5)}, leaves: true},
+		"the shorter":      {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one"), tolerates("one", 30)}, leaves: true, in: 20 * time.Second},
+		"one of two":       {taints: []corev1.Taint{one, two}, tolerations: []corev1.Toleration{tolerates("one")}, leaves: true},
+		"both, one awhile": {taints: []corev1.Taint{one, two}, tolerations: []corev1.Toleration{tolerates("one"), tolerates("two", 60)}, leaves: true, in: 50 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: c.tolerations}}
+			leaves, in := Plan(p, c.taints, func(*corev1.Taint) time.Time { return since }, now)
+			require.Equal(t, c.leaves, leaves)
+			require.Equal(t, c.in, in)
+		})
+	}
+}

@@ -1,0 +1,121 @@
+package registry
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+)
+
+// immortal namespaces cannot be deleted.
+var immortal = []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}
+
+// mayCreate is upstream's NamespaceLifecycle for creates: the namespace must be there and stay.
+func (c *call) mayCreate(name string) error {
+	if c.Namespace == "" || c.namespaces == nil {
+		return nil
+	}
+	e := c.cache.Get(c.namespaces, "", c.Namespace)
+	if e == nil {
+		if _, err := c.sync(c.ctx); err != nil {
+			return err
+		}
+		if e = c.cache.Get(c.namespaces, "", c.Namespace); e == nil {
+			return apierrors.NewNotFound(c.namespaces.GR(), c.Namespace)
+		}
+	}
+	ns, ok := e.Object.(*corev1.Namespace)
+	if !ok || ns.Status.Phase != corev1.NamespaceTerminating {
+		return nil
+	}
+	err := apierrors.NewForbidden(c.gr(), name,
+		fmt.Errorf("unable to create new content in namespace %s because it is being terminated", c.Namespace))
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+		Type:    corev1.NamespaceTerminatingCause,
+		Message: fmt.Sprintf("namespace %s is being terminated", c.Namespace),
+		Field:   "metadata.namespace",
+	})
+	return err
+}
+
+// mayDelete is upstream's NamespaceLifecycle for deletes.
+func (c *call) mayDelete() error {
+	if c.row == c.namespaces && slices.Contains(immortal, c.Name) {
+		return apierrors.NewForbidden(c.gr(), c.Name, fmt.Errorf("this namespace may not be deleted"))
+	}
+	return nil
+}
+
+func (c *call) plugins() admission.Interface { return c.Registry.admission }
+
+// objectInterfaces is what plugins may ask of the API.
+var objectInterfaces = admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
+
+func (c *call) attributes(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) admission.Attributes {
+	gvk, namespace := c.Resource.GroupVersionKind, c.Namespace
+	if s := c.Resource.Subresource(c.Subresource); s != nil {
+		gvk = s.GroupVersionKind
+	}
+	if c.row == c.namespaces {
+		namespace = name
+	}
+	return admission.NewAttributesRecord(obj, old, gvk, namespace, name, c.Resource.GVR(), c.Subresource, op, o, c.dry, c.user)
+}
+
+// admit gives the plugins an internal object to change or refuse.
+func (c *call) admit(obj, old runtime.Object, op admission.Operation, o runtime.Object) error {
+	p, ok := c.plugins().(admission.MutationInterface)
+	if !ok || !p.Handles(op) {
+		return nil
+	}
+	return status(p.Admit(c.ctx, c.attributes(obj, old, c.Name, op, o), objectInterfaces), c.gr(), c.Name)
+}
+
+// validate gives the plugins the object that is about to be written. They must not change it.
+func (c *call) validate(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) error {
+	p, ok := c.plugins().(admission.ValidationInterface)
+	if !ok || !p.Handles(op) {
+		return nil
+	}
+	return status(p.Validate(c.ctx, c.attributes(obj, old, name, op, o), objectInterfaces), c.gr(), name)
+}
+
+// allowed asks the authorizer for a further verb on the target; nil if the user has it.
+func (c *call) allowed(verb string) error {
+	p := c.authorizer.Load()
+	if p == nil {
+		return nil
+	}
+	a := authorizer.AttributesRecord{
+		User: c.user, Verb: verb, Namespace: c.Namespace, APIGroup: c.Resource.Group, APIVersion: c.Resource.Version,
+		Resource: c.Resource.Plural, Subresource: c.Subresource, Name: c.Name, ResourceRequest: true,
+	}
+	decision, reason, err := (*p).Authorize(c.ctx, a)
+	if decision == authorizer.DecisionAllow {
+		return nil
+	}
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	who := ""
+	if c.user != nil {
+		who = c.user.GetName()
+	}
+	msg := fmt.Errorf("User %q cannot %s resource %q in API group %q", who, verb, c.Resource.Plural, c.Resource.Group)
+	if c.Namespace != "" {
+		msg = fmt.Errorf("%w in the namespace %q", msg, c.Namespace)
+	} else {
+		msg = fmt.Errorf("%w at the cluster scope", msg)
+	}
+	if reason != "" {
+		msg = fmt.Errorf("%w: %s", msg, reason)
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Group: c.Resource.Group, Resource: c.Resource.Plural}, c.Name, msg)
+}

@@ -1,0 +1,321 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/informers"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// verbs is what the client asks of a Registry.
+type verbs interface {
+	Get(context.Context, Target, metav1.GetOptions) (Result, error)
+	List(context.Context, Target, metav1.ListOptions) (*List, error)
+	Watch(context.Context, Target, metav1.ListOptions) (*cache.Watcher, []*cache.Entry, int64, error)
+	Create(context.Context, Target, runtime.Object, metav1.CreateOptions) (Result, error)
+	Update(context.Context, Target, runtime.Object, metav1.UpdateOptions) (Result, error)
+	Patch(context.Context, Target, types.PatchType, []byte, metav1.PatchOptions) (Result, error)
+	Delete(context.Context, Target, metav1.DeleteOptions) (Result, error)
+	DeleteCollection(context.Context, Target, metav1.DeleteOptions, metav1.ListOptions) (*List, error)
+}
+
+var _ verbs = (*Registry)(nil)
+
+// inProcess is the part of a Registry that makes its clients.
+type inProcess struct {
+	once    sync.Once
+	clients *shared
+}
+
+func (r *Registry) shared() *shared {
+	r.inProcess.once.Do(func() { r.inProcess.clients = newShared(r.cache, r.table) })
+	return r.inProcess.clients
+}
+
+// Client is the in-process client of one identity. What it hands out of the cache is immutable below the first
+// level; what a write answers is the caller's own copy.
+func (r *Registry) Client(u user.Info) client.Interface {
+	s := r.shared()
+	c := &userClient{verbs: r, shared: s, user: u}
+	c.cache = &clientCache{userClient: c, regs: map[*registration]struct{}{}}
+	return c
+}
+
+// Informers is client-go's factory over the shared cache, for upstream's code that reads through listers.
+// Start and Shutdown of it are not needed. Kinds that are not in the table get no events.
+func (r *Registry) Informers() informers.SharedInformerFactory { return r.shared().factory() }
+
+// userClient is the in-process client of one identity. Reads come from the cache without authorization: whoever
+// has the client in hand is a part of the server.
+type userClient struct {
+	verbs
+	*shared
+	user  user.Info
+	cache *clientCache
+}
+
+var _ client.Interface = (*userClient)(nil)
+
+func (c *userClient) Cache() ctrlcache.Cache      { return c.cache }
+func (c *userClient) Scheme() *runtime.Scheme     { return client.Scheme() }
+func (c *userClient) RESTMapper() meta.RESTMapper { return c.mapper() }
+
+func (c *userClient) GroupVersionKindFor(obj runtime.Object) (schema.GroupVersionKind, error) {
+	row, _, err := c.row(obj)
+	if err != nil {
+		return schema.GroupVersionKind{}, err
+	}
+	if meta.IsListType(obj) {
+		return row.GroupVersionKind.GroupVersion().WithKind(row.Kind + "List"), nil
+	}
+	return row.GroupVersionKind, nil
+}
+
+func (c *userClient) IsObjectNamespaced(obj runtime.Object) (bool, error) {
+	row, _, err := c.row(obj)
+	return err == nil && row.Namespaced, err
+}
+
+// as is a context that says on whose behalf a call is made.
+func (c *userClient) as(ctx context.Context) context.Context { return request.WithUser(ctx, c.user) }
+
+// target is the call's address, from an object and a subresource.
+func (c *userClient) target(obj ctrl.Object, subresource string) (Target, error) {
+	row, _, err := c.row(obj)
+	if err != nil {
+		return Target{}, err
+	}
+	t := Target{Resource: row, Subresource: subresource, Name: obj.GetName()}
+	if row.Namespaced {
+		t.Namespace = obj.GetNamespace()
+	}
+	return t, nil
+}
+
+// typed refuses to write from an object that holds metadata alone: it would clear all else.
+func typed(obj runtime.Object) error {
+	if _, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		return apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use the kind's own type")
+	}
+	return nil
+}
+
+func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
+	t, err := c.target(obj, "")
+	if err != nil {
+		return err
+	}
+	if err := typed(obj); err != nil {
+		return err
+	}
+	t.Name = ""
+	o := (&ctrl.CreateOptions{}).ApplyOptions(opts).AsCreateOptions()
+	res, err := c.verbs.Create(c.as(ctx), t, obj.DeepCopyObject(), *o)
+	return c.answer(obj, res, err)
+}
+
+func (c *userClient) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.UpdateOption) error {
+	t, err := c.target(obj, "")
+	if err != nil {
+		return err
+	}
+	if err := typed(obj); err != nil {
+		return err
+	}
+	o := (&ctrl.UpdateOptions{}).ApplyOptions(opts).AsUpdateOptions()
+	res, err := c.verbs.Update(c.as(ctx), t, obj.DeepCopyObject(), *o)
+	return c.answer(obj, res, err)
+}
+
+func (c *userClient) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.PatchOption) error {
+	t, err := c.target(obj, "")
+	if err != nil {
+		return err
+	}
+	return c.patch(ctx, t, obj, patch, (&ctrl.PatchOptions{}).ApplyOptions(opts).AsPatchOptions())
+}
+
+func (c *userClient) patch(ctx context.Context, t Target, obj ctrl.Object, patch ctrl.Patch, o *metav1.PatchOptions) error {
+	data, err := patch.Data(obj)
+	if err != nil {
+		return err
+	}
+	res, err := c.verbs.Patch(c.as(ctx), t, patch.Type(), data, *o)
+	return c.answer(obj, res, err)
+}
+
+func (c *userClient) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
+	t, err := c.target(obj, "")
+	if err != nil {
+		return err
+	}
+	o := (&ctrl.DeleteOptions{}).ApplyOptions(opts).AsDeleteOptions()
+	_, err = c.verbs.Delete(c.as(ctx), t, *o)
+	return err
+}
+
+func (c *userClient) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteAllOfOption) error {
+	row, _, err := c.row(obj)
+	if err != nil {
+		return err
+	}
+	o := (&ctrl.DeleteAllOfOptions{}).ApplyOptions(opts)
+	_, err = c.verbs.DeleteCollection(c.as(ctx), Target{Resource: row, Namespace: o.Namespace}, *o.AsDeleteOptions(), *o.AsListOptions())
+	return err
+}
+
+// applied is what client-go's apply configurations and those made of unstructured objects can say of themselves.
+type applied interface {
+	GetName() *string
+	GetNamespace() *string
+	GetKind() *string
+	GetAPIVersion() *string
+}
+
+func (c *userClient) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...ctrl.ApplyOption) error {
+	return c.apply(ctx, obj, obj, "", (&ctrl.ApplyOptions{}).ApplyOptions(opts).AsPatchOptions())
+}
+
+func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfiguration, subresource string, o *metav1.PatchOptions) error {
+	var gvk schema.GroupVersionKind
+	t := Target{Subresource: subresource}
+	switch a := obj.(type) {
+	case applied:
+		gv, err := schema.ParseGroupVersion(deref(a.GetAPIVersion()))
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		gvk, t.Namespace, t.Name = gv.WithKind(deref(a.GetKind())), deref(a.GetNamespace()), deref(a.GetName())
+	case ctrl.Object: // an apply configuration made of an unstructured object
+		gvk, t.Namespace, t.Name = a.GetObjectKind().GroupVersionKind(), a.GetNamespace(), a.GetName()
+	default:
+		return fmt.Errorf("%T says neither kind nor name", obj)
+	}
+	if t.Resource = c.kinds.ByGVK(gvk); t.Resource == nil {
+		return noKind(gvk)
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	res, err := c.verbs.Patch(c.as(ctx), t, types.ApplyPatchType, data, *o)
+	if err != nil {
+		return err
+	}
+	out, err := res.object()
+	if err != nil {
+		return err
+	}
+	if data, err = json.Marshal(out); err != nil {
+		return err
+	}
+	return json.Unmarshal(data, obj)
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// object is what a call answered.
+func (r Result) object() (runtime.Object, error) {
+	switch {
+	case r.Object != nil:
+		return r.Object, nil
+	case r.Entry != nil:
+		return r.Entry.Object, nil
+	}
+	return nil, apierrors.NewInternalError(fmt.Errorf("the call answered nothing"))
+}
+
+// answer puts a copy of a write's result into the caller's object, so that the caller may go on changing it.
+func (c *userClient) answer(into runtime.Object, res Result, err error) error {
+	if err != nil {
+		return err
+	}
+	out, err := res.object()
+	if err != nil {
+		return err
+	}
+	if _, ok := out.(*metav1.Status); ok {
+		return nil // binding and eviction answer only that they were done
+	}
+	row, partial, err := c.row(into)
+	if err != nil { // a subresource's own kind
+		return set(into, out.DeepCopyObject())
+	}
+	o, ok := out.(ctrl.Object)
+	if !ok {
+		return apierrors.NewInternalError(fmt.Errorf("the call answered %T", out))
+	}
+	if partial {
+		return set(into, metadata(row, o).DeepCopyObject())
+	}
+	return set(into, o.DeepCopyObject())
+}
+
+// set copies the outermost struct.
+func set(into, from runtime.Object) error {
+	a, b := reflect.ValueOf(into), reflect.ValueOf(from)
+	if a.Type() != b.Type() {
+		return fmt.Errorf("cannot put %T into %T", from, into)
+	}
+	a.Elem().Set(b.Elem())
+	return nil
+}
+
+// Watch reports changes; the objects are the cache's own: immutable.
+func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) (watch.Interface, error) {
+	row, partial, err := c.row(list)
+	if err != nil {
+		return nil, err
+	}
+	o := (&ctrl.ListOptions{}).ApplyOptions(opts)
+	lo := o.AsListOptions()
+	if lo == nil {
+		lo = &metav1.ListOptions{}
+	}
+	ctx, cancel := context.WithCancel(c.as(ctx))
+	w, initial, sync, err := c.verbs.Watch(ctx, Target{Resource: row, Namespace: o.Namespace}, *lo)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return newWatch(ctx, cancel, w, initial, sync, lo.SendInitialEvents != nil && *lo.SendInitialEvents, c.view(row, partial)), nil
+}
+
+func noKind(gvk schema.GroupVersionKind) error {
+	return &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
+}
+
+// metadata is an object's metadata alone, sharing it.
+func metadata(row *kind.Resource, o ctrl.Object) *metav1.PartialObjectMetadata {
+	p := &metav1.PartialObjectMetadata{}
+	p.SetGroupVersionKind(row.GroupVersionKind)
+	if a, ok := o.(metav1.ObjectMetaAccessor); ok {
+		if m, ok := a.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			p.ObjectMeta = *m
+		}
+	}
+	return p
+}

@@ -1,0 +1,82 @@
+package registry
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// subresource is one path under the objects of any kind.
+type subresource struct {
+	c    *userClient
+	name string
+}
+
+var _ ctrl.SubResourceClient = subresource{}
+
+func (c *userClient) Status() ctrl.SubResourceWriter                 { return subresource{c, "status"} }
+func (c *userClient) SubResource(name string) ctrl.SubResourceClient { return subresource{c, name} }
+
+func (s subresource) Get(ctx context.Context, obj, sub ctrl.Object, opts ...ctrl.SubResourceGetOption) error {
+	t, err := s.c.target(obj, s.name)
+	if err != nil {
+		return err
+	}
+	o := (&ctrl.SubResourceGetOptions{}).ApplyOptions(opts).AsGetOptions()
+	res, err := s.c.verbs.Get(s.c.as(ctx), t, *o)
+	return s.c.answer(sub, res, err)
+}
+
+func (s subresource) Create(ctx context.Context, obj, sub ctrl.Object, opts ...ctrl.SubResourceCreateOption) error {
+	t, err := s.c.target(obj, s.name)
+	if err != nil {
+		return err
+	}
+	o := (&ctrl.SubResourceCreateOptions{}).ApplyOptions(opts).AsCreateOptions()
+	res, err := s.c.verbs.Create(s.c.as(ctx), t, sub.DeepCopyObject(), *o)
+	return s.c.answer(sub, res, err)
+}
+
+func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.SubResourceUpdateOption) error {
+	t, err := s.c.target(obj, s.name)
+	if err != nil {
+		return err
+	}
+	o := (&ctrl.SubResourceUpdateOptions{}).ApplyOptions(opts)
+	body := obj
+	if o.SubResourceBody != nil {
+		body = o.SubResourceBody
+	}
+	if err := typed(body); err != nil {
+		return err
+	}
+	if body.GetName() == "" { // a Scale made by hand need not repeat the name
+		body.SetName(obj.GetName())
+		body.SetNamespace(obj.GetNamespace())
+	}
+	res, err := s.c.verbs.Update(s.c.as(ctx), t, body.DeepCopyObject(), *o.AsUpdateOptions())
+	return s.c.answer(body, res, err)
+}
+
+func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
+	t, err := s.c.target(obj, s.name)
+	if err != nil {
+		return err
+	}
+	o := (&ctrl.SubResourcePatchOptions{}).ApplyOptions(opts)
+	body := obj
+	if o.SubResourceBody != nil {
+		body = o.SubResourceBody
+	}
+	return s.c.patch(ctx, t, body, patch, o.AsPatchOptions())
+}
+
+func (s subresource) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...ctrl.SubResourceApplyOption) error {
+	o := (&ctrl.SubResourceApplyOptions{}).ApplyOpts(opts)
+	body := obj
+	if o.SubResourceBody != nil {
+		body = o.SubResourceBody
+	}
+	return s.c.apply(ctx, obj, body, s.name, o.AsPatchOptions())
+}

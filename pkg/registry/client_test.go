@@ -1,0 +1,329 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlruntime "sigs.k8s.io/controller-runtime"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/clienttest"
+	"github.com/coracle-dev/coracle/pkg/events"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// whole is a registry over a real store, with a namespace to work in.
+func whole(t testing.TB, ring int) *Registry {
+	t.Helper()
+	return over(t, store.Config{}, ring)
+}
+
+// over is the same with a store of one's own making.
+func over(t testing.TB, config store.Config, ring int) *Registry {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "coracle-client-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	config.Dir = dir
+	s, err := store.New(config)
+	require.NoError(t, err)
+	c, err := cache.New(cache.Config{Table: kind.Builtin(), Source: s, RingSize: ring})
+	require.NoError(t, err)
+	r, err := New(Config{Table: kind.Builtin(), Store: s, Cache: c, Admission: admission.NewChainHandler()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run.All(ctx, run.Observer{}, s, c) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	select {
+	case <-c.Ready():
+	case err := <-ended:
+		ended <- err
+		t.Fatal(err)
+	}
+	for _, ns := range []string{"default", "work"} {
+		require.NoError(t, admin(r).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
+	}
+	return r
+}
+
+func admin(r *Registry) client.Interface {
+	return r.Client(&user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})
+}
+
+func TestClientConforms(t *testing.T) {
+	clienttest.Run(t, admin(whole(t, 0)), "work")
+}
+
+func TestClientRefusesUnstructured(t *testing.T) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	err := admin(whole(t, 0)).Get(context.Background(), ctrl.ObjectKey{Namespace: "work", Name: "a"}, u)
+	require.ErrorContains(t, err, "use the Go type of /v1, Kind=Pod")
+}
+
+func TestClientSharesWhatItReads(t *testing.T) {
+	r, ctx := whole(t, 0), context.Background()
+	c := admin(r)
+	require.NoError(t, c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a"}, Data: map[string]string{"k": "v"}}))
+	var one, two corev1.ConfigMap
+	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Namespace: "work", Name: "a"}, &one))
+	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Namespace: "work", Name: "a"}, &two))
+	require.NotSame(t, &one, &two)
+	require.Equal(t, fmt.Sprintf("%p", one.Data), fmt.Sprintf("%p", two.Data), "no copy below the first level")
+}
+
+func TestEventsHaveTwoFaces(t *testing.T) {
+	r, ctx := whole(t, 0), context.Background()
+	c := admin(r)
+	e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "work", Name: "p"}, Message: "hello"}
+	require.NoError(t, c.Create(ctx, e))
+	var newer eventsv1.Event
+	require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(e), &newer))
+	require.Equal(t, "hello", newer.Note)
+	var l eventsv1.EventList
+	require.NoError(t, c.List(ctx, &l, ctrl.InNamespace("work"), ctrl.MatchingFields{"regarding.name": "p"}))
+	require.Len(t, l.Items, 1)
+}
+
+func TestRecorderCountsRepeats(t *testing.T) {
+	r := whole(t, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c := admin(r)
+	w, err := c.Watch(ctx, &corev1.EventList{}, ctrl.InNamespace("work"))
+	require.NoError(t, err)
+	rec := events.New(c, "test", "")
+	ended := make(chan struct{})
+	go func() { defer close(ended); rec.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "p", UID: "u"}}
+	rec.Event(pod, corev1.EventTypeNormal, "Twice", "again")
+	next := func() *corev1.Event {
+		e, _ := (<-w.ResultChan()).Object.(*corev1.Event)
+		require.NotNil(t, e, "no event came")
+		return e
+	}
+	first := next()
+	require.Equal(t, "test", first.Source.Component)
+	rec.Event(pod, corev1.EventTypeNormal, "Twice", "again")
+	second := next()
+	require.Equal(t, first.Name, second.Name)
+	require.Equal(t, int32(2), second.Count)
+}
+
+func TestListersReadTheCache(t *testing.T) {
+	r, ctx := whole(t, 0), context.Background()
+	c := admin(r)
+	f := r.Informers()
+	lister := f.Core().V1().ConfigMaps().Lister()
+	require.NoError(t, f.Core().V1().ConfigMaps().Informer().AddIndexers(toolscache.Indexers{"k": func(o any) ([]string, error) {
+		return []string{o.(*corev1.ConfigMap).Data["k"]}, nil
+	}}))
+	require.NoError(t, c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a", Labels: map[string]string{"l": ""}}, Data: map[string]string{"k": "v"}}))
+	m, err := lister.ConfigMaps("work").Get("a")
+	require.NoError(t, err)
+	require.Equal(t, "v", m.Data["k"])
+	_, err = lister.ConfigMaps("work").Get("b")
+	require.Error(t, err)
+	all, err := lister.ConfigMaps("work").List(labels.SelectorFromSet(labels.Set{"l": ""}))
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	none, err := lister.ConfigMaps("default").List(labels.Everything())
+	require.NoError(t, err)
+	require.Empty(t, none)
+	found, err := f.Core().V1().ConfigMaps().Informer().GetIndexer().ByIndex("k", "v")
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	namespaces, err := f.Core().V1().Namespaces().Lister().List(labels.Everything())
+	require.NoError(t, err)
+	require.Len(t, namespaces, 2)
+	require.True(t, f.Rbac().V1().ClusterRoles().Informer().HasSynced())
+}
+
+// A handler so slow that its watcher expires is told the differences, and ends with the truth.
+func TestInformerOfASlowHandler(t *testing.T) {
+	r, ctx := whole(t, 64), context.Background()
+	c := admin(r)
+	i, err := c.Cache().GetInformer(ctx, &corev1.ConfigMap{})
+	require.NoError(t, err)
+	entered, release, end := make(chan struct{}, 1000), make(chan struct{}), make(chan struct{})
+	state := map[string]string{}
+	see := func(o any) *corev1.ConfigMap {
+		if d, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = d.Obj
+		}
+		return o.(*corev1.ConfigMap)
+	}
+	_, err = i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			m := see(o)
+			_, twice := state[m.Name]
+			require.False(t, twice, "%s added twice", m.Name)
+			state[m.Name] = m.Data["k"]
+			entered <- struct{}{}
+			<-release
+			if m.Name == "end" {
+				close(end)
+			}
+		},
+		UpdateFunc: func(o, n any) {
+			require.Equal(t, state[see(o).Name], see(o).Data["k"], "the old state is the one told before")
+			state[see(n).Name] = see(n).Data["k"]
+		},
+		DeleteFunc: func(o any) {
+			require.Contains(t, state, see(o).Name)
+			delete(state, see(o).Name)
+		},
+	})
+	require.NoError(t, err)
+	create := func(name, k string) *corev1.ConfigMap {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: name}, Data: map[string]string{"k": k}}
+		require.NoError(t, c.Create(ctx, m))
+		return m
+	}
+	changed := create("changed", "1")
+	<-entered // the handler now holds
+	gone := create("gone", "1")
+	for n := range 200 {
+		changed.Data["k"] = fmt.Sprint(n)
+		require.NoError(t, c.Update(ctx, changed))
+	}
+	require.NoError(t, c.Delete(ctx, gone))
+	create("end", "")
+	close(release)
+	<-end
+	require.Equal(t, map[string]string{"changed": "199", "end": ""}, state)
+}
+
+// Controller-runtime's manager runs a controller on our cache and client alone.
+func TestManagerRunsAController(t *testing.T) {
+	r := whole(t, 0)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c := admin(r)
+	mgr, err := ctrlruntime.NewManager(&rest.Config{Host: "127.0.0.1:1"}, manager.Options{
+		Scheme:    client.Scheme(),
+		NewCache:  func(*rest.Config, ctrlcache.Options) (ctrlcache.Cache, error) { return c.Cache(), nil },
+		NewClient: func(*rest.Config, ctrl.Options) (ctrl.Client, error) { return c, nil },
+		Metrics:   metricsserver.Options{BindAddress: "0"},
+	})
+	require.NoError(t, err)
+	err = ctrlruntime.NewControllerManagedBy(mgr).Named("labels").For(&corev1.ConfigMap{}).Complete(
+		reconcile.AsReconciler(mgr.GetClient(), reconcile.ObjectReconciler[*corev1.ConfigMap](label{mgr.GetClient()})))
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	w, err := c.Watch(ctx, &corev1.ConfigMapList{}, ctrl.InNamespace("work"), ctrl.HasLabels{"seen"})
+	require.NoError(t, err)
+	require.NoError(t, c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a"}}))
+	select {
+	case e := <-w.ResultChan():
+		require.Equal(t, "a", e.Object.(*corev1.ConfigMap).Name)
+	case err := <-ended:
+		t.Fatal(err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the controller did nothing")
+	}
+	cancel()
+	require.NoError(t, <-ended)
+	i, err := c.Cache().GetInformer(context.Background(), &corev1.ConfigMap{})
+	require.NoError(t, err)
+	require.True(t, i.IsStopped())
+}
+
+type label struct{ ctrl.Client }
+
+func (l label) Reconcile(ctx context.Context, m *corev1.ConfigMap) (reconcile.Result, error) {
+	if m.Namespace != "work" || m.Labels["seen"] != "" {
+		return reconcile.Result{}, nil
+	}
+	m = m.DeepCopy()
+	m.Labels = map[string]string{"seen": "yes"}
+	return reconcile.Result{}, l.Update(ctx, m)
+}
+
+func filled(b *testing.B, n int) client.Interface {
+	r := whole(b, 0)
+	c := admin(r)
+	for i := range n {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: fmt.Sprintf("p%05d", i), Labels: map[string]string{"app": "a"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		if err := c.Create(context.Background(), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return c
+}
+
+func BenchmarkClientGet(b *testing.B) {
+	c := filled(b, 10)
+	var p corev1.Pod
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.Get(context.Background(), ctrl.ObjectKey{Namespace: "work", Name: "p00003"}, &p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkClientList3000(b *testing.B) {
+	c := filled(b, 3000)
+	b.ReportAllocs()
+	for b.Loop() {
+		var l corev1.PodList
+		if err := c.List(context.Background(), &l, ctrl.InNamespace("work")); err != nil || len(l.Items) != 3000 {
+			b.Fatal(err, len(l.Items))
+		}
+	}
+}
+
+// BenchmarkClientEvent is from the return of a create to the call of an informer's handler.
+func BenchmarkClientEvent(b *testing.B) {
+	c := admin(whole(b, 0))
+	ctx := context.Background()
+	i, err := c.Cache().GetInformer(ctx, &corev1.ConfigMap{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	at := make(chan time.Time, 1)
+	if _, err := i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { at <- time.Now() }}); err != nil {
+		b.Fatal(err)
+	}
+	var late time.Duration
+	n := 0
+	for b.Loop() {
+		n++
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: fmt.Sprintf("m%d", n)}}
+		if err := c.Create(ctx, m); err != nil {
+			b.Fatal(err)
+		}
+		done := time.Now()
+		late += (<-at).Sub(done)
+	}
+	b.ReportMetric(float64(late.Nanoseconds())/float64(n), "ns-after-create")
+}

@@ -1,0 +1,66 @@
+package registry
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+)
+
+// collectionWorkers is how many deletions of a collection are under way at once: enough that the store syncs
+// its log once for many of them.
+const collectionWorkers = 64
+
+// DeleteCollection deletes the objects that l selects, and answers with them as they were. It stops at the first
+// error that is not NotFound; what is deleted by then stays deleted.
+func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.DeleteOptions, l metav1.ListOptions) (*List, error) {
+	if errs := validation.ValidateDeleteOptions(&d); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
+	}
+	c, err := r.begin(ctx, t, "deletecollection", d.DryRun)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.list(&l)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next, last atomic.Int64
+	var workers sync.WaitGroup
+	for range min(collectionWorkers, len(list.Entries)) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1) - 1)
+				if i >= len(list.Entries) {
+					return
+				}
+				o := list.Entries[i].Object
+				one, err := r.begin(ctx, Target{Resource: t.Resource, Namespace: o.GetNamespace(), Name: o.GetName()}, "deletecollection", d.DryRun)
+				var rev int64
+				if err == nil {
+					_, rev, err = one.remove(d)
+				}
+				if err != nil && !apierrors.IsNotFound(err) {
+					cancel(err)
+					return
+				}
+				for old := last.Load(); rev > old && !last.CompareAndSwap(old, rev); old = last.Load() {
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, status(err, c.gr(), "")
+	}
+	if err := c.waitFor(c.ctx, last.Load()); err != nil {
+		return nil, err
+	}
+	list.Entries, err = asAll(c.Resource, list.Entries)
+	return list, err
+}

@@ -1,0 +1,253 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// nameAttempts is how often a taken generated name is generated anew, as upstream does.
+const nameAttempts = 8
+
+// Create writes obj, of the served version, already decoded but not defaulted. obj is the callee's from then on.
+func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o metav1.CreateOptions) (Result, error) {
+	if errs := validation.ValidateCreateOptions(&o); len(errs) > 0 {
+		return Result{}, apierrors.NewInvalid(metaKind("CreateOptions"), "", errs)
+	}
+	if t.Subresource == "" && t.Name == "" {
+		if m, ok := obj.(client.Object); ok {
+			t.Name = m.GetName()
+		}
+	}
+	c, err := r.begin(ctx, t, "create", o.DryRun)
+	if err != nil {
+		return Result{}, err
+	}
+	if t.Subresource != "" {
+		return c.createSubresource(obj, o)
+	}
+	in, ok := obj.(client.Object)
+	if !ok {
+		return Result{}, apierrors.NewBadRequest(fmt.Sprintf("a %T is not a %s", obj, t.Resource.Kind))
+	}
+	rest.WipeObjectMetaSystemFields(in)
+	if in.GetResourceVersion() != "" {
+		return Result{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	}
+	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(c.Namespace, in); err != nil {
+		return Result{}, err
+	}
+	if r := c.Resource; r.Default != nil {
+		r.Default(in)
+	}
+	in.SetManagedFields(nil)
+	internal, err := c.Resource.Internal(in)
+	if err != nil {
+		return Result{}, apierrors.NewBadRequest(err.Error())
+	}
+	if err := c.mayCreate(c.Name); err != nil {
+		return Result{}, err
+	}
+	dedupOwners(c.ctx, internal, false)
+	if err := c.admit(internal, nil, admission.Create, &o); err != nil {
+		return Result{}, err
+	}
+	dedupOwners(c.ctx, internal, true)
+	return c.create(internal, &o)
+}
+
+// create writes an admitted object of the internal version.
+func (c *call) create(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
+	m, err := metaOf(obj)
+	if err != nil {
+		return Result{}, err
+	}
+	if m.GetName() != "" || m.GetGenerateName() == "" {
+		return c.createOnce(obj, o)
+	}
+	var res Result
+	for range nameAttempts {
+		res, err = c.createOnce(obj.DeepCopyObject(), o)
+		if !apierrors.IsAlreadyExists(err) {
+			break
+		}
+	}
+	return res, err
+}
+
+func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Result, err error) {
+	m, err := metaOf(obj)
+	if err != nil {
+		return Result{}, err
+	}
+	rest.FillObjectMetaSystemFields(m)
+	m.SetCreationTimestamp(seconds(m.GetCreationTimestamp()))
+	generated := m.GetName() == "" && m.GetGenerateName() != ""
+	if generated {
+		m.SetName(c.row.Strategy.GenerateName(m.GetGenerateName()))
+	}
+	claim, err := c.claim(obj, nil)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { claim.settle(err) }()
+	if err := c.beforeCreate(obj); err != nil {
+		return Result{}, err
+	}
+	if err := c.escalates(obj, nil); err != nil {
+		return Result{}, err
+	}
+	name := m.GetName()
+	if err := c.validate(obj, nil, name, admission.Create, o); err != nil {
+		return Result{}, err
+	}
+	out, value, err := c.encode(obj)
+	if err != nil {
+		return Result{}, err
+	}
+	key := c.row.Key(c.Namespace, name)
+	if c.dry {
+		if _, err = c.sync(c.ctx); err == nil && c.cache.Get(c.row, c.Namespace, name) != nil {
+			err = store.ErrExists
+		}
+		if err == nil {
+			return Result{Object: c.shown(out), Created: true}, nil
+		}
+	} else {
+		var rev int64
+		defer c.cache.Offer(key, value, out).Withdraw()
+		if rev, err = c.store.Create(c.ctx, key, value, c.ttl(out)); err == nil {
+			res, err := c.answer(name, rev, out)
+			res.Created = true
+			return res, err
+		}
+	}
+	if !errors.Is(err, store.ErrExists) {
+		return Result{}, status(err, c.gr(), name)
+	}
+	taken := apierrors.NewAlreadyExists(c.gr(), name)
+	if generated {
+		taken = apierrors.NewGenerateNameConflict(c.gr(), name, 1)
+	} else if e := c.cache.Get(c.row, c.Namespace, name); e != nil && e.Object.GetDeletionTimestamp() != nil {
+		taken.ErrStatus.Message = "object is being deleted: " + taken.ErrStatus.Message
+	}
+	return Result{}, taken
+}
+
+// encode gives an internal object as it is stored, and its bytes.
+func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
+	out, err := c.row.External(obj)
+	if err != nil {
+		return nil, nil, apierrors.NewInternalError(err)
+	}
+	out.SetResourceVersion("")
+	out.SetSelfLink("")
+	out.GetObjectKind().SetGroupVersionKind(c.row.GroupVersionKind)
+	value, err := c.row.Encode(out)
+	if err != nil {
+		return nil, nil, apierrors.NewInternalError(err)
+	}
+	return out, value, nil
+}
+
+func (c *call) ttl(o client.Object) time.Duration {
+	if c.row.TTL == nil {
+		return 0
+	}
+	return c.row.TTL(o)
+}
+
+// answer waits until the cache shows a write and answers with its entry. out is what was written, for
+// the case that the object was written again meanwhile.
+func (c *call) answer(name string, rev int64, out client.Object) (Result, error) {
+	if err := c.waitFor(c.ctx, rev); err != nil {
+		return Result{}, err
+	}
+	if e := c.cache.Get(c.row, c.Namespace, name); e != nil && e.Revision == rev {
+		return c.show(e)
+	}
+	return Result{Object: c.shown(kind.AtRevision(out, rev))}, nil
+}
+
+// shown gives an object of the stored version in the one asked for.
+func (c *call) shown(o client.Object) runtime.Object {
+	if c.row == c.Resource {
+		return o
+	}
+	in, err := c.row.Internal(kind.Shallow(o))
+	if err != nil {
+		return o
+	}
+	out, err := c.Resource.External(in)
+	if err != nil {
+		return o
+	}
+	out.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
+	return out
+}
+
+// metaOf gives the metadata of an internal object.
+func metaOf(obj runtime.Object) (metav1.Object, error) {
+	switch m := obj.(type) {
+	case metav1.Object:
+		return m, nil
+	case metav1.ObjectMetaAccessor:
+		return m.GetObjectMeta(), nil
+	}
+	return nil, apierrors.NewInternalError(fmt.Errorf("%T has no metadata", obj))
+}
+
+func metaKind(k string) schema.GroupKind { return schema.GroupKind{Group: metav1.GroupName, Kind: k} }
+
+// dedupOwners drops repeated owner references and warns of them, with upstream's words.
+func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
+	m, err := metaOf(obj)
+	if err != nil || len(m.GetOwnerReferences()) < 2 {
+		return
+	}
+	var kept []metav1.OwnerReference
+	var twice []string
+	seen := map[types.UID][]metav1.OwnerReference{}
+next:
+	for _, ref := range m.GetOwnerReferences() {
+		for _, other := range seen[ref.UID] {
+			if reflect.DeepEqual(other, ref) {
+				twice = append(twice, string(ref.UID))
+				continue next
+			}
+		}
+		seen[ref.UID] = append(seen[ref.UID], ref)
+		kept = append(kept, ref)
+	}
+	if len(twice) == 0 {
+		return
+	}
+	when := ""
+	if admitted {
+		when = " after mutating admission happens"
+	}
+	warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v",
+		when, strings.Join(twice, ", ")))
+	m.SetOwnerReferences(kept)
+}
+
+// seconds is a time as it is stored. The cache takes over the very object that was written, which must not differ
+// from what a later server reads.
+func seconds(t metav1.Time) metav1.Time { return metav1.Time{Time: t.Truncate(time.Second)} }

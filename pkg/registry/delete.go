@@ -1,0 +1,242 @@
+package registry
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Delete deletes the object, or begins its deletion: then the Result is Pending and holds the object. A finished
+// deletion answers a Status, or the object for the kinds for which upstream does.
+func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions) (Result, error) {
+	if errs := validation.ValidateDeleteOptions(&o); len(errs) > 0 {
+		return Result{}, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
+	}
+	c, err := r.begin(ctx, t, "delete", o.DryRun)
+	if err != nil {
+		return Result{}, err
+	}
+	if c.Subresource != "" {
+		return Result{}, c.noSubresource()
+	}
+	if err := c.mayDelete(); err != nil {
+		return Result{}, err
+	}
+	res, rev, err := c.remove(o)
+	if err != nil {
+		return Result{}, err
+	}
+	if rev == 0 {
+		return res, nil
+	}
+	if res.Pending {
+		pending := res
+		res, err = c.answer(c.Name, rev, pending.Object.(client.Object))
+		res.Pending = true
+		return res, err
+	}
+	return res, c.waitFor(c.ctx, rev)
+}
+
+// remove deletes or begins to, and answers the revision of what it wrote, 0 if nothing. It does not wait for the
+// cache. A pending result's object is the stored version's.
+func (c *call) remove(o metav1.DeleteOptions) (Result, int64, error) {
+	fresh := c.dry
+	if fresh {
+		if _, err := c.sync(c.ctx); err != nil {
+			return Result{}, 0, err
+		}
+	}
+	for {
+		e := c.entry()
+		res, rev, err := c.removeOnce(e, *o.DeepCopy())
+		if err == nil {
+			return res, rev, nil
+		}
+		lost := lostRace(err)
+		if c.ctx.Err() != nil || !lost && fresh {
+			return Result{}, 0, status(err, c.gr(), c.Name)
+		}
+		if _, syncErr := c.sync(c.ctx); syncErr != nil {
+			return Result{}, 0, syncErr
+		}
+		fresh = true
+		if !lost && c.entry() == e {
+			return Result{}, 0, status(err, c.gr(), c.Name)
+		}
+	}
+}
+
+func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64, error) {
+	if e == nil {
+		return Result{}, 0, c.notFound()
+	}
+	obj, err := c.internal(e)
+	if err != nil {
+		return Result{}, 0, err
+	}
+	if c.row == c.namespaces {
+		if done, res, rev, err := c.terminate(e, obj, &o); done || err != nil {
+			return res, rev, err
+		}
+	}
+	m, err := metaOf(obj)
+	if err != nil {
+		return Result{}, 0, err
+	}
+	graceful, pending, err := rest.BeforeDelete(c.row.Strategy, c.ctx, obj, &o)
+	if err != nil {
+		return Result{}, 0, err
+	}
+	if err := c.admitDelete(e, &o); err != nil {
+		return Result{}, 0, err
+	}
+	if pending {
+		res, err := c.show(e)
+		res.Pending = true
+		return res, 0, err
+	}
+	finalizers := c.finalizers(m.GetFinalizers(), &o)
+	if len(finalizers) == 0 && (!graceful || *o.GracePeriodSeconds == 0) {
+		return c.erase(e, obj)
+	}
+	m.SetFinalizers(finalizers)
+	if !graceful {
+		markDeleting(m, time.Now())
+	}
+	return c.mark(e, obj)
+}
+
+// mark writes an object that is being deleted but must wait.
+func (c *call) mark(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
+	out, value, err := c.encode(obj)
+	if err != nil {
+		return Result{}, 0, err
+	}
+	before, err := c.row.Encode(e.Object)
+	if err != nil {
+		return Result{}, 0, apierrors.NewInternalError(err)
+	}
+	if string(before) == string(value) {
+		res, err := c.show(e)
+		res.Pending = true
+		return res, 0, err
+	}
+	if c.dry {
+		out.SetResourceVersion(e.Object.GetResourceVersion())
+		return Result{Object: c.shown(out), Pending: true}, 0, nil
+	}
+	rev, err := c.store.Update(c.ctx, e.Key, value, e.Revision, c.ttl(out))
+	if err != nil {
+		return Result{}, 0, err
+	}
+	return Result{Object: out, Pending: true}, rev, nil
+}
+
+// erase takes the object out of the store. obj is the object as the answer shows it.
+func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
+	var rev int64
+	if !c.dry {
+		var err error
+		if rev, err = c.store.Delete(c.ctx, e.Key, e.Revision); err != nil {
+			return Result{}, 0, err
+		}
+	}
+	if !returnsDeleted[c.gr().String()] {
+		return Result{Object: &metav1.Status{
+			Status: metav1.StatusSuccess, Code: 200,
+			Details: &metav1.StatusDetails{Name: c.Name, Group: c.Resource.Group, Kind: c.Resource.Plural, UID: e.Object.GetUID()},
+		}}, rev, nil
+	}
+	out, err := c.row.External(obj)
+	if err != nil {
+		return Result{}, rev, apierrors.NewInternalError(err)
+	}
+	out.GetObjectKind().SetGroupVersionKind(c.row.GroupVersionKind)
+	out.SetResourceVersion(e.Object.GetResourceVersion())
+	if rev > 0 {
+		out = kind.AtRevision(out, rev)
+	}
+	return Result{Object: c.shown(out)}, rev, nil
+}
+
+// returnsDeleted is the kinds whose deletion answers the object, as upstream's do.
+var returnsDeleted = map[string]bool{
+	"pods": true, "services": true, "serviceaccounts": true, "podtemplates": true, "namespaces": true,
+}
+
+// admitDelete asks the plugins. Upstream gives them no object, only the old one.
+func (c *call) admitDelete(e *cache.Entry, o *metav1.DeleteOptions) error {
+	if p := c.plugins(); p == nil || !p.Handles(admission.Delete) {
+		return nil
+	}
+	old, err := c.internal(e)
+	if err != nil {
+		return err
+	}
+	if err := c.admit(nil, old, admission.Delete, o); err != nil {
+		return err
+	}
+	return c.validate(nil, old, c.Name, admission.Delete, o)
+}
+
+// finalizers is what upstream's garbage collection makes of an object's finalizers when its deletion begins:
+// the propagation policy asked for, else the finalizer that is there already, else the kind's default.
+func (c *call) finalizers(have []string, o *metav1.DeleteOptions) []string {
+	policy := rest.GarbageCollectionPolicy("")
+	if g, ok := c.row.Strategy.(rest.GarbageCollectionDeleteStrategy); ok {
+		policy = g.DefaultGarbageCollectionPolicy(c.ctx)
+	}
+	var orphan, foreground bool
+	switch {
+	case policy == rest.Unsupported:
+	case o.OrphanDependents != nil: //nolint:staticcheck // deprecated, but clients send it
+		orphan = *o.OrphanDependents //nolint:staticcheck
+	case o.PropagationPolicy != nil:
+		orphan = *o.PropagationPolicy == metav1.DeletePropagationOrphan
+		foreground = *o.PropagationPolicy == metav1.DeletePropagationForeground
+	case slices.Contains(have, metav1.FinalizerOrphanDependents):
+		orphan = true
+	case slices.Contains(have, metav1.FinalizerDeleteDependents):
+		foreground = true
+	default:
+		orphan = policy == rest.OrphanDependents
+	}
+	want := make([]string, 0, len(have)+1)
+	for _, f := range have {
+		if f != metav1.FinalizerOrphanDependents && f != metav1.FinalizerDeleteDependents {
+			want = append(want, f)
+		}
+	}
+	if orphan {
+		want = append(want, metav1.FinalizerOrphanDependents)
+	}
+	if foreground {
+		want = append(want, metav1.FinalizerDeleteDependents)
+	}
+	return want
+}
+
+// markDeleting begins the deletion of an object whose kind knows no grace.
+func markDeleting(m metav1.Object, now time.Time) {
+	was := m.GetDeletionTimestamp()
+	if was == nil && m.GetGeneration() > 0 {
+		m.SetGeneration(m.GetGeneration() + 1)
+	}
+	if was == nil || was.After(now) {
+		t := metav1.NewTime(now)
+		m.SetDeletionTimestamp(&t)
+	}
+	m.SetDeletionGracePeriodSeconds(new(int64))
+}

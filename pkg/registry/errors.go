@@ -1,0 +1,50 @@
+package registry
+
+import (
+	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// errModified is upstream's text for a lost race, which clients show.
+var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+// status turns any error into a Status error. It is the one place where the store's and the cache's
+// errors get their codes.
+func status(err error, gr schema.GroupResource, name string) error {
+	var already apierrors.APIStatus
+	switch {
+	case err == nil || errors.As(err, &already):
+		return err
+	case errors.Is(err, store.ErrNotFound):
+		return apierrors.NewNotFound(gr, name)
+	case errors.Is(err, store.ErrExists):
+		return apierrors.NewAlreadyExists(gr, name)
+	case errors.Is(err, store.ErrConflict):
+		return apierrors.NewConflict(gr, name, errModified)
+	case errors.Is(err, store.ErrTooLarge):
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	case errors.Is(err, store.ErrCompacted), errors.Is(err, cache.ErrExpired):
+		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	case errors.Is(err, store.ErrUnavailable):
+		return apierrors.NewServiceUnavailable(err.Error())
+	case errors.Is(err, kind.ErrDecode):
+		return apierrors.NewInternalError(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return apierrors.NewTimeoutError("the request did not complete within the allotted time", 1)
+	case errors.Is(err, context.Canceled):
+		return apierrors.NewTimeoutError("the request was cancelled by its caller", 0)
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// lostRace says that a write met another revision than the one it was made from.
+func lostRace(err error) bool {
+	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists)
+}

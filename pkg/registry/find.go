@@ -1,0 +1,36 @@
+package registry
+
+import (
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// find reads an object of another kind in its internal version. If the cache does not have it, it is brought up
+// to date before the object is said not to be there.
+func find[T runtime.Object](c *call, row *kind.Resource, namespace, name string) (none T, _ error) {
+	if row == nil {
+		return none, apierrors.NewInternalError(fmt.Errorf("no such kind is served, to look up %q", name))
+	}
+	e := c.cache.Get(row, namespace, name)
+	if e == nil {
+		if _, err := c.sync(c.ctx); err != nil {
+			return none, err
+		}
+		if e = c.cache.Get(row, namespace, name); e == nil {
+			return none, apierrors.NewNotFound(row.GR(), name)
+		}
+	}
+	in, err := row.Internal(kind.Shallow(e.Object))
+	if err != nil {
+		return none, apierrors.NewInternalError(err)
+	}
+	out, ok := in.(T)
+	if !ok {
+		return none, apierrors.NewInternalError(fmt.Errorf("%s %q is a %T", row.GR(), name, in))
+	}
+	return out, nil
+}

@@ -1,0 +1,191 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// List is a page of a collection. Continue and Remaining are as in metav1.ListMeta.
+type List struct {
+	Entries   []*cache.Entry
+	Revision  int64
+	Continue  string
+	Remaining *int64
+}
+
+// List reads a collection. Without a resourceVersion it sees every write acknowledged before the call. Pages after
+// the first are of the first one's revision; once that is compacted they get 410 Expired with a token to go on
+// inconsistently.
+func (r *Registry) List(ctx context.Context, t Target, o metav1.ListOptions) (*List, error) {
+	c, err := r.begin(ctx, t, "list", nil)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.list(&o)
+	if err != nil {
+		return nil, err
+	}
+	l.Entries, err = asAll(c.Resource, l.Entries)
+	return l, err
+}
+
+func (c *call) list(o *metav1.ListOptions) (*List, error) {
+	if err := checkOptions(o, false); err != nil {
+		return nil, err
+	}
+	q, err := c.query(o)
+	if err != nil {
+		return nil, err
+	}
+	rev, err := parseRevision(o.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	prefix := c.row.Prefix(c.Namespace)
+	if o.Continue != "" {
+		from, at, err := storage.DecodeContinue(o.Continue, prefix)
+		if err != nil {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: %v", err))
+		}
+		if rev != 0 {
+			return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+		}
+		if at > 0 {
+			return c.listAt(q, o, prefix, from, at)
+		}
+		if _, err := c.sync(c.ctx); err != nil {
+			return nil, err
+		}
+		return c.listNow(q, o, prefix, from)
+	}
+	if err := c.reach(o.ResourceVersion, rev); err != nil {
+		return nil, err
+	}
+	exact := o.ResourceVersionMatch == metav1.ResourceVersionMatchExact || o.ResourceVersionMatch == "" && o.Limit > 0
+	if rev > 0 && exact {
+		return c.listAt(q, o, prefix, prefix, rev)
+	}
+	return c.listNow(q, o, prefix, prefix)
+}
+
+// listNow lists from the cache, beginning at the key from.
+func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string) (*List, error) {
+	entries, rev := c.cache.List(c.row, q)
+	if from > prefix {
+		entries = entries[sort.Search(len(entries), func(i int) bool { return entries[i].Key >= from }):]
+	}
+	l := &List{Entries: entries, Revision: rev}
+	if o.Limit > 0 && int64(len(entries)) > o.Limit {
+		l.Entries = entries[:o.Limit]
+		return l, l.more(q, prefix, int64(len(entries))-o.Limit)
+	}
+	return l, nil
+}
+
+// more says that there are further entries after the last of the page.
+func (l *List) more(q cache.Query, prefix string, left int64) error {
+	last := l.Entries[len(l.Entries)-1].Key
+	token, err := storage.EncodeContinue(last+"\x00", prefix, l.Revision)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	l.Continue = token
+	if all(q) {
+		l.Remaining = &left
+	}
+	return nil
+}
+
+// pageBytes is how many values are read at once where selectors leave out some.
+const pageKeys = 1000
+
+// listAt lists as of an older revision, from the store. Objects that did not change since come from the cache.
+func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
+	l := &List{Revision: rev, Entries: []*cache.Entry{}}
+	for {
+		want := int64(pageKeys)
+		if o.Limit > 0 && all(q) {
+			want = o.Limit - int64(len(l.Entries))
+		}
+		kvs, _, left, err := c.store.Range(c.ctx, prefix, from, want, rev)
+		switch {
+		case errors.Is(err, store.ErrCompacted):
+			return nil, c.expired(o, prefix, from)
+		case errors.Is(err, store.ErrFuture):
+			return nil, storage.NewTooLargeResourceVersionError(uint64(rev), uint64(c.cache.Revision()), 1)
+		case err != nil:
+			return nil, status(err, c.gr(), "")
+		}
+		for i, kv := range kvs {
+			e, err := c.entryOf(kv)
+			if err != nil {
+				return nil, err
+			}
+			if !selects(c.row, q, e) {
+				continue
+			}
+			l.Entries = append(l.Entries, e)
+			if after := left + int64(len(kvs)-i-1); o.Limit > 0 && int64(len(l.Entries)) == o.Limit && after > 0 {
+				return l, l.more(q, prefix, after)
+			}
+		}
+		if left == 0 || len(kvs) == 0 {
+			return l, nil
+		}
+		from = kvs[len(kvs)-1].Key + "\x00"
+	}
+}
+
+// entryOf decodes a stored value, unless the cache has it.
+func (c *call) entryOf(kv store.KV) (*cache.Entry, error) {
+	namespace, name, _ := strings.Cut(kv.Key[len(c.row.Prefix("")):], "/")
+	if !c.row.Namespaced {
+		namespace, name = "", namespace
+	}
+	if e := c.cache.Get(c.row, namespace, name); e != nil && e.Revision == kv.Revision {
+		return e, nil
+	}
+	obj, err := c.row.Decode(kv.Value, kv.Revision)
+	if err != nil {
+		return nil, status(err, c.gr(), name)
+	}
+	return cache.NewEntry(c.row, kv.Key, obj, kv.Revision), nil
+}
+
+func selects(row *kind.Resource, q cache.Query, e *cache.Entry) bool {
+	if q.Labels != nil && !q.Labels.Matches(labels.Set(e.Object.GetLabels())) {
+		return false
+	}
+	return q.Fields == nil || q.Fields.Empty() || q.Fields.Matches(row.Fields(e.Object))
+}
+
+// expired is upstream's answer to a continuation whose revision is gone: 410, and a token with which the rest
+// can be had as it is now.
+func (c *call) expired(o *metav1.ListOptions, prefix, from string) error {
+	if o.Continue == "" {
+		return apierrors.NewResourceExpired(fmt.Sprintf("The resourceVersion for the provided list is too old: %s", o.ResourceVersion))
+	}
+	err := apierrors.NewResourceExpired("The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without the continue parameter, or use the " +
+		"continue token in this response to retrieve the remainder of the results. Continuing with the provided " +
+		"token results in an inconsistent list - objects that were created, modified, or deleted between the time " +
+		"the first chunk was returned and now may show up in the list.")
+	token, tokenErr := storage.EncodeContinue(from, prefix, -1)
+	if tokenErr != nil {
+		return apierrors.NewInternalError(tokenErr)
+	}
+	err.ErrStatus.Continue = token
+	return err
+}

@@ -1,0 +1,239 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/mergepatch"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/warning"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+)
+
+// Upstream's bounds on a patch: operations of a JSON patch, bytes of any.
+const (
+	maxOperations = 10000
+	maxPatchBytes = 3 << 20
+)
+
+// Patch applies a JSON, merge, strategic merge or apply patch, and repeats it on conflict unless the patch names a resourceVersion.
+func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data []byte, o metav1.PatchOptions) (Result, error) {
+	if errs := validation.ValidatePatchOptions(&o, pt); len(errs) > 0 {
+		return Result{}, apierrors.NewInvalid(metaKind("PatchOptions"), "", errs)
+	}
+	if len(data) > maxPatchBytes {
+		return Result{}, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxPatchBytes))
+	}
+	c, err := r.begin(ctx, t, "patch", o.DryRun)
+	if err != nil {
+		return Result{}, err
+	}
+	update := metav1.UpdateOptions{DryRun: o.DryRun, FieldManager: o.FieldManager, FieldValidation: o.FieldValidation}
+	if pt == types.ApplyPatchType {
+		return c.apply(data, &o, update)
+	}
+	if pt == types.StrategicMergePatchType && !t.Resource.Proto {
+		return Result{}, unsupportedPatch(pt) // as for custom resources: such kinds do not say how to merge their lists
+	}
+	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation}
+	if err := p.parse(); err != nil {
+		return Result{}, err
+	}
+	if c.Subresource == "scale" {
+		return c.rescale(update, true, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+			out := &autoscalingv1.Scale{}
+			if err := p.apply(old, nil, out); err != nil {
+				return nil, err
+			}
+			if err := c.checkName(out); err != nil {
+				return nil, err
+			}
+			return out, c.sameRevision(out, old)
+		})
+	}
+	w, err := c.write(update)
+	if err != nil {
+		return Result{}, err
+	}
+	// A patched object carries the revision it was made from, unless the patch says another: that is the caller's
+	// precondition, and the only conflict that is not tried again.
+	w.mayMake = false
+	w.change = func(e *cache.Entry) (client.Object, error) {
+		old := e
+		if c.row != c.Resource {
+			if old, err = As(c.Resource, e); err != nil {
+				return nil, err
+			}
+		}
+		out := c.Resource.New()
+		if err := p.apply(old.Object, old.JSON, out); err != nil {
+			return nil, err
+		}
+		return out, c.checkName(out)
+	}
+	return w.run()
+}
+
+// sameRevision is the precondition of a patch that names a resourceVersion.
+func (c *call) sameRevision(now, old client.Object) error {
+	if rv := now.GetResourceVersion(); rv != "" && rv != old.GetResourceVersion() {
+		return apierrors.NewConflict(c.gr(), c.Name, errModified)
+	}
+	return nil
+}
+
+// patch is one patch, parsed once and applied as often as the race for the object needs.
+type patch struct {
+	ctx    context.Context
+	kind   types.PatchType
+	data   []byte
+	strict string // FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
+
+	ops      jsonpatch.Patch
+	merge    map[string]any
+	problems []error // with the patch itself: duplicate fields
+	warned   bool
+}
+
+func (p *patch) checks() bool { return p.strict != metav1.FieldValidationIgnore }
+
+func (p *patch) parse() error {
+	bad := func(err error) error { return apierrors.NewBadRequest("error decoding patch: " + err.Error()) }
+	switch p.kind {
+	case types.JSONPatchType:
+		var ops []struct {
+			Op    string `json:"op"`
+			Path  string `json:"path"`
+			From  string `json:"from"`
+			Value any    `json:"value"`
+		}
+		problems, err := kjson.UnmarshalStrict(p.data, &ops)
+		if err != nil {
+			return bad(err)
+		}
+		for _, e := range problems {
+			p.problems = append(p.problems, fmt.Errorf("json patch %w", e))
+		}
+		if p.ops, err = jsonpatch.DecodePatch(p.data); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if len(p.ops) > maxOperations {
+			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+				"The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(p.ops)))
+		}
+	case types.MergePatchType, types.StrategicMergePatchType:
+		p.merge = map[string]any{}
+		problems, err := kjson.UnmarshalStrict(p.data, &p.merge)
+		if err != nil {
+			return bad(err)
+		}
+		p.problems = problems
+	default:
+		return unsupportedPatch(p.kind)
+	}
+	return nil
+}
+
+// unsupportedPatch is 415, with what there is.
+func unsupportedPatch(kind types.PatchType) error {
+	accepted := []types.PatchType{types.JSONPatchType, types.MergePatchType, types.ApplyPatchType}
+	if kind != types.StrategicMergePatchType {
+		accepted = append(accepted, types.StrategicMergePatchType)
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Message: fmt.Sprintf("the body of the request was in an unknown format (%s) - accepted media types include: %v", kind, accepted),
+	}}
+}
+
+// apply makes out, an empty object of old's type, from old and the patch. encoded gives old's JSON, if there is one already.
+func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Object) error {
+	if p.kind == types.StrategicMergePatchType {
+		return p.strategic(old, out)
+	}
+	var before, after []byte
+	var err error
+	if encoded != nil {
+		before = encoded()
+	} else if before, err = json.Marshal(old); err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if p.kind == types.JSONPatchType {
+		if after, err = p.ops.Apply(before); err != nil {
+			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		}
+	} else if after, err = jsonpatch.MergePatch(before, p.data); err != nil {
+		if errors.Is(err, jsonpatch.ErrBadJSONPatch) {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		return apierrors.NewInternalError(err)
+	}
+	problems, err := kjson.UnmarshalStrict(after, out)
+	if err != nil {
+		return invalidPatch(string(after), err)
+	}
+	return p.judge(string(after), problems)
+}
+
+func invalidPatch(value any, err error) error {
+	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), value, err.Error())})
+}
+
+// judge refuses, or warns of, unknown and repeated fields.
+func (p *patch) judge(value any, problems []error) error {
+	all := slices.Concat(p.problems, problems)
+	if len(all) == 0 || !p.checks() {
+		return nil
+	}
+	if p.strict == metav1.FieldValidationStrict {
+		return invalidPatch(value, runtime.NewStrictDecodingError(all))
+	}
+	if !p.warned {
+		p.warned = true
+		for _, e := range all {
+			warning.AddWarning(p.ctx, "", e.Error())
+		}
+	}
+	return nil
+}
+
+func (p *patch) strategic(old, out runtime.Object) error {
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	after, err := strategicpatch.StrategicMergeMapPatch(before, runtime.DeepCopyJSON(p.merge), out)
+	switch {
+	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
+		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
+		return apierrors.NewBadRequest(err.Error())
+	case errors.Is(err, mergepatch.ErrNoListOfLists), mergepatch.IsPreconditionFailed(err), err != nil:
+		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+	}
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, out, p.checks())
+	if err == nil {
+		return p.judge(fmt.Sprintf("%+v", p.merge), nil)
+	}
+	problems, strict := runtime.AsStrictDecodingError(err)
+	if !strict {
+		return invalidPatch(fmt.Sprintf("%+v", p.merge), err)
+	}
+	return p.judge(fmt.Sprintf("%+v", p.merge), problems.Errors())
+}

@@ -1,0 +1,160 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	listvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+)
+
+// futureWait is how long a read waits for a revision that was not reached yet, as upstream.
+const futureWait = 3 * time.Second
+
+// Get reads one object. Without a resourceVersion it sees every write acknowledged before the call; "0" takes
+// what the cache has, N waits until the cache has reached N.
+func (r *Registry) Get(ctx context.Context, t Target, o metav1.GetOptions) (Result, error) {
+	c, err := r.begin(ctx, t, "get", nil)
+	if err != nil {
+		return Result{}, err
+	}
+	rev, err := parseRevision(o.ResourceVersion)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := c.reach(o.ResourceVersion, rev); err != nil {
+		return Result{}, err
+	}
+	e := c.entry()
+	if e == nil {
+		return Result{}, c.notFound()
+	}
+	switch s := c.Resource.Subresource(c.Subresource); {
+	case c.Subresource == "" || c.Subresource == "status" && c.Resource.Status != nil || s != nil && s.Update != nil:
+		return c.show(e)
+	case c.Subresource == "scale" && s != nil:
+		scale, err := scaleOf(e.Object)
+		return Result{Object: scale}, err
+	}
+	return Result{}, c.noSubresource()
+}
+
+func parseRevision(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %q: it must be a number, as the server gave it", s))
+	}
+	return n, nil
+}
+
+// reach brings the cache to where a read with that resourceVersion may begin.
+func (c *call) reach(asked string, rev int64) error {
+	switch {
+	case asked == "":
+		_, err := c.sync(c.ctx)
+		return err
+	case rev <= c.cache.Revision():
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, futureWait)
+	defer cancel()
+	err := c.cache.WaitFor(ctx, rev)
+	if err != nil && c.ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return storage.NewTooLargeResourceVersionError(uint64(rev), uint64(c.cache.Revision()), 1)
+	}
+	return status(err, c.gr(), c.Name)
+}
+
+// query checks what a list or watch selects.
+func (c *call) query(o *metav1.ListOptions) (q cache.Query, err error) {
+	q.Namespace = c.Namespace
+	if q.Labels, err = labels.Parse(o.LabelSelector); err != nil {
+		return q, apierrors.NewBadRequest(err.Error())
+	}
+	if q.Fields, err = fields.ParseSelector(o.FieldSelector); err != nil {
+		return q, apierrors.NewBadRequest(err.Error())
+	}
+	if q.Fields, err = c.Resource.Selector(q.Fields); err != nil {
+		return q, apierrors.NewBadRequest(err.Error())
+	}
+	return q, nil
+}
+
+// all says that the query selects every object of its namespace.
+func all(q cache.Query) bool {
+	return (q.Labels == nil || q.Labels.Empty()) && (q.Fields == nil || q.Fields.Empty())
+}
+
+// checkOptions is upstream's validation of the options of lists and watches.
+func checkOptions(o *metav1.ListOptions, watch bool) error {
+	in := &internalversion.ListOptions{
+		Watch: watch, ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch,
+		Limit: o.Limit, Continue: o.Continue, SendInitialEvents: o.SendInitialEvents,
+	}
+	if errs := listvalidation.ValidateListOptions(in, true); len(errs) > 0 {
+		return apierrors.NewInvalid(metaKind("ListOptions"), "", errs)
+	}
+	if o.Limit < 0 {
+		return apierrors.NewBadRequest(fmt.Sprintf("limit must not be negative, not %d", o.Limit))
+	}
+	return nil
+}
+
+// Watch: the caller sends initial as ADDED (and, if o.SendInitialEvents, a bookmark with the annotation
+// k8s.io/initial-events-end at revision sync), then what the watcher gives. Entries of the watcher are as stored: As
+// gives them in the version asked for.
+func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w *cache.Watcher, initial []*cache.Entry, sync int64, err error) {
+	c, err := r.begin(ctx, t, "watch", nil)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if err := checkOptions(&o, true); err != nil {
+		return nil, nil, 0, err
+	}
+	q, err := c.query(&o)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	rev, err := parseRevision(o.ResourceVersion)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if err := c.reach(o.ResourceVersion, rev); err != nil {
+		return nil, nil, 0, err
+	}
+	state := rev == 0
+	if o.SendInitialEvents != nil {
+		state = *o.SendInitialEvents
+	}
+	from := rev
+	if state || rev == 0 {
+		from = -1
+	}
+	w, initial, sync, err = c.cache.Watch(c.row, q, from)
+	switch {
+	case errors.Is(err, cache.ErrExpired):
+		return nil, nil, 0, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rev, c.cache.Revision()))
+	case err != nil:
+		return nil, nil, 0, status(err, c.gr(), "")
+	case !state:
+		initial = nil
+	}
+	if initial, err = asAll(c.Resource, initial); err != nil {
+		w.Close()
+		return nil, nil, 0, err
+	}
+	return w, initial, sync, nil
+}

@@ -1,0 +1,112 @@
+package registry
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
+	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+)
+
+var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+
+// replicas is where a kind that scales keeps its numbers.
+func replicas(o client.Object) (want **int32, have int32, selector *metav1.LabelSelector) {
+	switch o := o.(type) {
+	case *appsv1.Deployment:
+		return &o.Spec.Replicas, o.Status.Replicas, o.Spec.Selector
+	case *appsv1.ReplicaSet:
+		return &o.Spec.Replicas, o.Status.Replicas, o.Spec.Selector
+	case *corev1.ReplicationController:
+		return &o.Spec.Replicas, o.Status.Replicas, &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
+	case *appsv1.StatefulSet:
+		return &o.Spec.Replicas, o.Status.Replicas, o.Spec.Selector
+	}
+	return nil, 0, nil
+}
+
+// scaleOf is the scale subresource of an object.
+func scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
+	want, have, labels := replicas(o)
+	if want == nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("a %T has no scale", o))
+	}
+	selector, err := metav1.LabelSelectorAsSelector(labels)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	s := &autoscalingv1.Scale{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(),
+			ResourceVersion: o.GetResourceVersion(), CreationTimestamp: o.GetCreationTimestamp(),
+		},
+		Status: autoscalingv1.ScaleStatus{Replicas: have, Selector: selector.String()},
+	}
+	if *want != nil {
+		s.Spec.Replicas = **want
+	}
+	s.SetGroupVersionKind(scaleKind)
+	return s, nil
+}
+
+// updateScale writes a scale's replicas.
+func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, error) {
+	in, ok := obj.(*autoscalingv1.Scale)
+	if !ok {
+		return Result{}, apierrors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", obj))
+	}
+	if err := c.checkName(in); err != nil {
+		return Result{}, err
+	}
+	return c.rescale(o, false, func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return in, nil })
+}
+
+// rescale makes a new scale from the present one and writes it into the object.
+func (c *call) rescale(o metav1.UpdateOptions, force bool, change func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)) (Result, error) {
+	if c.Resource.Subresource("scale") == nil {
+		return Result{}, c.noSubresource()
+	}
+	w := &write{call: c, strategy: c.row.Strategy, options: o, force: force}
+	w.change = func(old *cache.Entry) (client.Object, error) {
+		before, err := scaleOf(old.Object)
+		if err != nil {
+			return nil, err
+		}
+		scale, err := change(before)
+		if err != nil {
+			return nil, err
+		}
+		internal := &autoscaling.Scale{ObjectMeta: scale.ObjectMeta, Spec: autoscaling.ScaleSpec{Replicas: scale.Spec.Replicas}}
+		if errs := autoscalingvalidation.ValidateScale(internal); len(errs) > 0 {
+			return nil, apierrors.NewInvalid(autoscaling.Kind("Scale"), c.Name, errs)
+		}
+		if scale.UID != "" && scale.UID != before.UID {
+			return nil, uidMismatch(schema.GroupResource{Group: c.gr().Group, Resource: c.gr().Resource + "/scale"}, c.Name, scale.UID, before.UID)
+		}
+		out := old.Object.DeepCopyObject().(client.Object)
+		want, _, _ := replicas(out)
+		n := scale.Spec.Replicas
+		*want = &n
+		out.SetResourceVersion(scale.ResourceVersion)
+		return out, nil
+	}
+	res, err := w.run()
+	if err != nil {
+		return Result{}, err
+	}
+	full, err := res.object()
+	if err != nil {
+		return Result{}, err
+	}
+	scale, err := scaleOf(full.(client.Object))
+	return Result{Object: scale}, err
+}

@@ -1,0 +1,203 @@
+package registry
+
+import (
+	"net/netip"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	apiservice "k8s.io/kubernetes/pkg/api/service"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+)
+
+// claim fills in what a service's author leaves to the server (cluster IP, node ports, IP families) and holds it
+// until settled. For everything but services it is empty.
+func (c *call) claim(obj, old runtime.Object) (*claim, error) {
+	now, ok := obj.(*core.Service)
+	if !ok || c.Subresource != "" {
+		return nil, nil
+	}
+	was, _ := old.(*core.Service)
+	if was == nil {
+		if len(now.Spec.ClusterIP) > 0 && len(now.Spec.ClusterIPs) == 0 {
+			now.Spec.ClusterIPs = []string{now.Spec.ClusterIP}
+		}
+	} else {
+		keepAllocated(now, was)
+		pairClusterIPs(now, was)
+	}
+	if err := families(now, was); err != nil {
+		return nil, err
+	}
+	return c.alloc.claim(now, was)
+}
+
+// pairClusterIPs keeps the old singular field and the plural one in step, as upstream does for clients that
+// know only the first.
+func pairClusterIPs(now, was *core.Service) {
+	same := slices.Equal(now.Spec.ClusterIPs, was.Spec.ClusterIPs)
+	switch {
+	case now.Spec.ClusterIP == was.Spec.ClusterIP:
+		if len(now.Spec.ClusterIPs) == 0 {
+			now.Spec.ClusterIPs = was.Spec.ClusterIPs
+		}
+	case now.Spec.ClusterIP == "" && same:
+		now.Spec.ClusterIPs = nil
+	case same:
+		now.Spec.ClusterIPs = []string{now.Spec.ClusterIP}
+	}
+}
+
+// keepAllocated lets a client send the manifest it created a service from again, without what was allocated.
+func keepAllocated(now, was *core.Service) {
+	if hasClusterIP(now) && hasClusterIP(was) {
+		if now.Spec.ClusterIP == "" {
+			now.Spec.ClusterIP = was.Spec.ClusterIP
+		}
+		if len(now.Spec.ClusterIPs) == 0 {
+			now.Spec.ClusterIPs = was.Spec.ClusterIPs
+		}
+	}
+	if wantsNodePorts(now) && wantsNodePorts(was) {
+		had := map[string]int32{}
+		var old []int32
+		for _, p := range was.Spec.Ports {
+			had[p.Name] = p.NodePort
+			old = append(old, p.NodePort)
+		}
+		var taken []int32
+		for _, p := range now.Spec.Ports {
+			if p.NodePort != 0 && slices.Contains(old, p.NodePort) {
+				taken = append(taken, p.NodePort)
+			}
+		}
+		for i := range now.Spec.Ports {
+			p := &now.Spec.Ports[i]
+			if before := had[p.Name]; p.NodePort == 0 && !slices.Contains(taken, before) {
+				p.NodePort = before
+			}
+		}
+	}
+	if apiservice.NeedsHealthCheck(now) && apiservice.NeedsHealthCheck(was) && now.Spec.HealthCheckNodePort == 0 {
+		now.Spec.HealthCheckNodePort = was.Spec.HealthCheckNodePort
+	}
+}
+
+func hasClusterIP(s *core.Service) bool { return s.Spec.Type != core.ServiceTypeExternalName }
+
+func headless(s *core.Service) bool {
+	return s.Spec.ClusterIP == core.ClusterIPNone || len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == core.ClusterIPNone
+}
+
+func wantsNodePorts(s *core.Service) bool {
+	return s.Spec.Type == core.ServiceTypeNodePort || s.Spec.Type == core.ServiceTypeLoadBalancer &&
+		(s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
+}
+
+func invalidService(s *core.Service, errs ...*field.Error) error {
+	return apierrors.NewInvalid(core.Kind("Service"), s.Name, errs)
+}
+
+// preferSame says that an update leaves the address fields of a service that prefers dual-stack as they are:
+// then it is neither upgraded nor downgraded.
+func preferSame(now, was *core.Service) bool {
+	prefers := func(s *core.Service) bool {
+		return s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == core.IPFamilyPolicyPreferDualStack
+	}
+	return was != nil && now.Spec.Type == was.Spec.Type && prefers(now) && (was.Spec.IPFamilyPolicy == nil || prefers(was)) &&
+		slices.Equal(now.Spec.ClusterIPs, was.Spec.ClusterIPs) && slices.Equal(now.Spec.IPFamilies, was.Spec.IPFamilies)
+}
+
+// families sets ipFamilyPolicy and ipFamilies on a cluster with IPv4 alone, or says why what was asked for cannot be.
+func families(now, was *core.Service) error {
+	if !hasClusterIP(now) || preferSame(now, was) {
+		return nil
+	}
+	spec := &now.Spec
+	selectorless := spec.ClusterIP == core.ClusterIPNone && len(spec.Selector) == 0
+	if spec.IPFamilyPolicy == nil {
+		policy := core.IPFamilyPolicySingleStack
+		switch {
+		case was != nil && was.Spec.IPFamilyPolicy != nil:
+			policy = *was.Spec.IPFamilyPolicy
+		case selectorless:
+			policy = core.IPFamilyPolicyRequireDualStack
+		}
+		spec.IPFamilyPolicy = &policy
+	}
+	if errs := validation.ValidateServiceClusterIPsRelatedFields(now, was); len(errs) > 0 {
+		return invalidService(now, errs...)
+	}
+	policyPath := field.NewPath("spec", "ipFamilyPolicy")
+	var errs field.ErrorList
+	refuse := func(why string) { errs = append(errs, field.Invalid(policyPath, spec.IPFamilyPolicy, why)) }
+	single := *spec.IPFamilyPolicy == core.IPFamilyPolicySingleStack
+	if was != nil && single {
+		if slices.Equal(was.Spec.ClusterIPs, spec.ClusterIPs) && len(spec.ClusterIPs) > 1 {
+			spec.ClusterIPs = spec.ClusterIPs[:1]
+		}
+		if slices.Equal(was.Spec.IPFamilies, spec.IPFamilies) && len(spec.IPFamilies) > 1 {
+			spec.IPFamilies = spec.IPFamilies[:1]
+		}
+	} else if was != nil {
+		if n := len(spec.ClusterIPs); n > 0 && n < len(was.Spec.ClusterIPs) {
+			refuse("must be 'SingleStack' to release the secondary cluster IP")
+		}
+		if n := len(spec.IPFamilies); n > 0 && n < len(was.Spec.IPFamilies) {
+			refuse("must be 'SingleStack' to release the secondary IP family")
+		}
+	}
+	if single && len(spec.ClusterIPs) == 2 {
+		refuse("must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified")
+	}
+	if single && len(spec.IPFamilies) == 2 {
+		refuse("must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified")
+	}
+	for i, ip := range spec.ClusterIPs {
+		if ip == core.ClusterIPNone {
+			break
+		}
+		if i < len(spec.IPFamilies) {
+			continue
+		}
+		if a, err := netip.ParseAddr(ip); err == nil && a.Is4() {
+			spec.IPFamilies = append(spec.IPFamilies, core.IPv4Protocol)
+		} else {
+			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs, "IPv6 is not configured on this cluster"))
+		}
+	}
+	if len(errs) > 0 {
+		return invalidService(now, errs...)
+	}
+	if selectorless {
+		// Its endpoints may be of any family, whatever the cluster's is.
+		if len(spec.IPFamilies) == 0 {
+			spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
+		}
+		if len(spec.IPFamilies) < 2 && !single {
+			other := core.IPv6Protocol
+			if spec.IPFamilies[0] == core.IPv6Protocol {
+				other = core.IPv4Protocol
+			}
+			spec.IPFamilies = append(spec.IPFamilies, other)
+		}
+		return nil
+	}
+	if *spec.IPFamilyPolicy == core.IPFamilyPolicyRequireDualStack {
+		refuse("this cluster is not configured for dual-stack services")
+	}
+	for i, f := range spec.IPFamilies {
+		if f != core.IPv4Protocol {
+			errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilies").Index(i), f, "not configured on this cluster"))
+		}
+	}
+	if len(errs) > 0 {
+		return invalidService(now, errs...)
+	}
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
+	}
+	return nil
+}

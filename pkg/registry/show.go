@@ -1,0 +1,46 @@
+package registry
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// As gives an entry in the version that row serves. It is the entry itself unless row is a second face of
+// the row that the object is stored as (events.k8s.io Event).
+func As(row *kind.Resource, e *cache.Entry) (*cache.Entry, error) {
+	if row.StoredAs == nil {
+		return e, nil
+	}
+	in, err := row.StoredAs.Internal(kind.Shallow(e.Object))
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	out, err := row.External(in)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	out.GetObjectKind().SetGroupVersionKind(row.GroupVersionKind)
+	return cache.NewEntry(row, e.Key, out, e.Revision), nil
+}
+
+func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {
+	if row.StoredAs == nil {
+		return entries, nil
+	}
+	out := make([]*cache.Entry, len(entries))
+	for i, e := range entries {
+		var err error
+		if out[i], err = As(row, e); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// show answers with an entry of the cache.
+func (c *call) show(e *cache.Entry) (Result, error) {
+	e, err := As(c.Resource, e)
+	return Result{Entry: e}, err
+}

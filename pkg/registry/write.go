@@ -1,0 +1,231 @@
+package registry
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// write changes one object: it takes it from the cache, makes the new one from it, and writes that on the
+// condition that the stored one is still the same. Who loses the race takes the newer object and tries again,
+// until the caller's own precondition or context forbids it.
+type write struct {
+	*call
+	strategy rest.RESTUpdateStrategy
+	options  metav1.UpdateOptions
+	mayMake  bool // the object is created if it is not there
+	internal bool // the write is the server's own: no strategy, no plugins
+	force    bool // the new object's resourceVersion is not looked at
+	applied  bool // change records the managers of fields itself
+	// change gives the new object, of the asked for version, its own to keep. old is nil if there is none.
+	change func(old *cache.Entry) (client.Object, error)
+}
+
+func (w *write) run() (Result, error) {
+	fresh := w.dry
+	if fresh {
+		if _, err := w.sync(w.ctx); err != nil {
+			return Result{}, err
+		}
+	}
+	for {
+		e := w.entry()
+		res, err := w.once(e)
+		if err == nil {
+			return res, nil
+		}
+		lost := lostRace(err)
+		if w.ctx.Err() != nil || !lost && fresh {
+			return Result{}, status(err, w.gr(), w.Name)
+		}
+		// Either the cache is behind, or the refusal may come from its being behind.
+		if _, syncErr := w.sync(w.ctx); syncErr != nil {
+			return Result{}, syncErr
+		}
+		fresh = true
+		if !lost && w.entry() == e {
+			return Result{}, status(err, w.gr(), w.Name)
+		}
+	}
+}
+
+func (w *write) once(e *cache.Entry) (res Result, err error) {
+	if e == nil && !w.mayMake {
+		return Result{}, w.notFound()
+	}
+	obj, err := w.change(e)
+	if err != nil {
+		return Result{}, err
+	}
+	if w.Resource.Default != nil {
+		w.Resource.Default(obj)
+	}
+	if e == nil {
+		return w.make(obj)
+	}
+	if err := w.precondition(obj, e); err != nil {
+		return Result{}, err
+	}
+	if !w.applied && !w.internal {
+		if obj, err = w.manage(w.strategy, e, obj, w.options.FieldManager); err != nil {
+			return Result{}, err
+		}
+	}
+	in, err := w.Resource.Internal(obj)
+	if err != nil {
+		return Result{}, apierrors.NewBadRequest(err.Error())
+	}
+	if !w.internal {
+		old, err := w.call.internal(e)
+		if err != nil {
+			return Result{}, err
+		}
+		if err := w.admit(in, old, admission.Update, &w.options); err != nil {
+			return Result{}, err
+		}
+		dedupOwners(w.ctx, in, true)
+		claim, err := w.claim(in, old)
+		if err != nil {
+			return Result{}, err
+		}
+		defer func() { claim.settle(err) }()
+		if err := w.beforeUpdate(w.strategy, in, old); err != nil {
+			return Result{}, err
+		}
+		if in, err = settleTimes(w.ctx, in, old); err != nil {
+			return Result{}, err
+		}
+		if err := w.escalates(in, old); err != nil {
+			return Result{}, err
+		}
+		if err := w.validate(in, old, w.Name, admission.Update, &w.options); err != nil {
+			return Result{}, err
+		}
+	}
+	return w.commit(in, e)
+}
+
+// commit writes the new object over the old, or deletes it if it only waited to lose its last finalizer.
+func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
+	out, value, err := w.encode(in)
+	if err != nil {
+		return Result{}, err
+	}
+	if emptied(out, e.Object) {
+		out.SetResourceVersion(e.Object.GetResourceVersion())
+		res := Result{Object: w.shown(out)}
+		if w.dry {
+			return res, nil
+		}
+		rev, err := w.store.Delete(w.ctx, e.Key, e.Revision)
+		if err != nil {
+			return Result{}, err
+		}
+		return res, w.waitFor(w.ctx, rev)
+	}
+	before, err := w.row.Encode(e.Object)
+	if err != nil {
+		return Result{}, apierrors.NewInternalError(err)
+	}
+	if bytes.Equal(before, value) {
+		return w.show(e) // nothing to write
+	}
+	if w.dry {
+		out.SetResourceVersion(e.Object.GetResourceVersion())
+		return Result{Object: w.shown(out)}, nil
+	}
+	defer w.cache.Offer(e.Key, value, out).Withdraw()
+	rev, err := w.store.Update(w.ctx, e.Key, value, e.Revision, w.ttl(out))
+	if err != nil {
+		return Result{}, err
+	}
+	return w.answer(w.Name, rev, out)
+}
+
+// emptied says that an update took the last finalizer off an object whose deletion waited for it.
+func emptied(now, was client.Object) bool {
+	if len(now.GetFinalizers()) > 0 || was.GetDeletionTimestamp() == nil {
+		return false
+	}
+	if grace := was.GetDeletionGracePeriodSeconds(); grace != nil && *grace != 0 {
+		return false
+	}
+	return !hasSpecFinalizers(now)
+}
+
+// make is the way of an update that creates.
+func (w *write) make(obj client.Object) (Result, error) {
+	if uid := obj.GetUID(); uid != "" {
+		return Result{}, uidMismatch(w.gr(), w.Name, uid, "")
+	}
+	if err := w.allowed("create"); err != nil {
+		return Result{}, err
+	}
+	rest.WipeObjectMetaSystemFields(obj)
+	obj.SetResourceVersion("")
+	if obj.GetName() == "" {
+		obj.SetName(w.Name)
+	}
+	if !w.applied {
+		obj.SetManagedFields(nil)
+	}
+	in, err := w.Resource.Internal(obj)
+	if err != nil {
+		return Result{}, apierrors.NewBadRequest(err.Error())
+	}
+	if err := w.mayCreate(w.Name); err != nil {
+		return Result{}, err
+	}
+	o := &metav1.CreateOptions{DryRun: w.options.DryRun, FieldManager: w.options.FieldManager, FieldValidation: w.options.FieldValidation}
+	if err := w.admit(in, nil, admission.Create, o); err != nil {
+		return Result{}, err
+	}
+	res, err := w.createOnce(in, o)
+	if apierrors.IsAlreadyExists(err) {
+		return Result{}, store.ErrExists // someone else made it: update that
+	}
+	return res, err
+}
+
+// precondition compares uid and resourceVersion of the new object with the stored one's.
+func (w *write) precondition(obj client.Object, e *cache.Entry) error {
+	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() {
+		return uidMismatch(w.gr(), w.Name, uid, e.Object.GetUID())
+	}
+	rv := obj.GetResourceVersion()
+	if w.force || rv == "" || rv == "0" {
+		if !w.force && !w.strategy.AllowUnconditionalUpdate(w.ctx) {
+			// Upstream names the resource where the kind belongs, here as well.
+			return apierrors.NewInvalid(schema.GroupKind{Group: w.gr().Group, Kind: w.gr().Resource}, w.Name, field.ErrorList{
+				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
+		}
+		obj.SetResourceVersion(e.Object.GetResourceVersion())
+		return nil
+	}
+	n, err := strconv.ParseUint(rv, 10, 64)
+	if err != nil {
+		return apierrors.NewInvalid(schema.GroupKind{Group: w.Resource.Group, Kind: w.Resource.Kind}, w.Name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, "must be a number, as the server gave it")})
+	}
+	if int64(n) != e.Revision {
+		return apierrors.NewConflict(w.gr(), w.Name, errModified)
+	}
+	return nil
+}
+
+func uidMismatch(gr schema.GroupResource, name string, want, have types.UID) error {
+	return apierrors.NewConflict(gr, name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", want, have))
+}

@@ -1,0 +1,264 @@
+package scheduler_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+type cluster struct {
+	testing.TB
+	client.Interface
+	registry *registry.Registry
+	ctx      context.Context
+}
+
+func start(t testing.TB) *cluster {
+	dir, err := os.MkdirTemp("", "coracle-scheduler-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s, err := store.New(store.Config{Dir: dir})
+	require.NoError(t, err)
+	ca, err := cache.New(cache.Config{Table: kind.Builtin(), Source: s})
+	require.NoError(t, err)
+	r, err := registry.New(registry.Config{Table: kind.Builtin(), Store: s, Cache: ca})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run.All(ctx, run.Observer{}, s, ca) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+	<-ca.Ready()
+	c := &cluster{t, r.Client(&user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}}), r, ctx}
+	require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}))
+	require.NoError(t, c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
+	return c
+}
+
+// schedule runs a scheduler until the returned function is called.
+func (c *cluster) schedule() (stop func()) {
+	s, err := scheduler.New(scheduler.Config{Client: c.registry.Client(&user.DefaultInfo{Name: scheduler.Identity})})
+	require.NoError(c, err)
+	ctx, cancel := context.WithCancel(c.ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	select {
+	case <-s.Ready():
+	case err := <-ended:
+		c.Fatal(err)
+	}
+	return func() { cancel(); require.NoError(c, <-ended) }
+}
+
+func (c *cluster) node(name, cpu string) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	n.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	n.Status.Capacity = n.Status.Allocatable
+	require.NoError(c, c.Create(c.ctx, n))
+	n.Spec.Taints = nil // as the node life cycle does when the node is ready
+	require.NoError(c, c.Update(c.ctx, n))
+}
+
+func pod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "x"}}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "c", Image: "x", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}}}},
+	}}
+}
+
+// wait waits until as many pods as n are so.
+func (c *cluster) wait(n int, ok func(*corev1.Pod) bool) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.ctx, 20*time.Second)
+	defer cancel()
+	w, err := c.Watch(ctx, &corev1.PodList{})
+	require.NoError(c, err)
+	defer w.Stop()
+	seen := map[types.UID]bool{}
+	var last *corev1.Pod
+	for len(seen) < n {
+		select {
+		case <-ctx.Done():
+			require.FailNow(c, "it did not come so far", "%d of %d; last %+v", len(seen), n, last)
+		case e := <-w.ResultChan():
+			if p, is := e.Object.(*corev1.Pod); is {
+				last = p
+				if ok(p) {
+					seen[p.UID] = true
+				}
+			}
+		}
+	}
+}
+
+func isBound(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
+
+// event waits for an event with that reason and text.
+func (c *cluster) event(reason, text string) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.ctx, 15*time.Second)
+	defer cancel()
+	w, err := c.Watch(ctx, &corev1.EventList{}, ctrl.InNamespace("default"))
+	require.NoError(c, err)
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			require.FailNow(c, "no event "+reason+": "+text)
+		case e := <-w.ResultChan():
+			if ev, ok := e.Object.(*corev1.Event); ok && ev.Reason == reason && strings.Contains(ev.Message, text) {
+				return
+			}
+		}
+	}
+}
+
+func TestPodsAreBoundAndItIsSaidWhyNot(t *testing.T) {
+	c := start(t)
+	stop := c.schedule()
+	require.NoError(t, c.Create(c.ctx, pod("early")))
+	c.wait(1, func(p *corev1.Pod) bool {
+		for _, k := range p.Status.Conditions {
+			if k.Type == corev1.PodScheduled && k.Reason == corev1.PodReasonUnschedulable {
+				return k.Message == "no nodes available to schedule pods"
+			}
+		}
+		return false
+	})
+	c.node("a", "1")
+	c.wait(1, isBound)
+	c.event("Scheduled", "Successfully assigned default/early to a")
+
+	big := pod("big")
+	big.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("8")
+	require.NoError(t, c.Create(c.ctx, big))
+	c.event("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")
+	stop()
+
+	gated := pod("gated")
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+	require.NoError(t, c.Create(c.ctx, gated))
+	require.NoError(t, c.Create(c.ctx, pod("later")))
+	defer c.schedule()() // a new one takes up what the old one left
+	c.wait(2, isBound)
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(gated), gated))
+	require.Empty(t, gated.Spec.NodeName)
+	gated = gated.DeepCopy()
+	gated.Spec.SchedulingGates = nil
+	require.NoError(t, c.Update(c.ctx, gated))
+	c.wait(3, isBound)
+}
+
+func TestHigherPriorityPreempts(t *testing.T) {
+	c := start(t)
+	require.NoError(t, c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}))
+	c.node("a", "1")
+	defer c.schedule()()
+	low := pod("low")
+	low.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1")
+	require.NoError(t, c.Create(c.ctx, low))
+	c.wait(1, isBound)
+	high := pod("high")
+	high.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1")
+	n := int32(1000)
+	high.Spec.Priority = &n
+	high.Spec.PriorityClassName = "high"
+	require.NoError(t, c.Create(c.ctx, high))
+	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && p.Status.NominatedNodeName == "a" })
+	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "low" && p.DeletionTimestamp != nil })
+	require.NoError(t, c.Delete(c.ctx, low, ctrl.GracePeriodSeconds(0)))
+	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && isBound(p) })
+}
+
+// BenchmarkBind is how many pods a second are bound to 1,000 nodes: there already, or created by 32 writers meanwhile.
+func BenchmarkBind(b *testing.B) {
+	fill := func(b *testing.B, c *cluster, n int) {
+		var wg sync.WaitGroup
+		for w := range 32 {
+			wg.Go(func() {
+				for i := w; i < n; i += 32 {
+					if err := c.Create(c.ctx, pod(fmt.Sprint("p", i))); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	const pods = 5000
+	for _, there := range []bool{true, false} {
+		b.Run(map[bool]string{true: "there", false: "created"}[there], func(b *testing.B) {
+			for range b.N {
+				b.StopTimer()
+				c := start(b)
+				for i := range 1000 {
+					c.node(fmt.Sprint("n", i), "32")
+				}
+				if there {
+					fill(b, c, pods)
+				}
+				b.StartTimer()
+				began := time.Now()
+				stop := c.schedule()
+				if !there {
+					fill(b, c, pods)
+				}
+				c.wait(pods, isBound)
+				b.ReportMetric(pods/time.Since(began).Seconds(), "pods/s")
+				b.StopTimer()
+				stop()
+			}
+		})
+	}
+}
+
+// BenchmarkLatency is the time from a pod's creation to its binding.
+func BenchmarkLatency(b *testing.B) {
+	c := start(b)
+	for i := range 10 {
+		c.node(fmt.Sprint("n", i), "320")
+	}
+	defer c.schedule()()
+	w, err := c.Watch(c.ctx, &corev1.PodList{})
+	require.NoError(b, err)
+	defer w.Stop()
+	var took []time.Duration
+	i := 0
+	for b.Loop() {
+		i++
+		began := time.Now()
+		require.NoError(b, c.Create(c.ctx, pod(fmt.Sprint("p", i))))
+		for e := range w.ResultChan() {
+			if p, ok := e.Object.(*corev1.Pod); ok && p.Name == fmt.Sprint("p", i) && isBound(p) {
+				break
+			}
+		}
+		took = append(took, time.Since(began))
+	}
+	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+}

@@ -1,0 +1,41 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// message says why the pod is pending, in upstream's form: "0/3 nodes are available: 1 Insufficient cpu, 2 ...".
+func (f *failure) message(preemption string) string {
+	nodes := f.cycle.state.order
+	if len(nodes) == 0 {
+		return "no nodes available to schedule pods"
+	}
+	count := map[string]int{}
+	for i, n := range nodes {
+		for _, r := range f.active[f.refused[i]].explain(f.cycle, n) {
+			count[r]++
+		}
+	}
+	return fmt.Sprintf("0/%d nodes are available: %s.", len(nodes), histogram(count)) + preemption
+}
+
+func histogram(count map[string]int) string {
+	parts := make([]string, 0, len(count))
+	for r, n := range count {
+		parts = append(parts, fmt.Sprintf("%d %s", n, r))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// wide tells whether one of the filters that refused looks beyond the single node.
+func (f *failure) wide() bool {
+	for _, by := range f.refused {
+		if f.active[by].wide {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,169 @@
+package scheduler
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+)
+
+// cycle is one attempt to place one pod.
+type cycle struct {
+	*podInfo
+	state    *state
+	required nodeaffinity.RequiredNodeAffinity
+	// selects is false if the pod asks for no labels of a node.
+	selects bool
+	// Filled in by the filters' prepare.
+	between *between
+	spread  *spread
+}
+
+// filter refuses nodes. Check is quick and allocates nothing; Explain says, for people and in upstream's
+// words, why Check refused.
+type filter struct {
+	name string
+	// prepare runs once per cycle; false: the filter has nothing to say about this pod. Nil: it always has.
+	prepare func(*cycle) bool
+	check   func(*cycle, *nodeInfo) bool
+	explain func(*cycle, *nodeInfo) []string
+	// curable tells whether taking pods away from the node could make it pass.
+	curable bool
+	// wide tells that what happens on one node may make another one pass.
+	wide bool
+}
+
+func reason(text string) func(*cycle, *nodeInfo) []string {
+	return func(*cycle, *nodeInfo) []string { return []string{text} }
+}
+
+// filters are asked in this order, and the first to refuse answers for the node.
+var filters = []filter{
+	{
+		name: "NodeUnschedulable", check: schedulable, explain: reason("node(s) were unschedulable"),
+	}, {
+		name: "NodeName", check: nodeNamed, explain: reason("node(s) didn't match the requested node name"),
+	}, {
+		name: "TaintToleration", check: tolerated, explain: reason("node(s) had untolerated taint(s)"),
+	}, {
+		name: "NodeAffinity", prepare: func(c *cycle) bool { return c.selects }, check: selected,
+		explain: reason("node(s) didn't match Pod's node affinity/selector"),
+	}, {
+		name: "NodePorts", prepare: func(c *cycle) bool { return len(c.ports) > 0 }, check: portsFree,
+		explain: reason("node(s) didn't have free ports for the requested pod ports"), curable: true,
+	}, {
+		name: "NodeResourcesFit", check: fits, explain: explainFit, curable: true,
+	}, {
+		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
+	}, {
+		name: "InterPodAffinity", prepare: prepareBetween, check: befriended, explain: explainBetween, curable: true, wide: true,
+	},
+}
+
+var unschedulableTaint = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+
+func schedulable(c *cycle, n *nodeInfo) bool {
+	return !n.node.Spec.Unschedulable || tolerates(c.pod, &unschedulableTaint)
+}
+
+func nodeNamed(c *cycle, n *nodeInfo) bool {
+	return c.pod.Spec.NodeName == "" || c.pod.Spec.NodeName == n.name
+}
+
+func tolerates(p *corev1.Pod, t *corev1.Taint) bool {
+	for i := range p.Spec.Tolerations {
+		if p.Spec.Tolerations[i].ToleratesTaint(klog.Logger{}, t, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// untolerated is the first taint that keeps the pod off the node, or nil.
+func untolerated(p *corev1.Pod, n *nodeInfo) *corev1.Taint {
+	for i := range n.node.Spec.Taints {
+		t := &n.node.Spec.Taints[i]
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(p, t) {
+			return t
+		}
+	}
+	return nil
+}
+
+func tolerated(c *cycle, n *nodeInfo) bool { return untolerated(c.pod, n) == nil }
+
+func selected(c *cycle, n *nodeInfo) bool {
+	ok, err := c.required.Match(n.node)
+	return ok && err == nil
+}
+
+func portsFree(c *cycle, n *nodeInfo) bool {
+	for _, want := range c.ports {
+		for have := range n.ports {
+			if want.clashes(have) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// fits checks one by one what explainFit collects.
+func fits(c *cycle, n *nodeInfo) bool {
+	var promised amounts
+	pods := len(n.pods) + 1
+	for _, p := range n.nominated {
+		if p.pod.UID != c.pod.UID && p.priority >= c.priority {
+			promised.add(p.need, 1)
+			pods++
+		}
+	}
+	if pods > n.max {
+		return false
+	}
+	ok := func(need, promised, used, most int64) bool { return need == 0 || need+promised+used <= most }
+	if !ok(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) || !ok(c.need.memory, promised.memory, n.used.memory, n.most.memory) ||
+		!ok(c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral) {
+		return false
+	}
+	for name, need := range c.need.extended {
+		if !ok(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) {
+			return false
+		}
+	}
+	return true
+}
+
+func explainFit(c *cycle, n *nodeInfo) []string {
+	var promised amounts
+	pods := len(n.pods) + 1
+	for _, p := range n.nominated {
+		if p.pod.UID != c.pod.UID && p.priority >= c.priority {
+			promised.add(p.need, 1)
+			pods++
+		}
+	}
+	var out []string
+	if pods > n.max {
+		out = append(out, "Too many pods")
+	}
+	short := func(name string, need, promised, used, most int64) {
+		if need != 0 && need+promised+used > most {
+			out = append(out, "Insufficient "+name)
+		}
+	}
+	short("cpu", c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu)
+	short("memory", c.need.memory, promised.memory, n.used.memory, n.most.memory)
+	short("ephemeral-storage", c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral)
+	names := make([]string, 0, len(c.need.extended))
+	for name := range c.need.extended {
+		names = append(names, string(name))
+	}
+	slices.Sort(names)
+	for _, s := range names {
+		name := corev1.ResourceName(s)
+		short(s, c.need.extended[name], promised.extended[name], n.used.extended[name], n.most.extended[name])
+	}
+	return out
+}

@@ -1,0 +1,154 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// eviction is a node and the pods that would have to go from it.
+type eviction struct {
+	node    *nodeInfo
+	victims []*podInfo
+}
+
+// preempt looks for a node where the pod fits once pods of lower priority are gone. It changes nothing. The text is what
+// upstream adds to the message where there is none.
+func (f *failure) preempt() (*eviction, string) {
+	c := f.cycle
+	nodes := c.state.order
+	if len(nodes) == 0 {
+		return nil, ""
+	}
+	if p := c.pod.Spec.PreemptionPolicy; p != nil && *p == corev1.PreemptNever {
+		return nil, " preemption: not eligible due to preemptionPolicy=Never."
+	}
+	if n := c.state.nominations[c.pod.UID]; n != nil {
+		for _, p := range n.pods {
+			if p.priority < c.priority && p.pod.DeletionTimestamp != nil {
+				return nil, " preemption: not eligible due to a terminating pod on the nominated node."
+			}
+		}
+	}
+	lower := false
+	for priority := range c.state.priorities {
+		lower = lower || priority < c.priority
+	}
+	var found []*eviction
+	count := map[string]int{}
+	for i, n := range nodes {
+		if !f.active[f.refused[i]].curable {
+			count["Preemption is not helpful for scheduling"]++
+			continue
+		}
+		if lower && len(found) < c.state.enough() {
+			if e := f.victims(n); e != nil {
+				found = append(found, e)
+				continue
+			}
+		}
+		count["No preemption victims found for incoming pod"]++
+	}
+	if len(found) == 0 {
+		return nil, fmt.Sprintf(" preemption: 0/%d nodes are available: %s.", len(nodes), histogram(count))
+	}
+	return slices.MinFunc(found, (*eviction).compare), ""
+}
+
+// victims finds the least pods that must go from a node, or nil if that would not help.
+func (f *failure) victims(n *nodeInfo) *eviction {
+	c := f.cycle
+	var lower []*podInfo
+	for _, p := range n.pods {
+		if p.priority < c.priority {
+			lower = append(lower, p)
+		}
+	}
+	if len(lower) == 0 {
+		return nil
+	}
+	// The most important come last, and are the first to be spared; of equals, the oldest.
+	slices.SortFunc(lower, func(a, b *podInfo) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+	try := n.without()
+	move := func(p *podInfo, sign int) {
+		try.count(p, sign)
+		if c.spread != nil {
+			c.spread.move(c, p, n, sign)
+		}
+		if c.between != nil {
+			c.between.move(c, p, sign)
+		}
+	}
+	for _, p := range lower {
+		move(p, -1)
+	}
+	fitsWithout := c.refusedBy(f.active, try) < 0
+	var gone []*podInfo
+	for _, p := range slices.Backward(lower) {
+		move(p, 1)
+		if fitsWithout && c.refusedBy(f.active, try) >= 0 {
+			move(p, -1)
+			gone = append(gone, p)
+		}
+	}
+	for _, p := range gone { // what the cycle knows of other nodes is as it was again
+		move(p, 1)
+	}
+	if !fitsWithout || len(gone) == 0 {
+		return nil
+	}
+	return &eviction{n, gone}
+}
+
+// move is count, with what the pod's own anti-affinity forbids.
+func (b *between) move(c *cycle, p *podInfo, sign int) {
+	if c.affinity != nil {
+		was := b.anyNear
+		b.count(c, p, sign)
+		b.anyNear = was
+	}
+	if p.affinity == nil {
+		return
+	}
+	for i := range p.affinity.apart {
+		t := &p.affinity.apart[i]
+		if v, ok := topology(p.node, t.key); ok && t.matches(c.state, c.pod) {
+			b.forbidden[place{t.key, v}] += sign
+		}
+	}
+}
+
+func (p *podInfo) started() time.Time {
+	if p.pod.Status.StartTime != nil {
+		return p.pod.Status.StartTime.Time
+	}
+	return p.pod.CreationTimestamp.Time
+}
+
+// compare puts first the eviction that hurts least: its most important victim is least important, their priorities sum up to
+// less, they are fewer, and the oldest of the most important started last.
+func (e *eviction) compare(o *eviction) int {
+	most := func(e *eviction) int32 { return e.victims[0].priority }
+	sum := func(e *eviction) (s int64) {
+		for _, p := range e.victims {
+			s += int64(p.priority) + 1<<31
+		}
+		return s
+	}
+	oldest := func(e *eviction) time.Time {
+		t := e.victims[0].started()
+		for _, p := range e.victims {
+			if p.priority == most(e) && p.started().Before(t) {
+				t = p.started()
+			}
+		}
+		return t
+	}
+	return cmp.Or(cmp.Compare(most(e), most(o)), cmp.Compare(sum(e), sum(o)), cmp.Compare(len(e.victims), len(o.victims)),
+		oldest(o).Compare(oldest(e)))
+}

@@ -1,0 +1,315 @@
+package scheduler
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func testNode(name string, change ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	n.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	for _, f := range change {
+		f(n)
+	}
+	return n
+}
+
+func testPod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}}
+	p.Spec.SchedulerName = corev1.DefaultSchedulerName
+	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "x"}}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func cpu(s string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(s)}
+	}
+}
+
+func labelled(k, v string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = map[string]string{k: v} }
+}
+
+func priority(n int32) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.Priority = &n } }
+
+func zone(z string) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = z }
+}
+
+func taint(key string, effect corev1.TaintEffect) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: effect}) }
+}
+
+func antiAffinity(key, v, topology string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}}, TopologyKey: topology,
+		}}}}
+	}
+}
+
+func affinity(key, v, topology string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}}, TopologyKey: topology,
+		}}}}
+	}
+}
+
+func spreadOver(topology, key, v string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: topology, WhenUnsatisfiable: corev1.DoNotSchedule,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}},
+		}}
+	}
+}
+
+// bound is a pod on a node.
+type bound struct {
+	pod  *corev1.Pod
+	node string
+}
+
+func world(nodes []*corev1.Node, pods ...bound) *state {
+	s := newState(10, func(string) map[string]string { return nil })
+	for _, n := range nodes {
+		s.setNode(n)
+	}
+	for _, b := range pods {
+		s.place(newPodInfo(b.pod), b.node)
+	}
+	return s
+}
+
+func TestPick(t *testing.T) {
+	port := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80}}
+	}
+	gpu := func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+	}
+	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+	tiny := func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }
+	for name, c := range map[string]struct {
+		nodes []*corev1.Node
+		there []bound
+		pod   *corev1.Pod
+		want  string // the node
+		why   string // or the message
+	}{
+		"no nodes":      {pod: testPod("p"), why: "no nodes available to schedule pods"},
+		"any":           {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p"), want: "a"},
+		"cpu":           {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", cpu("5")), why: "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"gpu":           {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", gpu), why: "0/1 nodes are available: 1 Insufficient example.com/gpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"full of pods":  {nodes: []*corev1.Node{testNode("a", tiny)}, there: []bound{{testPod("o"), "a"}}, pod: testPod("p"), why: "0/1 nodes are available: 1 Too many pods. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"cordoned":      {nodes: []*corev1.Node{testNode("a", cordoned)}, pod: testPod("p"), why: "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
+		"taint":         {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
+		"two reasons":   {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoExecute)), testNode("b"), testNode("c")}, pod: testPod("p", cpu("5")), why: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."},
+		"soft taint":    {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectPreferNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
+		"selector":      {nodes: []*corev1.Node{testNode("a"), testNode("b")}, pod: testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }), want: "b"},
+		"port":          {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", port), "a"}}, pod: testPod("p", port), want: "b"},
+		"least":         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", cpu("2")), "a"}}, pod: testPod("p"), want: "b"},
+		"group spreads": {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("500m")), "b"}}, pod: testPod("p", labelled("app", "x")), want: "b"},
+		"apart":         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}}, pod: testPod("p", antiAffinity("app", "x", corev1.LabelHostname)), want: "b"},
+		"apart, theirs": {nodes: []*corev1.Node{testNode("a")}, there: []bound{{testPod("o", antiAffinity("app", "x", corev1.LabelHostname)), "a"}}, pod: testPod("p", labelled("app", "x")), why: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"near":          {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "b"}}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), want: "b"},
+		"near itself":   {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)), want: "a"},
+		"near nobody":   {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), why: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"spread": {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("3")), "b"}},
+			pod: testPod("p", labelled("app", "x"), spreadOver(corev1.LabelTopologyZone, "app", "x")), want: "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := world(c.nodes, c.there...)
+			n, failed := s.pick(newPodInfo(c.pod))
+			if c.want != "" {
+				require.Nil(t, failed)
+				require.Equal(t, c.want, n.name)
+				return
+			}
+			require.NotNil(t, failed)
+			_, text := failed.preempt()
+			require.Equal(t, c.why, failed.message(text))
+		})
+	}
+}
+
+func TestPreemptionTakesTheLeast(t *testing.T) {
+	for name, c := range map[string]struct {
+		there []bound
+		pod   *corev1.Pod
+		node  string
+		gone  []types.UID
+	}{
+		"the less important": {
+			[]bound{{testPod("x", cpu("4"), priority(5)), "a"}, {testPod("y", cpu("4"), priority(1)), "b"}}, testPod("p", cpu("1"), priority(9)), "b", []types.UID{"y"},
+		},
+		"the fewer": {
+			[]bound{{testPod("x", cpu("2")), "a"}, {testPod("z", cpu("2")), "a"}, {testPod("y", cpu("4")), "b"}}, testPod("p", cpu("4"), priority(9)), "b", []types.UID{"y"},
+		},
+		"only what is needed": {
+			[]bound{{testPod("x", cpu("3")), "a"}, {testPod("z", cpu("1")), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}}, testPod("p", cpu("1"), priority(9)), "a", []types.UID{"x"},
+		},
+		"what keeps it off": {
+			[]bound{{testPod("x", antiAffinity("app", "p", corev1.LabelHostname)), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}}, testPod("p", cpu("1"), labelled("app", "p"), priority(9)), "a", []types.UID{"x"},
+		},
+		"nobody":   {[]bound{{testPod("x", cpu("4"), priority(9)), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}}, testPod("p", cpu("1"), priority(9)), "", nil},
+		"no point": {[]bound{{testPod("x"), "a"}}, testPod("p", cpu("9"), priority(9)), "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := world([]*corev1.Node{testNode("a"), testNode("b")}, c.there...)
+			_, failed := s.pick(newPodInfo(c.pod))
+			require.NotNil(t, failed)
+			e, _ := failed.preempt()
+			if c.node == "" {
+				require.Nil(t, e)
+				return
+			}
+			require.NotNil(t, e)
+			require.Equal(t, c.node, e.node.name)
+			var gone []types.UID
+			for _, v := range e.victims {
+				gone = append(gone, v.pod.UID)
+			}
+			if name == "only what is needed" {
+				require.Len(t, gone, 1)
+				return
+			}
+			require.Equal(t, c.gone, gone)
+		})
+	}
+}
+
+// TestStateCountsRight: whatever happens in whatever order, what is counted is what there is.
+func TestStateCountsRight(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := world(nil)
+		where := map[string]string{}
+		nodes := map[string]bool{}
+		names := []string{"a", "b", "c"}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			node := rapid.SampledFrom(names).Draw(t, "node")
+			pod := fmt.Sprint("p", rapid.IntRange(0, 9).Draw(t, "pod"))
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				s.setNode(testNode(node, zone(rapid.SampledFrom(names).Draw(t, "zone"))))
+				nodes[node] = true
+			case 1:
+				s.removeNode(node)
+				delete(nodes, node)
+			case 2:
+				if where[pod] == "" {
+					s.place(newPodInfo(testPod(pod, cpu("100m"), labelled("app", "x"))), node)
+					where[pod] = node
+				}
+			case 3:
+				if where[pod] != "" {
+					s.lift(s.pods[types.UID(pod)])
+					delete(where, pod)
+				}
+			}
+		}
+		count, groups := map[string]int{}, map[string]int{}
+		for _, n := range where {
+			count[n]++
+		}
+		for name, n := range s.nodes {
+			require.Len(t, n.pods, count[name])
+			require.EqualValues(t, 100*count[name], n.used.cpu)
+			require.Equal(t, nodes[name], n.at >= 0)
+			groups[n.zone] += count[name]
+		}
+		require.Len(t, s.order, len(nodes))
+		for i, n := range s.order {
+			require.Equal(t, i, n.at)
+		}
+		for _, zones := range s.groups {
+			for z, c := range zones {
+				require.Equal(t, groups[z], c)
+			}
+		}
+		require.Equal(t, len(where), s.priorities[0])
+	})
+}
+
+func BenchmarkPick(b *testing.B) {
+	var nodes []*corev1.Node
+	for i := range 1000 {
+		nodes = append(nodes, testNode(fmt.Sprint("n", i)))
+	}
+	s := world(nodes)
+	b.ReportAllocs()
+	for i := range b.N {
+		p := newPodInfo(testPod(fmt.Sprint(i), labelled("app", "x"), cpu("1m")))
+		n, failed := s.pick(p)
+		if failed != nil {
+			b.Fatal(failed.message(""))
+		}
+		s.place(p, n.name)
+		if i%50000 == 49999 {
+			b.StopTimer()
+			s = world(nodes)
+			b.StartTimer()
+		}
+	}
+}
+
+// TestNoNodeIsOverbooked: whatever is scheduled, preempted and removed, no node holds more than it has, two pods that keep
+// apart never share a node, and a pod is refused only if no node would take it.
+func TestNoNodeIsOverbooked(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var nodes []*corev1.Node
+		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			nodes = append(nodes, testNode(fmt.Sprint("n", i), zone(fmt.Sprint(i%2))))
+		}
+		s := world(nodes)
+		for i := range rapid.IntRange(1, 40).Draw(t, "pods") {
+			change := []func(*corev1.Pod){cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority"))}
+			if rapid.Bool().Draw(t, "apart") {
+				change = append(change, labelled("app", "x"), antiAffinity("app", "x", corev1.LabelHostname))
+			}
+			p := newPodInfo(testPod(fmt.Sprint(i), change...))
+			n, failed := s.pick(p)
+			if failed != nil {
+				c := s.cycle(p)
+				active := c.prepare()
+				for _, n := range s.order {
+					require.GreaterOrEqual(t, c.refusedBy(active, n), 0)
+				}
+				before := fmt.Sprintf("%+v", *failed.cycle.state)
+				e, _ := failed.preempt()
+				require.Equal(t, before, fmt.Sprintf("%+v", *failed.cycle.state), "preempt changed the state")
+				if e == nil {
+					continue
+				}
+				for _, v := range e.victims {
+					require.Less(t, v.priority, p.priority)
+					s.lift(v)
+				}
+				n, failed = s.pick(p)
+				require.Nil(t, failed, "the victims made room")
+			}
+			s.place(p, n.name)
+			for _, n := range s.order {
+				require.LessOrEqual(t, n.used.cpu, n.most.cpu)
+				require.LessOrEqual(t, n.groups["default/app=x,"], 1)
+			}
+		}
+	})
+}

@@ -1,0 +1,280 @@
+package scheduler
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// state is the cluster as the scheduler counts it: each event changes it by what the event changed, so
+// that a cycle starts from it without a copy. The scheduler's lock guards it.
+type state struct {
+	nodes map[string]*nodeInfo
+	order []*nodeInfo // the known nodes
+	start int         // where in order the next cycle begins
+	pods  map[types.UID]*podInfo
+	// apart are pods with required anti-affinity, prefers those whose affinity draws or repels others.
+	apart, prefers map[*podInfo]struct{}
+	groups         map[string]map[string]int // pods by group and zone
+	zones          map[string]int            // nodes by zone
+	soft           int                       // nodes with PreferNoSchedule taints
+	priorities     map[int32]int             // pods by priority
+	nominations    map[types.UID]*nodeInfo   // by the pod that preempted
+	sample         int                       // percent of the nodes
+
+	namespaceLabels func(name string) map[string]string
+
+	totals  []int64
+	refused []uint8
+	passed  []*nodeInfo
+}
+
+func newState(sample int, namespaceLabels func(string) map[string]string) *state {
+	return &state{
+		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
+		apart: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
+		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
+		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels,
+	}
+}
+
+func (s *state) scratch(n int) []int64 {
+	if cap(s.totals) < n {
+		s.totals = make([]int64, n)
+	}
+	s.totals = s.totals[:n]
+	clear(s.totals)
+	return s.totals
+}
+
+// setNode takes in a node as it is now.
+func (s *state) setNode(node *corev1.Node) *nodeInfo {
+	n := s.nodes[node.Name]
+	if n == nil {
+		n = newNodeInfo(node.Name)
+		s.nodes[node.Name] = n
+	}
+	if n.at < 0 {
+		n.at = len(s.order)
+		s.order = append(s.order, n)
+	} else {
+		s.uncountNode(n)
+	}
+	was := n.zone
+	n.set(node)
+	if was != n.zone {
+		for group, count := range n.groups {
+			s.group(group, was, -count)
+			s.group(group, n.zone, count)
+		}
+	}
+	s.zones[n.zone]++
+	if n.soft {
+		s.soft++
+	}
+	return n
+}
+
+func (s *state) uncountNode(n *nodeInfo) {
+	if s.zones[n.zone]--; s.zones[n.zone] == 0 {
+		delete(s.zones, n.zone)
+	}
+	if n.soft {
+		s.soft--
+	}
+}
+
+// removeNode forgets a node; what is bound to it still counts there until it is deleted.
+func (s *state) removeNode(name string) {
+	n := s.nodes[name]
+	if n == nil || n.at < 0 {
+		return
+	}
+	s.uncountNode(n)
+	last := len(s.order) - 1
+	s.order[n.at] = s.order[last]
+	s.order[n.at].at = n.at
+	s.order[last] = nil
+	s.order = s.order[:last]
+	n.at, n.node = -1, nil
+	if len(n.pods) == 0 {
+		delete(s.nodes, name)
+	}
+}
+
+func (s *state) group(group, zone string, count int) {
+	if group == "" || count == 0 {
+		return
+	}
+	zones := s.groups[group]
+	if zones == nil {
+		zones = map[string]int{}
+		s.groups[group] = zones
+	}
+	if zones[zone] += count; zones[zone] <= 0 {
+		delete(zones, zone)
+	}
+	if len(zones) == 0 {
+		delete(s.groups, group)
+	}
+}
+
+// place counts a pod on a node.
+func (s *state) place(p *podInfo, name string) {
+	n := s.nodes[name]
+	if n == nil {
+		n = newNodeInfo(name)
+		s.nodes[name] = n
+	}
+	p.node = n
+	n.count(p, 1)
+	s.group(p.group, n.zone, 1)
+	s.pods[p.pod.UID] = p
+	s.priorities[p.priority]++
+	if a := p.affinity; a != nil {
+		if len(a.apart) > 0 {
+			s.apart[p] = struct{}{}
+		}
+		if len(a.near)+len(a.preferNear)+len(a.preferApart) > 0 {
+			s.prefers[p] = struct{}{}
+		}
+	}
+}
+
+// lift takes a pod off its node.
+func (s *state) lift(p *podInfo) {
+	n := p.node
+	n.count(p, -1)
+	s.group(p.group, n.zone, -1)
+	delete(s.pods, p.pod.UID)
+	delete(s.apart, p)
+	delete(s.prefers, p)
+	if s.priorities[p.priority]--; s.priorities[p.priority] == 0 {
+		delete(s.priorities, p.priority)
+	}
+	p.node = nil
+	if n.node == nil && len(n.pods) == 0 {
+		delete(s.nodes, n.name)
+	}
+}
+
+// update takes in a newer state of a pod that counts already.
+func (s *state) update(p *podInfo, pod *corev1.Pod) {
+	if sameNeeds(p.pod, pod) {
+		p.pod = pod
+		return
+	}
+	name := p.node.name
+	s.lift(p)
+	s.place(newPodInfo(pod), name)
+}
+
+// sameNeeds tells whether nothing changed that counts: pods are immutable but for labels and resources.
+func sameNeeds(a, b *corev1.Pod) bool {
+	resizing := func(p *corev1.Pod) bool {
+		for i := range p.Status.Conditions {
+			if t := p.Status.Conditions[i].Type; t == corev1.PodResizePending || t == corev1.PodResizeInProgress {
+				return true
+			}
+		}
+		return false
+	}
+	return a.Generation == b.Generation && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
+}
+
+func (s *state) nominate(p *podInfo, n *nodeInfo) {
+	s.unnominate(p.pod.UID)
+	if n == nil {
+		return
+	}
+	if n.nominated == nil {
+		n.nominated = map[types.UID]*podInfo{}
+	}
+	n.nominated[p.pod.UID] = p
+	s.nominations[p.pod.UID] = n
+}
+
+func (s *state) unnominate(uid types.UID) {
+	if n := s.nominations[uid]; n != nil {
+		delete(n.nominated, uid)
+		delete(s.nominations, uid)
+	}
+}
+
+// enough is how many nodes that fit are looked for: all of a small cluster, a part of a large one.
+func (s *state) enough() int {
+	const least = 100
+	return min(max(least, len(s.order)*s.sample/100), max(len(s.order), 1))
+}
+
+// failure says why no node fits.
+type failure struct {
+	cycle   *cycle
+	active  []*filter
+	refused []uint8 // per node of state.order, the index into active
+}
+
+func (s *state) cycle(p *podInfo) *cycle {
+	c := &cycle{podInfo: p, state: s}
+	if a := p.pod.Spec.Affinity; len(p.pod.Spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		c.selects = true
+		c.required = nodeaffinity.GetRequiredNodeAffinity(p.pod)
+	}
+	return c
+}
+
+func (c *cycle) prepare() []*filter {
+	active := make([]*filter, 0, len(filters))
+	for i := range filters {
+		if f := &filters[i]; f.prepare == nil || f.prepare(c) {
+			active = append(active, f)
+		}
+	}
+	return active
+}
+
+func (c *cycle) refusedBy(active []*filter, n *nodeInfo) int {
+	for i, f := range active {
+		if !f.check(c, n) {
+			return i
+		}
+	}
+	return -1
+}
+
+// pick finds the node for a pod, or says why there is none.
+func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
+	c := s.cycle(p)
+	active := c.prepare()
+	if n := s.nominations[p.pod.UID]; n != nil && n.node != nil && c.refusedBy(active, n) < 0 {
+		return n, nil
+	}
+	enough, count := s.enough(), len(s.order)
+	passed := s.passed[:0]
+	if cap(s.refused) < count {
+		s.refused = make([]uint8, count)
+	}
+	refused := s.refused[:count]
+	looked := 0
+	at := s.start
+	for ; looked < count && len(passed) < enough; looked++ {
+		if at >= count {
+			at -= count
+		}
+		n := s.order[at]
+		if by := c.refusedBy(active, n); by < 0 {
+			passed = append(passed, n)
+		} else {
+			refused[at] = uint8(by)
+		}
+		at++
+	}
+	s.start = at
+	s.passed = passed
+	if len(passed) == 0 {
+		return nil, &failure{cycle: c, active: active, refused: refused}
+	}
+	return c.best(passed), nil
+}

@@ -1,0 +1,196 @@
+package scheduler
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+func now() time.Time { return time.Now() }
+
+// nodeHandler takes in what happens to nodes.
+type nodeHandler struct{ s *Scheduler }
+
+func (h nodeHandler) OnAdd(o any, _ bool) {
+	node, ok := o.(*corev1.Node)
+	if !ok {
+		return
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.s.state.setNode(node)
+	h.s.help(nil)
+}
+
+func (h nodeHandler) OnUpdate(was, is any) {
+	a, ok1 := was.(*corev1.Node)
+	b, ok2 := is.(*corev1.Node)
+	if !ok1 || !ok2 {
+		return
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	n := h.s.state.setNode(b)
+	if a.Spec.Unschedulable != b.Spec.Unschedulable || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints) ||
+		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable) || !equality.Semantic.DeepEqual(a.Labels, b.Labels) {
+		h.s.help(n)
+	}
+}
+
+func (h nodeHandler) OnDelete(o any) {
+	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = t.Obj
+	}
+	if node, ok := o.(*corev1.Node); ok {
+		h.s.mu.Lock()
+		defer h.s.mu.Unlock()
+		h.s.state.removeNode(node.Name)
+	}
+}
+
+// help wakes the pods that may fit now that something about node n changed; nil: about all nodes.
+func (s *Scheduler) help(n *nodeInfo) {
+	at := now()
+	for p := range s.queue.aside {
+		if n == nil || p.wide || s.state.may(p.info, n) {
+			s.queue.retry(p, at)
+		}
+	}
+}
+
+// helpWide wakes the pods that wait for other pods.
+func (s *Scheduler) helpWide() {
+	if s.queue.wide == 0 {
+		return
+	}
+	at := now()
+	for p := range s.queue.aside {
+		if p.wide {
+			s.queue.retry(p, at)
+		}
+	}
+}
+
+// may tells whether the pod fits on the node as far as the node alone can tell.
+func (s *state) may(p *podInfo, n *nodeInfo) bool {
+	if n.node == nil {
+		return false
+	}
+	c := s.cycle(p)
+	for i := range filters {
+		if f := &filters[i]; !f.wide && (f.prepare == nil || f.prepare(c)) && !f.check(c, n) {
+			return false
+		}
+	}
+	return true
+}
+
+// podHandler takes in what happens to pods.
+type podHandler struct{ s *Scheduler }
+
+func (h podHandler) OnAdd(o any, _ bool) { h.take(o) }
+func (h podHandler) OnUpdate(_, o any)   { h.take(o) }
+
+func (h podHandler) OnDelete(o any) {
+	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = t.Obj
+	}
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.s.forget(pod)
+}
+
+// forget drops a pod that is gone or has ended.
+func (s *Scheduler) forget(pod *corev1.Pod) {
+	if p := s.queue.pods[pod.UID]; p != nil {
+		s.queue.remove(p)
+	}
+	s.state.unnominate(pod.UID)
+	if p := s.state.pods[pod.UID]; p != nil {
+		n := p.node
+		s.state.lift(p)
+		s.help(n)
+	}
+}
+
+func (h podHandler) take(o any) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	s := h.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		s.forget(pod)
+	case pod.Spec.NodeName != "":
+		s.bound(pod)
+	case pod.DeletionTimestamp != nil:
+		s.forget(pod)
+	case pod.Spec.SchedulerName == s.name:
+		s.wanted(pod)
+	}
+}
+
+// bound takes in a pod that has a node: one of ours, confirmed, or one that was bound by others.
+func (s *Scheduler) bound(pod *corev1.Pod) {
+	if p := s.queue.pods[pod.UID]; p != nil && p.where != underway {
+		s.queue.remove(p)
+	}
+	s.state.unnominate(pod.UID)
+	p := s.state.pods[pod.UID]
+	switch {
+	case p != nil && p.node.name == pod.Spec.NodeName && p.assumed:
+		p.assumed = false
+		p.pod = pod
+	case p != nil && p.node.name == pod.Spec.NodeName:
+		s.state.update(p, pod)
+		return
+	default:
+		if p != nil {
+			s.state.lift(p)
+		}
+		s.state.place(newPodInfo(pod), pod.Spec.NodeName)
+	}
+	s.helpWide()
+}
+
+// wanted takes in a pod that needs a node.
+func (s *Scheduler) wanted(pod *corev1.Pod) {
+	p := s.queue.pods[pod.UID]
+	if len(pod.Spec.SchedulingGates) > 0 {
+		return // the server says so in its status
+	}
+	if p == nil {
+		if s.state.pods[pod.UID] != nil {
+			return // assumed already
+		}
+		p = &pending{info: newPodInfo(pod), since: now()}
+		s.queue.pods[pod.UID] = p
+		s.queue.activate(p)
+		if name := pod.Status.NominatedNodeName; name != "" && s.state.nodes[name] != nil {
+			s.state.nominate(p.info, s.state.nodes[name]) // from before a restart
+		}
+		return
+	}
+	was := p.info.pod
+	if p.where == underway {
+		return
+	}
+	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) {
+		p.info.pod = pod
+		return
+	}
+	nominated := s.state.nominations[pod.UID]
+	p.info = newPodInfo(pod)
+	s.state.nominate(p.info, nominated)
+	s.queue.retry(p, now())
+}

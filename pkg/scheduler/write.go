@@ -1,0 +1,108 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func reference(p *corev1.Pod) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
+}
+
+// bind writes the decision. If that fails, the room is given back and the pod tried again, unless it is gone.
+func (s *Scheduler) bind(ctx context.Context, p *pending, node string) {
+	pod := p.info.pod
+	err := s.client.SubResource("binding").Create(ctx, reference(pod), &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+	})
+	if err == nil {
+		s.events.Event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
+		s.mu.Lock()
+		if s.queue.pods[pod.UID] == p {
+			s.queue.remove(p)
+		}
+		s.mu.Unlock()
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.info.assumed && p.info.node != nil {
+		s.state.lift(p.info)
+		p.info.assumed = false
+	}
+	if s.queue.pods[pod.UID] != p {
+		return
+	}
+	if p.info.node != nil || apierrors.IsNotFound(err) {
+		s.queue.remove(p) // bound all the same, or gone, as the informer says or will say
+		return
+	}
+	s.log.Warn("binding failed; it will be tried again", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
+	p.attempts = max(p.attempts, 1) + 1
+	p.failed = now()
+	s.queue.put(p)
+	s.queue.retry(p, p.failed)
+}
+
+// report writes the pod's PodScheduled condition. A failure is not tried again: the next attempt writes anew.
+func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, reason, message, nominated string) {
+	at := metav1.NewTime(now())
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse {
+			continue
+		}
+		if c.Reason == reason && c.Message == message && pod.Status.NominatedNodeName == nominated {
+			return
+		}
+		at = c.LastTransitionTime
+	}
+	status := map[string]any{"conditions": []any{map[string]any{
+		"type": corev1.PodScheduled, "status": corev1.ConditionFalse, "reason": reason, "message": message,
+		"lastProbeTime": nil, "lastTransitionTime": at, "observedGeneration": pod.Generation,
+	}}}
+	if nominated != pod.Status.NominatedNodeName {
+		status["nominatedNodeName"] = nominated
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err == nil {
+		err = s.client.Status().Patch(ctx, reference(pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch))
+	}
+	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
+		s.log.Warn("a pod's status was not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+	}
+}
+
+// evict deletes the victims of a preemption, saying why.
+func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1.Pod) {
+	for _, v := range victims {
+		if v.DeletionTimestamp != nil {
+			continue
+		}
+		message := s.name + ": preempting to accommodate a higher priority pod"
+		patch, _ := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
+			"type": corev1.DisruptionTarget, "status": corev1.ConditionTrue, "reason": corev1.PodReasonPreemptionByScheduler,
+			"message": message, "lastTransitionTime": metav1.NewTime(now()), "observedGeneration": v.Generation,
+		}}}})
+		if err := s.client.Status().Patch(ctx, reference(v), ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); apierrors.IsNotFound(err) {
+			continue
+		}
+		if err := s.client.Delete(ctx, reference(v), ctrlclient.Preconditions{UID: &v.UID}); err != nil {
+			if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				s.log.Warn("a pod was not preempted", "pod", v.Namespace+"/"+v.Name, "error", err)
+			}
+			continue
+		}
+		s.events.Event(v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", by.UID, v.Spec.NodeName)
+	}
+}

@@ -1,0 +1,130 @@
+package server
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/version"
+)
+
+var _ control.Backend = (*process)(nil)
+
+// parts remembers how each component fares.
+type parts struct {
+	mu   sync.Mutex
+	list []control.Component
+}
+
+func (p *parts) add(components []run.Component) {
+	for _, c := range components {
+		p.list = append(p.list, control.Component{Name: c.Name(), Problem: "waits for the one before it"})
+	}
+}
+
+func (p *parts) change(name string, f func(*control.Component)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.list {
+		if p.list[i].Name == name {
+			f(&p.list[i])
+		}
+	}
+}
+
+func (p *parts) started(name string, took time.Duration) {
+	p.change(name, func(c *control.Component) { c.Ready, c.Took, c.Problem = true, took, "" })
+}
+
+func (p *parts) stopped(name string, err error) {
+	p.change(name, func(c *control.Component) {
+		c.Ready, c.Problem = false, "stopped"
+		if err != nil {
+			c.Problem = err.Error()
+		}
+	})
+}
+
+func (p *parts) snapshot() []control.Component {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]control.Component{}, p.list...)
+}
+
+// Status implements control.Backend.
+func (p *process) Status(context.Context) control.Status {
+	began := p.began
+	return control.Status{
+		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
+		Server: p.url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
+		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
+		Components: p.parts.snapshot(), Processes: processes(p.DataDir, p.RunDir),
+	}
+}
+
+// Images implements control.Backend.
+func (p *process) Images() runtime.Images {
+	if p.node == nil {
+		return nil
+	}
+	return p.node.runtime.Images()
+}
+
+// Stop implements control.Backend.
+func (p *process) Stop(ctx context.Context, tell func(string)) error {
+	defer p.stop()
+	if p.node == nil {
+		return nil
+	}
+	return p.node.agent.StopPods(ctx, tell)
+}
+
+// processes finds this process and the shims that run from dataDir or serve runDir, with their memory.
+func processes(dataDir, runDir string) []control.Process {
+	list := []control.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(os.Getpid())}}
+	for _, pid := range pids(func(command string) bool {
+		return strings.HasPrefix(command, dataDir+"/") || strings.Contains(command, "\x00"+runDir+"/")
+	}) {
+		if pid != os.Getpid() {
+			list = append(list, control.Process{PID: pid, Name: "shim", PSS: pss(pid)})
+		}
+	}
+	return list
+}
+
+// pids lists the processes whose command line, with its words separated by NUL, is wanted.
+func pids(wanted func(command string) bool) (found []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		command, err := os.ReadFile(file)
+		if err != nil || !wanted(string(command)) {
+			continue // it ended while we looked, or is another's
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// pss is the memory of a process in bytes, with shared pages divided among those who share them; 0 if it is gone.
+func pss(pid int) int64 {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "Pss:"); ok {
+			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			return kib << 10
+		}
+	}
+	return 0
+}

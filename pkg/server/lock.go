@@ -1,0 +1,83 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// lockFile holds the pid of the process that uses a data directory, and is locked as long as it lives.
+const lockFile = "coracle.pid"
+
+// errLocked means that another process uses the data directory.
+type errLocked struct {
+	dir string
+	pid int
+}
+
+func (e errLocked) Error() string {
+	return fmt.Sprintf("%s is in use by the Coracle process %d: stop it with `coracle stop`, or choose another --data-dir", e.dir, e.pid)
+}
+
+// lock claims the data directory until the file is closed or the process ends, however it ends.
+func lock(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = claim(f, dir)
+	if err == nil {
+		_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getpid())), 0)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func claim(f *os.File, dir string) error {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		text := make([]byte, 10)
+		n, _ := f.ReadAt(text, 0)
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+		return errLocked{dir, pid}
+	}
+	return err
+}
+
+// waitUnlocked returns once no process uses the data directory. It blocks in the kernel, so it is not cancelled: the caller
+// knows that the process is ending.
+func waitUnlocked(dir string) error {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+// holder returns the pid of the process that uses the data directory, or 0.
+func holder(dir string) int {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var locked errLocked
+	if errors.As(claim(f, dir), &locked) {
+		return locked.pid
+	}
+	return 0
+}

@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent"
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/dns"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/proxy"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// membership is what a node needs to know of its cluster, and the identity that it acts with.
+type membership struct {
+	client                   client.Interface
+	remote                   run.Component // what runs client's cache; nil in the server's own process
+	clusterCIDR, serviceCIDR netip.Prefix
+	domain                   string
+	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	clientCAs                *x509.CertPool
+}
+
+// membership of the server's own machine: it passes no socket.
+func (l *plane) membership() (*membership, error) {
+	p := l.process
+	serving, err := l.keys.Server.NewSource(pki.Leaf{Name: nodeUser(p.NodeName), Hosts: []string{p.NodeName, p.NodeIP, "127.0.0.1"}})
+	if err != nil {
+		return nil, err
+	}
+	m := &membership{
+		client: l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
+		serving: serving.Server, clientCAs: l.keys.Client.Pool(),
+	}
+	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
+}
+
+func (m *membership) ranges(cluster, service string) (err error) {
+	if m.clusterCIDR, err = netip.ParsePrefix(cluster); err != nil {
+		return err
+	}
+	m.serviceCIDR, err = netip.ParsePrefix(service)
+	return err
+}
+
+// joinCluster asks the server for an identity and makes the client that uses it.
+func (p *process) joinCluster(ctx context.Context) (*membership, error) {
+	j, err := join(ctx, strings.TrimSuffix(p.Join, "/"), p.Token, p.NodeName, p.NodeIP)
+	if err != nil {
+		return nil, fmt.Errorf("join %s: %w", p.Join, err)
+	}
+	remote, err := client.New(client.Config{
+		REST: &rest.Config{Host: p.Join, TLSClientConfig: rest.TLSClientConfig{CAData: j.serverCA, CertData: j.Client, KeyData: j.key}},
+		Only: map[ctrl.Object]ctrlcache.ByObject{
+			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
+		},
+		Direct: []ctrl.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &coordinationv1.Lease{}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(j.ClientCA)
+	m := &membership{
+		client: remote, remote: remote, domain: j.ClusterDomain, clientCAs: pool,
+		serving: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &j.serving, nil },
+	}
+	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
+}
+
+// node is this machine as a node.
+type node struct {
+	runtime *containerd.Runtime
+	network *network.Net
+	agent   *agent.Agent
+	proxy   *proxy.Proxy
+	dns     *dns.Server
+}
+
+// components is the node's part of the order.
+func (n *node) components() []run.Component {
+	return []run.Component{
+		n.runtime, // containers of an earlier process are found before the agent asks
+		n.proxy,   // services work before the first pod does
+		n.dns,     // and so do their names
+		n.agent,   // ready when the node is
+	}
+}
+
+func newNode(p *process, m *membership) (*node, error) {
+	labels, taints, err := p.registration()
+	if err != nil {
+		return nil, err
+	}
+	n := &node{}
+	if n.runtime, err = containerd.New(containerdConfig(p.Config)); err != nil {
+		return nil, err
+	}
+	if n.network, err = network.New(networkConfig(p.Config, p.nodeIP, m.serviceCIDR)); err != nil {
+		return nil, err
+	}
+	n.proxy, err = proxy.New(proxy.Config{
+		Client: m.client, NodeName: p.NodeName, NodeIP: p.nodeIP, ServiceCIDR: m.serviceCIDR, ClusterCIDR: m.clusterCIDR,
+		Local:  map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(p.nodeIP)},
+		Prefix: instance(p.Config), Logger: p.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.dns, err = dns.New(dns.Config{
+		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: p.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.agent, err = agent.New(agent.Config{
+		Client: m.client, Runtime: n.runtime, Network: n.network,
+		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
+		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
+		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
+		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
+		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
+		Logger:  p.log,
+	})
+	return n, err
+}
+
+// registration is what the options say of the node, as the API has it.
+func (p *process) registration() (map[string]string, []corev1.Taint, error) {
+	labels := map[string]string{}
+	for _, label := range p.NodeLabels {
+		key, value, _ := strings.Cut(label, "=")
+		labels[key] = value
+	}
+	var taints []corev1.Taint
+	for _, taint := range p.NodeTaints {
+		name, effect, ok := strings.Cut(taint, ":")
+		if !ok {
+			return nil, nil, fmt.Errorf("node-taints %q is not of the form key=value:Effect", taint)
+		}
+		key, value, _ := strings.Cut(name, "=")
+		taints = append(taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)})
+	}
+	return labels, taints, nil
+}
+
+// instance tells the names of one installation (nftables tables, links, cgroups) from those of another with a data directory
+// of its own. The usual one is plainly "coracle".
+func instance(c config.Config) string {
+	if c.DataDir == config.Default().DataDir {
+		return "coracle"
+	}
+	return fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(c.DataDir)))
+}
+
+func containerdConfig(c config.Config) containerd.Config {
+	return containerd.Config{
+		DataDir: filepath.Join(c.DataDir, "containerd"), RunDir: filepath.Join(c.RunDir, "containerd"),
+		CgroupRoot: "/" + instance(c), Address: c.Containerd,
+	}
+}
+
+func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) network.Config {
+	return network.Config{RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c)}
+}
+
+// purge removes what the node made on this machine. No other process of ours runs.
+func purge(ctx context.Context, c config.Config) error {
+	runtime, err := containerd.New(containerdConfig(c))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- runtime.Run(ctx) }()
+	select {
+	case <-runtime.Ready():
+		err = runtime.Purge(ctx)
+		cancel()
+		err = errors.Join(err, <-ended)
+	case err = <-ended:
+	}
+	return errors.Join(err,
+		network.Reset(ctx, networkConfig(c, netip.Addr{}, netip.Prefix{})),
+		proxy.Reset(ctx, proxy.Config{Prefix: instance(c)}),
+		agent.Reset(c.DataDir, c.RunDir))
+}

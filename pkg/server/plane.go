@@ -1,0 +1,187 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/apiserver"
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/version"
+)
+
+// plane is the control plane of this process.
+type plane struct {
+	process         *process
+	keys            *pki.Set
+	url, kubeconfig string
+
+	store       *store.Store
+	cache       *cache.Cache
+	registry    *registry.Registry
+	bootstrap   *bootstrap
+	apiserver   *apiserver.Server
+	roles       *apiserver.Roles
+	controllers *reconcile.Controllers
+	scheduler   *scheduler.Scheduler
+}
+
+// components is the control plane's part of the order.
+func (p *plane) components() []run.Component {
+	return []run.Component{
+		p.store,       // all state
+		p.cache,       // reads the store
+		p.bootstrap,   // writes what every cluster has, through the cache
+		p.apiserver,   // serves what is there now
+		p.roles,       // fills in the roles; administrators and nodes work without them
+		p.controllers, // act on what clients and nodes write
+		p.scheduler,
+	}
+}
+
+func newPlane(p *process, keys *pki.Set) (*plane, error) {
+	table := kind.Builtin()
+	services, err := netip.ParsePrefix(p.ServiceCIDR)
+	if err != nil {
+		return nil, err
+	}
+	listen, port, err := net.SplitHostPort(p.Listen)
+	if err != nil {
+		return nil, err
+	}
+	host := listen
+	if host == "" {
+		host = p.NodeIP
+	}
+	api, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, err
+	}
+	l := &plane{process: p, keys: keys, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, ctl.Kubeconfig)}
+
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log}); err != nil {
+		return nil, err
+	}
+	if l.cache, err = cache.New(cache.Config{Table: table, Source: l.store, Logger: p.log}); err != nil {
+		return nil, err
+	}
+	issuer := "https://kubernetes.default.svc." + p.ClusterDomain
+	tokens, err := registry.NewTokens(issuer, keys.ServiceAccount)
+	if err != nil {
+		return nil, err
+	}
+	l.registry, err = registry.New(registry.Config{
+		Table: table, Store: l.store, Cache: l.cache, ServiceCIDR: services,
+		Tokens: tokens, Audiences: []string{issuer}, Logger: p.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), ready: make(chan struct{})}
+
+	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
+		api.Addr().String(), p.NodeIP, p.NodeName, "127.0.0.1", "::1", "localhost", services.Addr().Next().String(),
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + p.ClusterDomain,
+	}, p.TLSNames...)})
+	if err != nil {
+		return nil, err
+	}
+	asServer, err := keys.Client.NewSource(pki.Leaf{Name: apiServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	if err != nil {
+		return nil, err
+	}
+	settings := apiserver.Config{
+		Registry: l.registry, Cache: l.cache, Table: table, Address: p.Listen,
+		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool()},
+		ServiceAccountKeys: []any{keys.ServiceAccount.Public()}, Issuer: issuer, Audiences: []string{issuer},
+		Nodes: &nodes{
+			client:    l.client(apiServerUser, user.SystemPrivilegedGroup),
+			transport: nodeTransport(&tls.Config{RootCAs: keys.Server.Pool(), GetClientCertificate: asServer.Client}),
+		},
+		Wrap: func(next http.Handler) http.Handler {
+			return joining(keys, joinAnswer{ClusterCIDR: p.ClusterCIDR, ServiceCIDR: p.ServiceCIDR, ClusterDomain: p.ClusterDomain}, next)
+		},
+		Version: version.Info(), Logger: p.log,
+	}
+	if l.apiserver, err = apiserver.New(settings); err != nil {
+		return nil, err
+	}
+	if l.roles, err = apiserver.NewRoles(settings); err != nil {
+		return nil, err
+	}
+	if err := l.actors(table); err != nil {
+		return nil, err
+	}
+	admin, err := writeKubeconfig(p.DataDir, l.url, keys)
+	if err == nil && p.MergeKubeconfig {
+		err = mergeKubeconfig(userKubeconfig(), admin)
+	}
+	return l, err
+}
+
+// actors makes the reconcilers and the scheduler.
+func (l *plane) actors(table *kind.Table) error {
+	p := l.process
+	pods, err := netip.ParsePrefix(p.ClusterCIDR)
+	if err != nil {
+		return err
+	}
+	var kinds []reconcile.Kind
+	for _, r := range table.All() {
+		if r.StoredAs == nil {
+			kinds = append(kinds, reconcile.Kind{GroupVersionKind: r.GroupVersionKind, Resource: r.Plural, Namespaced: r.Namespaced, Deletable: true})
+		}
+	}
+	l.controllers, err = reconcile.New(reconcile.Config{
+		ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
+		Kinds:     kinds, RootCA: l.keys.Server.PEM, ClusterCIDR: pods, Log: p.log,
+	})
+	if err != nil {
+		return err
+	}
+	l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: p.log})
+	if err != nil {
+		return fmt.Errorf("scheduler: %w", err)
+	}
+	return nil
+}
+
+// controlPlaneRole is the label by which kubectl shows a node's role. A node may not give it to itself.
+const controlPlaneRole = "node-role.kubernetes.io/control-plane"
+
+// markNode labels this machine's node as the control plane's.
+func (l *plane) markNode(ctx context.Context) error {
+	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
+	var node corev1.Node
+	if err := c.Get(ctx, ctrl.ObjectKey{Name: l.process.NodeName}, &node); err != nil {
+		return err
+	}
+	if _, marked := node.Labels[controlPlaneRole]; marked {
+		return nil
+	}
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, controlPlaneRole)
+	return c.Patch(ctx, &node, ctrl.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// client is the in-process client of one identity.
+func (l *plane) client(name string, groups ...string) client.Interface {
+	return l.registry.Client(&user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+)
+
+// leastFree is the free space, in bytes, below which a cluster would not start well.
+const leastFree = 256 << 20
+
+// preflight looks for what would make the process fail later, before anything of it is started. Every
+// fault is one line that says what is missing and what to do.
+func preflight(c config.Config, node bool) error {
+	if os.Geteuid() != 0 {
+		return errors.New("coracle needs root: run it with sudo")
+	}
+	errs := []error{space(c.DataDir), free("listen", c.Listen)}
+	if c.NodeIP == "" {
+		_, err := outwardAddress()
+		errs = append(errs, err)
+	}
+	if node {
+		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), filesystems(), cgroups())
+	}
+	return errors.Join(errs...)
+}
+
+// free reports a port that somebody else uses.
+func free(option, address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("%s %s: the port cannot be used (%w): end what uses it, or choose another with --%s", option, address, err, option)
+	}
+	return l.Close()
+}
+
+func space(dir string) error {
+	for {
+		var s unix.Statfs_t
+		err := unix.Statfs(dir, &s)
+		if errors.Is(err, unix.ENOENT) && dir != "/" {
+			dir = dir[:max(1, strings.LastIndexByte(dir, '/'))]
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("data-dir %s: %w", dir, err)
+		}
+		if left := int64(s.Bavail) * s.Bsize; left < leastFree {
+			return fmt.Errorf("data-dir: %s has %d MiB left and needs %d: free some, or choose another disk with --data-dir", dir, left>>20, leastFree>>20)
+		}
+		return nil
+	}
+}
+
+func capabilities() error {
+	needed := []struct {
+		bit  uint
+		name string
+	}{{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_MKNOD, "CAP_MKNOD"}, {unix.CAP_SYS_CHROOT, "CAP_SYS_CHROOT"}}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return err
+	}
+	for _, n := range needed {
+		if data[n.bit/32].Effective&(1<<(n.bit%32)) == 0 {
+			return fmt.Errorf("the capability %s is missing, so no container can be made: give it to this process (a container that hosts Coracle must be privileged)", n.name)
+		}
+	}
+	return nil
+}
+
+func filesystems() error {
+	f, err := os.Open("/proc/filesystems")
+	if err != nil {
+		return fmt.Errorf("/proc is not mounted: %w", err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if strings.HasSuffix(lines.Text(), "\toverlay") {
+			return nil
+		}
+	}
+	return errors.New("the kernel has no overlay file system: load it with `modprobe overlay`")
+}
+
+func cgroups() error {
+	var s unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &s); err != nil {
+		return errors.New("/sys/fs/cgroup is not there: mount cgroup2 on it")
+	}
+	if s.Type == unix.CGROUP2_SUPER_MAGIC {
+		return nil
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
+		return errors.New("/sys/fs/cgroup holds neither cgroup v2 nor the v1 memory controller: mount cgroup2 on it")
+	}
+	return nil
+}

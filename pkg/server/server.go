@@ -1,0 +1,226 @@
+// Package server assembles the parts into processes: the control plane, a node, and both in one.
+//
+// It may import everything but cmd and ctl's verbs; only cmd imports it. Its invariant: the
+// lists of components in this file are the order in which things start, with
+// the reason beside each, and they stop in the reverse order.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+const (
+	leafYear   = 365 * 24 * time.Hour
+	nodesGroup = "system:nodes"
+)
+
+func nodeUser(name string) string { return "system:node:" + name }
+
+// RunServer runs the control plane and, if node, this machine as a node, until ctx ends. Containers outlive it.
+func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
+	report := reporter()
+	defer func() { failure(report, err) }()
+	if err := preflight(c, node); err != nil {
+		return err
+	}
+	p, err := prepare(c)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	keys, err := pki.Load(filepath.Join(c.DataDir, "pki"))
+	if err != nil {
+		return err
+	}
+	plane, err := newPlane(p, keys)
+	if err != nil {
+		return err
+	}
+	components := plane.components()
+	if node {
+		m, err := plane.membership()
+		if err != nil {
+			return err
+		}
+		n, err := newNode(p, m)
+		if err != nil {
+			return err
+		}
+		components = append(components, n.components()...)
+		p.node, p.onReady = n, plane.markNode
+	}
+	p.url, p.kubeconfig = plane.url, plane.kubeconfig
+	p.joinCommand = fmt.Sprintf("coracle agent --join %s --token %s", plane.url, keys.Token())
+	return p.run(ctx, report, components)
+}
+
+// RunAgent runs this machine as a node of the cluster at c.Join until ctx ends. Containers outlive it.
+func RunAgent(ctx context.Context, c config.Config) (err error) {
+	if c.Join == "" || c.Token == "" {
+		return errors.New("which cluster? Give --join and --token: `coracle status` on the server shows both")
+	}
+	report := reporter()
+	defer func() { failure(report, err) }()
+	if err := preflight(c, true); err != nil {
+		return err
+	}
+	p, err := prepare(c)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	m, err := p.joinCluster(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := newNode(p, m)
+	if err != nil {
+		return err
+	}
+	p.node, p.url = n, c.Join
+	return p.run(ctx, report, append([]run.Component{m.remote}, n.components()...))
+}
+
+// process is what all modes share.
+type process struct {
+	config.Config
+	log    *slog.Logger
+	lock   *os.File
+	began  time.Time
+	nodeIP netip.Addr
+
+	// onReady, if not nil, is run once all components are ready.
+	onReady func(context.Context) error
+	// node is nil for a control plane alone.
+	node                         *node
+	url, kubeconfig, joinCommand string
+
+	// stop ends the process; set by run.
+	stop  context.CancelFunc
+	parts parts
+}
+
+// prepare claims the directories and finds out who this machine is.
+func prepare(c config.Config) (*process, error) {
+	p := &process{Config: c, began: time.Now()}
+	for _, dir := range []string{c.DataDir, c.RunDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := lock(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	p.lock = lock
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return nil, err
+	}
+	p.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	quietLibraries(p.log)
+	if p.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, err
+		}
+		p.NodeName = strings.ToLower(name)
+		if err := p.Validate(); err != nil {
+			return nil, fmt.Errorf("the host's name does not do: %w: give the node a name with --node-name", err)
+		}
+	}
+	if p.NodeIP == "" {
+		ip, err := outwardAddress()
+		if err != nil {
+			return nil, err
+		}
+		p.NodeIP = ip.String()
+	}
+	p.nodeIP, err = netip.ParseAddr(p.NodeIP)
+	return p, err
+}
+
+func (p *process) close() { _ = p.lock.Close() }
+
+// outwardAddress is the address from which this machine would reach another one. Nothing is sent.
+func outwardAddress() (netip.Addr, error) {
+	conn, err := net.Dial("udp4", "203.0.113.1:9")
+	if err != nil {
+		return netip.Addr{}, errors.New("this machine has no default route to tell its address by: say it with --node-ip")
+	}
+	defer conn.Close()
+	address, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	return address.Addr(), err
+}
+
+// run runs the components, tells report of each, and, once the node is Ready, that all is done.
+func (p *process) run(ctx context.Context, report func(control.Event), components []run.Component) error {
+	ctx, p.stop = context.WithCancel(ctx)
+	defer p.stop()
+	// The socket comes first: status and stop work while the rest starts.
+	components = append([]run.Component{control.NewServer(p.RunDir, p)}, components...)
+	p.parts.add(components)
+	components = append(components, &last{ready: make(chan struct{}), tell: func(ctx context.Context) {
+		if p.onReady != nil {
+			if err := p.onReady(ctx); err != nil {
+				p.log.Warn("once all was ready", "error", err)
+			}
+		}
+		if err := forgetStart(); err != nil {
+			p.log.Warn("memory of the start is kept", "error", err)
+		}
+		status := p.Status(ctx)
+		report(control.Event{Done: true, Status: &status})
+		p.log.Info("running", "url", p.url, "after", time.Since(p.began).Round(time.Millisecond))
+	}})
+	return run.All(ctx, run.Observer{
+		Started: func(name string, took time.Duration) {
+			p.parts.started(name, took)
+			if name != lastName {
+				report(control.Event{Step: name, Took: took})
+			}
+			p.log.Debug("started", "component", name, "took", took)
+		},
+		Stopped: func(name string, err error) {
+			p.parts.stopped(name, err)
+			p.log.Debug("stopped", "component", name, "error", err)
+		},
+	}, components...)
+}
+
+func failure(report func(control.Event), err error) {
+	if err != nil {
+		report(control.Event{Error: err.Error()})
+	}
+}
+
+const lastName = "running"
+
+// last is the component behind all others: when it starts, they are ready.
+type last struct {
+	ready chan struct{}
+	tell  func(context.Context)
+}
+
+func (l *last) Name() string           { return lastName }
+func (l *last) Ready() <-chan struct{} { return l.ready }
+func (l *last) Run(ctx context.Context) error {
+	l.tell(ctx)
+	close(l.ready)
+	<-ctx.Done()
+	return nil
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/control"
+)
+
+// reportVariable names the file descriptor on which a background process tells how its start goes, as lines of control.Event.
+const reportVariable = "CORACLE_REPORT_FD"
+
+// logFile is the background process's log, in the data directory; it is begun anew when it is larger than maxLog at a start.
+const (
+	logFile = "coracle.log"
+	maxLog  = 16 << 20
+)
+
+// Start runs child, a `coracle server` with the same options, in the background and
+// returns once its node is Ready. If one runs already, its status is returned. A
+// child that fails is gone when Start returns, with the reason as the error. If ctx ends first, the child is stopped.
+func Start(ctx context.Context, c config.Config, child *exec.Cmd, tell func(control.Event)) (control.Status, error) {
+	status, err := control.NewClient(c.RunDir).Status(ctx)
+	if !errors.Is(err, control.ErrNotRunning) {
+		return status, err
+	}
+	if err := preflight(c, true); err != nil {
+		return status, err
+	}
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return status, err
+	}
+	log, err := openLog(filepath.Join(c.DataDir, logFile))
+	if err != nil {
+		return status, err
+	}
+	defer log.Close()
+	reports, told, err := os.Pipe()
+	if err != nil {
+		return status, err
+	}
+	defer reports.Close()
+	child.Stdout, child.Stderr = log, log
+	child.ExtraFiles = []*os.File{told}
+	child.Env = append(os.Environ(), reportVariable+"=3")
+	child.Dir = "/"
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = errors.Join(child.Start(), told.Close())
+	if err != nil {
+		return status, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = child.Process.Signal(syscall.SIGTERM) })
+	defer stop()
+	lines := bufio.NewScanner(reports)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e control.Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return status, err
+		}
+		switch {
+		case e.Error != "":
+			_ = child.Wait()
+			return status, errors.New(e.Error)
+		case e.Done:
+			return *e.Status, child.Process.Release()
+		default:
+			tell(e)
+		}
+	}
+	// The pipe closed without a last word: it was killed, or crashed.
+	err = child.Wait()
+	if ctx.Err() != nil {
+		return status, ctx.Err()
+	}
+	if err == nil {
+		err = errors.New("exit status 0")
+	}
+	return status, fmt.Errorf("the background process ended (%w) before the node was Ready: see %s", err, log.Name())
+}
+
+func openLog(path string) (*os.File, error) {
+	flags := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
+		flags |= os.O_TRUNC
+	}
+	return os.OpenFile(path, flags, 0o600)
+}
+
+// reporter returns what tells `coracle start` how far this process is; a process in the foreground tells nobody.
+// After the last event (Done or Error) it closes the pipe.
+func reporter() func(control.Event) {
+	fd, err := strconv.Atoi(os.Getenv(reportVariable))
+	if err != nil {
+		return func(control.Event) {}
+	}
+	_ = os.Unsetenv(reportVariable)
+	syscall.CloseOnExec(fd)
+	pipe := os.NewFile(uintptr(fd), "report")
+	encoder := json.NewEncoder(pipe)
+	return func(e control.Event) {
+		// Who started us may have gone: that is no reason to stop.
+		_ = encoder.Encode(e)
+		if e.Done || e.Error != "" {
+			_ = pipe.Close()
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+)
+
+// The database file is rewritten once this much of it is free, and that is more than what is in use.
+const defragBytes = 128 << 20
+
+// space keeps what the last look at the disk said.
+type space struct {
+	looked atomic.Int64 // Unix nanoseconds
+	free   atomic.Int64 // bytes
+}
+
+const lookEvery = 200 * time.Millisecond
+
+// checkSpace refuses a write of size bytes that the quota or the disk has no room for. It looks at
+// the disk at most every lookEvery, and only when there are writes.
+func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int) error {
+	if used := e.Backend().SizeInUse(); used+int64(size) > s.cfg.QuotaBytes {
+		s.compactSoon()
+		return fmt.Errorf("%w: its %d MB of data are over the quota of %d MB: delete objects, or raise the quota",
+			ErrUnavailable, used>>20, s.cfg.QuotaBytes>>20)
+	}
+	now := time.Now().UnixNano()
+	if last := s.space.looked.Load(); now-last > int64(lookEvery) && s.space.looked.CompareAndSwap(last, now) {
+		if err := s.lookAtDisk(); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}
+	if free := s.space.free.Load(); free < s.cfg.MinFreeBytes {
+		return fmt.Errorf("%w: the disk of %s is full (%d MB free, %d MB needed): free some space",
+			ErrUnavailable, s.cfg.Dir, free>>20, s.cfg.MinFreeBytes>>20)
+	}
+	return nil
+}
+
+func (s *Store) lookAtDisk() error {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(s.cfg.Dir, &fs); err != nil {
+		return fmt.Errorf("cannot see how much space %s has: %w", s.cfg.Dir, err)
+	}
+	s.space.free.Store(int64(fs.Bavail) * fs.Bsize)
+	return nil
+}
+
+// wrote notes that the store is at revision rev.
+func (s *Store) wrote(rev int64) {
+	if rev-s.compacted.Load() > 2*s.cfg.RetainRevisions {
+		s.compactSoon()
+	}
+}
+
+func (s *Store) compactSoon() {
+	select {
+	case s.compact <- struct{}{}:
+	default:
+	}
+}
+
+// compactLoop drops history: at each tick what is older than the tick before, in between what is
+// beyond RetainRevisions. When nothing was written it does nothing.
+func (s *Store) compactLoop(ctx context.Context) {
+	ticks := time.NewTicker(s.cfg.CompactEvery)
+	defer ticks.Stop()
+	var atTick int64
+	for {
+		e := s.server.Load()
+		if e == nil {
+			return
+		}
+		var to int64
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+			to, atTick = atTick, e.KV().Rev()
+		case <-s.compact:
+			to = e.KV().Rev() - s.cfg.RetainRevisions
+			if e.Backend().SizeInUse() > s.cfg.QuotaBytes {
+				to = e.KV().Rev()
+			}
+		}
+		if to <= s.compacted.Load() {
+			continue
+		}
+		if err := s.compactTo(ctx, e, to); err != nil && ctx.Err() == nil {
+			s.cfg.Logger.Warn("store: could not drop old history", "revision", to, "error", err)
+		}
+	}
+}
+
+func (s *Store) compactTo(ctx context.Context, e *etcdserver.EtcdServer, rev int64) error {
+	if _, err := e.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true}); err != nil {
+		return err
+	}
+	s.compacted.Store(rev)
+	size, used := e.Backend().Size(), e.Backend().SizeInUse()
+	if free := size - used; free < defragBytes || free < used {
+		return nil
+	}
+	began := time.Now()
+	if err := e.Backend().Defrag(); err != nil {
+		return fmt.Errorf("defragment: %w", err)
+	}
+	s.cfg.Logger.Info("store: gave free space back", "from_mb", size>>20, "to_mb", e.Backend().Size()>>20, "took", time.Since(began))
+	return nil
+}
+
+// Compact drops all history before revision rev. Reads and watches of older revisions get ErrCompacted.
+func (s *Store) Compact(ctx context.Context, rev int64) error {
+	e, err := s.running()
+	if err != nil {
+		return err
+	}
+	if rev <= s.compacted.Load() {
+		return nil
+	}
+	return s.classify(ctx, s.compactTo(ctx, e, rev))
+}

@@ -1,0 +1,81 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const crashDir = "CORACLE_STORE_CRASH_DIR"
+
+// crashWriter is the child of TestKilled: it writes until it is killed, and says of each write that was
+// acknowledged so.
+func crashWriter(dir string) error {
+	s, err := New(Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error)
+	go func() { failed <- s.Run(context.Background()) }()
+	<-s.Ready()
+	for w := range 8 {
+		go func() {
+			for i := 0; ; i++ {
+				key := fmt.Sprintf("/registry/%d/%d/%d", os.Getpid(), w, i)
+				rev, err := s.Create(context.Background(), key, value3K, 0)
+				if err != nil {
+					failed <- err
+					return
+				}
+				// One write to the pipe is not torn.
+				fmt.Fprintf(os.Stdout, "ack %s %d\n", key, rev)
+			}
+		}()
+	}
+	return <-failed
+}
+
+// A store killed in the middle of writes, several times over, has every write it acknowledged.
+func TestKilled(t *testing.T) {
+	dir := t.TempDir()
+	acked := map[string]int64{}
+	for round := range 3 {
+		child := exec.CommandContext(t.Context(), os.Args[0])
+		child.Env = append(os.Environ(), crashDir+"="+dir)
+		child.Stderr = os.Stderr
+		out, err := child.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, child.Start())
+		lines := bufio.NewScanner(out)
+		n := 0
+		for lines.Scan() {
+			f := strings.Fields(lines.Text())
+			require.Len(t, f, 3)
+			acked[f[1]] = int64(atoi(t, f[2]))
+			if n++; n == 200+2100*round {
+				require.NoError(t, child.Process.Kill())
+			}
+		}
+		_ = child.Wait()
+		require.GreaterOrEqual(t, n, 200)
+	}
+	s, _ := open(t, Config{Dir: dir})
+	kvs, _, _, err := s.Range(t.Context(), "/registry/", "", 0, 0)
+	require.NoError(t, err)
+	got := map[string]int64{}
+	for _, kv := range kvs {
+		got[kv.Key] = kv.Revision
+		require.Equal(t, value3K, kv.Value)
+	}
+	for k, rev := range acked {
+		require.Equal(t, rev, got[k], k)
+	}
+	t.Logf("%d acknowledged, %d stored", len(acked), len(got))
+}

@@ -1,0 +1,70 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/lease"
+)
+
+// Keys that expire at about the same time share an etcd lease, since a lease costs as much as a write.
+const (
+	leaseShareMax  = time.Minute // a key may live so much longer than asked for,
+	leaseSharePart = 20          // or this part of its time to live, if that is less
+	leaseKeys      = 1000        // keys on one lease; they all go in one transaction
+)
+
+type leases struct {
+	mu sync.Mutex
+	// byTTL holds one current lease for each time to live; kinds with one are few.
+	byTTL map[time.Duration]*sharedLease
+}
+
+type sharedLease struct {
+	id    lease.LeaseID
+	until time.Time // it may be given out until then
+	keys  int
+}
+
+// get returns a lease that lasts at least ttl from now, 0 for a ttl of 0.
+func (l *leases) get(ctx context.Context, e *etcdserver.EtcdServer, ttl time.Duration) (lease.LeaseID, error) {
+	if ttl <= 0 {
+		return lease.NoLease, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if s := l.byTTL[ttl]; s != nil && now.Before(s.until) && s.keys < leaseKeys {
+		s.keys++
+		return s.id, nil
+	}
+	share := min(ttl/leaseSharePart, leaseShareMax).Truncate(time.Second)
+	seconds := int64((ttl + share + time.Second - 1) / time.Second)
+	r, err := e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds})
+	if err != nil {
+		return 0, err
+	}
+	if l.byTTL == nil {
+		l.byTTL = map[time.Duration]*sharedLease{}
+	}
+	for t, s := range l.byTTL {
+		if now.After(s.until) {
+			delete(l.byTTL, t)
+		}
+	}
+	l.byTTL[ttl] = &sharedLease{id: lease.LeaseID(r.ID), until: now.Add(share), keys: 1}
+	return lease.LeaseID(r.ID), nil
+}
+
+func (l *leases) forget(id lease.LeaseID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for t, s := range l.byTTL {
+		if s.id == id {
+			delete(l.byTTL, t)
+		}
+	}
+}

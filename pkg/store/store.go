@@ -1,0 +1,361 @@
+// Package store keeps the cluster's bytes in an embedded etcd.
+//
+// It may import kind and etcd, and is the only package that imports etcd. Its
+// invariant: a write that returned without error is on disk, and the watch
+// reports every revision once, in order.
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
+	"go.etcd.io/etcd/server/v3/lease"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// The types of stored values live beside the kinds, so that the cache can take them from any source.
+type (
+	KV    = kind.KV
+	Event = kind.Change
+	Batch = kind.Batch
+)
+
+// What the methods fail with, for errors.Is; a cancelled call fails with its context's error.
+var (
+	ErrNotFound  = errors.New("not found")
+	ErrConflict  = errors.New("the stored value is of another revision")
+	ErrExists    = errors.New("already exists")
+	ErrCompacted = kind.ErrCompacted
+	// ErrFuture says that a revision was asked for that is not written yet.
+	ErrFuture = errors.New("the revision asked for is in the future")
+	// ErrTooLarge says that a value is larger than MaxValueBytes.
+	ErrTooLarge = errors.New("the value is too large to store")
+	// ErrUnavailable says that the store cannot answer now: it is starting, stopping, full or broken.
+	// A write that failed with it may still have been made.
+	ErrUnavailable = errors.New("the store is not available")
+)
+
+// MaxValueBytes is the largest value taken: the largest request body the API takes (3 MiB), and room
+// for what defaulting and managed fields add.
+const MaxValueBytes = 6 << 20
+
+// Store is the cluster's key-value store. It is safe for concurrent use. Until it is ready, and
+// after Run has returned, its methods fail with ErrUnavailable.
+type Store struct {
+	cfg   Config
+	ready chan struct{}
+	// server is nil unless the store serves.
+	server atomic.Pointer[etcdserver.EtcdServer]
+
+	failOnce sync.Once
+	failed   chan struct{} // closed once etcd has hit an error it cannot go on from
+	failure  string
+
+	leases    leases
+	space     space
+	members   atomic.Int32
+	compacted atomic.Int64
+	compact   chan struct{} // asks for a compaction now
+	watches   sync.WaitGroup
+	stopping  chan struct{}
+	stopMu    sync.Mutex
+}
+
+var _ run.Component = (*Store)(nil)
+
+// New makes a store; Run starts it.
+func New(cfg Config) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Store{
+		cfg: cfg, ready: make(chan struct{}), failed: make(chan struct{}),
+		compact: make(chan struct{}, 1), stopping: make(chan struct{}),
+	}, nil
+}
+
+// Name is "store".
+func (s *Store) Name() string { return "store" }
+
+// Ready is closed once reads and writes are served.
+func (s *Store) Ready() <-chan struct{} { return s.ready }
+
+// fail is called by etcd's logger in place of ending the process.
+func (s *Store) fail(why string) {
+	s.failOnce.Do(func() {
+		s.failure = why
+		close(s.failed)
+	})
+}
+
+func (s *Store) failureError() error {
+	return fmt.Errorf("the store in %s cannot go on: %s: check the disk for free space and errors, then start again", s.cfg.Dir, s.failure)
+}
+
+// Run opens the data directory and serves it until ctx ends.
+func (s *Store) Run(ctx context.Context) error {
+	unlock, err := lockDir(s.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.lookAtDisk(); err != nil {
+		return err
+	}
+	etcd, err := s.start(ctx)
+	if err != nil {
+		return err
+	}
+	s.members.Store(int32(len(etcd.Server.Cluster().Members())))
+	s.compacted.Store(firstRevision(etcd.Server))
+	s.server.Store(etcd.Server)
+	close(s.ready)
+
+	background, cancel := context.WithCancel(context.Background())
+	compactor := make(chan struct{})
+	go func() {
+		defer close(compactor)
+		s.compactLoop(background)
+	}()
+
+	select {
+	case <-ctx.Done():
+	case <-s.failed:
+		err = s.failureError()
+	case <-etcd.Server.StopNotify():
+		err = errors.New("etcd stopped by itself: look for its last warning in the log")
+	}
+	s.server.Store(nil)
+	s.stopMu.Lock()
+	close(s.stopping)
+	s.stopMu.Unlock()
+	cancel()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.watches.Wait()
+		<-compactor
+		etcd.Close()
+	}()
+	if err == nil {
+		select {
+		case <-closed:
+		case <-s.failed:
+			err = s.failureError()
+		}
+	}
+	if err != nil {
+		// A goroutine that etcd lost to the failure may hold a lock: the process ends, do not wait long.
+		select {
+		case <-closed:
+		case <-time.After(2 * time.Second):
+		}
+	}
+	return err
+}
+
+// start starts etcd and waits until it leads. It runs etcd's start on a goroutine of its own, which
+// ends where etcd would have ended the process.
+func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
+	type result struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	started := make(chan result, 1)
+	go func() {
+		etcd, err := embed.StartEtcd(s.etcdConfig())
+		started <- result{etcd, err}
+	}()
+	var r result
+	select {
+	case r = <-started:
+	case <-s.failed:
+		return nil, s.failureError()
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("cannot open the store in %s: %w", s.cfg.Dir, r.err)
+	}
+	s.lead(ctx, r.etcd.Server)
+	select {
+	case <-r.etcd.Server.ReadyNotify():
+		return r.etcd, nil
+	case <-s.failed:
+		return nil, s.failureError()
+	case <-r.etcd.Server.StopNotify():
+		return nil, fmt.Errorf("cannot open the store in %s: etcd stopped while it started", s.cfg.Dir)
+	case <-ctx.Done():
+		r.etcd.Close()
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Store) running() (*etcdserver.EtcdServer, error) {
+	if e := s.server.Load(); e != nil {
+		return e, nil
+	}
+	select {
+	case <-s.failed:
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, s.failureError())
+	default:
+		return nil, fmt.Errorf("%w: it is starting or stopping", ErrUnavailable)
+	}
+}
+
+// classify turns etcd's error into one of the package's.
+func (s *Store) classify(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, mvcc.ErrCompacted):
+		return ErrCompacted
+	case errors.Is(err, mvcc.ErrFutureRev):
+		return ErrFuture
+	case errors.Is(err, etcderrors.ErrRequestTooLarge):
+		return fmt.Errorf("%w: at most %d bytes", ErrTooLarge, MaxValueBytes)
+	case errors.Is(err, lease.ErrLeaseNotFound):
+		return err
+	}
+	select {
+	case <-s.failed:
+		err = s.failureError()
+	default:
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// Get reads one key, or ErrNotFound.
+func (s *Store) Get(ctx context.Context, key string) (KV, error) {
+	e, err := s.barrier(ctx)
+	if err != nil {
+		return KV{}, err
+	}
+	r, err := e.KV().Range(ctx, []byte(key), nil, mvcc.RangeOptions{Limit: 1})
+	if err != nil {
+		return KV{}, s.classify(ctx, err)
+	}
+	if len(r.KVs) == 0 {
+		return KV{}, ErrNotFound
+	}
+	return KV{Key: key, Value: r.KVs[0].Value, Revision: r.KVs[0].ModRevision}, nil
+}
+
+// Range reads up to limit values (0: all) whose keys start with prefix and are >= from, in key order, as of
+// revision rev (0: now). It returns the revision read at, and how many more there are.
+func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
+	e, err := s.barrier(ctx)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	start := max(prefix, from)
+	end := prefixEnd(prefix)
+	if len(end) > 0 && start >= string(end) { // from lies behind the prefix
+		start = string(end)
+		end = append([]byte(start), 0)
+		limit = -1
+	}
+	opts := mvcc.RangeOptions{Limit: max(limit, 0), Rev: rev, WithTotalCount: limit > 0, CountOnly: limit < 0}
+	r, err := e.KV().Range(ctx, []byte(start), end, opts)
+	if err != nil {
+		return nil, 0, 0, s.classify(ctx, err)
+	}
+	at = rev
+	if at == 0 {
+		at = r.Rev
+	}
+	kvs = make([]KV, len(r.KVs))
+	for i, kv := range r.KVs {
+		kvs[i] = KV{Key: string(kv.Key), Value: kv.Value, Revision: kv.ModRevision}
+	}
+	if limit > 0 {
+		remaining = int64(r.Count - len(r.KVs))
+	}
+	return kvs, at, remaining, nil
+}
+
+// prefixEnd is the first key after all that start with prefix; "\x00" means no end, as etcd's index has it.
+func prefixEnd(prefix string) []byte {
+	end := []byte(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] < 0xff {
+			end[i]++
+			return end[:i+1]
+		}
+	}
+	return []byte{}
+}
+
+// Revision is the revision up to which a consistent read must see: free on one member, a read barrier on many.
+func (s *Store) Revision(ctx context.Context) (int64, error) {
+	e, err := s.barrier(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return e.KV().Rev(), nil
+}
+
+// barrier returns the server once a read from it sees every write acknowledged before the call. A lone
+// member applies a write before it acknowledges it, so there it need not wait.
+func (s *Store) barrier(ctx context.Context) (*etcdserver.EtcdServer, error) {
+	e, err := s.running()
+	if err != nil {
+		return nil, err
+	}
+	if s.members.Load() > 1 {
+		if err := e.LinearizableReadNotify(ctx); err != nil {
+			return nil, s.classify(ctx, err)
+		}
+	}
+	return e, nil
+}
+
+// Snapshot writes a copy of the whole database as of now, followed by its SHA-256 sum: the form that
+// etcdutl snapshot restore takes.
+func (s *Store) Snapshot(ctx context.Context, w io.Writer) error {
+	e, err := s.barrier(ctx)
+	if err != nil {
+		return err
+	}
+	e.KV().Commit()
+	snap := e.Backend().Snapshot()
+	defer snap.Close()
+	sum := sha256.New()
+	if _, err := snap.WriteTo(contextWriter{ctx, io.MultiWriter(w, sum)}); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("snapshot of the store: %w", err)
+	}
+	if _, err := w.Write(sum.Sum(nil)); err != nil {
+		return fmt.Errorf("snapshot of the store: %w", err)
+	}
+	return nil
+}
+
+type contextWriter struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (c contextWriter) Write(b []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.w.Write(b)
+}
+
+func header(r *pb.TxnResponse) int64 { return r.GetHeader().GetRevision() }

@@ -1,0 +1,144 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+)
+
+// batchEvents bounds the events gathered into one batch; whole revisions may exceed it.
+const batchEvents = 1024
+
+// Watch reports changes under prefix after revision rev in batches that never split a revision, until ctx ends or
+// the returned error function says why it ended. Progress: an empty batch with the revision reached.
+// A reader that lags does not slow writes; it gets ErrCompacted once its place in the history is dropped.
+func (s *Store) Watch(ctx context.Context, prefix string, rev int64) (<-chan Batch, func() error) {
+	return s.watch(ctx, prefix, rev, true)
+}
+
+// Changes is Watch without previous values, for readers that hold them already.
+func (s *Store) Changes(ctx context.Context, prefix string, rev int64) (<-chan Batch, func() error) {
+	return s.watch(ctx, prefix, rev, false)
+}
+
+func (s *Store) watch(ctx context.Context, prefix string, rev int64, prev bool) (<-chan Batch, func() error) {
+	out := make(chan Batch)
+	var failure atomic.Pointer[error]
+	end := func() error {
+		if err := failure.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	s.stopMu.Lock()
+	e, err := s.running()
+	if err == nil {
+		s.watches.Add(1)
+	}
+	s.stopMu.Unlock()
+	if err != nil {
+		failure.Store(&err)
+		close(out)
+		return out, end
+	}
+	go func() {
+		defer s.watches.Done()
+		defer close(out)
+		err := s.follow(ctx, e, prefix, rev, prev, out)
+		failure.Store(&err)
+	}()
+	return out, end
+}
+
+// follow watches all keys, not only those with the prefix: so each revision reports progress by itself.
+func (s *Store) follow(ctx context.Context, e *etcdserver.EtcdServer, prefix string, rev int64, prev bool, out chan<- Batch) error {
+	stream := e.Watchable().NewWatchStream()
+	defer stream.Close()
+	if _, err := stream.Watch(ctx, 0, []byte{0}, []byte{}, rev+1); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	for {
+		b := Batch{Revision: rev}
+		var err error
+		select {
+		case r := <-stream.Chan():
+			err = add(&b, r, prefix)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.stopping:
+			return fmt.Errorf("%w: it is stopping", ErrUnavailable)
+		}
+	gather:
+		for err == nil && len(b.Events) < batchEvents {
+			select {
+			case r := <-stream.Chan():
+				err = add(&b, r, prefix)
+			default:
+				break gather
+			}
+		}
+		if b.Revision > rev {
+			rev = b.Revision
+			if prev {
+				previous(ctx, e, b.Events)
+			} else {
+				for i := range b.Events {
+					b.Events[i].Prev = KV{}
+				}
+			}
+			select {
+			case out <- b:
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-s.stopping:
+				return fmt.Errorf("%w: it is stopping", ErrUnavailable)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// add appends a response of etcd to the batch.
+func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
+	if r.CompactRevision != 0 {
+		return ErrCompacted
+	}
+	for _, ev := range r.Events {
+		b.Revision = max(b.Revision, ev.Kv.ModRevision)
+		if !strings.HasPrefix(string(ev.Kv.Key), prefix) {
+			continue
+		}
+		c := Event{KV: KV{Key: string(ev.Kv.Key), Value: ev.Kv.Value, Revision: ev.Kv.ModRevision}}
+		if ev.Type == mvccpb.Event_DELETE {
+			c.Deleted, c.Value = true, nil
+		}
+		// A key whose first version this is has none before; a deletion does not say.
+		if ev.Kv.CreateRevision != ev.Kv.ModRevision {
+			c.Prev.Key = c.Key
+		}
+		b.Events = append(b.Events, c)
+	}
+	return nil
+}
+
+// previous looks up what was there before each change. History that is gone leaves no previous value.
+func previous(ctx context.Context, e *etcdserver.EtcdServer, events []Event) {
+	for i := range events {
+		ev := &events[i]
+		if ev.Prev.Key == "" {
+			continue
+		}
+		ev.Prev = KV{}
+		r, err := e.KV().Range(ctx, []byte(ev.Key), nil, mvcc.RangeOptions{Limit: 1, Rev: ev.Revision - 1})
+		if err == nil && len(r.KVs) == 1 {
+			ev.Prev = KV{Key: ev.Key, Value: r.KVs[0].Value, Revision: r.KVs[0].ModRevision}
+		}
+	}
+}

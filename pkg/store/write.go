@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/lease"
+)
+
+// Create writes a new key. ttl of 0 means forever. It answers the revision of the write, or ErrExists.
+func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (int64, error) {
+	rev, ok, _, err := s.put(ctx, key, value, 0, ttl)
+	if err == nil && !ok {
+		err = ErrExists
+	}
+	return rev, err
+}
+
+// Update replaces the value if its revision still is rev, else ErrConflict (ErrNotFound if it is gone).
+// ttl counts anew; 0 means forever.
+func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (int64, error) {
+	if rev <= 0 {
+		return 0, ErrConflict
+	}
+	at, ok, found, err := s.put(ctx, key, value, rev, ttl)
+	return at, outcome(ok, found, err)
+}
+
+// Delete removes the key if its revision still is rev, else ErrConflict or ErrNotFound. It answers the
+// revision of the deletion.
+func (s *Store) Delete(ctx context.Context, key string, rev int64) (int64, error) {
+	e, err := s.running()
+	if err != nil {
+		return 0, err
+	}
+	at, ok, found, err := s.txn(ctx, e, key, rev, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
+	}})
+	return at, outcome(ok, found, err)
+}
+
+func outcome(ok, found bool, err error) error {
+	switch {
+	case err != nil || ok:
+		return err
+	case found:
+		return ErrConflict
+	}
+	return ErrNotFound
+}
+
+// put writes the key if its revision is rev, 0 for a key that must not be there.
+func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (at int64, ok, found bool, err error) {
+	e, err := s.running()
+	if err != nil {
+		return 0, false, false, err
+	}
+	if len(value) > MaxValueBytes {
+		return 0, false, false, ErrTooLarge
+	}
+	if err := s.checkSpace(e, len(value)); err != nil {
+		return 0, false, false, err
+	}
+	for {
+		id, err := s.leases.get(ctx, e, ttl)
+		if err != nil {
+			return 0, false, false, s.classify(ctx, err)
+		}
+		at, ok, found, err = s.txn(ctx, e, key, rev, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+			RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: int64(id)},
+		}})
+		// A shared lease that ended in between is replaced by a new one, which lives at least ttl.
+		if id != 0 && errors.Is(err, lease.ErrLeaseNotFound) {
+			s.leases.forget(id)
+			continue
+		}
+		return at, ok, found, err
+	}
+}
+
+// txn makes the write in one transaction if the key is at revision rev (0: if it is not there), and
+// else says whether there is such a key.
+func (s *Store) txn(ctx context.Context, e *etcdserver.EtcdServer, key string, rev int64, op *pb.RequestOp) (at int64, ok, found bool, err error) {
+	k := []byte(key)
+	cmp := &pb.Compare{Key: k, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
+	req := &pb.TxnRequest{Compare: []*pb.Compare{cmp}, Success: []*pb.RequestOp{op}}
+	if rev != 0 {
+		req.Failure = []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{
+			RequestRange: &pb.RangeRequest{Key: k, KeysOnly: true, Limit: 1},
+		}}}
+	}
+	r, err := e.Txn(ctx, req)
+	if err != nil {
+		return 0, false, false, s.classify(ctx, err)
+	}
+	s.wrote(header(r))
+	if !r.GetSucceeded() && rev != 0 && len(r.GetResponses()) == 1 {
+		found = len(r.GetResponses()[0].GetResponseRange().GetKvs()) > 0
+	}
+	return header(r), r.GetSucceeded(), found, nil
+}

@@ -1,0 +1,150 @@
+// Package arch holds the rules of who may import whom, as tests.
+package arch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/coracle-dev/coracle/"
+
+type pkg struct {
+	ImportPath    string
+	Imports, Deps []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	command := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"...")
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	require.NoError(t, err, stderr.String())
+	var all []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+// under reports whether path is one of the roots or below one.
+func under(path string, roots ...string) bool {
+	for _, root := range roots {
+		if path == root || strings.HasPrefix(path, root+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func ours(paths ...string) []string {
+	full := make([]string, len(paths))
+	for i, p := range paths {
+		full[i] = module + p
+	}
+	return full
+}
+
+// TestLibrariesStayInTheirRooms: what comes from outside and does one job is imported by the room of that job alone.
+func TestLibrariesStayInTheirRooms(t *testing.T) {
+	rooms := []struct {
+		library string
+		rooms   []string
+	}{
+		{"go.etcd.io/etcd", ours("pkg/store")},
+		{"github.com/containerd", ours("pkg/agent/runtime/containerd", "pkg/agent/runtime/shim", "cmd/coracle-shim")},
+		{"github.com/opencontainers/runc", ours("pkg/agent/runtime/shim", "cmd/coracle-shim")},
+		{"github.com/vishvananda", ours("pkg/agent/network", "pkg/proxy")},
+		{"github.com/google/nftables", ours("pkg/agent/network", "pkg/proxy")},
+		{"k8s.io/kubernetes", ours("pkg/kind", "pkg/registry", "pkg/apiserver")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/registry", "pkg/apiserver", "pkg/server")},
+		{"k8s.io/kubectl", ours("pkg/ctl")},
+		{"github.com/miekg/dns", ours("pkg/dns")},
+	}
+	for _, p := range packages(t) {
+		for _, rule := range rooms {
+			if under(p.ImportPath, rule.rooms...) {
+				continue
+			}
+			for _, i := range p.Imports {
+				if under(i, rule.library) {
+					t.Errorf("%s imports %s, which is for %s alone", p.ImportPath, i, strings.Join(rule.rooms, ", "))
+				}
+			}
+		}
+	}
+}
+
+// TestImportsPointOneWay: no package reaches, by whatever way, what lies above or beside it.
+func TestImportsPointOneWay(t *testing.T) {
+	engine := ours("pkg/store", "pkg/registry", "pkg/apiserver", "pkg/server")
+	rules := []struct{ from, never []string }{
+		{ours("apis"), ours("pkg", "cmd")},
+		{ours("pkg/kind"), append(engine, ours("pkg/cache", "pkg/client", "pkg/agent", "pkg/reconcile", "pkg/scheduler")...)},
+		{ours("pkg/store"), ours("pkg/cache", "pkg/registry", "pkg/apiserver", "pkg/server", "pkg/agent")},
+		{ours("pkg/cache"), engine},
+		{ours("pkg/client", "pkg/reconcile", "pkg/scheduler", "pkg/agent", "pkg/proxy", "pkg/dns", "pkg/ctl"), engine},
+		{ours("pkg/registry"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
+		{ours("pkg/apiserver"), ours("pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
+		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},
+		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/ctl"), append(engine, "k8s.io")...)},
+	}
+	for _, p := range packages(t) {
+		for _, rule := range rules {
+			if !under(p.ImportPath, rule.from...) {
+				continue
+			}
+			for _, d := range p.Deps {
+				if under(d, rule.never...) {
+					t.Errorf("%s reaches %s", p.ImportPath, d)
+				}
+			}
+		}
+	}
+}
+
+// TestReconcilersStandAlone: a reconciler never imports another one.
+func TestReconcilersStandAlone(t *testing.T) {
+	root := module + "pkg/reconcile"
+	for _, p := range packages(t) {
+		if !strings.HasPrefix(p.ImportPath, root+"/") {
+			continue
+		}
+		folder, _, _ := strings.Cut(strings.TrimPrefix(p.ImportPath, root+"/"), "/")
+		for _, d := range p.Deps {
+			if strings.HasPrefix(d, root+"/") && !under(d, root+"/"+folder) && !under(d, root+"/engine") {
+				t.Errorf("%s reaches %s", p.ImportPath, d)
+			}
+		}
+	}
+}
+
+// TestTheTopIsTidy: the module's first level holds what the README says, and nothing else.
+func TestTheTopIsTidy(t *testing.T) {
+	out, err := exec.Command("git", "-C", "../..", "ls-tree", "--name-only", "HEAD").Output()
+	require.NoError(t, err)
+	allowed := map[string]bool{
+		"cmd": true, "pkg": true, "apis": true, "manifests": true, "hack": true, "test": true,
+		"Makefile": true, "README.md": true, "LICENSE": true, "go.mod": true, "go.sum": true,
+	}
+	for _, name := range strings.Fields(string(out)) {
+		if !allowed[name] && !strings.HasPrefix(name, ".") {
+			t.Errorf("%s does not belong at the top", name)
+		}
+	}
+	mod, err := exec.Command("go", "mod", "edit", "-json").Output()
+	require.NoError(t, err)
+	require.NotContains(t, string(mod), `"Replace": [`)
+}

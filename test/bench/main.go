@@ -1,0 +1,233 @@
+// Command bench measures a cluster, any cluster, and prints the figures beside
+// Coracle's budgets (DESIGN, section 5).
+//
+//	bench -kubeconfig FILE [-image IMAGE] [-pids 1,2] [-start 'COMMAND'] [-only create,list] [-o json]
+//
+// It works in namespaces of its own, whose names begin with "bench-", and
+// removes them. It imports client-go and nothing of Coracle.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// figure is one line of the report.
+type figure struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"`
+	Unit   string  `json:"unit"`
+	Budget float64 `json:"budget,omitempty"` // 0: none
+	// More is better: the budget is a floor instead of a ceiling.
+	More bool   `json:"more,omitempty"`
+	Note string `json:"note,omitempty"`
+}
+
+func (f figure) met() bool {
+	if f.More {
+		return f.Value >= f.Budget
+	}
+	return f.Value <= f.Budget
+}
+
+func millis(name string, d time.Duration, budget float64) figure {
+	return figure{Name: name, Value: float64(d.Microseconds()) / 1000, Unit: "ms", Budget: budget}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := bench(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	kubeconfig, image, start, pids, only, output string
+	children                                     bool
+	idle                                         time.Duration
+	writers, objects, watchers, pods             int
+}
+
+func bench(ctx context.Context, args []string, out, progress io.Writer) error {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster to measure")
+	f.StringVar(&o.image, "image", "docker.io/library/busybox:latest", "image, present on the node, of the pods that run; it needs `sleep`")
+	f.StringVar(&o.start, "start", "", "shell command that starts the cluster; measures the time until a node is Ready")
+	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
+	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
+	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,watch (default all)")
+	f.StringVar(&o.output, "o", "table", "table or json")
+	f.IntVar(&o.writers, "writers", 32, "how many write at once")
+	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
+	f.IntVar(&o.watchers, "watchers", 1000, "how many watch")
+	f.IntVar(&o.pods, "pods", 30, "how many pods to run at once")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if o.output != "table" && o.output != "json" {
+		return fmt.Errorf("-o %s is neither table nor json", o.output)
+	}
+	var figures []figure
+	groups := []struct {
+		name string
+		run  func(context.Context, *cluster) ([]figure, error)
+	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"watch", watching}}
+	known := map[string]bool{"start": true}
+	for _, g := range groups {
+		known[g.name] = true
+	}
+	wanted := map[string]bool{}
+	for _, name := range strings.Split(o.only, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			if !known[name] {
+				return fmt.Errorf("-only %s: there is no such group", name)
+			}
+			wanted[name] = true
+		}
+	}
+	on := func(name string) bool { return len(wanted) == 0 || wanted[name] }
+
+	if o.start != "" && on("start") {
+		_, _ = fmt.Fprintln(progress, "start ...")
+		took, err := startCluster(ctx, o)
+		if err != nil {
+			return err
+		}
+		figures = append(figures, millis("start until a node is Ready", took, 1000))
+	}
+	c, err := connect(o)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, g := range groups {
+		if !on(g.name) {
+			continue
+		}
+		_, _ = fmt.Fprintln(progress, g.name, "...")
+		found, err := g.run(ctx, c)
+		figures = append(figures, found...)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", g.name, err))
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	return errors.Join(failed, print(out, o.output, figures))
+}
+
+func print(out io.Writer, format string, figures []figure) error {
+	if format == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(figures)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "WHAT\tMEASURED\tBUDGET\t\t")
+	for _, f := range figures {
+		budget, verdict := "-", ""
+		if f.Budget != 0 {
+			sign := "<"
+			if f.More {
+				sign = ">"
+			}
+			budget, verdict = sign+" "+amount(f.Budget, f.Unit), "ok"
+			if !f.met() {
+				verdict = "MISSED"
+			}
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Name, amount(f.Value, f.Unit), budget, verdict, f.Note)
+	}
+	return w.Flush()
+}
+
+func amount(v float64, unit string) string {
+	digits := 0
+	if v < 10 {
+		digits = 2
+	} else if v < 100 {
+		digits = 1
+	}
+	text := strconv.FormatFloat(v, 'f', digits, 64)
+	if strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	}
+	return text + " " + unit
+}
+
+// cluster is what is measured.
+type cluster struct {
+	options
+	config *rest.Config
+	client kubernetes.Interface
+}
+
+func connect(o options) (*cluster, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w (give -kubeconfig)", err)
+	}
+	config.QPS = -1 // the cluster is to be the limit
+	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{options: o, config: config, client: client}, nil
+}
+
+// clients makes n clients with connections of their own, as n processes would have.
+func (c *cluster) clients(n int) ([]kubernetes.Interface, error) {
+	all := make([]kubernetes.Interface, 0, n)
+	for range n {
+		config := rest.CopyConfig(c.config)
+		// A dialer of its own keeps client-go from sharing one transport among them.
+		config.Dial = newDialer().DialContext
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, client)
+	}
+	return all, nil
+}
+
+// cleanupTimeout is how long the namespace of a group may take to go.
+const cleanupTimeout = 2 * time.Minute
+
+// within runs f in a new namespace and removes it.
+func (c *cluster) within(ctx context.Context, f func(namespace string) error) error {
+	name := fmt.Sprintf("bench-%d", time.Now().UnixNano())
+	if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(name), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create namespace: %w", err)
+	}
+	err := f(name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	return errors.Join(err, c.remove(ctx, name))
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// idle measures the memory of processes, and their CPU while nobody asks anything of them.
+func idle(ctx context.Context, c *cluster) ([]figure, error) {
+	if c.options.pids == "" {
+		return nil, nil
+	}
+	var pids []int
+	for _, text := range strings.Split(c.options.pids, ",") {
+		pid, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("-pids %q: %w", c.options.pids, err)
+		}
+		pids = append(pids, pid)
+	}
+	if c.children {
+		pids = withChildren(pids)
+	}
+	before, err := ticks(pids)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	select {
+	case <-time.After(c.options.idle):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	after, err := ticks(pids)
+	if err != nil {
+		return nil, err
+	}
+	const perSecond = 100 // USER_HZ, the same on every Linux
+	percent := float64(after-before) / perSecond / time.Since(began).Seconds() * 100
+	var kib int
+	for _, pid := range pids {
+		n, err := pss(pid)
+		if err != nil {
+			return nil, err
+		}
+		kib += n
+	}
+	note := fmt.Sprintf("%d processes", len(pids))
+	return []figure{
+		{Name: "memory when idle (PSS)", Value: float64(kib) / 1024, Unit: "MiB", Budget: 120, Note: note},
+		{Name: "CPU when idle", Value: percent, Unit: "% of a core", Budget: 0.5, Note: "over " + c.options.idle.String()},
+	}, nil
+}
+
+// withChildren adds all descendants.
+func withChildren(pids []int) []int {
+	seen := map[int]bool{}
+	var all []int
+	for len(pids) > 0 {
+		pid := pids[0]
+		pids = pids[1:]
+		if seen[pid] {
+			continue
+		}
+		seen[pid] = true
+		all = append(all, pid)
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, list := range lists {
+			data, _ := os.ReadFile(list)
+			for _, text := range strings.Fields(string(data)) {
+				if child, err := strconv.Atoi(text); err == nil {
+					pids = append(pids, child)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// ticks is the CPU time that the processes used, in ticks.
+func ticks(pids []int) (total int, err error) {
+	for _, pid := range pids {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0, err
+		}
+		n, err := parseTicks(string(data))
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// parseTicks reads user and system time from a stat file (proc_pid_stat(5), fields 14 and 15). The second field, the name in
+// parentheses, may contain anything.
+func parseTicks(stat string) (int, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("odd stat file: %q", stat)
+	}
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return user + system, err
+}
+
+// pss is a process's share of memory, in KiB.
+func pss(pid int) (int, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
+			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(rest, "kB")))
+		}
+	}
+	return 0, fmt.Errorf("no Pss of process %d", pid)
+}

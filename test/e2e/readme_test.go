@@ -1,0 +1,45 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+var block = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+// TestReadme pastes the tour's blocks into one shell, as a reader does.
+func TestReadme(t *testing.T) {
+	h := host.New(t)
+	readme, err := os.ReadFile(filepath.Join(host.Root(t), "README.md"))
+	require.NoError(t, err)
+	_, tour, ok := strings.Cut(string(readme), "## Five minutes")
+	require.True(t, ok)
+	tour, _, ok = strings.Cut(tour, "\n## ")
+	require.True(t, ok)
+	// What `make start` does once all is built.
+	script := "set -euo pipefail\nhack/start.sh\n"
+	for _, b := range block.FindAllStringSubmatch(tour, -1) {
+		script += b[1]
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	shell := h.Command(ctx, "bash")
+	shell.Dir = host.Root(t)
+	shell.Stdin = strings.NewReader(script)
+	out, err := shell.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	text := string(out)
+	t.Log(text)
+	require.Equal(t, 7, strings.Count(text, "Hello from a coracle!"), "three times by start.sh, four by the tour")
+	require.Contains(t, text, "hello from a task")
+	require.Contains(t, text, "Nothing of the cluster is left")
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// traces is what a machine has that a cluster might leave behind, as sorted lines by sort.
+func traces(t *testing.T, h *host.Host) map[string][]string {
+	t.Helper()
+	in := func(name string, args ...string) []string {
+		out, err := h.Command(t.Context(), name, args...).CombinedOutput()
+		require.NoError(t, err, "%s: %s", name, out)
+		return sorted(string(out))
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+	var points []string
+	for line := range strings.Lines(string(mounts)) {
+		// Other machines of this kind may come and go beside us.
+		if point := strings.Fields(line)[4]; strings.HasPrefix(point, filepath.Dir(h.DataDir)) {
+			points = append(points, point)
+		}
+	}
+	ours := fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(h.DataDir)))
+	slices.Sort(points)
+	return map[string][]string{
+		"mounts":    points,
+		"links":     in("ip", "-o", "-br", "link"),
+		"routes":    in("ip", "-4", "route", "show", "table", "all"),
+		"rules":     in("ip", "rule"),
+		"neighbors": in("ip", "neigh", "show", "nud", "permanent"),
+		"nftables":  in("nft", "list", "ruleset"),
+		"sysctls": in("sysctl", "net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter",
+			"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.eth0.route_localnet"),
+		"cgroups":   tree(t, "/sys/fs/cgroup", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, ours) }),
+		"files":     tree(t, filepath.Dir(h.DataDir), func(string, fs.DirEntry) bool { return true }),
+		"run":       tree(t, "/run", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, "coracle/") }),
+		"processes": processes(t, h.DataDir, h.RunDir),
+	}
+}
+
+func sorted(text string) []string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(lines)
+	return lines
+}
+
+func tree(t *testing.T, root string, keep func(string, fs.DirEntry) bool) (found []string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // it went while we looked
+		}
+		if keep(path, d) {
+			found = append(found, path)
+		}
+		return nil
+	}))
+	return found
+}
+
+// processes lists those whose command line names one of the directories.
+func processes(t *testing.T, dirs ...string) (found []string) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, line := range lines {
+		text, err := os.ReadFile(line)
+		if err != nil {
+			continue
+		}
+		for _, dir := range dirs {
+			if strings.Contains(string(text), dir) {
+				found = append(found, strings.ReplaceAll(string(text), "\x00", " "))
+				break
+			}
+		}
+	}
+	return found
+}
+
+const busy = `
+apiVersion: v1
+kind: Pod
+metadata: {name: busy}
+spec:
+  terminationGracePeriodSeconds: 3
+  containers:
+  - name: a
+    image: busybox:1.36
+    command: [sh, -c, "trap 'echo ended > /out/ended; exit 0' TERM; while :; do sleep 0.1; done"]
+    resources: {limits: {memory: 32Mi}}
+    volumeMounts: [{name: out, mountPath: /out}, {name: memory, mountPath: /memory}]
+  - {name: b, image: "busybox:1.36", command: [sleep, "3600"]}
+  volumes:
+  - name: out
+    hostPath: {path: OUT}
+  - name: memory
+    emptyDir: {medium: Memory}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: busy}
+spec:
+  type: NodePort
+  selector: {app: busy}
+  ports: [{port: 80}]
+`
+
+// TestDeleteLeavesNothing compares the machine before and after: with a cluster that runs, one that was stopped, and one that was killed.
+func TestDeleteLeavesNothing(t *testing.T) {
+	h := host.New(t)
+	outside := t.TempDir()
+	before := traces(t, h)
+	require.Empty(t, before["cgroups"])
+	for name, end := range map[string]func(){
+		"running": func() {},
+		"stopped": func() {
+			h.Run("stop")
+			require.FileExists(t, filepath.Join(outside, "ended"), "stop must let pods end gracefully")
+			require.Empty(t, processes(t, h.DataDir, h.RunDir))
+		},
+		"killed": func() { h.Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.Start()
+			h.Apply(strings.ReplaceAll(busy, "OUT", outside))
+			h.Ctl("wait pod/busy --for=condition=Ready --timeout=60s")
+			end()
+			h.Run("delete")
+			after := traces(t, h)
+			for sort := range before {
+				require.Equal(t, before[sort], after[sort], sort)
+			}
+			require.NoError(t, os.RemoveAll(filepath.Join(outside, "ended")))
+		})
+	}
+}

@@ -1,0 +1,225 @@
+// Package host gives tests a machine to run Coracle on: a network namespace with directories of its own, so that a cluster of
+// the real machine is never touched. The built binary is driven as a user would.
+//
+// It needs root, bin/coracle, and the images in dist/images: `make build images`.
+package host
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Patience bounds every command: far above what any of them needs.
+const Patience = 90 * time.Second
+
+// Host is a machine to run Coracle on.
+type Host struct {
+	t *testing.T
+	// Name is the node's. Home is the user's.
+	Name, Home, DataDir, RunDir, Coracle string
+
+	images, netns string
+	env           []string
+}
+
+func Root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	return dir
+}
+
+// New makes a network namespace with one address and a default route, and removes the cluster in it when the test ends.
+func New(t *testing.T) *Host {
+	t.Helper()
+	h := bare(t, fmt.Sprintf("cor%d", os.Getpid()%100000))
+	h.ip("link add eth0 type veth peer name wire0", "link set wire0 up")
+	h.address("198.51.100.2")
+	return h
+}
+
+// Beside makes a second machine on the network of this one. There can be one.
+func (h *Host) Beside() *Host {
+	h.t.Helper()
+	other := bare(h.t, h.Name+"b")
+	h.ip("link set wire0 netns " + other.Name + " name eth0")
+	other.address("198.51.100.3")
+	return other
+}
+
+// ip runs commands of ip(8) in the namespace.
+func (h *Host) ip(lines ...string) {
+	h.t.Helper()
+	for _, line := range lines {
+		System(h.t, "ip", append([]string{"-n", h.Name}, strings.Fields(line)...)...)
+	}
+}
+
+func (h *Host) address(ip string) {
+	h.t.Helper()
+	h.ip("link set lo up", "link set eth0 up", "addr add "+ip+"/24 dev eth0", "route add default via 198.51.100.1 dev eth0")
+}
+
+// bare makes a machine without an address.
+func bare(t *testing.T, name string) *Host {
+	t.Helper()
+	require.Zero(t, os.Geteuid(), "the end-to-end tests need root")
+	coracle := filepath.Join(Root(t), "bin/coracle")
+	require.FileExists(t, coracle, "run `make build` first")
+	dir := t.TempDir()
+	h := &Host{
+		t: t, Name: name, Home: filepath.Join(dir, "home"),
+		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Coracle: coracle,
+		images: filepath.Join(Root(t), "dist/images"), netns: "/run/netns/" + name,
+	}
+	require.NoError(t, os.Mkdir(h.Home, 0o700))
+	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir, "CORACLE_NODE_NAME="+h.Name)
+	System(t, "ip", "netns", "add", h.Name)
+	t.Cleanup(func() { System(t, "ip", "netns", "del", h.Name) })
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(h.DataDir, "coracle.log"))
+			t.Logf("the end of the log:\n%s", log[max(0, len(log)-8000):])
+		}
+		out, err := h.Try("delete")
+		if err != nil {
+			t.Errorf("delete: %v\n%s", err, out)
+		}
+	})
+	return h
+}
+
+// System runs a command of this machine, which must succeed, and returns what it printed.
+func System(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), out)
+	return string(out)
+}
+
+// Command is a command in the host's network.
+func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.netns, "--", name}, args...)...)
+	c.Env = h.env
+	c.WaitDelay = 5 * time.Second
+	return c
+}
+
+// Try runs coracle and returns all it printed.
+func (h *Host) Try(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	out, err := h.Command(ctx, h.Coracle, args...).CombinedOutput()
+	return string(out), err
+}
+
+// Run runs coracle, which must succeed, and returns its standard output.
+func (h *Host) Run(args ...string) string {
+	h.t.Helper()
+	return h.Pipe("", args...)
+}
+
+// Pipe is run with a standard input.
+func (h *Host) Pipe(stdin string, args ...string) string {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), Patience)
+	defer cancel()
+	c := h.Command(ctx, h.Coracle, args...)
+	var out, errs bytes.Buffer
+	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
+	require.NoError(h.t, c.Run(), "coracle %s\n%s%s", strings.Join(args, " "), out.String(), errs.String())
+	return out.String()
+}
+
+// Ctl is run of kubectl with words from one line.
+func (h *Host) Ctl(line string) string {
+	h.t.Helper()
+	return h.Run(append([]string{"ctl"}, strings.Fields(line)...)...)
+}
+
+// Apply applies a manifest.
+func (h *Host) Apply(manifest string) {
+	h.t.Helper()
+	h.Pipe(manifest, "ctl", "apply", "-f", "-")
+}
+
+// Fails runs coracle, which must fail, and returns all it printed.
+func (h *Host) Fails(args ...string) string {
+	h.t.Helper()
+	out, err := h.Try(args...)
+	require.Error(h.t, err, "coracle %s\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+// start starts the cluster and loads the images.
+func (h *Host) Start(args ...string) {
+	h.t.Helper()
+	h.Run(append([]string{"start"}, args...)...)
+	h.Load()
+}
+
+// Load loads the images.
+func (h *Host) Load() {
+	h.t.Helper()
+	archives, err := filepath.Glob(filepath.Join(h.images, "*.tar"))
+	require.NoError(h.t, err)
+	require.NotEmpty(h.t, archives, "run `make images` first")
+	h.Run(append([]string{"image", "load"}, archives...)...)
+}
+
+// Curl fetches a URL from the host.
+func (h *Host) Curl(url string) (string, error) {
+	ctx, cancel := context.WithTimeout(h.t.Context(), 10*time.Second)
+	defer cancel()
+	out, err := h.Command(ctx, "curl", "-fsS", "--max-time", "5", url).Output()
+	return string(out), err
+}
+
+// Status is what `coracle status -o json` says.
+type Status struct {
+	Running   bool
+	PID       int
+	Processes []struct {
+		PID      int
+		Name     string
+		PSSBytes int64 `json:"pssBytes"`
+	}
+}
+
+// Status asks for the status of the cluster's process, which must run.
+func (h *Host) Status() (s Status) {
+	h.t.Helper()
+	require.NoError(h.t, json.Unmarshal([]byte(h.Run("status", "-o", "json")), &s))
+	return s
+}
+
+// Kill ends the background process with SIGKILL and returns once it is gone.
+func (h *Host) Kill() {
+	h.t.Helper()
+	pid := h.Status().PID
+	require.NoError(h.t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Eventually(h.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, 10*time.Second, 5*time.Millisecond)
+}
+
+// zombie reports a process that ended, but whose parent (which is not us) has not asked for its exit code.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// InNetwork runs f on a thread in the host's network.
+func (h *Host) InNetwork(f func() error) error {
+	return inNetwork(h.netns, f)
+}

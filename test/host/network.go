@@ -1,0 +1,26 @@
+package host
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// inNetwork runs f on a thread of its own in the namespace at path. The thread ends with it.
+func inNetwork(path string, f func() error) error {
+	ended := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread must not be used again
+		ns, err := os.Open(path)
+		if err == nil {
+			defer ns.Close()
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = f()
+		}
+		ended <- err
+	}()
+	return <-ended
+}

@@ -1,0 +1,133 @@
+// Package robustness kills the process in the middle of its work, again and again, and checks that nothing acknowledged is lost:
+// `make robustness`.
+package robustness
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+const (
+	rounds  = 10
+	writers = 8
+)
+
+// TestNoAcknowledgedWriteIsLost lets writers create, update and delete while the process is killed at a random moment, and
+// compares what the next process has with what was acknowledged. A write that was not answered may have happened or not.
+func TestNoAcknowledgedWriteIsLost(t *testing.T) {
+	h := host.New(t)
+	h.Run("start")
+	states := make([]state, writers)
+	for round := range rounds {
+		api := connect(t, h)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for w := range writers {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				states[w].write(ctx, api, fmt.Sprintf("r%d-w%d", round, w))
+			}()
+		}
+		// Somewhere within the first half second of writes.
+		after := time.NewTimer(time.Duration(rand.IntN(500)) * time.Millisecond)
+		<-after.C
+		h.Kill()
+		stop()
+		wg.Wait()
+		h.Run("start")
+		check(t, connect(t, h), states)
+	}
+	total := 0
+	for _, s := range states {
+		total += s.acknowledged
+	}
+	t.Logf("%d acknowledged writes over %d kills", total, rounds)
+	require.Positive(t, total)
+}
+
+// state is what one writer knows: values of objects, and the one object whose last write was not answered.
+type state struct {
+	have         map[string]string
+	unknown      map[string]bool
+	acknowledged int
+}
+
+func (s *state) write(ctx context.Context, api kubernetes.Interface, prefix string) {
+	if s.have == nil {
+		s.have, s.unknown = map[string]string{}, map[string]bool{}
+	}
+	maps := api.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("%s-%d", prefix, i)
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"v": "created"}}
+		steps := []func() error{
+			func() error { _, err := maps.Create(ctx, object, metav1.CreateOptions{}); return err },
+			func() error {
+				object.Data["v"] = "updated"
+				_, err := maps.Update(ctx, object, metav1.UpdateOptions{})
+				return err
+			},
+			func() error { return maps.Delete(ctx, name, metav1.DeleteOptions{}) },
+		}
+		// Every object ends at another of the three states.
+		for step, do := range steps[:1+i%3] {
+			if err := do(); err != nil {
+				s.unknown[name] = true
+				return // the process is gone
+			}
+			s.acknowledged++
+			s.have[name] = []string{"created", "updated", ""}[step]
+		}
+	}
+}
+
+func check(t *testing.T, api kubernetes.Interface, states []state) {
+	t.Helper()
+	list, err := api.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	found := map[string]string{}
+	for _, m := range list.Items {
+		found[m.Name] = m.Data["v"]
+	}
+	for _, s := range states {
+		for name, want := range s.have {
+			if !s.unknown[name] {
+				require.Equal(t, want, found[name], name)
+			}
+		}
+	}
+}
+
+// connect makes a client whose connections are inside of the host's network.
+func connect(t *testing.T, h *host.Host) kubernetes.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(h.DataDir, "kubeconfig"))
+	require.NoError(t, err)
+	config.QPS = -1
+	config.Dial = func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		nerr := h.InNetwork(func() error {
+			// The socket belongs to the namespace that its thread was in, for good.
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return err
+		})
+		return conn, nerr
+	}
+	api, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	return api
+}
