@@ -138,12 +138,13 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	}
 	sources := make([]*source, 0, len(l.r.Watches))
 	for _, w := range l.r.Watches {
-		s := &source{watch: w, env: env, cache: l.client.Cache(), wg: &wg, crash: cancel,
+		s := &source{watch: w, env: env, cache: l.client.Cache(), crash: cancel,
 			failed: make(chan error, 1), synced: make(chan struct{})}
 		sources = append(sources, s)
 		if err := c.Watch(s); err != nil {
 			return err
 		}
+		wg.Go(func() { s.run(ctx, q) })
 	}
 	for _, o := range l.r.Reads {
 		if _, err := l.client.Cache().GetInformer(ctx, o); err != nil {
@@ -191,33 +192,35 @@ type source struct {
 	watch  Watch
 	env    Env
 	cache  ctrlcache.Cache
-	wg     *sync.WaitGroup
 	crash  context.CancelCauseFunc
 	failed chan error    // at most one
 	synced chan struct{} // closed once the queue has the present state
 }
 
-// Start implements controller-runtime's source.TypedSource.
-func (s *source) Start(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request]) error {
-	s.wg.Go(func() {
-		inf, err := s.cache.GetInformer(ctx, s.watch.Object)
-		if err != nil {
-			s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
-			return
-		}
-		reg, err := inf.AddEventHandler(handler{ctx, s, q})
-		if err != nil {
-			s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
-			return
-		}
-		select {
-		case <-reg.HasSyncedChecker().Done():
-			close(s.synced)
-			<-ctx.Done()
-		case <-ctx.Done():
-		}
-		_ = inf.RemoveEventHandler(reg) // an informer that stopped has none left
-	})
+// run feeds until ctx ends. It does not wait for Start: the controller may be told to end before it has started all
+// its sources, and may then start the rest when nobody waits for them any more.
+func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request]) {
+	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
+	if err != nil {
+		s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
+		return
+	}
+	reg, err := inf.AddEventHandler(handler{ctx, s, q})
+	if err != nil {
+		s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
+		return
+	}
+	select {
+	case <-reg.HasSyncedChecker().Done():
+		close(s.synced)
+		<-ctx.Done()
+	case <-ctx.Done():
+	}
+	_ = inf.RemoveEventHandler(reg) // an informer that stopped has none left
+}
+
+// Start implements controller-runtime's source.TypedSource; run has begun by itself.
+func (s *source) Start(context.Context, workqueue.TypedRateLimitingInterface[Request]) error {
 	return nil
 }
 
