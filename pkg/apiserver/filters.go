@@ -71,6 +71,9 @@ func (s *Server) filters() http.Handler {
 
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	began := time.Now()
+	if req.Method != http.MethodGet {
+		growStack()
+	}
 	rec := &response{ResponseWriter: w}
 	var out http.ResponseWriter = rec
 	if _, ok := w.(http.Hijacker); ok {

@@ -127,65 +127,47 @@ func (g getter) alive(u user.Info) bool {
 	return false
 }
 
-// placed is what the node authorizer's graph was told of a pod.
-type placed struct {
-	uid, node string
-	ephemeral int
-}
-
 // feedGraph tells the node authorizer which pods, and so which secrets and config maps, are on which node.
 func (a *auth) feedGraph(ctx context.Context) {
 	if a.pods == nil {
 		return
 	}
-	known := map[client.ObjectKey]placed{}
-	add := func(p *corev1.Pod) {
-		key, now := client.ObjectKeyFromObject(p), placed{string(p.UID), p.Spec.NodeName, len(p.Spec.EphemeralContainers)}
-		if known[key] != now {
-			known[key] = now
-			a.graph.AddPod(p)
+	w, initial, err := a.cache.Follow(a.pods)
+	if err != nil {
+		return
+	}
+	defer w.Close()
+	for _, e := range initial {
+		a.place(nil, e)
+	}
+	for {
+		events, err := w.Next(ctx)
+		if err != nil {
+			return // the end of ctx, or of the cache
+		}
+		for _, e := range events {
+			if watch.EventType(e.Type) != watch.Deleted {
+				a.place(e.Prev, e.Entry)
+			} else if p := e.Entry.Object.(*corev1.Pod); p.Spec.NodeName != "" {
+				a.graph.DeletePod(p.Name, p.Namespace)
+			}
 		}
 	}
-	remove := func(key client.ObjectKey) {
-		delete(known, key)
-		a.graph.DeletePod(key.Name, key.Namespace)
+}
+
+// place tells of a pod that came to a node, or that has changed what its node may read. was may be nil.
+func (a *auth) place(was, is *cache.Entry) {
+	p := is.Object.(*corev1.Pod)
+	if p.Spec.NodeName == "" {
+		return // on no node yet, and once on one, never off it
 	}
-	for ctx.Err() == nil {
-		w, initial, _, err := a.cache.Watch(a.pods, cache.Query{}, -1)
-		if err != nil {
+	if was != nil {
+		if old := was.Object.(*corev1.Pod); old.UID == p.UID && old.Spec.NodeName == p.Spec.NodeName &&
+			len(old.Spec.EphemeralContainers) == len(p.Spec.EphemeralContainers) {
 			return
 		}
-		there := map[client.ObjectKey]bool{}
-		for _, e := range initial {
-			p := e.Object.(*corev1.Pod)
-			there[client.ObjectKeyFromObject(p)] = true
-			add(p)
-		}
-		for key := range known {
-			if !there[key] {
-				remove(key)
-			}
-		}
-		// An error is the end of ctx, or that the watch fell behind and starts again from what is there.
-		for err == nil {
-			var events []cache.Event
-			events, err = w.Next(ctx)
-			for _, e := range events {
-				if e.Entry == nil {
-					continue
-				}
-				p, ok := e.Entry.Object.(*corev1.Pod)
-				switch {
-				case !ok:
-				case watch.EventType(e.Type) == watch.Deleted:
-					remove(client.ObjectKeyFromObject(p))
-				default:
-					add(p)
-				}
-			}
-		}
-		w.Close()
 	}
+	a.graph.AddPod(p)
 }
 
 // webSocketToken is the token in a WebSocket's subprotocols ("base64url.bearer.authorization.k8s.io.<token>").

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -219,4 +220,70 @@ func replayed(t require.TestingT, w *Watcher, v view) view {
 			return v
 		}
 	}
+}
+
+// However late a follower reads, and however much came at once: the changes that it is told make the state that it was
+// told last into the state of now, each from what it was told of the object before.
+func TestFollowersMissNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMemory()
+		c, err := New(Config{Table: testTable, Source: m, RingSize: 16, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		require.NoError(t, c.load(context.Background()))
+		w, initial, err := c.Follow(pods)
+		require.NoError(t, err)
+		require.Empty(t, initial)
+		told := map[string]*Entry{}
+		name := rapid.SampledFrom([]string{"p1", "p2", "p3", "p4"})
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				var b kind.Batch
+				for range rapid.IntRange(1, 40).Draw(t, "changes") {
+					p := pod("a", name.Draw(t, "name"))
+					was, there := m.now[pods.Key(p.Namespace, p.Name)]
+					p.UID = types.UID(fmt.Sprint(m.rev))
+					if there {
+						old, err := pods.Decode(was.Value, was.Revision)
+						require.NoError(t, err)
+						p.UID = old.GetUID()
+					}
+					b.Events = append(b.Events, m.write(t, p, there && rapid.Bool().Draw(t, "delete")))
+				}
+				b.Revision = m.rev
+				c.applyBatch(b)
+			},
+			"trim": func(*rapid.T) { c.trim(time.Now().Add(time.Hour)) },
+			"read": func(t *rapid.T) {
+				for more := true; more; {
+					var err error
+					more, err = w.read()
+					require.NoError(t, err)
+					for _, e := range w.events {
+						was := told[e.Entry.Key]
+						switch e.Type {
+						case "ADDED":
+							require.Nil(t, was)
+							told[e.Entry.Key] = e.Entry
+						case "MODIFIED":
+							require.Same(t, was, e.Prev)
+							require.Equal(t, was.Object.GetUID(), e.Entry.Object.GetUID())
+							told[e.Entry.Key] = e.Entry
+						case "DELETED":
+							require.NotNil(t, was)
+							require.Equal(t, was.Object.GetUID(), e.Entry.Object.GetUID())
+							delete(told, e.Entry.Key)
+						}
+					}
+				}
+				now := view{}
+				for key, e := range told {
+					now[key] = e.Object.GetResourceVersion()
+				}
+				require.Equal(t, slow(t, m, Query{}), now)
+				require.Equal(t, m.rev, w.Progress())
+			},
+		})
+		w.Close()
+		require.Empty(t, c.table(pods).ring.followers)
+	})
 }

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -10,8 +11,10 @@ type change struct {
 	rev   int64
 	entry *Entry // nil for a deletion
 	prev  *Entry // nil for a creation
-	at    time.Time
-	gone  atomic.Pointer[Entry]
+	// merged says that there were changes between prev and entry.
+	merged bool
+	at     time.Time
+	gone   atomic.Pointer[Entry]
 }
 
 // last is the state before the change with the change's revision: what is told of an object that went.
@@ -23,6 +26,13 @@ func (ch *change) last() *Entry {
 	return ch.gone.Load()
 }
 
+func (ch *change) key() string {
+	if ch.entry != nil {
+		return ch.entry.Key
+	}
+	return ch.prev.Key
+}
+
 const ringStart = 16
 
 // ring holds the latest changes of one kind. It grows with use up to limit; at the limit the oldest goes, and
@@ -32,6 +42,7 @@ type ring struct {
 	first, next uint64    // sequence numbers of the oldest change held, and of the next one to come
 	floor       int64     // the revision of the newest change that went: no watch can start below
 	limit       int       // a power of two
+	followers   []*Watcher
 }
 
 func (r *ring) at(seq uint64) *change { return r.slots[seq&uint64(len(r.slots)-1)] }
@@ -50,9 +61,18 @@ func (r *ring) add(ch *change) {
 
 func (r *ring) drop() {
 	i := r.first & uint64(len(r.slots)-1)
+	for _, w := range r.followers {
+		w.miss(r.first, r.slots[i])
+	}
 	r.floor = r.slots[i].rev
 	r.slots[i] = nil
 	r.first++
+}
+
+func (r *ring) leave(w *Watcher) {
+	if i := slices.Index(r.followers, w); i >= 0 {
+		r.followers = slices.Delete(r.followers, i, i+1)
+	}
 }
 
 func (r *ring) resize(size int) {

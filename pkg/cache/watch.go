@@ -19,6 +19,9 @@ type Event struct {
 	Entry *Entry
 	Prev  *Entry
 	Rev   int64
+	// Merged says that it stands for several changes, as only followers get them: what was deleted may have looked different
+	// at its end.
+	Merged bool
 }
 
 // watchBatch bounds what one Next returns.
@@ -26,14 +29,16 @@ const watchBatch = 256
 
 // Watcher delivers the events after a revision, in order. It holds no buffer but a place in its kind's ring.
 type Watcher struct {
-	c      *Cache
-	t      *table
-	m      matcher
-	cursor uint64 // the next change to look at
-	after  int64  // changes up to this revision are not for it
-	told   int64  // the revision up to which everything has been told
-	closed atomic.Bool
-	bell   chan struct{} // holds one: something has changed since it was looked at
+	c        *Cache
+	t        *table
+	m        matcher
+	cursor   uint64             // the next change to look at
+	after    int64              // changes up to this revision are not for it
+	told     int64              // the revision up to which everything has been told
+	missed   map[string]*change // of a follower: what left the ring before it was read, by key; nil for others
+	missedTo int64              // the revision of the last of these
+	closed   atomic.Bool
+	bell     chan struct{} // holds one: something has changed since it was looked at
 
 	changes []*change
 	events  []Event
@@ -42,41 +47,52 @@ type Watcher struct {
 // Watch starts after revision rev. ErrExpired if the ring no longer reaches back so far. With rev < 0 it starts with
 // the present state: entries as Added, then what follows, with none lost between; sync is the revision of that state.
 func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial []*Entry, sync int64, err error) {
+	w, err = c.newWatcher(r, q)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if rev < 0 {
+		initial, rev, err = w.startNow()
+		return w, initial, rev, err
+	}
+	return w, nil, rev, w.start(rev)
+}
+
+func (c *Cache) newWatcher(r *kind.Resource, q Query) (*Watcher, error) {
 	t := c.table(r)
 	if t == nil {
-		return nil, nil, 0, fmt.Errorf("%w: %s", ErrUnknownKind, r.GVR())
+		return nil, fmt.Errorf("%w: %s", ErrUnknownKind, r.GVR())
 	}
-	w = &Watcher{c: c, t: t, m: newMatcher(r, q), bell: make(chan struct{}, 1)}
-	if rev >= 0 {
-		err := w.start(rev)
-		if err == nil {
-			t.bells.add(w)
-		}
-		return w, nil, rev, err
-	}
+	return &Watcher{c: c, t: t, m: newMatcher(r, q), bell: make(chan struct{}, 1)}, nil
+}
+
+// startNow starts after the present state, and returns that.
+func (w *Watcher) startNow() (initial []*Entry, rev int64, err error) {
 	for {
-		now := c.rev.Load()
-		s := t.snapshot()
+		now := w.c.rev.Load()
+		s := w.t.snapshot()
 		rev = max(now, s.rev)
 		// If a whole ring of changes came in between, begin again.
 		err := w.start(rev)
-		if errors.Is(err, ErrExpired) && c.rev.Load() != 0 {
+		if errors.Is(err, ErrExpired) && w.c.rev.Load() != 0 {
 			continue
 		}
-		if err == nil {
-			t.bells.add(w)
-		}
-		return w, s.list(&w.m), rev, err
+		return s.list(&w.m), rev, err
 	}
 }
 
 func (w *Watcher) start(rev int64) error {
-	w.t.mu.RLock()
-	defer w.t.mu.RUnlock()
-	if rev < w.t.ring.floor {
+	w.t.mu.Lock()
+	defer w.t.mu.Unlock()
+	r := &w.t.ring
+	if rev < r.floor {
 		return ErrExpired
 	}
-	w.cursor, w.after, w.told = w.t.ring.after(rev), rev, rev
+	w.cursor, w.after, w.told = r.after(rev), rev, rev
+	if w.missed != nil {
+		r.followers = append(r.followers, w)
+	}
+	w.t.bells.add(w)
 	return nil
 }
 
@@ -84,6 +100,11 @@ func (w *Watcher) start(rev int64) error {
 func (w *Watcher) Close() {
 	if w.closed.CompareAndSwap(false, true) {
 		w.t.bells.remove(w)
+		if w.missed != nil {
+			w.t.mu.Lock()
+			w.t.ring.leave(w)
+			w.t.mu.Unlock()
+		}
 		w.wake()
 	}
 }
@@ -141,6 +162,7 @@ func (w *Watcher) read() (more bool, err error) {
 		w.t.mu.RUnlock()
 		return false, ErrExpired
 	}
+	w.catchUp(rev)
 	for ; w.cursor < r.next && len(w.changes) < watchBatch; w.cursor++ {
 		ch := r.at(w.cursor)
 		if ch.rev > rev {
@@ -156,7 +178,7 @@ func (w *Watcher) read() (more bool, err error) {
 			w.events = append(w.events, ev)
 		}
 	}
-	more = len(w.changes) == watchBatch
+	more = len(w.changes) >= watchBatch
 	clear(w.changes) // an idle watcher holds no old objects
 	return more, nil
 }
@@ -165,7 +187,7 @@ func (w *Watcher) read() (more bool, err error) {
 func (m *matcher) see(ch *change) (Event, bool) {
 	now := ch.entry != nil && m.match(ch.entry)
 	before := ch.prev != nil && m.match(ch.prev)
-	ev := Event{Entry: ch.entry, Prev: ch.prev, Rev: ch.rev}
+	ev := Event{Entry: ch.entry, Prev: ch.prev, Rev: ch.rev, Merged: ch.merged}
 	switch {
 	case now && before:
 		ev.Type = string(watch.Modified)
@@ -185,7 +207,7 @@ func (w *Watcher) Progress() int64 {
 	rev := w.c.rev.Load()
 	w.t.mu.RLock()
 	defer w.t.mu.RUnlock()
-	if r := &w.t.ring; w.cursor < r.first {
+	if r := &w.t.ring; w.cursor < r.first || len(w.missed) > 0 {
 		return w.told
 	} else if w.cursor < r.next {
 		rev = min(rev, r.at(w.cursor).rev-1)

@@ -129,14 +129,12 @@ type registration struct {
 	cancel context.CancelFunc
 	synced chan struct{} // closed once the initial objects have been handled
 	done   chan struct{}
-	// known is what the handler was told of, so that the differences can be told if the watcher falls behind.
-	known map[string]*cache.Entry
 }
 
 // add starts a handler. It ends with RemoveEventHandler or with the cache.
 func (i *informer) add(h toolscache.ResourceEventHandler) *registration {
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &registration{i: i, h: h, cancel: cancel, synced: make(chan struct{}), done: make(chan struct{}), known: map[string]*cache.Entry{}}
+	g := &registration{i: i, h: h, cancel: cancel, synced: make(chan struct{}), done: make(chan struct{})}
 	go g.run(ctx)
 	return g
 }
@@ -155,114 +153,57 @@ func (g *registration) HasSyncedChecker() toolscache.DoneChecker {
 	return synced{g.i.name + " handler", g.synced}
 }
 
-// run delivers until the handler is removed or the cache ends. A watcher that expired, which takes a handler that
-// is thousands of changes late, is replaced by one that starts with the present.
+// run delivers until the handler is removed or the cache ends.
 func (g *registration) run(ctx context.Context) {
 	defer close(g.done)
 	defer g.cancel()
 	if g.i.table.WaitFor(ctx, 1) != nil {
 		return
 	}
-	for first := true; ; first = false {
-		w, initial, _, err := g.i.table.Watch(stored(g.i.key.row), cache.Query{}, -1)
-		if errors.Is(err, cache.ErrExpired) {
-			continue
-		}
-		if err != nil {
-			return
-		}
-		g.reconcile(ctx, initial, first)
-		if first {
-			close(g.synced)
-		}
-		err = g.follow(ctx, w)
-		w.Close()
-		if !errors.Is(err, cache.ErrExpired) {
-			return
-		}
+	w, initial, err := g.i.table.Follow(stored(g.i.key.row))
+	if err != nil {
+		return
 	}
-}
-
-// follow delivers a watcher's events.
-func (g *registration) follow(ctx context.Context, w *cache.Watcher) error {
-	for {
-		events, err := w.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			switch watch.EventType(e.Type) {
-			case watch.Added, watch.Modified:
-				g.put(e.Entry, false)
-			case watch.Deleted:
-				g.remove(e.Entry, false)
-			}
-		}
-	}
-}
-
-// reconcile tells the differences between what was known and what there is.
-func (g *registration) reconcile(ctx context.Context, now []*cache.Entry, initial bool) {
-	seen := make(map[string]struct{}, len(g.known))
-	for _, e := range now {
+	defer w.Close()
+	for _, e := range initial {
 		if ctx.Err() != nil {
 			return
 		}
-		if !initial {
-			seen[e.Key] = struct{}{}
-		}
-		g.put(e, initial)
+		g.tell(cache.Event{Type: string(watch.Added), Entry: e}, true)
 	}
-	for key, e := range g.known {
-		if initial || ctx.Err() != nil {
+	close(g.synced)
+	for {
+		events, err := w.Next(ctx)
+		if err != nil {
 			return
 		}
-		if _, there := seen[key]; !there {
-			g.remove(e, true)
+		for _, e := range events {
+			if ctx.Err() != nil {
+				return
+			}
+			g.tell(e, false)
 		}
 	}
 }
 
-// put tells of an object that is there. One that was replaced by another of its name has gone first.
-func (g *registration) put(e *cache.Entry, initial bool) {
-	old := g.known[e.Key]
-	if old != nil && old.Revision >= e.Revision {
-		return
-	}
-	if old != nil && old.Object.GetUID() != e.Object.GetUID() {
-		g.remove(old, true)
-		old = nil
-	}
-	obj, err := g.i.view.of(e)
+// tell hands one event on. What has no form as the informer's kind of object is left out.
+func (g *registration) tell(e cache.Event, initial bool) {
+	obj, err := g.i.view.of(e.Entry)
 	if err != nil {
 		return
 	}
-	if old == nil {
-		g.known[e.Key] = e
+	switch watch.EventType(e.Type) {
+	case watch.Added:
 		g.h.OnAdd(obj, initial)
-		return
+	case watch.Modified:
+		if before, err := g.i.view.of(e.Prev); err == nil {
+			g.h.OnUpdate(before, obj)
+		}
+	case watch.Deleted:
+		if e.Merged {
+			g.h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: ctrl.ObjectKeyFromObject(obj).String(), Obj: obj})
+			return
+		}
+		g.h.OnDelete(obj)
 	}
-	before, err := g.i.view.of(old)
-	if err != nil {
-		return
-	}
-	g.known[e.Key] = e
-	g.h.OnUpdate(before, obj)
-}
-
-// remove tells that an object is gone. missed says that e may not be its last state.
-func (g *registration) remove(e *cache.Entry, missed bool) {
-	delete(g.known, e.Key)
-	obj, err := g.i.view.of(e)
-	if err != nil {
-		return
-	}
-	if missed {
-		g.h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: ctrl.ObjectKeyFromObject(obj).String(), Obj: obj})
-		return
-	}
-	g.h.OnDelete(obj)
 }

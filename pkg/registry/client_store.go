@@ -126,6 +126,12 @@ func (x indexer) GetIndexers() toolscache.Indexers {
 	return out
 }
 
+func (x indexer) indexFunc(name string) toolscache.IndexFunc {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.indexers[name]
+}
+
 func (x indexer) byIndex(name, value string) ([]*cache.Entry, error) {
 	if name == toolscache.NamespaceIndex {
 		return x.in(value), nil
@@ -145,7 +151,7 @@ func (x indexer) IndexKeys(name, value string) ([]string, error) {
 }
 
 func (x indexer) Index(name string, obj any) ([]any, error) {
-	f := x.GetIndexers()[name]
+	f := x.indexFunc(name)
 	if f == nil {
 		return nil, fmt.Errorf("%s has no index %q", x.name, name)
 	}
@@ -171,7 +177,7 @@ func (x indexer) Index(name string, obj any) ([]any, error) {
 }
 
 func (x indexer) ListIndexFuncValues(name string) []string {
-	f := x.GetIndexers()[name]
+	f := x.indexFunc(name)
 	seen := map[string]bool{}
 	var out []string
 	for _, o := range x.List() {

@@ -1,0 +1,57 @@
+package cache
+
+import (
+	"slices"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Follow is Watch from the present state on, of all objects of a kind, for readers inside this process that must not miss
+// anything: where others get ErrExpired, a follower that is late is told the changes that it missed merged, one per
+// object. What is kept for it is bounded by the number of objects.
+func (c *Cache) Follow(r *kind.Resource) (w *Watcher, initial []*Entry, err error) {
+	w, err = c.newWatcher(r, Query{})
+	if err != nil {
+		return nil, nil, err
+	}
+	w.missed = map[string]*change{}
+	initial, _, err = w.startNow()
+	return w, initial, err
+}
+
+// miss keeps a change that leaves the ring and that the follower has not read. The table's lock is held.
+func (w *Watcher) miss(seq uint64, ch *change) {
+	if w.cursor > seq {
+		return
+	}
+	w.cursor = seq + 1
+	if ch.rev <= w.after {
+		return
+	}
+	w.missedTo = ch.rev
+	key := ch.key()
+	if was := w.missed[key]; was != nil {
+		ch = &change{rev: ch.rev, entry: ch.entry, prev: was.prev, merged: true}
+	}
+	if ch.entry == nil && ch.prev == nil {
+		delete(w.missed, key) // it came and went unseen
+		return
+	}
+	w.missed[key] = ch
+}
+
+// catchUp leaves what was missed in w.changes, in order, once it is published. The table's lock is held, shared.
+func (w *Watcher) catchUp(published int64) {
+	if len(w.missed) == 0 || w.missedTo > published {
+		return
+	}
+	for _, ch := range w.missed {
+		if ch.prev != nil && ch.entry != nil && ch.prev.Object.GetUID() != ch.entry.Object.GetUID() {
+			w.changes = append(w.changes, &change{rev: ch.rev, prev: ch.prev, merged: true}, &change{rev: ch.rev, entry: ch.entry})
+			continue
+		}
+		w.changes = append(w.changes, ch)
+	}
+	clear(w.missed)
+	slices.SortStableFunc(w.changes, func(a, b *change) int { return int(a.rev - b.rev) })
+}
