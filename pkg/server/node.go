@@ -175,7 +175,7 @@ func instance(c config.Config) string {
 func containerdConfig(c config.Config) containerd.Config {
 	return containerd.Config{
 		DataDir: filepath.Join(c.DataDir, "containerd"), RunDir: filepath.Join(c.RunDir, "containerd"),
-		CgroupRoot: "/" + instance(c), Address: c.Containerd,
+		CgroupRoot: "/" + instance(c), Address: c.Containerd, Namespace: instance(c),
 	}
 }
 
@@ -185,7 +185,9 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 
 // purge removes what the node made on this machine. No other process of ours runs.
 func purge(ctx context.Context, c config.Config) error {
-	runtime, err := containerd.New(containerdConfig(c))
+	conf := containerdConfig(c)
+	conf.Address = "" // whatever the host's containerd does, the containers go; then Purge finds it
+	runtime, err := containerd.New(conf)
 	if err != nil {
 		return err
 	}
