@@ -152,7 +152,7 @@ func (l *plane) actors(table *kind.Table) error {
 	}
 	l.controllers, err = reconcile.New(reconcile.Config{
 		ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-		Kinds:     kinds, RootCA: l.keys.Server.PEM, ClusterCIDR: pods, Log: p.log,
+		Kinds:     kinds, RootCA: l.keys.Server.PEM, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
 	})
 	if err != nil {
 		return err
