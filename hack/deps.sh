@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a new Debian machine lacks to build and test Coracle. Go itself must be there.
+# Installs what a new Debian machine lacks to build and test Coracle. Go itself must be there. With "test" it also gets
+# what tests alone need: a containerd to try --containerd with, unpacked into dist (26 MB, 3 s), so that none is started as a service.
 set -euo pipefail
 command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or newer (https://go.dev/doc/install)" >&2; exit 1; }
 missing=()
@@ -7,8 +8,18 @@ have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed';
 for package in gcc libc6-dev pkg-config libseccomp-dev busybox-static curl git iproute2 nftables procps util-linux; do
   have "$package" || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
-[ "$(id -u)" -eq 0 ] || { echo "missing packages: ${missing[*]}: install them as root with apt-get install" >&2; exit 1; }
-echo "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-apt-get install -y -q "${missing[@]}" >/dev/null 2>&1 || { apt-get update -q >/dev/null && apt-get install -y -q "${missing[@]}" >/dev/null; }
+if [ ${#missing[@]} -ne 0 ]; then
+  [ "$(id -u)" -eq 0 ] || { echo "missing packages: ${missing[*]}: install them as root with apt-get install" >&2; exit 1; }
+  echo "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get install -y -q "${missing[@]}" >/dev/null 2>&1 || { apt-get update -q >/dev/null && apt-get install -y -q "${missing[@]}" >/dev/null; }
+fi
+if [ "${1:-}" = test ] && ! command -v containerd >/dev/null && [ ! -x dist/containerd/usr/bin/containerd ]; then
+  dir=$(mktemp -d)
+  if (cd "$dir" && { apt-get download -q containerd || { apt-get update -q && apt-get download -q containerd; }; }) >/dev/null 2>&1; then
+    dpkg -x "$dir"/containerd_*.deb dist/containerd
+  else
+    echo "no containerd can be had: the tests of --containerd are skipped" >&2
+  fi
+  rm -rf "$dir"
+fi

@@ -4,6 +4,8 @@ set -euo pipefail
 unformatted=$(gofmt -l $(git ls-files '*.go'))
 [ -z "$unformatted" ] || { echo "not gofmt-clean: $unformatted" >&2; exit 1; }
 go vet ./...
+hack/deps.sh test
+export PATH=$PATH:$PWD/dist/containerd/usr/bin
 # shellcheck disable=SC2046
 go test -race -timeout 15m $(go list ./... | grep -v -e /test/robustness -e /test/e2e)
 go test -count=1 -timeout 10m ./test/e2e/...

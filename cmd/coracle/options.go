@@ -34,6 +34,7 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("cluster-cidr", d.ClusterCIDR, "addresses of pods, a /24 for each node")
 	f.String("service-cidr", d.ServiceCIDR, "addresses of services")
 	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
+	f.Duration("node-monitor-grace-period", d.NodeMonitorGracePeriod, "how long a node may be silent before its pods are replaced")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

@@ -44,8 +44,11 @@ type Config struct {
 
 	NodeName string
 	NodeIP   netip.Addr
-	Labels   map[string]string
-	Taints   []corev1.Taint
+	// Labels and Annotations are the node's besides those that others give it; Taints it gets when it is created.
+	Labels, Annotations map[string]string
+	Taints              []corev1.Taint
+	// Mine, if not nil, is asked of a Node that has the name already. Its error ends the agent: the Node is another machine's.
+	Mine func(*corev1.Node) error
 
 	// DataDir/pods/UID holds each pod's files. RunDir may be lost by a reboot. LogDir holds the containers' logs.
 	DataDir, RunDir, LogDir string

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -253,6 +254,26 @@ func TestNodeAndLease(t *testing.T) {
 		b.pass(2 * time.Minute)
 		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, n))
 		require.NotEqual(t, first, n.Status.Conditions[0].LastHeartbeatTime)
+	})
+}
+
+// TestNodeOfAnotherMachine: an agent that finds its name taken ends with the reason, and changes nothing.
+func TestNodeOfAnotherMachine(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		b.stop()
+		before := &corev1.Node{}
+		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, before))
+		a, err := New(Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
+			NodeIP: netip.MustParseAddr("192.0.2.2"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
+			LogDir: filepath.Join(b.dir, "log"), Recorder: b.events,
+			Annotations: map[string]string{"owner": "b"},
+			Mine:        func(n *corev1.Node) error { return errors.New(n.Name + " is taken") }})
+		require.NoError(t, err)
+		require.ErrorContains(t, a.Run(b.ctx), "node is taken")
+		after := &corev1.Node{}
+		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, after))
+		require.Equal(t, before, after)
+		b.start()
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -77,18 +78,21 @@ func TestNodeAPI(t *testing.T) {
 	_, serving := issue(t, "node", ca)
 	c := newCluster(ctx)
 	rt := fake.New(fake.Config{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
 	a, err := New(Config{Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
 		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
-		Recorder: &eventList{}, ListenAddress: address, ClientCAs: pool,
+		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: pool,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil }})
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
-	<-a.Ready()
+	select {
+	case <-a.Ready():
+	case err := <-done:
+		t.Fatal(err)
+	}
+	n := &corev1.Node{}
+	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Name: "node"}, n))
+	address := fmt.Sprint("127.0.0.1:", n.Status.DaemonEndpoints.KubeletEndpoint.Port)
 	p := simple("web", "sh", "-c", "echo out; echo err >&2; cat")
 	p.Namespace, p.UID, p.Spec.NodeName = "default", "uid", "node"
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -97,7 +101,7 @@ func TestNodeAPI(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got, ok := a.pods.Find("default", "web", "")
 		return ok && got.Status.Phase == corev1.PodRunning
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 
 	as := func(name string) *http.Client {
 		cfg := &tls.Config{RootCAs: pool}
@@ -189,6 +193,7 @@ func TestNodeAPI(t *testing.T) {
 
 	cancel()
 	require.NoError(t, <-done)
+	c.running.Wait()
 	for _, con := range mustList(t, rt) {
 		require.NoError(t, rt.Remove(context.Background(), con))
 	}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -50,6 +51,7 @@ type cluster struct {
 
 	mu        sync.Mutex
 	informers map[string]toolscache.SharedIndexInformer
+	running   sync.WaitGroup // of the informers
 }
 
 const hold = "test/hold"
@@ -62,13 +64,18 @@ func newCluster(ctx context.Context) *cluster {
 			Delete: func(ctx context.Context, w ctrl.WithWatch, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
 				o := ctrl.DeleteOptions{}
 				o.ApplyOptions(opts)
-				if p, ok := obj.(*corev1.Pod); ok && o.GracePeriodSeconds != nil && *o.GracePeriodSeconds == 0 {
+				p, ok := obj.(*corev1.Pod)
+				for ok && o.GracePeriodSeconds != nil && *o.GracePeriodSeconds == 0 {
 					if err := w.Get(ctx, ctrl.ObjectKeyFromObject(p), p); err != nil {
 						return err
 					}
 					p.Finalizers = nil
-					if p.DeletionTimestamp != nil {
-						return w.Update(ctx, p)
+					if p.DeletionTimestamp == nil {
+						break
+					}
+					// Whoever writes the pod meanwhile, a deletion is not refused for it.
+					if err := w.Update(ctx, p); !apierrors.IsConflict(err) {
+						return err
 					}
 				}
 				return w.Delete(ctx, obj)
@@ -109,15 +116,27 @@ func (c clusterCache) GetInformer(_ context.Context, obj ctrl.Object, _ ...ctrlc
 		}
 		return o.(ctrl.ObjectList)
 	}
+	// The fake's watch begins when it is opened, whatever revision it is asked for. One opened after the list would
+	// miss what changed between the two, so each is opened before the list that it goes on from.
+	opened := make(chan watch.Interface, 1)
 	i := toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 		ListFunc: func(metav1.ListOptions) (k8sruntime.Object, error) {
+			w, err := c.Watch(c.ctx, list())
+			if err != nil {
+				return nil, err
+			}
 			l := list()
-			return l, c.List(c.ctx, l)
+			if err := c.List(c.ctx, l); err != nil {
+				w.Stop()
+				return nil, err
+			}
+			opened <- w
+			return l, nil
 		},
-		WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return c.Watch(c.ctx, list()) },
+		WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return <-opened, nil },
 	}, c), obj, 0, toolscache.Indexers{})
 	c.informers[gvk.Kind] = i
-	go i.Run(c.ctx.Done())
+	c.running.Go(func() { i.Run(c.ctx.Done()) })
 	return i, nil
 }
 func (c clusterCache) GetInformerForKind(context.Context, schema.GroupVersionKind, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -32,6 +33,9 @@ func (a *Agent) keepNode(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.As(err, new(notMine)) {
+			return err
 		}
 		a.log.Warn("cannot register the node; trying again", "node", a.c.NodeName, "error", err)
 		select {
@@ -68,6 +72,9 @@ func (a *Agent) keepNode(ctx context.Context) error {
 			a.collectImages(ctx)
 		}
 		wrote, err := a.postStatus(ctx, force)
+		if errors.As(err, new(notMine)) {
+			return err
+		}
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("cannot write the node's status; trying again in 10 s", "error", err)
 		}
@@ -77,6 +84,9 @@ func (a *Agent) keepNode(ctx context.Context) error {
 	}
 }
 
+// notMine is the error of a Node that is another machine's.
+type notMine struct{ error }
+
 // register creates the node, or takes up the one that is there. Its status goes with it, so that the
 // first write already says Ready if the network needs no more.
 func (a *Agent) register(ctx context.Context) error {
@@ -85,7 +95,7 @@ func (a *Agent) register(ctx context.Context) error {
 		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": a.machine.arch,
 	}
 	maps.Copy(labels, a.c.Labels)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: labels}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: labels, Annotations: a.c.Annotations}}
 	n.Spec.Taints = a.c.Taints
 	n.Status = a.status(corev1.NodeStatus{}, true)
 	err := a.c.Client.Create(ctx, n)
@@ -94,12 +104,21 @@ func (a *Agent) register(ctx context.Context) error {
 		if err = a.c.Client.Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &old); err != nil {
 			return err
 		}
+		if a.c.Mine != nil {
+			if err = a.c.Mine(&old); err != nil {
+				return notMine{err}
+			}
+		}
 		n = old.DeepCopy()
 		if n.Labels == nil {
 			n.Labels = map[string]string{}
 		}
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
 		maps.Copy(n.Labels, labels)
-		if !apiequality.Semantic.DeepEqual(old.Labels, n.Labels) {
+		maps.Copy(n.Annotations, a.c.Annotations)
+		if !maps.Equal(old.Labels, n.Labels) || !maps.Equal(old.Annotations, n.Annotations) {
 			if err = a.c.Client.Patch(ctx, n, ctrl.MergeFrom(&old)); err != nil {
 				return err
 			}

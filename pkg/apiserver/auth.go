@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -27,6 +28,7 @@ import (
 type auth struct {
 	getter
 	clients  *x509.CertPool
+	check    func(*corev1.Node, *x509.Certificate) error
 	tokens   authenticator.Token
 	accounts serviceaccount.PublicKeysGetter
 	remember tokenCache
@@ -36,7 +38,7 @@ type auth struct {
 }
 
 func newAuth(cfg Config) (*auth, error) {
-	a := &auth{getter: newGetter(cfg.Cache, cfg.Table)}
+	a := &auth{getter: newGetter(cfg.Cache, cfg.Table), check: cfg.CheckNode}
 	if cfg.TLS != nil {
 		a.clients = cfg.TLS.ClientCAs
 	}
@@ -104,7 +106,9 @@ func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 		case time.Now().After(c.until):
 			certErr = errors.New("the client certificate has expired")
 		default:
-			return c.user, nil
+			if certErr = a.checkNode(req.Context(), c.user, req.TLS.PeerCertificates[0]); certErr == nil {
+				return c.user, nil
+			}
 		}
 	}
 	token := bearer(req)
@@ -133,6 +137,19 @@ func (a *auth) certificate(req *http.Request) (user.Info, time.Time, error) {
 		return nil, time.Time{}, errors.Join(errors.New("the client certificate names no user"), err)
 	}
 	return authenticated(res.User), certs[0].NotAfter, nil
+}
+
+// checkNode refuses the certificate of a node whose name has become another machine's.
+func (a *auth) checkNode(ctx context.Context, who user.Info, cert *x509.Certificate) error {
+	name, node := strings.CutPrefix(who.GetName(), "system:node:")
+	if a.check == nil || !node {
+		return nil
+	}
+	n, err := a.GetNode(ctx, name)
+	if err != nil { // there is none: the name is free
+		return nil
+	}
+	return a.check(n, cert)
 }
 
 // bearer is the request's token: from Authorization, or from a WebSocket's subprotocol, as browsers send it.

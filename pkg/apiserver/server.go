@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -65,6 +67,10 @@ type Config struct {
 	Version version.Info
 	Checks  []Check
 	Logger  *slog.Logger
+
+	// CheckNode, if not nil, is asked before a client certificate of a node is believed, in each request, with the Node of that
+	// name, if there is one. An error refuses the certificate.
+	CheckNode func(*corev1.Node, *x509.Certificate) error
 
 	// Wrap, if not nil, goes around the handler on the socket: it serves further public paths, such as that by which
 	// nodes join, and authenticates them itself.

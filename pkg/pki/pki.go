@@ -1,10 +1,13 @@
-// Package pki makes and keeps the cluster's keys: two certificate authorities
-// (one signs servers, one signs clients), the key that signs service account
-// tokens, and the join token, which is derived and therefore stored nowhere.
+// Package pki makes and keeps the cluster's keys: three certificate authorities
+// (one signs the API, one signs clients, one signs what nodes serve), the key that signs service
+// account tokens, and the join token, which is derived and therefore stored nowhere.
 //
-// It may import nothing of Coracle. Its invariant: only authorities and
-// signing keys are on disk (0600). Every leaf certificate is made in memory and
-// made again before it ends, so that no cluster stops because one expired.
+// It may import nothing of Coracle. Its invariant: only authorities, signing
+// keys and a joined machine's own key are on disk (0600). Every leaf certificate is made in memory and
+// made again once two thirds of its life are over (see Renewal), so that no cluster stops because one expired.
+//
+// Decisions: who holds the join token chooses the names and addresses in a node's serving certificate, so these
+// have an authority of their own, which nobody believes but the API server: no joined machine can pass for the API.
 package pki
 
 import (
@@ -12,6 +15,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -36,10 +40,12 @@ const (
 
 // Set is the keys of one cluster.
 type Set struct {
-	// Server signs serving certificates; its certificate is what clients and pods trust.
+	// Server signs the API's serving certificate; its own is what clients, pods and agents trust.
 	Server *Authority
 	// Client signs client certificates; the API server and the agents trust it.
 	Client *Authority
+	// Node signs what nodes serve; the API server alone trusts it.
+	Node *Authority
 	// ServiceAccount signs service account tokens.
 	ServiceAccount *ecdsa.PrivateKey
 }
@@ -58,11 +64,15 @@ func Load(dir string) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	account, err := loadKey(filepath.Join(dir, "service-account.key"))
+	node, err := loadAuthority(dir, "node-ca", "coracle-node")
 	if err != nil {
 		return nil, err
 	}
-	return &Set{Server: server, Client: client, ServiceAccount: account}, nil
+	account, err := LoadKey(filepath.Join(dir, "service-account.key"))
+	if err != nil {
+		return nil, err
+	}
+	return &Set{Server: server, Client: client, Node: node, ServiceAccount: account}, nil
 }
 
 // Authority signs certificates.
@@ -80,8 +90,20 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
+// Identity is the hash of the authority's key, as of the function Identity.
+func (a *Authority) Identity() (string, error) { return Identity(a.key.Public()) }
+
+// Identity names a key: "sha256:" and the hash of its PKIX form, in hexadecimal.
+func Identity(public crypto.PublicKey) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(der)), nil
+}
+
 func loadAuthority(dir, file, name string) (*Authority, error) {
-	key, err := loadKey(filepath.Join(dir, file+".key"))
+	key, err := LoadKey(filepath.Join(dir, file+".key"))
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +194,22 @@ func (a *Authority) Issue(leaf Leaf) (cert, key []byte, err error) {
 	return cert, key, err
 }
 
-// Source gives a certificate that is always good: it issues a new one when two thirds of the old one's life are over.
+// Renewal is when a certificate is to be replaced: when two thirds of its life are over. The last third is for
+// whoever cannot have a new one at once.
+func Renewal(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
+}
+
+// Pair joins a certificate that an authority has signed with the key that it is for, which must fit.
+func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
+	private, err := encodeKey(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, private)
+}
+
+// Source gives a certificate that is always good: it issues a new one when the old one's Renewal has come.
 // Its functions fit tls.Config.
 type Source struct {
 	issue   func() (*tls.Certificate, error)
@@ -194,11 +231,8 @@ func (a *Authority) NewSource(leaf Leaf) (*Source, error) {
 }
 
 func (s *Source) get(now time.Time) (*tls.Certificate, error) {
-	if c := s.current.Load(); c != nil {
-		life := c.Leaf.NotAfter.Sub(c.Leaf.NotBefore)
-		if now.Before(c.Leaf.NotBefore.Add(life * 2 / 3)) {
-			return c, nil
-		}
+	if c := s.current.Load(); c != nil && now.Before(Renewal(c.Leaf)) {
+		return c, nil
 	}
 	c, err := s.issue()
 	if err != nil {
@@ -228,7 +262,8 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 	return x509.CreateCertificate(rand.Reader, template, parent, public, key)
 }
 
-func loadKey(path string) (*ecdsa.PrivateKey, error) {
+// LoadKey reads a private key, and makes it if it is missing: when LoadKey returns, the key is on disk to stay.
+func LoadKey(path string) (*ecdsa.PrivateKey, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -274,5 +309,12 @@ func writeFile(path string, data []byte) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }

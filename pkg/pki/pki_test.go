@@ -90,6 +90,28 @@ func TestSourceIssuesAnewBeforeTheEnd(t *testing.T) {
 	require.NotSame(t, first, next)
 }
 
+func TestLoadKeyKeepsIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "machine.key")
+	first, err := LoadKey(path)
+	require.NoError(t, err)
+	second, err := LoadKey(path)
+	require.NoError(t, err)
+	require.True(t, first.Equal(second))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	a, err := Identity(first.Public())
+	require.NoError(t, err)
+	b, err := Identity(&second.PublicKey)
+	require.NoError(t, err)
+	require.Equal(t, a, b)
+	set, err := Load(t.TempDir())
+	require.NoError(t, err)
+	other, err := set.Client.Identity()
+	require.NoError(t, err)
+	require.NotEqual(t, a, other)
+}
+
 func TestToken(t *testing.T) {
 	set, err := Load(t.TempDir())
 	require.NoError(t, err)

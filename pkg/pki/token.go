@@ -61,7 +61,7 @@ func VerifyAuthority(token string, authority []byte) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("the server's certificate authority: %w", err)
 	}
 	if subtle.ConstantTimeCompare([]byte(fingerprint(cert)), []byte(parts[1])) != 1 {
-		return nil, errors.New("the server is not the one that the token was made for: check --server, or copy the token again")
+		return nil, errors.New("the server is not the one that the token was made for: check --join, or copy the token again")
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)

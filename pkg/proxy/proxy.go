@@ -13,6 +13,8 @@ package proxy
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -346,8 +348,13 @@ func handlerMoving[T any](set func(object T, there bool), group func(T) string) 
 	}
 }
 
-// routeProtocol marks our route (see rtnetlink(7)).
+// routeProtocol marks our route as Coracle's (see rtnetlink(7)), metric as that of this installation.
 const routeProtocol netlink.RouteProtocol = 0xd2
+
+func (c *Config) metric() int {
+	sum := sha256.Sum256([]byte(c.Prefix))
+	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
+}
 
 // route lets processes of the node connect to cluster IPs even where no other route covers them, with the node's address.
 func (p *Proxy) route() error {
@@ -362,7 +369,7 @@ func (p *Proxy) route() error {
 	if err != nil {
 		return err
 	}
-	err = netlink.RouteReplace(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: p.NodeIP.AsSlice(), Protocol: routeProtocol})
+	err = netlink.RouteReplace(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: p.NodeIP.AsSlice(), Protocol: routeProtocol, Priority: p.metric()})
 	if err != nil {
 		return fmt.Errorf("add the route to services %s from %s: %w", p.ServiceCIDR, p.NodeIP, err)
 	}
@@ -383,6 +390,9 @@ func Reset(_ context.Context, c Config) error {
 		netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	errs = append(errs, err)
 	for _, r := range routes {
+		if r.Priority != c.metric() {
+			continue
+		}
 		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
 		}

@@ -508,6 +508,8 @@ func TestReset(t *testing.T) {
 	require.NotEqual(t, before, running)
 	w.stop()
 	require.Equal(t, running, rules(), "stopping leaves services working")
+	require.NoError(t, Reset(context.Background(), Config{Prefix: "another"}))
+	require.Equal(t, running, rules(), "another installation's reset is not ours")
 	require.NoError(t, w.proxy.Reset(context.Background()))
 	require.Equal(t, before, rules())
 	require.NoError(t, w.proxy.Reset(context.Background()), "may be repeated")

@@ -30,7 +30,7 @@ func All(cfg Config) []*engine.Reconciler {
 		namespace.New(cfg.Kinds),
 		garbage.New(cfg.Kinds),
 		serviceaccount.New(),
-		nodelifecycle.New(),
+		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),
 		podgc.New(),
 		task.New(),

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -33,6 +34,8 @@ type Config struct {
 	// ClusterCIDR is where nodes get the addresses of their pods from, a /24 each (a /64 of IPv6).
 	// Invalid (the zero value): nodes get none.
 	ClusterCIDR netip.Prefix
+	// NodePatience is how long a node may be silent before it counts as lost; 0 is 40 s.
+	NodePatience time.Duration
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
 }

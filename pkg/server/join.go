@@ -1,24 +1,17 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
+	"crypto"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/coracle-dev/coracle/pkg/pki"
@@ -31,7 +24,9 @@ const (
 	maxJoinBody   = 64 << 10
 )
 
-// joinRequest asks for a node's two certificates, both for the one public key.
+// joinRequest asks for a node's two certificates, both for the one public key, which is the machine's for ever: its hash
+// is what the node's name is bound to. That the asker has the private key is not proved here, but whenever a
+// certificate is used; without it they are worth nothing.
 type joinRequest struct {
 	NodeName  string `json:"nodeName"`
 	NodeIP    string `json:"nodeIP"`
@@ -48,8 +43,21 @@ type joinAnswer struct {
 	ClusterDomain string `json:"clusterDomain"`
 }
 
-// joining answers the two paths and passes all else on.
-func joining(keys *pki.Set, cluster joinAnswer, next http.Handler) http.Handler {
+// joiner admits machines to the cluster.
+type joiner struct {
+	keys    *pki.Set
+	cluster joinAnswer
+	// node gives the Node that has the name; nil if there is none.
+	node func(ctx context.Context, name string) (*corev1.Node, error)
+	// own is the name of this machine's node, which is nobody else's, even before it is registered; empty without one.
+	own func() string
+	// life of the certificates; 0 is one year.
+	life time.Duration
+}
+
+// handler answers the two paths and passes all else on.
+func (j *joiner) handler(next http.Handler) http.Handler {
+	keys := j.keys
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+authorityPath, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(keys.Server.PEM)
@@ -65,9 +73,23 @@ func joining(keys *pki.Set, cluster joinAnswer, next http.Handler) http.Handler 
 			http.Error(w, "join request: "+err.Error(), http.StatusBadRequest)
 			return
 		}
-		answer, err := admit(keys, cluster, ask)
+		public, err := ask.check()
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		taken, err := j.taken(r.Context(), ask.NodeName, public)
+		if err != nil {
+			http.Error(w, "cannot tell whose the node name is: "+err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		if taken != nil {
+			http.Error(w, taken.Error(), http.StatusForbidden)
+			return
+		}
+		answer, err := j.admit(ask, public)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -84,98 +106,44 @@ func joining(keys *pki.Set, cluster joinAnswer, next http.Handler) http.Handler 
 	})
 }
 
-func admit(keys *pki.Set, answer joinAnswer, ask joinRequest) (joinAnswer, error) {
-	if bad := validation.IsDNS1123Subdomain(ask.NodeName); len(bad) > 0 {
-		return answer, fmt.Errorf("nodeName %q: %s", ask.NodeName, bad[0])
+// check says what is wrong with a request, and gives its key.
+func (r joinRequest) check() (crypto.PublicKey, error) {
+	if bad := validation.IsDNS1123Subdomain(r.NodeName); len(bad) > 0 {
+		return nil, fmt.Errorf("nodeName %q: %s", r.NodeName, bad[0])
 	}
-	if _, err := netip.ParseAddr(ask.NodeIP); err != nil {
-		return answer, fmt.Errorf("nodeIP %q is not an IP address", ask.NodeIP)
+	if _, err := netip.ParseAddr(r.NodeIP); err != nil {
+		return nil, fmt.Errorf("nodeIP %q is not an IP address", r.NodeIP)
 	}
-	public, err := x509.ParsePKIXPublicKey(ask.PublicKey)
+	public, err := x509.ParsePKIXPublicKey(r.PublicKey)
 	if err != nil {
-		return answer, fmt.Errorf("publicKey: %w", err)
+		return nil, fmt.Errorf("publicKey: %w", err)
 	}
-	user := nodeUser(ask.NodeName)
-	answer.Client, err = keys.Client.Sign(pki.Leaf{Name: user, Groups: []string{nodesGroup}}, public)
+	return public, nil
+}
+
+// taken says why the machine with this key cannot have the name.
+func (j *joiner) taken(ctx context.Context, name string, public crypto.PublicKey) (taken, err error) {
+	if name == j.own() {
+		return ownedByOther(name), nil
+	}
+	machine, err := pki.Identity(public)
 	if err != nil {
+		return nil, err
+	}
+	node, err := j.node(ctx, name)
+	if err != nil || node == nil {
+		return nil, err
+	}
+	return mine(node, machine), nil
+}
+
+// admit issues the certificates.
+func (j *joiner) admit(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
+	answer, user := j.cluster, nodeUser(ask.NodeName)
+	answer.ClientCA = j.keys.Client.PEM
+	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{Name: user, Groups: []string{nodesGroup}, Life: j.life}, public); err != nil {
 		return answer, err
 	}
-	answer.Serving, err = keys.Server.Sign(pki.Leaf{Name: user, Hosts: []string{ask.NodeName, ask.NodeIP, "127.0.0.1"}}, public)
-	answer.ClientCA = keys.Client.PEM
+	answer.Serving, err = j.keys.Node.Sign(pki.Leaf{Name: user, Hosts: []string{ask.NodeName, ask.NodeIP, "127.0.0.1"}, Life: j.life}, public)
 	return answer, err
-}
-
-// joined is a node's identity, as a join gave it. Certificates and key are PEM.
-type joined struct {
-	joinAnswer
-	serverCA, key []byte
-	serving       tls.Certificate
-}
-
-// join fetches the server's authority, checks it against the token, and asks for certificates. The key never leaves the node.
-func join(ctx context.Context, url, token, nodeName, nodeIP string) (*joined, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	// Whoever answers is checked against the hash in the token before the token is said.
-	authority, err := exchange(ctx, &tls.Config{InsecureSkipVerify: true}, http.MethodGet, url+authorityPath, "", nil)
-	if err != nil {
-		return nil, err
-	}
-	trusted, err := pki.VerifyAuthority(token, authority)
-	if err != nil {
-		return nil, err
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return nil, err
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	j := &joined{serverCA: authority}
-	j.key = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
-	ask, err := json.Marshal(joinRequest{nodeName, nodeIP, public})
-	if err != nil {
-		return nil, err
-	}
-	answer, err := exchange(ctx, &tls.Config{RootCAs: trusted}, http.MethodPost, url+joinPath, strings.TrimSpace(token), ask)
-	if err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(answer, &j.joinAnswer); err != nil {
-		return nil, fmt.Errorf("the server's answer to the join: %w", err)
-	}
-	j.serving, err = tls.X509KeyPair(j.Serving, j.key)
-	return j, err
-}
-
-func exchange(ctx context.Context, trust *tls.Config, method, url, token string, body []byte) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	transport := &http.Transport{TLSClientConfig: trust}
-	defer transport.CloseIdleConnections()
-	answer, err := (&http.Client{Transport: transport}).Do(request)
-	var unreachable *net.OpError
-	if errors.As(err, &unreachable) {
-		return nil, fmt.Errorf("no server answers at %s (%w): check --join, and that the port is open", request.URL.Host, unreachable.Err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(text)))
-	}
-	return text, err
 }

@@ -7,9 +7,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +36,8 @@ import (
 // membership is what a node needs to know of its cluster, and the identity that it acts with.
 type membership struct {
 	client                   client.Interface
-	remote                   run.Component // what runs client's cache; nil in the server's own process
+	remote                   []run.Component // what keeps the identity and runs client's cache; none in the server's own process
+	machine                  string          // what the node's name is bound to
 	clusterCIDR, serviceCIDR netip.Prefix
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -43,12 +47,17 @@ type membership struct {
 // membership of the server's own machine: it passes no socket.
 func (l *plane) membership() (*membership, error) {
 	p := l.process
-	serving, err := l.keys.Server.NewSource(pki.Leaf{Name: nodeUser(p.NodeName), Hosts: []string{p.NodeName, p.NodeIP, "127.0.0.1"}})
+	serving, err := l.keys.Node.NewSource(pki.Leaf{Name: nodeUser(p.NodeName), Hosts: []string{p.NodeName, p.NodeIP, "127.0.0.1"}})
+	if err != nil {
+		return nil, err
+	}
+	machine, err := l.keys.Client.Identity()
 	if err != nil {
 		return nil, err
 	}
 	m := &membership{
-		client: l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
+		machine: machine,
+		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool(),
 	}
 	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
@@ -64,12 +73,29 @@ func (m *membership) ranges(cluster, service string) (err error) {
 
 // joinCluster asks the server for an identity and makes the client that uses it.
 func (p *process) joinCluster(ctx context.Context) (*membership, error) {
-	j, err := join(ctx, strings.TrimSuffix(p.Join, "/"), p.Token, p.NodeName, p.NodeIP)
+	dir := filepath.Join(p.DataDir, "pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	// The key comes first: whatever is cut short after this is done again with the same one.
+	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
 	if err != nil {
+		return nil, err
+	}
+	machine, err := pki.Identity(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	i := &identity{
+		server: strings.TrimSuffix(p.Join, "/"), token: p.Token, nodeName: p.NodeName, nodeIP: p.NodeIP,
+		key: key, dial: (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext, log: p.log, ready: make(chan struct{}),
+	}
+	if err := i.join(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", p.Join, err)
 	}
+	j := i.present.Load()
 	remote, err := client.New(client.Config{
-		REST: &rest.Config{Host: p.Join, TLSClientConfig: rest.TLSClientConfig{CAData: j.serverCA, CertData: j.Client, KeyData: j.key}},
+		REST: &rest.Config{Host: p.Join, Transport: i},
 		Only: map[ctrl.Object]ctrlcache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
 		},
@@ -81,8 +107,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(j.ClientCA)
 	m := &membership{
-		client: remote, remote: remote, domain: j.ClusterDomain, clientCAs: pool,
-		serving: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &j.serving, nil },
+		client: remote, remote: []run.Component{i, remote}, machine: machine, domain: j.ClusterDomain, clientCAs: pool, serving: i.serving,
 	}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
@@ -135,6 +160,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	n.agent, err = agent.New(agent.Config{
 		Client: m.client, Runtime: n.runtime, Network: n.network,
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
+		Annotations: map[string]string{machineAnnotation: m.machine}, Mine: func(n *corev1.Node) error { return mine(n, m.machine) },
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
@@ -175,7 +201,7 @@ func instance(c config.Config) string {
 func containerdConfig(c config.Config) containerd.Config {
 	return containerd.Config{
 		DataDir: filepath.Join(c.DataDir, "containerd"), RunDir: filepath.Join(c.RunDir, "containerd"),
-		CgroupRoot: "/" + instance(c), Address: c.Containerd,
+		CgroupRoot: "/" + instance(c), Address: c.Containerd, Namespace: instance(c),
 	}
 }
 
@@ -185,7 +211,9 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 
 // purge removes what the node made on this machine. No other process of ours runs.
 func purge(ctx context.Context, c config.Config) error {
-	runtime, err := containerd.New(containerdConfig(c))
+	conf := containerdConfig(c)
+	conf.Address = "" // whatever the host's containerd does, the containers go; then Purge finds it
+	runtime, err := containerd.New(conf)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,11 +20,18 @@ import (
 // apiServerUser is who the API server is to the nodes.
 const apiServerUser = "coracle:apiserver"
 
-// nodes tells the API server how to reach a node's own API: at the address and port that the node reports.
+// nodes tells the API server how to reach a node's own API: at the address and port that the node reports, if what
+// answers there has a certificate for the node's name.
 type nodes struct {
-	client    client.Interface
-	transport *http.Transport
+	client client.Interface
+	tls    *tls.Config
+
+	mu         sync.Mutex
+	transports map[string]*http.Transport // one for each node's name
 }
+
+// mostTransports bounds the transports that are kept; at the bound all are let go, and made again as they are needed.
+const mostTransports = 4096
 
 // Connect implements apiserver.NodeClient.
 func (n *nodes) Connect(ctx context.Context, name string) (*url.URL, http.RoundTripper, error) {
@@ -34,16 +42,28 @@ func (n *nodes) Connect(ctx context.Context, name string) (*url.URL, http.RoundT
 	for _, a := range node.Status.Addresses {
 		if a.Type == corev1.NodeInternalIP {
 			port := strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port))
-			return &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, port)}, n.transport, nil
+			return &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, port)}, n.transport(name), nil
 		}
 	}
 	return nil, nil, apierrors.NewServiceUnavailable("node " + name + " has not told its address yet")
 }
 
-func nodeTransport(config *tls.Config) *http.Transport {
-	return &http.Transport{
+func (n *nodes) transport(name string) *http.Transport {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if t := n.transports[name]; t != nil {
+		return t
+	}
+	if n.transports == nil || len(n.transports) >= mostTransports {
+		n.transports = map[string]*http.Transport{}
+	}
+	config := n.tls.Clone()
+	config.ServerName = name
+	t := &http.Transport{
 		TLSClientConfig: config,
 		DialContext:     (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		IdleConnTimeout: 90 * time.Second,
 	}
+	n.transports[name] = t
+	return t
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"path/filepath"
 
@@ -113,13 +112,12 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool()},
 		ServiceAccountKeys: []any{keys.ServiceAccount.Public()}, Issuer: issuer, Audiences: []string{issuer},
 		Nodes: &nodes{
-			client:    l.client(apiServerUser, user.SystemPrivilegedGroup),
-			transport: nodeTransport(&tls.Config{RootCAs: keys.Server.Pool(), GetClientCertificate: asServer.Client}),
+			client: l.client(apiServerUser, user.SystemPrivilegedGroup),
+			tls:    &tls.Config{RootCAs: keys.Node.Pool(), GetClientCertificate: asServer.Client},
 		},
-		Wrap: func(next http.Handler) http.Handler {
-			return joining(keys, joinAnswer{ClusterCIDR: p.ClusterCIDR, ServiceCIDR: p.ServiceCIDR, ClusterDomain: p.ClusterDomain}, next)
-		},
-		Version: version.Info(), Logger: p.log,
+		CheckNode: refuseOther,
+		Wrap:      l.joiner().handler,
+		Version:   version.Info(), Logger: p.log,
 	}
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err
@@ -137,6 +135,28 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	return l, err
 }
 
+// joiner admits other machines.
+func (l *plane) joiner() *joiner {
+	p, c := l.process, l.client(user.APIServerUser, user.SystemPrivilegedGroup)
+	return &joiner{
+		keys:    l.keys,
+		cluster: joinAnswer{ClusterCIDR: p.ClusterCIDR, ServiceCIDR: p.ServiceCIDR, ClusterDomain: p.ClusterDomain},
+		node: func(ctx context.Context, name string) (*corev1.Node, error) {
+			var node corev1.Node
+			if err := c.Get(ctx, ctrl.ObjectKey{Name: name}, &node); err != nil {
+				return nil, ctrl.IgnoreNotFound(err)
+			}
+			return &node, nil
+		},
+		own: func() string {
+			if p.node == nil {
+				return ""
+			}
+			return p.NodeName
+		},
+	}
+}
+
 // actors makes the reconcilers and the scheduler.
 func (l *plane) actors(table *kind.Table) error {
 	p := l.process
@@ -152,7 +172,7 @@ func (l *plane) actors(table *kind.Table) error {
 	}
 	l.controllers, err = reconcile.New(reconcile.Config{
 		ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-		Kinds:     kinds, RootCA: l.keys.Server.PEM, ClusterCIDR: pods, Log: p.log,
+		Kinds:     kinds, RootCA: l.keys.Server.PEM, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
 	})
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 		return err
 	}
 	p.node, p.url = n, c.Join
-	return p.run(ctx, report, append([]run.Component{m.remote}, n.components()...))
+	return p.run(ctx, report, append(m.remote, n.components()...))
 }
 
 // process is what all modes share.

@@ -1,11 +1,6 @@
 package server
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -80,52 +75,6 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
 	require.ErrorContains(t, mergeKubeconfig(path, ours), "--merge-kubeconfig=false")
-}
-
-func TestJoin(t *testing.T) {
-	keys, err := pki.Load(t.TempDir())
-	require.NoError(t, err)
-	server := httptest.NewUnstartedServer(joining(keys, joinAnswer{ClusterDomain: "cluster.local"}, http.NotFoundHandler()))
-	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: []string{"127.0.0.1"}})
-	require.NoError(t, err)
-	server.TLS = tlsOf(serving)
-	server.StartTLS()
-	defer server.Close()
-
-	j, err := join(t.Context(), server.URL, keys.Token()+"\n", "n1", "192.0.2.7")
-	require.NoError(t, err)
-	require.Equal(t, "cluster.local", j.ClusterDomain)
-	block, _ := pem.Decode(j.Client)
-	cert, err := x509.ParseCertificate(block.Bytes)
-	require.NoError(t, err)
-	require.Equal(t, "system:node:n1", cert.Subject.CommonName)
-	require.Equal(t, []string{nodesGroup}, cert.Subject.Organization)
-	_, err = cert.Verify(x509.VerifyOptions{Roots: keys.Client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	require.NoError(t, err)
-	_, err = j.serving.Leaf.Verify(x509.VerifyOptions{Roots: keys.Server.Pool(), DNSName: "n1"})
-	require.NoError(t, err)
-
-	_, err = join(t.Context(), server.URL, keys.Token(), "N_1", "192.0.2.7")
-	require.ErrorContains(t, err, "nodeName")
-	_, err = join(t.Context(), server.URL, keys.Token(), "n1", "here")
-	require.ErrorContains(t, err, "nodeIP")
-	wrong := []byte(keys.Token())
-	wrong[len(wrong)-1] ^= 1
-	_, err = join(t.Context(), server.URL, string(wrong), "n1", "192.0.2.7")
-	require.ErrorContains(t, err, "coracle status")
-	other, err := pki.Load(t.TempDir())
-	require.NoError(t, err)
-	_, err = join(t.Context(), server.URL, other.Token(), "n1", "192.0.2.7")
-	require.ErrorContains(t, err, "not the one that the token was made for")
-	server.Close()
-	_, err = join(t.Context(), server.URL, keys.Token(), "n1", "192.0.2.7")
-	require.ErrorContains(t, err, "no server answers")
-}
-
-// tlsOf gives every client the source's certificate; httptest's own would win otherwise.
-func tlsOf(s *pki.Source) *tls.Config {
-	config := &tls.Config{GetCertificate: s.Server}
-	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 }
 
 func TestForgetStart(t *testing.T) {

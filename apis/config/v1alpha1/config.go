@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -45,6 +46,8 @@ type Server struct {
 	ServiceCIDR string `mapstructure:"service-cidr"`
 	// ClusterDomain is the DNS suffix of services.
 	ClusterDomain string `mapstructure:"cluster-domain"`
+	// NodeMonitorGracePeriod is how long a node may be silent before it counts as lost. Nodes give a sign of life every 10 s.
+	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -74,7 +77,7 @@ func Default() Config {
 		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info"},
 		Server: Server{
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
-			ClusterDomain: "cluster.local", MergeKubeconfig: true,
+			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, MergeKubeconfig: true,
 		},
 		Agent: Agent{MaxPods: 110, AgentListen: ":10250"},
 	}
@@ -92,6 +95,9 @@ func (c Common) validate() error {
 		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"))
 }
 
+// shortestGrace is that in which one sign of life can be missed.
+const shortestGrace = 20 * time.Second
+
 func (c Server) validate() error {
 	cluster, err1 := cidr("cluster-cidr", c.ClusterCIDR, 8, 24)
 	service, err2 := cidr("service-cidr", c.ServiceCIDR, 8, 24)
@@ -101,6 +107,9 @@ func (c Server) validate() error {
 	}
 	if bad := validation.IsDNS1123Subdomain(c.ClusterDomain); len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
+	}
+	if c.NodeMonitorGracePeriod < shortestGrace {
+		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes give a sign of life every 10s, so give it %s or more", c.NodeMonitorGracePeriod, shortestGrace))
 	}
 	return errors.Join(errs...)
 }

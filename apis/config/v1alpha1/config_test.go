@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,6 +23,7 @@ func TestValidateNamesTheOption(t *testing.T) {
 		"you may mean 10.43.0.0/16": func(c *Config) { c.ServiceCIDR = "10.43.1.0/16" },
 		"overlap":                   func(c *Config) { c.ServiceCIDR = "10.42.128.0/24" },
 		"cluster-domain":            func(c *Config) { c.ClusterDomain = "Cluster_Local" },
+		"node-monitor-grace-period": func(c *Config) { c.NodeMonitorGracePeriod = 10 * time.Second },
 		"node-name":                 func(c *Config) { c.NodeName = "My Laptop" },
 		"node-ip":                   func(c *Config) { c.NodeIP = "localhost" },
 		"node-labels":               func(c *Config) { c.NodeLabels = []string{"disk"} },

@@ -30,7 +30,7 @@ type Config struct {
 	ServiceCIDR netip.Prefix
 	// PodCIDR is this node's range of pod addresses, /2 to /30. If invalid, SetPodCIDR gives it later.
 	PodCIDR netip.Prefix
-	// Prefix begins the names of nftables tables and links; default "coracle". Two installations on one machine need
+	// Prefix begins the names of nftables tables and links, and gives routes their metric; default "coracle". Two installations on one machine need
 	// two prefixes that differ in their first seven characters.
 	Prefix string
 	Logger *slog.Logger // default slog.Default()

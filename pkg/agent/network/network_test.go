@@ -383,9 +383,33 @@ func TestRoutes(t *testing.T) {
 	h, err := netlink.NewHandle()
 	require.NoError(t, err)
 	defer h.Close()
-	left, err := ours(h)
+	left, err := n.ours(h)
 	require.NoError(t, err)
 	require.Len(t, left, 1, "only the route that ends the pod CIDR")
+}
+
+// TestTwoInstallations: in one network, even with the same ranges, the one never takes up or removes what the other has set.
+func TestTwoInstallations(t *testing.T) {
+	n := newNet(t)
+	ctx := context.Background()
+	via := netip.MustParseAddr("192.168.77.9")
+	routes := map[netip.Prefix]netip.Addr{netip.MustParsePrefix("10.42.1.0/24"): via}
+	require.NoError(t, n.Routes(ctx, routes))
+	before := state(t)
+
+	run, err := os.MkdirTemp("", "net")
+	require.NoError(t, err)
+	defer os.RemoveAll(run)
+	second, err := New(Config{RunDir: filepath.Join(run, "n"), NodeIP: nodeIP, PodCIDR: podCIDR, Prefix: "second"})
+	require.NoError(t, err)
+	require.Empty(t, second.routes, "the first one's routes are not the second one's to remove")
+	require.NoError(t, second.Routes(ctx, routes))
+	require.NoError(t, second.SetPodCIDR(ctx, netip.MustParsePrefix("10.42.7.0/24")))
+	require.NotEqual(t, before, state(t))
+	require.NoError(t, second.Routes(ctx, nil))
+	require.NoError(t, second.Routes(ctx, routes))
+	require.NoError(t, second.Reset(ctx))
+	require.Equal(t, before, state(t))
 }
 
 func TestParallel(t *testing.T) {

@@ -27,7 +27,7 @@ func Reset(ctx context.Context, c Config) error {
 	}
 	defer h.Close()
 	errs := []error{c.resetLinks(ctx, h)}
-	found, err := ours(h)
+	found, err := c.ours(h)
 	errs = append(errs, err)
 	for _, r := range found {
 		if err := h.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {

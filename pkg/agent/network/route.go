@@ -2,28 +2,40 @@ package network
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks the routes to other nodes and the one that ends our own pod CIDR as ours. Numbers
-// from 4 are free for routing daemons (rtnetlink(7)); this one is in none of the tables of iproute2.
+// routeProtocol marks the routes to other nodes and the one that ends our own pod CIDR as Coracle's. Numbers
+// from 4 are free for routing daemons (rtnetlink(7)); this one is in none of the tables of iproute2. Which installation of
+// Coracle a route is of says its metric: a protocol has too few numbers for that.
 const routeProtocol netlink.RouteProtocol = 0xd1
 
-func ours(h *netlink.Handle) ([]netlink.Route, error) {
+// metric is that of all routes of this installation. As the kernel tells routes to one destination apart by their metrics,
+// two installations in one network never replace or remove each other's, even where their ranges are the same.
+func (c *Config) metric() int {
+	sum := sha256.Sum256([]byte(c.Prefix))
+	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
+}
+
+// ours lists the routes of this installation.
+func (c *Config) ours(h *netlink.Handle) ([]netlink.Route, error) {
 	found, err := dump(func() ([]netlink.Route, error) {
-		return h.RouteListFiltered(netlink.FAMILY_V4,
-			&netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		return h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	return found, nil
+	return slices.DeleteFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), nil
 }
 
 // dump repeats a listing that changes of the list cut short, a few times: the kernel has no other way to list.
@@ -47,7 +59,7 @@ func prefixOf(r netlink.Route) (netip.Prefix, bool) {
 
 // routesOf reads the routes to other nodes that an earlier process set.
 func (c *Config) routesOf(h *netlink.Handle) (map[netip.Prefix]netip.Addr, error) {
-	found, err := ours(h)
+	found, err := c.ours(h)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +95,7 @@ func (n *Net) Routes(_ context.Context, routes map[netip.Prefix]netip.Addr) erro
 			continue
 		}
 		if old[p] != via {
-			if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol}); err != nil {
+			if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol, Priority: n.metric()}); err != nil {
 				errs = errors.Join(errs, fmt.Errorf("route to pods %s via node %s: %w (nodes must share a network)", p, via, err))
 				continue
 			}
@@ -94,7 +106,7 @@ func (n *Net) Routes(_ context.Context, routes map[netip.Prefix]netip.Addr) erro
 		if _, keep := next[p]; keep {
 			continue
 		}
-		err := h.RouteDel(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol})
+		err := h.RouteDel(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol, Priority: n.metric()})
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			errs = errors.Join(errs, fmt.Errorf("remove the route to pods %s: %w", p, err))
 			next[p] = via
@@ -129,7 +141,7 @@ func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 	}
 	defer h.Close()
 	// Packets to addresses that no pod has end here at once, instead of leaving by the default route.
-	found, err := ours(h)
+	found, err := n.ours(h)
 	if err != nil {
 		return err
 	}
@@ -140,7 +152,7 @@ func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 			}
 		}
 	}
-	if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol}); err != nil {
+	if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol, Priority: n.metric()}); err != nil {
 		return fmt.Errorf("add the route that ends pod CIDR %s: %w", p, err)
 	}
 	if err := n.nat.prefixes(p, cluster); err != nil {

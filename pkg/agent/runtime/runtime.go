@@ -192,6 +192,8 @@ type Runtime interface {
 	// Update changes the limits of a running container.
 	Update(ctx context.Context, id string, r Resources) error
 	Stats(ctx context.Context, id string) (Stats, error)
+	// DiskUsage is what a container, running or not, has in its writable layer: bytes and inodes. It walks the layer.
+	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)
 	// ReopenLog makes the container's output go to a new file at LogPath from the next line on. Log
 	// rotation is: rename the file, then call this. A container that does not run needs none: no error.
 	ReopenLog(ctx context.Context, id string) error
@@ -202,6 +204,8 @@ type Runtime interface {
 	// Images in a containerd that is not ours stay.
 	Purge(ctx context.Context) error
 	Images() Images
+	// ImageDir is a directory on the file system that holds the images' layers.
+	ImageDir() string
 	// Version is the engine's name and version for node status: "containerd://2.4.2".
 	Version() string
 }
@@ -212,6 +216,8 @@ type Image struct {
 	Names   []string // references, with tag: "docker.io/library/busybox:1"
 	Digests []string // references with manifest digest
 	Size    int64    // bytes of its content
+	// Since is when one of its names was last given to it.
+	Since time.Time
 	// User is the image's configured user: a uid if numeric, else nil and the name.
 	UID  *int64
 	User string

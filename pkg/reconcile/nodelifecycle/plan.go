@@ -9,14 +9,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Patience is how long a node may be silent before it counts as lost.
-const Patience = 40 * time.Second
+// DefaultPatience is how long a node may be silent before it counts as lost, if nothing else is asked for.
+const DefaultPatience = 40 * time.Second
 
 // Observed is what there is.
 type Observed struct {
 	Node *corev1.Node
 	// Heard is when the node last gave a sign of life, by our own clock.
 	Heard time.Time
+	// Patience is how long it may be silent.
+	Patience time.Duration
 }
 
 // Actions is what to do.
@@ -38,7 +40,7 @@ var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPres
 func Plan(o Observed, now time.Time) Actions {
 	var a Actions
 	conditions := o.Node.Status.Conditions
-	if left := o.Heard.Add(Patience).Sub(now); left > 0 {
+	if left := o.Heard.Add(o.Patience).Sub(now); left > 0 {
 		a.Again = left
 	} else {
 		conditions = silenced(o.Node, now)

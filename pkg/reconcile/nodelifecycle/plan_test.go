@@ -48,17 +48,17 @@ func TestPlan(t *testing.T) {
 		again   time.Duration
 	}{
 		"well":          {node: node(corev1.ConditionTrue), silent: 10 * time.Second, again: 30 * time.Second},
-		"became ready":  {node: node(corev1.ConditionTrue, taint(notReady, corev1.TaintEffectNoSchedule), taint("mine", corev1.TaintEffectNoExecute)), again: Patience, taints: []string{"mine:NoExecute"}},
-		"not ready":     {node: node(corev1.ConditionFalse), again: Patience, taints: []string{notReady + ":NoSchedule", notReady + ":NoExecute"}},
-		"silent":        {node: node(corev1.ConditionTrue), silent: Patience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
-		"was not ready": {node: node(corev1.ConditionFalse, taint(notReady, corev1.TaintEffectNoSchedule), taint(notReady, corev1.TaintEffectNoExecute)), silent: Patience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
-		"never spoke":   {node: node(""), silent: Patience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
-		"new":           {node: node(""), again: Patience, taints: []string{notReady + ":NoSchedule"}},
-		"cordoned":      {node: cordoned, again: Patience, taints: []string{corev1.TaintNodeUnschedulable + ":NoSchedule"}},
-		"disk":          {node: pressed, again: Patience, taints: []string{corev1.TaintNodeDiskPressure + ":NoSchedule"}},
+		"became ready":  {node: node(corev1.ConditionTrue, taint(notReady, corev1.TaintEffectNoSchedule), taint("mine", corev1.TaintEffectNoExecute)), again: DefaultPatience, taints: []string{"mine:NoExecute"}},
+		"not ready":     {node: node(corev1.ConditionFalse), again: DefaultPatience, taints: []string{notReady + ":NoSchedule", notReady + ":NoExecute"}},
+		"silent":        {node: node(corev1.ConditionTrue), silent: DefaultPatience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
+		"was not ready": {node: node(corev1.ConditionFalse, taint(notReady, corev1.TaintEffectNoSchedule), taint(notReady, corev1.TaintEffectNoExecute)), silent: DefaultPatience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
+		"never spoke":   {node: node(""), silent: DefaultPatience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
+		"new":           {node: node(""), again: DefaultPatience, taints: []string{notReady + ":NoSchedule"}},
+		"cordoned":      {node: cordoned, again: DefaultPatience, taints: []string{corev1.TaintNodeUnschedulable + ":NoSchedule"}},
+		"disk":          {node: pressed, again: DefaultPatience, taints: []string{corev1.TaintNodeDiskPressure + ":NoSchedule"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Observed{c.node, now.Add(-c.silent)}
+			o := Observed{c.node, now.Add(-c.silent), DefaultPatience}
 			a := Plan(o, now)
 			require.Equal(t, c.taints, keys(a.Taints))
 			require.Equal(t, c.taints != nil, a.SetTaints)
@@ -76,11 +76,11 @@ func TestPlan(t *testing.T) {
 			if a.SetTaints {
 				n.Spec.Taints = a.Taints
 			}
-			again := Plan(Observed{n, o.Heard}, now.Add(time.Millisecond))
+			again := Plan(Observed{n, o.Heard, o.Patience}, now.Add(time.Millisecond))
 			require.Nil(t, again.Conditions)
 			require.False(t, again.SetTaints)
 		})
 	}
-	a := Plan(Observed{node(corev1.ConditionTrue), now.Add(-Patience)}, now)
+	a := Plan(Observed{node(corev1.ConditionTrue), now.Add(-time.Minute), time.Minute}, now)
 	require.Equal(t, &metav1.Time{Time: now}, a.Taints[0].TimeAdded)
 }

@@ -18,8 +18,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// New declares the reconciler.
-func New() *engine.Reconciler {
+// New declares the reconciler. A node may be silent for patience; DefaultPatience if that is 0.
+func New(patience time.Duration) *engine.Reconciler {
+	if patience == 0 {
+		patience = DefaultPatience
+	}
 	var l *listener
 	return &engine.Reconciler{
 		Name: "nodelifecycle", Account: "node-controller", Workers: 2,
@@ -39,7 +42,7 @@ func New() *engine.Reconciler {
 		Indexes: []engine.Index{podstate.ByNode()},
 		New: func(env engine.Env) engine.Func {
 			l = &listener{heard: map[string]time.Time{}}
-			return (&reconciler{env, l}).reconcile
+			return (&reconciler{env, l, patience}).reconcile
 		},
 	}
 }
@@ -123,7 +126,8 @@ func (l *listener) lease(env engine.Env, was, is client.Object) []engine.Request
 
 type reconciler struct {
 	engine.Env
-	l *listener
+	l        *listener
+	patience time.Duration
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -132,7 +136,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	now := r.Now()
-	a := Plan(Observed{&n, r.l.last(n.Name, now)}, now)
+	a := Plan(Observed{&n, r.l.last(n.Name, now), r.patience}, now)
 	next := n.DeepCopy()
 	if a.Conditions != nil {
 		next.Status.Conditions = a.Conditions

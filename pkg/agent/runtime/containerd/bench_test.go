@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -72,7 +71,7 @@ func cpu(t testing.TB) time.Duration {
 	return time.Duration(total)
 }
 
-// Benchmark30 starts 30 pods at once, and reports what a shim weighs.
+// Benchmark30 starts 30 pods at once.
 func Benchmark30(b *testing.B) {
 	r := start(b)
 	ctx := context.Background()
@@ -97,12 +96,6 @@ func Benchmark30(b *testing.B) {
 			}
 		})
 		running += time.Since(began)
-		if n == 1 {
-			var known process
-			require.NoError(b, readPID(r.pod("bench-1-7").dir, &known))
-			time.Sleep(2 * time.Second) // the shim gives memory back a second after its last work
-			b.ReportMetric(float64(pss(b, known.PID)), "shim-PSS-KB")
-		}
 		began = time.Now()
 		each(func(s runtime.Spec) {
 			if err := r.Remove(ctx, s.ID); err != nil {
@@ -116,19 +109,6 @@ func Benchmark30(b *testing.B) {
 	}
 	b.ReportMetric(float64(running.Milliseconds())/float64(n), "running-ms")
 	b.ReportMetric(float64(removed.Milliseconds())/float64(n), "removed-ms")
-}
-
-func pss(t testing.TB, pid int) int {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	require.NoError(t, err)
-	kb := 0
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
-			_, err = fmt.Sscan(rest, &kb)
-			require.NoError(t, err)
-		}
-	}
-	return kb
 }
 
 func BenchmarkExec(b *testing.B) {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
@@ -89,7 +90,7 @@ func (r *Runtime) apply(s shim.Status) {
 	}
 	c.mu.Unlock()
 	if newer {
-		r.changed(s.ID)
+		r.changes.Tell(s.ID)
 	}
 }
 
@@ -126,7 +127,7 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		r.forget(c)
 		return err
 	}
-	r.changed(s.ID)
+	r.changes.Tell(s.ID)
 	return nil
 }
 
@@ -161,7 +162,7 @@ func (r *Runtime) forget(c *container) {
 	r.mu.Lock()
 	delete(r.containers, c.Spec.ID)
 	r.mu.Unlock()
-	r.changed(c.Spec.ID)
+	r.changes.Tell(c.Spec.ID)
 }
 
 func (r *Runtime) Start(ctx context.Context, id string) error {
@@ -257,20 +258,16 @@ func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 	}
 	u := res.Usage
 	s := runtime.Stats{At: time.Now(), CPU: u.CPU, MemoryUsage: u.Memory, MemoryWorkingSet: u.WorkingSet, MemoryRSS: u.RSS, Pids: u.Pids}
-	s.Disk, s.Inodes = diskUsage(shim.Upper(r.dir(id)))
-	return s, nil
+	s.Disk, s.Inodes, err = r.DiskUsage(ctx, id)
+	return s, err
 }
 
-func diskUsage(dir string) (bytes, inodes uint64) {
-	_ = filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		var st unix.Stat_t
-		if err == nil && unix.Lstat(path, &st) == nil {
-			bytes += uint64(st.Blocks) * 512
-			inodes++
-		}
-		return nil
-	})
-	return bytes, inodes
+func (r *Runtime) DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error) {
+	if _, err := r.get(id); err != nil {
+		return 0, 0, err
+	}
+	u, err := disk.Of(ctx, shim.Upper(r.dir(id)))
+	return u.Bytes, u.Inodes, err
 }
 
 func (r *Runtime) Exec(ctx context.Context, id string, e runtime.Exec) (int, error) {
@@ -388,6 +385,8 @@ func (r *Runtime) List(context.Context) ([]runtime.Container, error) {
 	}
 	return list, nil
 }
+
+func (r *Runtime) Changes(ctx context.Context) <-chan string { return r.changes.Watch(ctx) }
 
 func (r *Runtime) Get(_ context.Context, id string) (runtime.Container, error) {
 	c, err := r.get(id)

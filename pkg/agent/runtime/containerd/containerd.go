@@ -23,14 +23,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/feed"
 )
 
-// Namespace is ours in containerd, so that a containerd shared with others
-// (Config.Address) keeps our images apart from theirs, and Purge takes only ours.
+// Namespace is ours in containerd.
 const Namespace = "coracle"
 
 // assets holds coracle-shim, if the build made it.
@@ -48,6 +49,11 @@ type Config struct {
 	CgroupRoot string
 	// Address is the socket of the host's containerd, to keep the images there; empty is our own.
 	Address string
+	// Namespace in the host's containerd, which keeps our images apart from those of others, and of other clusters
+	// of this machine. Empty is Namespace.
+	Namespace string
+	// patience is how long the host's containerd may take to answer first.
+	patience time.Duration
 	// Log gets few lines; nil is slog.Default().
 	Log *slog.Logger
 }
@@ -61,6 +67,12 @@ func (c *Config) Validate() error {
 	}
 	if c.CgroupRoot == "" {
 		c.CgroupRoot = "/coracle"
+	}
+	if c.Namespace == "" {
+		c.Namespace = Namespace
+	}
+	if c.patience == 0 {
+		c.patience = dialTime
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -84,7 +96,7 @@ type Runtime struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	pods       map[string]*pod
-	watchers   map[*watcher]struct{}
+	changes    feed.Feed
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
@@ -112,7 +124,7 @@ func New(c Config) (*Runtime, error) {
 	}
 	r := &Runtime{
 		config: c, shim: path, limits: probeLimits(), ready: make(chan struct{}),
-		containers: map[string]*container{}, pods: map[string]*pod{}, watchers: map[*watcher]struct{}{},
+		containers: map[string]*container{}, pods: map[string]*pod{},
 	}
 	r.images = &images{runtime: r}
 	return r, nil
@@ -153,7 +165,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	own, cancel := context.WithCancel(ctx)
 	r.ctx, r.engine = own, e
-	err = r.images.reload(own)
+	err = errors.Join(e.dropLeases(own), r.images.reload(own))
 	if err == nil {
 		err = r.recover()
 	}
@@ -168,6 +180,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 
 // Images of the node.
 func (r *Runtime) Images() runtime.Images { return r.images }
+
+// ImageDir is known once the Runtime is ready.
+func (r *Runtime) ImageDir() string { return r.engine.root }
 
 // Version names the engine.
 func (r *Runtime) Version() string {

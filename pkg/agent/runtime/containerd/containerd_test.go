@@ -136,8 +136,10 @@ func load(t testing.TB, r *Runtime, name string) []runtime.Image {
 }
 
 // start opens a runtime with busybox that is purged at the end.
-func start(t testing.TB) *Runtime {
-	r, stop := open(t, testConfig(t))
+func start(t testing.TB) *Runtime { return startWith(t, testConfig(t)) }
+
+func startWith(t testing.TB, c Config) *Runtime {
+	r, stop := open(t, c)
 	t.Cleanup(func() {
 		require.NoError(t, r.Purge(context.Background()))
 		stop()
@@ -147,8 +149,7 @@ func start(t testing.TB) *Runtime {
 }
 
 func TestConformance(t *testing.T) {
-	r := start(t)
-	t.Run("suite", (&runtimetest.Suite{Runtime: r, Real: true}).Run)
+	engines(t, func(t *testing.T, r *Runtime) { t.Run("suite", (&runtimetest.Suite{Runtime: r, Real: true}).Run) })
 }
 
 func spec(c Config, pod, name string, command ...string) runtime.Spec {

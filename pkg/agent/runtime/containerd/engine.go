@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/diff/apply"
-	imagestore "github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -32,6 +30,10 @@ const snapshotter = "overlayfs"
 type engine struct {
 	*client.Client
 	version string
+	// namespace is where our images are.
+	namespace string
+	// root is a directory on the file system that holds the images' layers.
+	root    string
 	closers []func() error
 	collect func(context.Context) error
 }
@@ -40,7 +42,7 @@ type engine struct {
 func openEngine(ctx context.Context, c Config) (*engine, error) {
 	_ = log.SetLevel("error") // containerd's own log: its errors come back to us anyway
 	if c.Address != "" {
-		return dialEngine(ctx, c.Address)
+		return joinEngine(ctx, c)
 	}
 	blobs, err := local.NewStore(filepath.Join(c.DataDir, "content"))
 	if err != nil {
@@ -58,7 +60,7 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 		return nil, fmt.Errorf("%s: %w (is another coracle using it?)", filepath.Join(c.DataDir, "meta.db"), err)
 	}
 	meta := metadata.NewDB(db, blobs, map[string]snapshots.Snapshotter{snapshotter: layers})
-	e := &engine{version: builtinVersion(), closers: []func() error{db.Close, layers.Close}}
+	e := &engine{version: builtinVersion(), namespace: Namespace, root: c.DataDir, closers: []func() error{db.Close, layers.Close}}
 	if err := meta.Init(ctx); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
@@ -79,32 +81,6 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 	return e, nil
 }
 
-func dialEngine(ctx context.Context, address string) (*engine, error) {
-	if _, err := os.Stat(address); err != nil {
-		return nil, fmt.Errorf("no containerd at %s: start it, or leave its address out", address)
-	}
-	c, err := client.New(address, client.WithDefaultNamespace(Namespace), client.WithTimeout(5*time.Second))
-	if err != nil {
-		return nil, fmt.Errorf("containerd at %s: %w", address, err)
-	}
-	v, err := c.Version(ctx)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("containerd at %s does not answer: %w", address, err), c.Close())
-	}
-	e := &engine{Client: c, version: strings.TrimPrefix(v.Version, "v"), closers: []func() error{c.Close}}
-	if err := c.NamespaceService().Create(ctx, Namespace, nil); err != nil && !errdefs.IsAlreadyExists(err) {
-		return nil, errors.Join(err, e.close())
-	}
-	e.collect = func(ctx context.Context) error { // its own scheduler does it, at the end of a synchronous deletion
-		err := c.ImageService().Delete(ctx, "coracle/none", imagestore.SynchronousDelete())
-		if errdefs.IsNotFound(err) {
-			return nil
-		}
-		return err
-	}
-	return e, nil
-}
-
 func (e *engine) close() error {
 	var errs []error
 	for _, f := range e.closers {
@@ -120,8 +96,23 @@ func (differ) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.Opt
 	return v1.Descriptor{}, errdefs.ErrNotImplemented
 }
 
-func inNamespace(ctx context.Context) context.Context {
-	return namespaces.WithNamespace(ctx, Namespace)
+func (e *engine) in(ctx context.Context) context.Context {
+	return namespaces.WithNamespace(ctx, e.namespace)
+}
+
+// dropLeases forgets what an earlier process held while it fetched: leases outlive a process that is killed by a day.
+func (e *engine) dropLeases(ctx context.Context) error {
+	ctx = e.in(ctx)
+	list, err := e.LeasesService().List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range list {
+		if err := e.LeasesService().Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // builtinVersion is that of the containerd we link.

@@ -63,7 +63,7 @@ func normalise(ref string) (string, error) {
 
 // reload reads the store anew. An image whose content is not whole is left out.
 func (i *images) reload(ctx context.Context) error {
-	ctx = inNamespace(ctx)
+	ctx = i.runtime.engine.in(ctx)
 	list, err := i.runtime.engine.ImageService().List(ctx)
 	if err != nil {
 		return err
@@ -82,6 +82,9 @@ func (i *images) reload(ctx context.Context) error {
 		repo := entry.Name
 		if named, err := reference.ParseNormalizedNamed(entry.Name); err == nil {
 			repo = named.Name()
+		}
+		if entry.UpdatedAt.After(img.Since) {
+			img.Since = entry.UpdatedAt
 		}
 		if !strings.Contains(entry.Name, "@") {
 			img.Names = append(img.Names, entry.Name)
@@ -183,7 +186,12 @@ func (i *images) Get(ctx context.Context, ref string) (runtime.Image, error) {
 	return img.public(), nil
 }
 
-func (i *images) List(context.Context) ([]runtime.Image, error) {
+func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
+	if i.runtime.config.Address != "" { // others may bring and remove them
+		if err := i.reload(ctx); err != nil {
+			return nil, err
+		}
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var list []runtime.Image
@@ -199,7 +207,7 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth, pro
 	if err != nil {
 		return runtime.Image{}, err
 	}
-	ctx = inNamespace(ctx)
+	ctx = i.runtime.engine.in(ctx)
 	for _, auth := range append(slices.Clone(auths), runtime.Auth{}) {
 		var pulled client.Image
 		resolver := &countingResolver{Resolver: resolver(auth), tell: progress}
@@ -270,7 +278,7 @@ func (r *countingReader) Read(p []byte) (int, error) {
 }
 
 func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, error) {
-	ctx = inNamespace(ctx)
+	ctx = i.runtime.engine.in(ctx)
 	plain, err := compression.DecompressStream(archive)
 	if err != nil {
 		return nil, fmt.Errorf("not an image archive: %w", err)
@@ -317,7 +325,7 @@ func (i *images) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	ctx = inNamespace(ctx)
+	ctx = i.runtime.engine.in(ctx)
 	byID := ref == img.ID || "sha256:"+ref == img.ID
 	name, _ := normalise(ref)
 	i.mu.Lock()
@@ -360,7 +368,7 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	if dirs, ok := i.layers[img.chain]; ok {
 		return dirs, nil
 	}
-	ctx = inNamespace(ctx)
+	ctx = i.runtime.engine.in(ctx)
 	layers := i.runtime.engine.SnapshotService(snapshotter)
 	if _, err := layers.Stat(ctx, img.chain); errdefs.IsNotFound(err) { // stopped between fetching and unpacking
 		for _, name := range append(img.Names, img.Digests...) {
@@ -405,7 +413,7 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 
 // collect frees the layers and blobs that neither an image nor a container needs.
 func (i *images) collect(ctx context.Context) error {
-	ctx = inNamespace(ctx)
+	ctx = i.runtime.engine.in(ctx)
 	i.layersMu.Lock()
 	defer i.layersMu.Unlock()
 	used := i.runtime.chains()

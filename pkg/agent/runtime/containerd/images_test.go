@@ -28,8 +28,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-func TestPull(t *testing.T) {
-	r := start(t)
+func TestPull(t *testing.T) { engines(t, pull) }
+
+func pull(t *testing.T, r *Runtime) {
 	ctx := context.Background()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
@@ -87,10 +88,15 @@ func size(t *testing.T, dir string) (total int64) {
 }
 
 // A removed image frees its disk, but not under a running container.
-func TestRemoveImage(t *testing.T) {
-	r := start(t)
+func TestRemoveImage(t *testing.T) { engines(t, removeImage) }
+
+func removeImage(t *testing.T, r *Runtime) {
 	ctx := context.Background()
 	blobs, layers := filepath.Join(r.config.DataDir, "content", "blobs"), filepath.Join(r.config.DataDir, snapshotter, "snapshots")
+	if r.config.Address != "" {
+		layers = filepath.Join(r.ImageDir(), "snapshots")
+		blobs = filepath.Join(filepath.Dir(r.ImageDir()), "io.containerd.content.v1.content", "blobs")
+	}
 	s := spec(r.config, "p", "a", "sleep", "1000")
 	require.NoError(t, r.Create(ctx, s))
 	require.NoError(t, r.Start(ctx, s.ID))
@@ -121,8 +127,9 @@ func forUs(t *testing.T, layers int64) v1.Image {
 }
 
 // Docker's archives, compressed ones, and those without a name load too.
-func TestLoad(t *testing.T) {
-	r := start(t)
+func TestLoad(t *testing.T) { engines(t, loads) }
+
+func loads(t *testing.T, r *Runtime) {
 	ctx := context.Background()
 	image := forUs(t, 2)
 	tag, err := name.NewTag("example.com/docker/style:1")

@@ -92,7 +92,7 @@ func (r *Runtime) recover() error {
 	return nil
 }
 
-// Purge removes all that is ours. Of a containerd that is not ours, it removes our namespace's contents.
+// Purge removes all that is ours. Of a containerd that is not ours, it removes our namespace.
 func (r *Runtime) Purge(ctx context.Context) error {
 	r.mu.Lock()
 	var ids, uids []string
@@ -111,20 +111,11 @@ func (r *Runtime) Purge(ctx context.Context) error {
 		errs = append(errs, r.RemovePod(ctx, uid, ""))
 	}
 	errs = append(errs, killCgroup(r.config.CgroupRoot))
-	images, err := r.images.List(ctx)
-	errs = append(errs, err)
-	for _, img := range images {
-		errs = append(errs, r.images.Remove(ctx, img.ID))
-	}
-	errs = append(errs, r.images.collect(ctx))
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, r.leave(ctx))...); err != nil {
 		return err
 	}
-	names := []string{"containers", "shim", "empty"}
-	if r.config.Address == "" { // open files stay usable until Run ends
-		names = append(names, "content", snapshotter, "meta.db")
-	}
-	for _, name := range names {
+	// Open files stay usable until Run ends.
+	for _, name := range []string{"containers", "shim", "empty", "content", snapshotter, "meta.db", filepath.Base(hostsFile(r.config))} {
 		errs = append(errs, os.RemoveAll(filepath.Join(r.config.DataDir, name)))
 	}
 	return errors.Join(append(errs, os.RemoveAll(filepath.Join(r.config.RunDir, "pods")))...)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/crilog"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/feed"
 )
 
 // Program is what a container or an exec runs. It returns its exit code, and
@@ -56,7 +57,7 @@ type Runtime struct {
 
 	mu         sync.Mutex
 	containers map[string]*container
-	watchers   map[*watcher]struct{}
+	changes    feed.Feed
 	calls      []string
 }
 
@@ -65,6 +66,7 @@ var _ runtime.Runtime = (*Runtime)(nil)
 type container struct {
 	spec   runtime.Spec
 	status runtime.Container
+	used   runtime.Stats
 	kill   context.CancelFunc
 	killed syscall.Signal
 	proc   *Process
@@ -80,7 +82,7 @@ func New(c Config) *Runtime {
 	if c.Images == nil {
 		c.Images = []string{"docker.io/library/busybox:latest"}
 	}
-	r := &Runtime{config: c, containers: map[string]*container{}, watchers: map[*watcher]struct{}{}}
+	r := &Runtime{config: c, containers: map[string]*container{}}
 	r.images = &images{pull: c.Pull, byName: map[string]runtime.Image{}}
 	for _, name := range c.Images {
 		r.images.add(name)
@@ -123,9 +125,10 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 			ID: s.ID, PodUID: s.PodUID, Labels: maps.Clone(s.Labels), Image: s.Image, ImageID: image.ID,
 			LogPath: s.LogPath, State: runtime.Created, CreatedAt: time.Now(), StopSignal: stop,
 		},
-		out: &fan{}, errs: &fan{}, done: make(chan struct{}),
+		used: runtime.Stats{MemoryUsage: 2 << 20, MemoryWorkingSet: 1 << 20, MemoryRSS: 1 << 20, Pids: 1},
+		out:  &fan{}, errs: &fan{}, done: make(chan struct{}),
 	}
-	r.changed(s.ID)
+	r.changes.Tell(s.ID)
 	return nil
 }
 
@@ -144,7 +147,7 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 		c.status.State, c.status.ExitCode, c.status.Message = runtime.Exited, 128, err.Error()
 		c.status.FinishedAt = time.Now()
 		close(c.done)
-		r.changed(id)
+		r.changes.Tell(id)
 		return err
 	}
 	if r.config.Start != nil {
@@ -174,7 +177,7 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 	oom := false
 	c.proc.OOM = func() { oom = true }
 	c.status.State, c.status.StartedAt, c.status.PID = runtime.Running, time.Now(), 1000+len(r.calls)
-	r.changed(id)
+	r.changes.Tell(id)
 	go func() {
 		code := program(ctx, c.proc)
 		cancel()
@@ -193,7 +196,7 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 		}
 		c.status.State, c.status.ExitCode, c.status.FinishedAt, c.status.PID = runtime.Exited, code, time.Now(), 0
 		close(c.done)
-		r.changed(id)
+		r.changes.Tell(id)
 	}()
 	return nil
 }
@@ -248,7 +251,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	}
 	defer r.mu.Unlock()
 	delete(r.containers, id)
-	r.changed(id)
+	r.changes.Tell(id)
 	return nil
 }
 
@@ -312,10 +315,30 @@ func (r *Runtime) Stats(_ context.Context, id string) (runtime.Stats, error) {
 	if err != nil {
 		return runtime.Stats{}, err
 	}
-	return runtime.Stats{
-		At: time.Now(), CPU: time.Since(c.status.StartedAt) / 100,
-		MemoryUsage: 2 << 20, MemoryWorkingSet: 1 << 20, MemoryRSS: 1 << 20, Pids: 1,
-	}, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := c.used
+	s.At, s.CPU = time.Now(), time.Since(c.status.StartedAt)/100
+	return s, nil
+}
+
+func (r *Runtime) DiskUsage(_ context.Context, id string) (bytes, inodes uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := r.containers[id]
+	if !ok {
+		return 0, 0, fmt.Errorf("container %s: %w", id, runtime.ErrNotFound)
+	}
+	return c.used.Disk, c.used.Inodes, nil
+}
+
+// Use changes what a container, if it is there, is said to use.
+func (r *Runtime) Use(id string, change func(*runtime.Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, ok := r.containers[id]; ok {
+		change(&c.used)
+	}
 }
 
 func (r *Runtime) ReopenLog(_ context.Context, id string) error {
@@ -341,6 +364,9 @@ func (r *Runtime) Purge(ctx context.Context) error {
 }
 
 func (r *Runtime) Images() runtime.Images { return r.images }
+
+// ImageDir is no directory of any file system.
+func (r *Runtime) ImageDir() string { return "/fake/images" }
 
 func (r *Runtime) Version() string { return "fake://1.0.0" }
 

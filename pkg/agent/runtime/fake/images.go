@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -39,7 +40,7 @@ func (i *images) add(ref string) runtime.Image {
 	if at := strings.LastIndexByte(repo, ':'); at > strings.LastIndexByte(repo, '/') {
 		repo = repo[:at]
 	}
-	image := runtime.Image{ID: digest("image " + repo), Names: []string{ref}, Digests: []string{repo + "@" + digest(repo)}, Size: 1 << 20}
+	image := runtime.Image{ID: digest("image " + repo), Names: []string{ref}, Digests: []string{repo + "@" + digest(repo)}, Size: 1 << 20, Since: time.Now()}
 	i.byName[ref] = image
 	return image
 }

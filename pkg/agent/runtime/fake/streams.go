@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -83,56 +81,7 @@ func (r *Runtime) Attach(ctx context.Context, id string, s runtime.Streams) erro
 	return nil
 }
 
-// Changes keeps a set of IDs per reader, so that a slow one costs no more than the containers there are.
-func (r *Runtime) Changes(ctx context.Context) <-chan string {
-	w := &watcher{wake: make(chan struct{}, 1), ids: map[string]struct{}{}}
-	r.mu.Lock()
-	r.watchers[w] = struct{}{}
-	r.mu.Unlock()
-	out := make(chan string)
-	go func() {
-		defer close(out)
-		defer func() {
-			r.mu.Lock()
-			delete(r.watchers, w)
-			r.mu.Unlock()
-		}()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-w.wake:
-			}
-			r.mu.Lock()
-			ids := slices.Collect(maps.Keys(w.ids))
-			clear(w.ids)
-			r.mu.Unlock()
-			for _, id := range ids {
-				select {
-				case out <- id:
-				case <-ctx.Done():
-					return
-				}
-			}
-		}
-	}()
-	return out
-}
-
-type watcher struct {
-	wake chan struct{}
-	ids  map[string]struct{}
-}
-
-func (r *Runtime) changed(id string) {
-	for w := range r.watchers {
-		w.ids[id] = struct{}{}
-		select {
-		case w.wake <- struct{}{}:
-		default:
-		}
-	}
-}
+func (r *Runtime) Changes(ctx context.Context) <-chan string { return r.changes.Watch(ctx) }
 
 type eof struct{}
 

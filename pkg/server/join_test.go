@@ -1,0 +1,314 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/pki"
+)
+
+// testCluster is a server that can be joined, with Nodes that the test sets.
+type testCluster struct {
+	keys  *pki.Set
+	nodes map[string]*corev1.Node
+	*joiner
+}
+
+func newCluster(t *testing.T) *testCluster {
+	t.Helper()
+	keys, err := pki.Load(t.TempDir())
+	require.NoError(t, err)
+	c := &testCluster{keys: keys, nodes: map[string]*corev1.Node{}}
+	c.joiner = &joiner{
+		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" },
+		node: func(_ context.Context, name string) (*corev1.Node, error) { return c.nodes[name], nil },
+	}
+	return c
+}
+
+func (c *testCluster) tls(t *testing.T) *tls.Config {
+	t.Helper()
+	serving, err := c.keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: []string{"127.0.0.1"}})
+	require.NoError(t, err)
+	return &tls.Config{GetCertificate: serving.Server, ClientCAs: c.keys.Client.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}
+}
+
+// machine is one that asks c, at url, for a name.
+func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
+	t.Helper()
+	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
+	require.NoError(t, err)
+	return &identity{
+		server: url, token: c.keys.Token() + "\n", nodeName: name, nodeIP: "192.0.2.7", key: key,
+		dial: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
+	}
+}
+
+// register makes the Node that a machine's agent makes.
+func (c *testCluster) register(t *testing.T, i *identity) {
+	t.Helper()
+	machine, err := pki.Identity(i.key.Public())
+	require.NoError(t, err)
+	c.nodes[i.nodeName] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: i.nodeName, Annotations: map[string]string{machineAnnotation: machine}}}
+}
+
+func certificate(t *testing.T, data []byte) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(data)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	require.NoError(t, err)
+	return cert
+}
+
+func TestJoin(t *testing.T) {
+	c := newCluster(t)
+	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
+	config := c.tls(t)
+	// httptest's own certificate would win otherwise.
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.StartTLS()
+	defer server.Close()
+
+	i := c.machine(t, server.URL, t.TempDir(), "n1")
+	require.NoError(t, i.join(t.Context()))
+	j := i.present.Load()
+	require.Equal(t, "cluster.local", j.ClusterDomain)
+	cert := certificate(t, j.Client)
+	require.Equal(t, "system:node:n1", cert.Subject.CommonName)
+	require.Equal(t, []string{nodesGroup}, cert.Subject.Organization)
+	_, err := cert.Verify(x509.VerifyOptions{Roots: c.keys.Client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	require.NoError(t, err)
+	_, err = j.serving.Leaf.Verify(x509.VerifyOptions{Roots: c.keys.Node.Pool(), DNSName: "n1"})
+	require.NoError(t, err)
+	_, err = j.serving.Leaf.Verify(x509.VerifyOptions{Roots: c.keys.Server.Pool(), DNSName: "n1"})
+	require.Error(t, err, "no node can pass for the API")
+
+	fails := func(want string, change func(*identity)) {
+		t.Helper()
+		other := c.machine(t, server.URL, t.TempDir(), "n2")
+		change(other)
+		require.ErrorContains(t, other.join(t.Context()), want)
+	}
+	fails("nodeName", func(i *identity) { i.nodeName = "N_1" })
+	fails("nodeIP", func(i *identity) { i.nodeIP = "here" })
+	fails("coracle status", func(i *identity) {
+		wrong := []byte(c.keys.Token())
+		wrong[len(wrong)-1] ^= 1
+		i.token = string(wrong)
+	})
+	other, err := pki.Load(t.TempDir())
+	require.NoError(t, err)
+	fails("not the one that the token was made for", func(i *identity) { i.token = other.Token() })
+	server.Close()
+	fails("no server answers", func(*identity) {})
+}
+
+// TestNameIsBoundToAMachine: from when the Node is there until it is deleted, whatever the server remembers.
+func TestNameIsBoundToAMachine(t *testing.T) {
+	c := newCluster(t)
+	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
+	config := c.tls(t)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.StartTLS()
+	defer server.Close()
+	mineDir, otherDir := t.TempDir(), t.TempDir()
+	join := func(dir, name string) (*identity, error) {
+		i := c.machine(t, server.URL, dir, name)
+		return i, i.join(t.Context())
+	}
+
+	first, err := join(mineDir, "n1")
+	require.NoError(t, err)
+	// Killed before it registers: nothing is bound yet, and what it got is worth nothing once another one was faster.
+	thief, err := join(otherDir, "n1")
+	require.NoError(t, err)
+	c.register(t, first)
+	require.NoError(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)))
+	require.ErrorContains(t, refuseOther(c.nodes["n1"], certificate(t, thief.present.Load().Client)), "coracle ctl delete node n1")
+
+	_, err = join(mineDir, "n1")
+	require.NoError(t, err, "the key on disk is what counts")
+	_, err = join(otherDir, "n1")
+	require.EqualError(t, err, "the node name n1 belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete node n1`; else choose another with --node-name")
+	_, err = join(otherDir, "own")
+	require.ErrorContains(t, err, "belongs to another machine", "the server's own node is taken even while it has no Node")
+
+	delete(c.nodes, "n1")
+	second, err := join(otherDir, "n1")
+	require.NoError(t, err, "deleting the Node frees the name")
+	c.register(t, second)
+	require.Error(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)), "and shuts out who had it")
+	delete(c.nodes[second.nodeName].Annotations, machineAnnotation)
+	require.NoError(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)), "a Node that is bound to nobody, such as one a user made, is free")
+}
+
+// pipes is a listener without a network, so that time can be the test's.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6443} }
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- far:
+		return near, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestCertificatesAreRenewed in the running agent, in time, and without the end of a watch.
+func TestCertificatesAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.life = 3 * time.Hour // of which an hour before now for clocks that are behind: 4 in all
+		var down atomic.Bool
+		var joins, connections atomic.Int32
+		events := make(chan string)
+		api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			// As the API server does: in each request, of a connection that may be old.
+			if time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			if r.URL.Path != "/watch" {
+				_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].SerialNumber.String())
+				return
+			}
+			for {
+				select {
+				case e := <-events:
+					_, _ = io.WriteString(w, e+"\n")
+					w.(http.Flusher).Flush()
+				case <-r.Context().Done():
+					return
+				}
+			}
+		})
+		handler := c.handler(api)
+		listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		server := &http.Server{TLSConfig: c.tls(t), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
+			ConnState: func(_ net.Conn, s http.ConnState) {
+				if s == http.StateNew {
+					connections.Add(1)
+				}
+			},
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == joinPath {
+					joins.Add(1)
+					if down.Load() {
+						http.Error(w, "down", http.StatusServiceUnavailable)
+						return
+					}
+				}
+				handler.ServeHTTP(w, r)
+			})}
+		served := make(chan error, 1)
+		go func() { served <- server.ServeTLS(listener, "", "") }()
+
+		i := c.machine(t, "https://127.0.0.1:6443", t.TempDir(), "n1")
+		i.dial = listener.dial
+		require.NoError(t, i.join(t.Context()))
+		c.register(t, i)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- i.Run(ctx) }()
+		<-i.Ready()
+		began := time.Now()
+
+		who := func() string {
+			t.Helper()
+			answer, err := (&http.Client{Transport: i}).Get("https://127.0.0.1:6443/who")
+			require.NoError(t, err)
+			defer answer.Body.Close()
+			require.Equal(t, http.StatusOK, answer.StatusCode)
+			body, err := io.ReadAll(answer.Body)
+			require.NoError(t, err)
+			return string(body)
+		}
+		serving := func() string {
+			cert, err := i.serving(nil)
+			require.NoError(t, err)
+			require.True(t, time.Now().Before(cert.Leaf.NotAfter))
+			return cert.Leaf.SerialNumber.String()
+		}
+		watching, stop := context.WithCancel(t.Context())
+		request, err := http.NewRequestWithContext(watching, http.MethodGet, "https://127.0.0.1:6443/watch", nil)
+		require.NoError(t, err)
+		go func() { events <- "one" }()
+		watch, err := (&http.Client{Transport: i}).Do(request)
+		require.NoError(t, err)
+		require.Equal(t, 2, watch.ProtoMajor)
+		lines := bufio.NewScanner(watch.Body)
+		require.True(t, lines.Scan())
+
+		firstWho, firstServing := who(), serving()
+		require.Equal(t, firstWho, who())
+		time.Sleep(time.Hour)
+		require.Equal(t, firstWho, who(), "too early to renew")
+		require.EqualValues(t, 1, joins.Load())
+
+		time.Sleep(time.Hour) // two thirds of the life are over
+		require.EqualValues(t, 2, joins.Load())
+		require.NotEqual(t, firstWho, who())
+		require.NotEqual(t, firstServing, serving())
+		before := connections.Load()
+		secondWho := who()
+		require.Equal(t, before, connections.Load(), "one connection for each certificate, not for each request")
+
+		// Nobody answers when the next renewal is due: it is tried again, and the old certificate is used while it lasts.
+		down.Store(true)
+		time.Sleep(time.Until(began.Add(4*time.Hour - time.Minute)))
+		require.Greater(t, joins.Load(), int32(3))
+		require.Equal(t, secondWho, who())
+		require.Less(t, joins.Load(), int32(40), "with a pause in between")
+		// Even once that has ended, the machine gets back in.
+		time.Sleep(2 * time.Hour)
+		down.Store(false)
+		time.Sleep(renewalRetry)
+		require.NotEqual(t, secondWho, who())
+		serving()
+
+		// The watch began with a certificate that has ended hours ago.
+		go func() { events <- "two" }()
+		require.True(t, lines.Scan())
+		require.Equal(t, "two", lines.Text())
+
+		stop()
+		_ = watch.Body.Close()
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, server.Close())
+		require.ErrorIs(t, <-served, http.ErrServerClosed)
+	})
+}
