@@ -144,6 +144,9 @@ func (s *Server) Run(ctx context.Context) error {
 		{&discoveryv1.EndpointSlice{}, handler(s.zone.setSlice)},
 	} {
 		informer, err := s.Client.Cache().GetInformer(ctx, what.object)
+		if ctx.Err() != nil {
+			return nil // what err says of it is not our failure
+		}
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", what.object, err)
 		}

@@ -168,6 +168,9 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		{&discoveryv1.EndpointSlice{}, p.sliceHandler()},
 	} {
 		informer, err := p.Client.Cache().GetInformer(ctx, what.object)
+		if ctx.Err() != nil {
+			return nil // what err says of it is not our failure
+		}
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", what.object, err)
 		}

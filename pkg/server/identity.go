@@ -17,8 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -26,6 +24,11 @@ import (
 const (
 	// joinPatience bounds one join, or renewal.
 	joinPatience = 30 * time.Second
+	// connectPatience bounds the making of a connection. A connection on which nothing came for silence is asked whether it
+	// still lives, and given up half as long later. All three together leave time to renew the node's lease before
+	// the node counts as lost, when it is only the connection that was.
+	connectPatience = 10 * time.Second
+	silence         = 10 * time.Second
 	// renewalRetry is the pause after a renewal that failed; a third of a certificate's life is left for that.
 	renewalRetry = 5 * time.Minute
 	// clockCheck bounds how long a renewal is slept for in one go: the clock runs on while the machine is suspended, timers do not.
@@ -145,10 +148,13 @@ func (i *identity) join(ctx context.Context) error {
 	if r := pki.Renewal(j.serving.Leaf); r.Before(j.renewal) {
 		j.renewal = r
 	}
-	j.transport = utilnet.SetTransportDefaults(&http.Transport{
+	j.transport = &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted, Certificates: []tls.Certificate{client}},
-		DialContext:     i.dial, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 25,
-	})
+		Proxy:           http.ProxyFromEnvironment,
+		DialContext:     i.dial, TLSHandshakeTimeout: connectPatience, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 25,
+		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence / 2},
+	}
 	i.present.Store(j)
 	return nil
 }

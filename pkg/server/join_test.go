@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -185,6 +186,73 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// mute is a connection that can lose its peer without being told.
+type mute struct {
+	net.Conn
+	silent *atomic.Bool
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (m *mute) Write(b []byte) (int, error) {
+	if m.silent.Load() {
+		return len(b), nil
+	}
+	return m.Conn.Write(b)
+}
+
+func (m *mute) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	if m.silent.Load() {
+		<-m.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (m *mute) Close() error {
+	m.once.Do(func() { close(m.closed) })
+	return m.Conn.Close()
+}
+
+// TestDeadConnectionIsLeft: a connection whose other end is gone without a word is given up in time for another one to
+// keep the node's lease.
+func TestDeadConnectionIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		server := &http.Server{TLSConfig: c.tls(t), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
+			Handler: c.handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
+		served := make(chan error, 1)
+		go func() { served <- server.ServeTLS(listener, "", "") }()
+		i := c.machine(t, "https://127.0.0.1:6443", t.TempDir(), "n1")
+		var silent *atomic.Bool
+		i.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := listener.dial(ctx, network, address)
+			silent = &atomic.Bool{}
+			return &mute{Conn: conn, silent: silent, closed: make(chan struct{})}, err
+		}
+		require.NoError(t, i.join(t.Context()))
+		get := func() error {
+			answer, err := (&http.Client{Transport: i}).Get("https://127.0.0.1:6443/")
+			if err == nil {
+				err = answer.Body.Close()
+			}
+			return err
+		}
+		require.NoError(t, get())
+		silent.Store(true)
+		began := time.Now()
+		require.Error(t, get())
+		require.LessOrEqual(t, time.Since(began), silence+silence/2)
+		require.NoError(t, get())
+
+		i.present.Load().transport.CloseIdleConnections()
+		require.NoError(t, server.Close())
+		require.ErrorIs(t, <-served, http.ErrServerClosed)
+	})
 }
 
 // TestCertificatesAreRenewed in the running agent, in time, and without the end of a watch.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -88,7 +87,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	i := &identity{
 		server: strings.TrimSuffix(p.Join, "/"), token: p.Token, nodeName: p.NodeName, nodeIP: p.NodeIP,
-		key: key, dial: (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext, log: p.log, ready: make(chan struct{}),
+		key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log, ready: make(chan struct{}),
 	}
 	if err := i.join(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", p.Join, err)

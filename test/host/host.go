@@ -59,6 +59,28 @@ func (h *Host) Beside() *Host {
 	return other
 }
 
+// Cut takes the machine off the network until Mend: nothing comes in or goes out, and nobody is told. Its links and routes stay, as
+// they do when a switch fails.
+func (h *Host) Cut() {
+	h.t.Helper()
+	h.nft(`table inet cut {
+		chain in { type filter hook prerouting priority -400; iifname "eth0" drop; }
+		chain out { type filter hook postrouting priority 400; oifname "eth0" drop; }
+	}`)
+}
+
+// Mend undoes Cut.
+func (h *Host) Mend() {
+	h.t.Helper()
+	h.nft("delete table inet cut")
+}
+
+func (h *Host) nft(commands string) {
+	h.t.Helper()
+	out, err := h.Command(h.t.Context(), "nft", commands).CombinedOutput()
+	require.NoError(h.t, err, "nft %s: %s", commands, out)
+}
+
 // ip runs commands of ip(8) in the namespace.
 func (h *Host) ip(lines ...string) {
 	h.t.Helper()
