@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 BIN   := bin/coracle
-SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim
+SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim.zst
 IMAGES := dist/images
 GOFLAGS_SHIM := -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # kubectl inside says which release it is.
@@ -25,7 +25,9 @@ $(BIN): $(SOURCES) $(SHIM)
 # The shim is a small static program of its own, carried inside the big one.
 $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
-	@CGO_ENABLED=1 go build $(GOFLAGS_SHIM) -o $@ ./cmd/coracle-shim
+	@mkdir -p dist
+	@CGO_ENABLED=1 go build $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
+	@go run ./hack/pack dist/coracle-shim $@
 
 images: deps $(IMAGES)/.done ## the container images of examples and tests, built without internet
 

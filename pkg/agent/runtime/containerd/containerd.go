@@ -25,6 +25,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -34,7 +35,7 @@ import (
 // Namespace is ours in containerd.
 const Namespace = "coracle"
 
-// assets holds coracle-shim, if the build made it.
+// assets holds coracle-shim, packed with zstd (RFC 8878), if the build made it.
 //
 //go:embed all:assets
 var assets embed.FS
@@ -130,16 +131,28 @@ func New(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-// installShim writes the embedded shim to a file named by its content, which
-// running shims of another version do not share.
+// installShim unpacks the embedded shim to a file named by its content, which running shims of another version do not share.
 func installShim(dir string) (string, error) {
-	binary, err := fs.ReadFile(assets, "assets/coracle-shim")
+	packed, err := fs.ReadFile(assets, "assets/coracle-shim.zst")
 	if err != nil {
 		return "", errors.New("coracle was built without the shim: run make build")
 	}
-	path := filepath.Join(dir, fmt.Sprintf("coracle-shim-%.8x", sha256.Sum256(binary)))
-	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(binary)) {
+	var head zstd.Header
+	if err := head.Decode(packed); err != nil {
+		return "", fmt.Errorf("the shim in this binary: %w", err)
+	}
+	path := filepath.Join(dir, fmt.Sprintf("coracle-shim-%.8x", sha256.Sum256(packed)))
+	if info, err := os.Stat(path); err == nil && uint64(info.Size()) == head.FrameContentSize {
 		return path, nil
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	binary, err := r.DecodeAll(packed, make([]byte, 0, head.FrameContentSize))
+	if err != nil {
+		return "", fmt.Errorf("the shim in this binary: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

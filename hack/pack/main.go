@@ -1,0 +1,31 @@
+// Command pack compresses a file with zstd (RFC 8878), as the big binary carries it: pack FROM TO.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fail(fmt.Errorf("usage: pack FROM TO"))
+	}
+	raw, err := os.ReadFile(os.Args[1])
+	if err != nil {
+		fail(err)
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
+	if err != nil {
+		fail(err)
+	}
+	if err := os.WriteFile(os.Args[2], w.EncodeAll(raw, nil), 0o644); err != nil {
+		fail(err)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "pack:", err)
+	os.Exit(1)
+}
