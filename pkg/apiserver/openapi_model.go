@@ -69,7 +69,7 @@ func friendly(name string) string {
 func (o *openapi) schemas(gv schema.GroupVersion) (map[string]*spec.Schema, error) {
 	roots, kinds := o.models(gv)
 	return builder3.BuildOpenAPIDefinitionsForResources(&common.OpenAPIV3Config{
-		GetDefinitions:    defined(roots),
+		GetDefinitions:    o.defined(roots),
 		GetDefinitionName: func(name string) (string, spec.Extensions) { return friendly(name), kinds[name] },
 	}, names(roots)...)
 }
@@ -77,7 +77,7 @@ func (o *openapi) schemas(gv schema.GroupVersion) (map[string]*spec.Schema, erro
 func (o *openapi) definitions() (spec.Definitions, error) {
 	roots, kinds := o.models(schema.GroupVersion{})
 	s, err := builder.BuildOpenAPIDefinitionsForResources(&common.Config{
-		GetDefinitions:    defined(roots),
+		GetDefinitions:    o.defined(roots),
 		GetDefinitionName: func(name string) (string, spec.Extensions) { return friendly(name), kinds[name] },
 	}, names(roots)...)
 	if err != nil {
@@ -95,19 +95,27 @@ func names(roots []any) []string {
 }
 
 // defined is upstream's generated definitions and, for types that have none (our own kinds), what reflection tells.
-func defined(roots []any) common.GetOpenAPIDefinitions {
+func (o *openapi) defined(roots []any) common.GetOpenAPIDefinitions {
 	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		all := generated.GetOpenAPIDefinitions(ref)
+		rf := reflection{ref, all, docsOf(o.table)}
 		for _, r := range roots {
-			reflected(reflect.TypeOf(r), ref, all)
+			rf.schema(reflect.TypeOf(r))
 		}
 		return all
 	}
 }
 
-// reflected defines a struct type, and those it holds, unless they are defined already. It returns the type's schema
+// reflection makes definitions of Go types.
+type reflection struct {
+	ref  common.ReferenceCallback
+	all  map[string]common.OpenAPIDefinition
+	docs docs
+}
+
+// schema defines a struct type, and those it holds, unless they are defined already. It returns the type's schema
 // and the names that the schema refers to.
-func reflected(t reflect.Type, ref common.ReferenceCallback, all map[string]common.OpenAPIDefinition) (spec.Schema, []string) {
+func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -124,10 +132,10 @@ func reflected(t reflect.Type, ref common.ReferenceCallback, all map[string]comm
 		if t.Elem().Kind() == reflect.Uint8 {
 			return *spec.StrFmtProperty("byte"), nil
 		}
-		items, deps := reflected(t.Elem(), ref, all)
+		items, deps := r.schema(t.Elem())
 		return *spec.ArrayProperty(&items), deps
 	case reflect.Map:
-		values, deps := reflected(t.Elem(), ref, all)
+		values, deps := r.schema(t.Elem())
 		return *spec.MapProperty(&values), deps
 	case reflect.Struct:
 	case reflect.Interface:
@@ -136,18 +144,18 @@ func reflected(t reflect.Type, ref common.ReferenceCallback, all map[string]comm
 		return *spec.StringProperty(), nil
 	}
 	name := util.GetCanonicalTypeName(reflect.New(t).Interface())
-	refer := spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref(name)}}
-	if _, ok := all[name]; ok {
+	refer := spec.Schema{SchemaProps: spec.SchemaProps{Ref: r.ref(name)}}
+	if _, ok := r.all[name]; ok {
 		return refer, []string{name}
 	}
-	all[name] = common.OpenAPIDefinition{} // a type may hold itself
-	d := common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{}}}}
-	fields(t, ref, all, &d)
-	all[name] = d
+	r.all[name] = common.OpenAPIDefinition{} // a type may hold itself
+	d := common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{Description: r.docs.ofType(t), Type: []string{"object"}, Properties: map[string]spec.Schema{}}}}
+	r.fields(t, &d)
+	r.all[name] = d
 	return refer, []string{name}
 }
 
-func fields(t reflect.Type, ref common.ReferenceCallback, all map[string]common.OpenAPIDefinition, d *common.OpenAPIDefinition) {
+func (r reflection) fields(t reflect.Type, d *common.OpenAPIDefinition) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -160,13 +168,16 @@ func fields(t reflect.Type, ref common.ReferenceCallback, all map[string]common.
 				inner = inner.Elem()
 			}
 			if inner.Kind() == reflect.Struct {
-				fields(inner, ref, all, d)
+				r.fields(inner, d)
 			}
 			continue
 		case name == "":
 			name = f.Name
 		}
-		s, deps := reflected(f.Type, ref, all)
+		s, deps := r.schema(f.Type)
+		if text := r.docs.ofField(t, f.Name); text != "" {
+			s.Description = text
+		}
 		d.Schema.Properties[name] = s
 		d.Dependencies = append(d.Dependencies, deps...)
 		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") && f.Type.Kind() != reflect.Pointer {

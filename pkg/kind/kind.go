@@ -64,6 +64,8 @@ type Resource struct {
 	// (Internal, External) and stored as that row's, and the cache keeps no table of its own
 	// (events.k8s.io/v1 Event is stored as v1 Event).
 	StoredAs *Resource
+	// Source is the Go source of the types of our own kinds, whose comments describe the fields; empty for built-in ones.
+	Source string
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.
 	Verbs []string
 }

@@ -12,7 +12,7 @@ func ours() []*Resource {
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },
 			Default: tasks.Default, Validate: tasks.Validate, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
-			Columns: tasks.Columns, Cells: tasks.Cells,
+			Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
 		}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status }),
 	}
 }

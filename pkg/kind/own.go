@@ -35,7 +35,8 @@ type Definition[P client.Object] struct {
 	Columns               func() []metav1.TableColumnDefinition
 	Cells                 func(P, time.Time) []any
 	AllowCreateOnUpdate   bool
-	RequireUpdateRevision bool // an update must carry a resourceVersion
+	RequireUpdateRevision bool   // an update must carry a resourceVersion
+	Source                string // the Go source of the types: its comments are what kubectl explain shows
 }
 
 // withStatus is a kind whose objects have a status.
@@ -60,6 +61,7 @@ func Own[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *Resourc
 		Keys:             d.Kind.Group + "/" + d.Plural, // where upstream keeps custom resources
 		New:              func() client.Object { return d.New() },
 		NewList:          d.NewList,
+		Source:           d.Source,
 		Strategy:         s,
 		Internal:         func(o client.Object) (runtime.Object, error) { return o, nil },
 		External: func(o runtime.Object) (client.Object, error) {

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	_ "embed"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -8,6 +10,11 @@ import (
 
 // GroupVersion is tasks.coracle.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "tasks.coracle.dev", Version: "v1alpha1"}
+
+// Source is the types as they are written: their comments are what kubectl explain shows.
+//
+//go:embed types.go
+var Source string
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {

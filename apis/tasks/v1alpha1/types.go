@@ -13,7 +13,9 @@ type Task struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   TaskSpec   `json:"spec"`
+	// Spec says what to run.
+	Spec TaskSpec `json:"spec"`
+	// Status is what became of it.
 	Status TaskStatus `json:"status,omitempty"`
 }
 
@@ -32,9 +34,10 @@ type TaskList struct {
 type TaskSpec struct {
 	// Image is the container image. Required.
 	Image string `json:"image"`
-	// Command replaces the image's entrypoint, Args its command.
+	// Command replaces the image's entrypoint.
 	Command []string `json:"command,omitempty"`
-	Args    []string `json:"args,omitempty"`
+	// Args replace the image's command.
+	Args []string `json:"args,omitempty"`
 	// Env is added to the image's environment. Names are unique.
 	Env []corev1.EnvVar `json:"env,omitempty"`
 	// Resources are what the container asks for and is limited to.
@@ -67,6 +70,7 @@ func (p TaskPhase) Ended() bool { return p == TaskCompleted || p == TaskFailed }
 
 // TaskStatus is what became of the task.
 type TaskStatus struct {
+	// Phase is Pending, Scheduled, Running, and then Completed or Failed.
 	Phase TaskPhase `json:"phase,omitempty"`
 	// Node is the node it was scheduled to.
 	Node string `json:"node,omitempty"`
@@ -77,8 +81,11 @@ type TaskStatus struct {
 	// ExitCode is set once the container ended.
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
-	CreatedAt  *metav1.Time `json:"createdAt,omitempty"`
-	StartedAt  *metav1.Time `json:"startedAt,omitempty"`
+	// CreatedAt is when the task was accepted.
+	CreatedAt *metav1.Time `json:"createdAt,omitempty"`
+	// StartedAt is when its container began to run.
+	StartedAt *metav1.Time `json:"startedAt,omitempty"`
+	// FinishedAt is when it ended.
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
 	// Error says why the task failed.
