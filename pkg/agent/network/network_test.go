@@ -380,16 +380,23 @@ func TestRoutes(t *testing.T) {
 	require.NoError(t, again.SetPodCIDR(ctx, netip.MustParsePrefix("10.42.7.0/24")))
 	require.Equal(t, "10.42.7.2", setup(t, again, Pod{UID: "b"}).IP.String())
 	require.NoError(t, again.Routes(ctx, nil))
-	h, err := netlink.NewHandle()
-	require.NoError(t, err)
-	defer h.Close()
-	left, err := n.ours(h)
+	left, err := n.ours(handle(t))
 	require.NoError(t, err)
 	require.Len(t, left, 1, "only the route that ends the pod CIDR")
 }
 
+func handle(t testing.TB) *netlink.Handle {
+	t.Helper()
+	h, err := netlink.NewHandle()
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return h
+}
+
 // TestTwoInstallations: in one network, even with the same ranges, the one never takes up or removes what the other has set.
 func TestTwoInstallations(t *testing.T) {
+	require.NoError(t, node())
+	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
 	n := newNet(t)
 	ctx := context.Background()
 	via := netip.MustParseAddr("192.168.77.9")
@@ -410,6 +417,18 @@ func TestTwoInstallations(t *testing.T) {
 	require.NoError(t, second.Routes(ctx, routes))
 	require.NoError(t, second.Reset(ctx))
 	require.Equal(t, before, state(t))
+
+	second, err = New(second.Config)
+	require.NoError(t, err)
+	require.NoError(t, second.SetPodCIDR(ctx, podCIDR))
+	require.NoError(t, n.Reset(ctx))
+	forward, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+	require.NoError(t, err)
+	require.Equal(t, "1\n", string(forward), "the other one's pods need it")
+	left, err := second.ours(handle(t))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.NoError(t, second.Reset(ctx))
 }
 
 func TestParallel(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 )
 
 // Reset releases everything that this package ever acquired with RunDir and Prefix, also what a killed process
-// left: namespaces, links, routes, the nftables table, records; and sets sysctls back. It may be repeated.
+// left: namespaces, links, routes, the nftables table, records; and sets sysctls back, unless another installation in
+// the same network still needs them. It may be repeated.
 func Reset(ctx context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -34,7 +35,8 @@ func Reset(ctx context.Context, c Config) error {
 			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
 		}
 	}
-	errs = append(errs, c.resetTable(), c.resetSysctls())
+	shared, err := c.shared(h)
+	errs = append(errs, err, c.resetTable(), c.resetSysctls(shared))
 	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
 		// RunDir may be shared: it goes only if nothing of others is in it.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && path != c.RunDir {
@@ -123,10 +125,14 @@ func (c *Config) resetTable() error {
 	return nil
 }
 
-func (c *Config) resetSysctls() error {
+// resetSysctls sets sysctls back or, with keep, only forgets what they were.
+func (c *Config) resetSysctls(keep bool) error {
 	kept, err := c.keptSysctls()
 	if err != nil {
 		return err
+	}
+	if keep {
+		clear(kept)
 	}
 	for _, name := range sortedKeys(kept) {
 		if err := os.WriteFile("/proc/sys/"+name, []byte(kept[name]), 0); err != nil {

@@ -28,6 +28,18 @@ func (c *Config) metric() int {
 
 // ours lists the routes of this installation.
 func (c *Config) ours(h *netlink.Handle) ([]netlink.Route, error) {
+	found, err := allRoutes(h)
+	return slices.DeleteFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), err
+}
+
+// shared tells whether another installation is in this network too.
+func (c *Config) shared(h *netlink.Handle) (bool, error) {
+	found, err := allRoutes(h)
+	return slices.ContainsFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), err
+}
+
+// allRoutes lists the routes of all installations.
+func allRoutes(h *netlink.Handle) ([]netlink.Route, error) {
 	found, err := dump(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
 			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
@@ -35,7 +47,7 @@ func (c *Config) ours(h *netlink.Handle) ([]netlink.Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	return slices.DeleteFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), nil
+	return found, nil
 }
 
 // dump repeats a listing that changes of the list cut short, a few times: the kernel has no other way to list.
