@@ -29,9 +29,10 @@ const (
 	// the node counts as lost, when it is only the connection that was.
 	connectPatience = 10 * time.Second
 	silence         = 10 * time.Second
-	// renewalRetry is the pause after a renewal that failed; a third of a certificate's life is left for that.
+	// renewalRetry is the least pause between renewals: after one that failed, of which a third of a certificate's life allows
+	// many; or if the server's clock is so far behind that its certificates are old from the start.
 	renewalRetry = 5 * time.Minute
-	// clockCheck bounds how long a renewal is slept for in one go: the clock runs on while the machine is suspended, timers do not.
+	// clockCheck bounds how long a renewal is waited for in one go: the clock runs on while the machine is suspended, timers do not.
 	clockCheck = time.Hour
 )
 
@@ -45,6 +46,7 @@ type identity struct {
 	log                             *slog.Logger
 
 	present atomic.Pointer[joined]
+	refused chan struct{} // the API did not believe us
 	ready   chan struct{}
 }
 
@@ -67,40 +69,58 @@ func (i *identity) Name() string { return "identity" }
 // Ready implements run.Component.
 func (i *identity) Ready() <-chan struct{} { return i.ready }
 
-// Run renews the certificates when it is time, until ctx ends. A renewal is a join with the same key: it works as well
-// with certificates that have ended, after a long sleep.
+// Run renews the certificates when it is time, or when they are refused, until ctx ends. A renewal is a join with the same
+// key: it works as well with certificates that have ended, after a long sleep, and if the machine has lost its name it
+// finds out why.
 func (i *identity) Run(ctx context.Context) error {
 	close(i.ready)
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
-	wait := time.Until(i.present.Load().renewal)
+	var tried time.Time
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(min(max(wait, 0), clockCheck)):
+		wait, refused := time.Until(i.present.Load().renewal), i.refused
+		if pause := time.Until(tried.Add(renewalRetry)); pause > 0 {
+			wait, refused = pause, nil
 		}
-		if wait = time.Until(i.present.Load().renewal); wait > 0 {
-			continue
+		if wait > 0 {
+			timer := time.NewTimer(min(wait, clockCheck))
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return nil
+			case <-refused:
+				timer.Stop()
+			case <-timer.C:
+				continue
+			}
 		}
+		tried = time.Now()
 		old := i.present.Load()
 		if err := i.join(ctx); err != nil {
 			if ctx.Err() == nil {
 				i.log.Warn("cannot renew the node's certificates; trying again", "in", renewalRetry, "until", old.serving.Leaf.NotAfter, "error", err)
 			}
-			wait = renewalRetry
 			continue
+		}
+		select {
+		case <-i.refused: // before this
+		default:
 		}
 		// Watches go on over the connections that they have; those end when they are idle.
 		old.transport.CloseIdleConnections()
 		i.log.Info("renewed the node's certificates", "until", i.present.Load().serving.Leaf.NotAfter)
-		// Should the server's clock be far behind, its certificates are old from the start.
-		wait = max(time.Until(i.present.Load().renewal), renewalRetry)
 	}
 }
 
 // RoundTrip implements http.RoundTripper with the present certificate: connections of an earlier one get no new requests.
 func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
-	return i.present.Load().transport.RoundTrip(r)
+	answer, err := i.present.Load().transport.RoundTrip(r)
+	if err == nil && answer.StatusCode == http.StatusUnauthorized {
+		select {
+		case i.refused <- struct{}{}:
+		default:
+		}
+	}
+	return answer, err
 }
 
 // serving fits tls.Config.GetCertificate.

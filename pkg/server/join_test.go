@@ -58,7 +58,8 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	require.NoError(t, err)
 	return &identity{
 		server: url, token: c.keys.Token() + "\n", nodeName: name, nodeIP: "192.0.2.7", key: key,
-		dial: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
+		dial: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler),
+		refused: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 }
 
@@ -260,12 +261,12 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.life = 3 * time.Hour // of which an hour before now for clocks that are behind: 4 in all
-		var down atomic.Bool
+		var down, deny atomic.Bool
 		var joins, connections atomic.Int32
 		events := make(chan string)
 		api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			// As the API server does: in each request, of a connection that may be old.
-			if time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
+			if deny.Load() || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
 			}
@@ -366,6 +367,22 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		time.Sleep(renewalRetry)
 		require.NotEqual(t, secondWho, who())
 		serving()
+
+		// A machine that is not believed asks why, at once, but not with each request.
+		time.Sleep(renewalRetry)
+		last := joins.Load()
+		deny.Store(true)
+		for range 10 {
+			answer, err := (&http.Client{Transport: i}).Get("https://127.0.0.1:6443/who")
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			synctest.Wait()
+			require.Equal(t, last+1, joins.Load())
+		}
+		deny.Store(false)
+		time.Sleep(renewalRetry + time.Second)
+		require.LessOrEqual(t, joins.Load(), last+2)
+		who()
 
 		// The watch began with a certificate that has ended hours ago.
 		go func() { events <- "two" }()

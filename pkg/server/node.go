@@ -87,7 +87,8 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	i := &identity{
 		server: strings.TrimSuffix(p.Join, "/"), token: p.Token, nodeName: p.NodeName, nodeIP: p.NodeIP,
-		key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log, ready: make(chan struct{}),
+		key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log,
+		refused: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	if err := i.join(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", p.Join, err)

@@ -3,6 +3,14 @@
 // It may import everything but cmd and ctl's verbs; only cmd imports it. Its invariant: the
 // lists of components in this file are the order in which things start, with
 // the reason beside each, and they stop in the reverse order.
+//
+// What the join token gives: a place in the cluster as a new node, and nothing else. Its holder cannot act as a node that is
+// there, be it the server's own or one that is away (machine.go), nor answer in the place of the API or of another node
+// (pki.Set.Node, nodes.go). The token does not end; who has it can add machines until the cluster is deleted.
+//
+// What a joined machine may do is its node's part alone (node authorizer, NodeRestriction). Deleting its Node shuts it out as
+// soon as another machine has the name, but for watches that run: those end by themselves within ten minutes. Until then
+// it can come back under its name.
 package server
 
 import (
