@@ -20,6 +20,8 @@ ln -s "$coracle" "$dir/bin/kubectl"
 # A home of its own must not cost the go command its caches.
 GOMODCACHE=$(go env GOMODCACHE) GOCACHE=$(go env GOCACHE)
 export GOMODCACHE GOCACHE HOME=$dir/home KUBECONFIG='' PATH=$dir/bin:$PATH
+# The disk of this machine may be nearly full: that is no concern of the cluster's.
+export CORACLE_EVICTION_HARD='nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%' CORACLE_IMAGE_GC_HIGH_THRESHOLD=100
 export CORACLE_DATA_DIR=$dir/data CORACLE_RUN_DIR=$dir/run CORACLE_NODE_NAME=$name
 for line in "link set lo up" "link add eth0 type veth peer name wire0" "link set eth0 up" "link set wire0 up" \
   "addr add 198.51.100.2/24 dev eth0" "route add default via 198.51.100.1 dev eth0"; do

@@ -47,6 +47,10 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Int("max-pods", d.MaxPods, "how many pods the node may carry")
 	f.String("agent-listen", d.AgentListen, "address and port of the node's API (logs, exec)")
 	f.String("containerd", "", "socket of a containerd of the host's, instead of our own")
+	f.StringSlice("eviction-hard", nil, "below which the node is under pressure and evicts pods, as nodefs.available<10%; what is not named keeps the kubelet's default, 0% turns one off")
+	f.Duration("eviction-pressure-transition-period", d.EvictionTransition, "how long pressure is told after it ended")
+	f.Int("image-gc-high-threshold", d.ImageGCHigh, "percentage of disk in use from which unused images are removed; 100 never")
+	f.Int("image-gc-low-threshold", d.ImageGCLow, "percentage of disk in use down to which they are")
 }
 
 func joinFlags(f *pflag.FlagSet) {
@@ -94,6 +98,9 @@ func readFile(v *viper.Viper) error {
 		if !slices.Contains(known, key) {
 			return fmt.Errorf("%s: unknown option %q; there are %s", path, key, strings.Join(known, ", "))
 		}
+	}
+	if m, ok := values["eviction-hard"].(map[string]any); ok { // as the kubelet has it; viper would take the names apart at their dots
+		values["eviction-hard"] = config.ThresholdEntries(m)
 	}
 	return v.MergeConfigMap(values)
 }

@@ -22,12 +22,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/api"
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -60,6 +63,13 @@ type Config struct {
 	ClusterDomain string // default cluster.local
 	ResolvConf    string // default /etc/resolv.conf
 	MaxPods       int    // default 110
+
+	// Eviction says when the node is short of something; its zero value is the kubelet's default.
+	Eviction eviction.Policy
+	// Machine tells how much there is of what; nil is a machine that is never short of anything.
+	Machine eviction.Machine
+	// Unused images are removed when ImageGCHigh percent of their disk are in use, until ImageGCLow are. Default 85 and 80.
+	ImageGCHigh, ImageGCLow int
 
 	// OnPodCIDR is called with the node's pod range once it is known, before pods get addresses. Nil if the
 	// network needs none.
@@ -106,6 +116,16 @@ func (c *Config) Validate() error {
 		c.MaxPods = 110
 	}
 	need(c.MaxPods > 0, "MaxPods must be positive")
+	if c.Eviction.Thresholds == nil {
+		c.Eviction.Thresholds = config.DefaultThresholds()
+	}
+	if c.Eviction.Transition == 0 {
+		c.Eviction.Transition = 5 * time.Minute
+	}
+	if c.ImageGCHigh == 0 {
+		c.ImageGCHigh, c.ImageGCLow = 85, 80
+	}
+	need(c.ImageGCLow < c.ImageGCHigh && c.ImageGCHigh <= 100, "ImageGCLow must be below ImageGCHigh, and that no more than 100")
 	if c.ListenAddress == "" {
 		c.ListenAddress = ":10250"
 	}
@@ -121,6 +141,7 @@ type Agent struct {
 	log      *slog.Logger
 	ready    chan struct{}
 	pods     *pod.Manager
+	eviction *eviction.Manager
 	recorder *events.Recorder
 	machine  machine
 
@@ -158,7 +179,10 @@ func New(c Config) (*Agent, error) {
 		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf,
-		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services,
+		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
+	})
+	a.eviction = eviction.New(eviction.Config{
+		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.statusSoon, Event: a.event, Logger: c.Logger,
 	})
 	a.c = c
 	return a, nil
@@ -177,6 +201,25 @@ func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 // next agent starts them again as their restart policy says. tell is called with each pod that ended.
 func (a *Agent) StopPods(ctx context.Context, tell func(string)) error {
 	return a.pods.Drain(ctx, func(p *corev1.Pod) { tell("stopped pod " + p.Namespace + "/" + p.Name) })
+}
+
+// Pressure says in words what the node is short of, or was a while ago.
+func (a *Agent) Pressure() []string {
+	kinds, why := a.eviction.Pressures()
+	for i := range why {
+		why[i] = string(kinds[i]) + ": " + why[i]
+	}
+	return why
+}
+
+func (a *Agent) pressures() []corev1.NodeConditionType {
+	kinds, _ := a.eviction.Pressures()
+	return kinds
+}
+
+// event records an event on the node.
+func (a *Agent) event(kind, reason, message string) {
+	a.c.Recorder.About(corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.c.NodeName, UID: types.UID(a.c.NodeName)}, kind, reason, message)
 }
 
 func (a *Agent) registered() *corev1.Node {
@@ -220,7 +263,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.pods.Start(ctx); err != nil {
 		return err
 	}
+	a.eviction.Look()
 	spawn(a.pods.Wait)
+	spawn(func() error { a.eviction.Run(ctx); return nil })
 	spawn(func() error { return a.keepNode(ctx) })
 	spawn(func() error { return a.follow(ctx) })
 	select {

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
@@ -221,6 +222,7 @@ type bench struct {
 	network *fakeNetwork
 	events  *eventList
 	dir     string
+	machine eviction.Machine // nil is never short of anything
 	stop    func()
 }
 
@@ -251,7 +253,7 @@ func node(t *testing.T, rc fakeruntime.Config, f func(b *bench)) {
 func (b *bench) start() {
 	a, err := New(Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
 		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
-		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events})
+		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine})
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan error, 1)

@@ -112,32 +112,3 @@ func diskSpace(path string) (total, free int64) {
 	}
 	return int64(s.Blocks) * s.Bsize, int64(s.Bavail) * s.Bsize
 }
-
-// conditions measures the pressures, with upstream's eviction thresholds.
-func (m machine) conditions(dataDir string) []corev1.NodeCondition {
-	one := func(t corev1.NodeConditionType, pressed bool, yes, yesText, no, noText string) corev1.NodeCondition {
-		c := corev1.NodeCondition{Type: t, Status: corev1.ConditionFalse, Reason: no, Message: noText}
-		if pressed {
-			c.Status, c.Reason, c.Message = corev1.ConditionTrue, yes, yesText
-		}
-		return c
-	}
-	mem, err := meminfo()
-	low := err == nil && mem["MemAvailable"] < 100<<20
-	total, free := diskSpace(dataDir)
-	full := total > 0 && free < total/10 && free < 10<<30
-	limit, _ := strconv.ParseInt(firstLine("/proc/sys/kernel/pid_max"), 10, 64)
-	tasks := int64(0)
-	if f := strings.Fields(firstLine("/proc/loadavg")); len(f) > 3 {
-		_, all, _ := strings.Cut(f[3], "/")
-		tasks, _ = strconv.ParseInt(all, 10, 64)
-	}
-	return []corev1.NodeCondition{
-		one(corev1.NodeMemoryPressure, low, "KubeletHasInsufficientMemory", "less than 100Mi of memory is available",
-			"KubeletHasSufficientMemory", "the node has sufficient memory available"),
-		one(corev1.NodeDiskPressure, full, "KubeletHasDiskPressure", "less than a tenth of the disk is free; remove images or data",
-			"KubeletHasNoDiskPressure", "the node has no disk pressure"),
-		one(corev1.NodePIDPressure, limit > 0 && tasks > limit*9/10, "KubeletHasInsufficientPID", "nine tenths of all process IDs are in use",
-			"KubeletHasSufficientPID", "the node has sufficient PIDs available"),
-	}
-}

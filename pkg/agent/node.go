@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/images"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
@@ -48,7 +50,7 @@ func (a *Agent) keepNode(ctx context.Context) error {
 	a.wakeNode()
 	beat := time.NewTicker(leasePeriod)
 	defer beat.Stop()
-	posted := time.Now()
+	posted, collected := time.Now(), time.Now()
 	var lease *coordinationv1.Lease
 	renew := func() {
 		l, err := a.renew(ctx, lease)
@@ -68,8 +70,9 @@ func (a *Agent) keepNode(ctx context.Context) error {
 			a.pods.RotateLogs(ctx)
 		}
 		force := time.Since(posted) >= statusPeriod
-		if force {
+		if time.Since(collected) >= imagePeriod {
 			a.collectImages(ctx)
+			collected = time.Now()
 		}
 		wrote, err := a.postStatus(ctx, force)
 		if errors.As(err, new(notMine)) {
@@ -301,7 +304,7 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 		s.Images = a.imageList()
 	}
 	now := metav1.Now().Rfc3339Copy() // the API keeps seconds
-	for _, c := range a.machine.conditions(a.c.DataDir) {
+	for _, c := range a.eviction.Conditions() {
 		setNodeCondition(&s, c, now, heartbeat)
 	}
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the agent is posting ready status"}
@@ -372,8 +375,13 @@ func (a *Agent) capacity() corev1.ResourceList {
 
 func (a *Agent) allocatable() corev1.ResourceList {
 	l := a.capacity()
-	// What the kernel and we need is kept back, as upstream's eviction threshold does.
-	l[corev1.ResourceMemory] = *resource.NewQuantity(max(a.machine.memory-100<<20, 0), resource.BinarySI)
+	// What pods would be evicted for is not theirs to have.
+	for name, signal := range map[corev1.ResourceName]config.Signal{
+		corev1.ResourceMemory: config.MemoryAvailable, corev1.ResourceEphemeralStorage: config.NodeFsAvailable,
+	} {
+		all := l[name]
+		l[name] = *resource.NewQuantity(max(all.Value()-a.c.Eviction.Thresholds[signal].Of(all.Value()), 0), resource.BinarySI)
+	}
 	return l
 }
 
@@ -407,16 +415,24 @@ func (a *Agent) renew(ctx context.Context, l *coordinationv1.Lease) (*coordinati
 	return l, nil
 }
 
-// collectImages frees disk space from images that nobody uses when more than 85% are used, down to 80%.
+// imagePeriod is how often it is looked whether images take too much of their disk.
+const imagePeriod = 5 * time.Minute
+
+// collectImages frees the images' disk of those that nobody uses, if it is full.
 func (a *Agent) collectImages(ctx context.Context) {
-	total, free := diskSpace(a.c.DataDir)
-	if total == 0 || total-free <= total*85/100 {
+	r := a.eviction.Reading(config.ImageFsAvailable)
+	need := images.Excess(r.Available, r.Capacity, a.c.ImageGCHigh, a.c.ImageGCLow)
+	if need == 0 {
 		return
 	}
-	need := total - free - total*80/100
 	freed, err := a.pods.Images().Collect(ctx, a.pods.ImagesInUse(), need)
 	if err != nil {
 		a.log.Warn("cannot remove all unused images", "error", err)
 	}
-	a.log.Info("removed unused images", "bytes", freed)
+	if freed > 0 {
+		a.log.Info("removed unused images", "bytes", freed)
+	}
+	if freed < need {
+		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed", fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
+	}
 }

@@ -55,6 +55,9 @@ func printStatus(s control.Status, out io.Writer) {
 		{"Data", s.DataDir},
 		{"Join with", s.Join},
 	}
+	for _, pressure := range s.Pressure {
+		rows = append(rows, [2]string{"Pressure", pressure})
+	}
 	for _, row := range rows {
 		if row[1] != "" {
 			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])

@@ -61,11 +61,15 @@ func (p *parts) snapshot() []control.Component {
 // Status implements control.Backend.
 func (p *process) Status(context.Context) control.Status {
 	began := p.began
+	var pressure []string
+	if p.node != nil {
+		pressure = p.node.agent.Pressure()
+	}
 	return control.Status{
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: p.url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
-		Components: p.parts.snapshot(), Processes: processes(p.DataDir, p.RunDir),
+		Pressure: pressure, Components: p.parts.snapshot(), Processes: processes(p.DataDir, p.RunDir),
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent"
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -136,6 +137,10 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	thresholds, err := config.ParseThresholds(p.EvictionHard)
+	if err != nil {
+		return nil, err
+	}
 	n := &node{}
 	if n.runtime, err = containerd.New(containerdConfig(p.Config)); err != nil {
 		return nil, err
@@ -163,6 +168,8 @@ func newNode(p *process, m *membership) (*node, error) {
 		Annotations: map[string]string{machineAnnotation: m.machine}, Mine: func(n *corev1.Node) error { return mine(n, m.machine) },
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
+		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
+		Machine:       eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir},
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
 		Logger:  p.log,

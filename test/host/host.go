@@ -107,7 +107,9 @@ func bare(t *testing.T, name string) *Host {
 		images: filepath.Join(Root(t), "dist/images"), netns: "/run/netns/" + name,
 	}
 	require.NoError(t, os.Mkdir(h.Home, 0o700))
-	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir, "CORACLE_NODE_NAME="+h.Name)
+	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir, "CORACLE_NODE_NAME="+h.Name,
+		// The disk of the machine that tests run on may be nearly full: that is no concern of theirs.
+		"CORACLE_EVICTION_HARD=nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%", "CORACLE_IMAGE_GC_HIGH_THRESHOLD=100")
 	System(t, "ip", "netns", "add", h.Name)
 	t.Cleanup(func() { System(t, "ip", "netns", "del", h.Name) })
 	t.Cleanup(func() {

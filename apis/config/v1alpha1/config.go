@@ -64,8 +64,15 @@ type Agent struct {
 	MaxPods int `mapstructure:"max-pods"`
 	// NodePort is the port of the node's own API (logs, exec).
 	AgentListen string `mapstructure:"agent-listen"`
-	// Containerd is the socket of the host's containerd; empty runs our own.
+	// Containerd is the absolute path of the socket of the host's containerd; empty runs our own.
 	Containerd string `mapstructure:"containerd"`
+	// EvictionHard are "signal<value": below them the node is under pressure, and pods are evicted. See ParseThresholds.
+	EvictionHard []string `mapstructure:"eviction-hard"`
+	// EvictionTransition is how long a node's pressure is told after it was last seen.
+	EvictionTransition time.Duration `mapstructure:"eviction-pressure-transition-period"`
+	// Unused images are removed when this percentage of their disk is in use, until no more than ImageGCLow is. 100 never does.
+	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
+	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
 	// Join is the URL of a server, and Token its join token, for `coracle agent`.
 	Join  string `mapstructure:"join"`
 	Token string `mapstructure:"token"`
@@ -79,7 +86,9 @@ func Default() Config {
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, MergeKubeconfig: true,
 		},
-		Agent: Agent{MaxPods: 110, AgentListen: ":10250"},
+		Agent: Agent{
+			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
+		},
 	}
 }
 
@@ -139,6 +148,10 @@ func (c Agent) validate() error {
 	if c.MaxPods < 1 || c.MaxPods > 1000 {
 		errs = append(errs, fmt.Errorf("max-pods %d is not within 1 to 1000", c.MaxPods))
 	}
+	if c.Containerd != "" && !filepath.IsAbs(strings.TrimPrefix(c.Containerd, "unix://")) {
+		errs = append(errs, fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock", c.Containerd))
+	}
+	errs = append(errs, c.validateEviction()...)
 	if c.Join != "" {
 		if u, err := url.Parse(c.Join); err != nil || u.Scheme != "https" || u.Host == "" {
 			errs = append(errs, fmt.Errorf("join %q is not a URL of the form https://server:6443", c.Join))

@@ -206,8 +206,17 @@ func (m *Manager) lead(ctx context.Context, p *pull, ref, key string, auths []ru
 	return p.image, p.err
 }
 
+// Excess is how many bytes of images to remove from a disk with so much capacity, of which high percent or more are in
+// use, until low percent are; 0 if less is in use, or high is 100.
+func Excess(available, capacity int64, high, low int) int64 {
+	if capacity <= 0 || high >= 100 || 100-int(float64(available)*100/float64(capacity)) < high {
+		return 0
+	}
+	return max(capacity/100*int64(100-low)-available, 0)
+}
+
 // Collect removes images that nobody uses, those longest unused first, until free bytes are given back. It
-// leaves alone what was asked for in the last two minutes. inUse holds image IDs.
+// leaves alone what came or was asked for in the last two minutes. inUse holds image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {
@@ -219,6 +228,11 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 		last[k] = v
 	}
 	m.mu.Unlock()
+	for _, img := range list {
+		if img.Since.After(last[img.ID]) {
+			last[img.ID] = img.Since
+		}
+	}
 	sort.Slice(list, func(i, j int) bool { return last[list[i].ID].Before(last[list[j].ID]) })
 	var freed int64
 	var errs []error

@@ -3,6 +3,7 @@ package images
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -127,4 +128,32 @@ func TestCollectTakesTheLongestUnused(t *testing.T) {
 		_, err = rt.Images().Get(t.Context(), "used:1")
 		require.NoError(t, err)
 	})
+}
+
+func TestCollectLeavesWhatJustCame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := fake.New(fake.Config{Images: []string{"docker.io/library/loaded:1"}})
+		m := New(rt.Images())
+		time.Sleep(time.Minute)
+		freed, err := m.Collect(t.Context(), nil, math.MaxInt64)
+		require.NoError(t, err)
+		require.Zero(t, freed, "nobody had the time to use it")
+		time.Sleep(time.Minute)
+		freed, err = m.Collect(t.Context(), nil, math.MaxInt64)
+		require.NoError(t, err)
+		require.Positive(t, freed)
+	})
+}
+
+func TestExcess(t *testing.T) {
+	for _, c := range []struct {
+		available, capacity int64
+		high, low           int
+		want                int64
+	}{
+		{500, 1000, 85, 80, 0}, {160, 1000, 85, 80, 0}, {150, 1000, 85, 80, 50}, {10, 1000, 85, 80, 190},
+		{0, 1000, 100, 80, 0}, {0, 0, 85, 80, 0}, {10, 1000, 99, 0, 990},
+	} {
+		require.Equal(t, c.want, Excess(c.available, c.capacity, c.high, c.low), c)
+	}
 }

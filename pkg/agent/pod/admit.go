@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 )
 
 // admit checks, once, whether the node can take a pod that did not start yet.
@@ -19,7 +21,13 @@ func (w *worker) admit() {
 	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containersOf(p.UID)) > 0 {
 		return
 	}
-	if v := Admit(p, node, w.others()); v != nil {
+	v := Admit(p, node, w.others())
+	if m.c.Pressures != nil {
+		if message := eviction.Refuse(p, m.c.Pressures()); message != "" { // comes before what it would take
+			v = &Verdict{Reason: eviction.Reason, Message: message}
+		}
+	}
+	if v != nil {
 		w.mu.Lock()
 		w.verdict = v
 		w.mu.Unlock()
@@ -48,7 +56,7 @@ func (w *worker) others() []*corev1.Pod {
 func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node)
 	if err != nil || !ok {
-		return &Verdict{"NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
+		return &Verdict{Reason: "NodeAffinity", Message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
 	}
 	taken := map[string]bool{}
 	used := corev1.ResourceList{}
@@ -64,12 +72,12 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	}
 	for k := range hostPorts(p) {
 		if taken[k] {
-			return &Verdict{"NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
+			return &Verdict{Reason: "NodePorts", Message: "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
 		}
 	}
 	room := node.Status.Allocatable
 	if q, ok := room[corev1.ResourcePods]; ok && int64(len(others))+1 > q.Value() {
-		return &Verdict{"OutOfpods", fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value())}
+		return &Verdict{Reason: "OutOfpods", Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value())}
 	}
 	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
@@ -81,7 +89,7 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 		sum := have.DeepCopy()
 		sum.Add(want)
 		if sum.Cmp(limit) > 0 {
-			return &Verdict{"OutOf" + string(name), fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+			return &Verdict{Reason: "OutOf" + string(name), Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
 				name, amount(name, want), amount(name, have), amount(name, limit))}
 		}
 	}

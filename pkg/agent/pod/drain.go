@@ -40,14 +40,14 @@ func (m *Manager) Drain(ctx context.Context, tell func(*corev1.Pod)) error {
 	return nil
 }
 
-// closeDrained tells Drain that nothing of the pod runs. Called with the lock held.
-func (w *worker) closeDrained() {
-	if w.drained == nil {
+// closeOnce closes a channel that may be nil or closed already. Called with the worker's lock held.
+func closeOnce(c chan struct{}) {
+	if c == nil {
 		return
 	}
 	select {
-	case <-w.drained:
+	case <-c:
 	default:
-		close(w.drained)
+		close(c)
 	}
 }

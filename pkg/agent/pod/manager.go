@@ -30,7 +30,7 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config of a Manager. All fields are required but ResolvConf and Logger.
+// Config of a Manager. All fields are required but ResolvConf, Pressures and Logger.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
@@ -52,6 +52,8 @@ type Config struct {
 	// Node gives this node, or nil while it is not registered.
 	Node        func() *corev1.Node
 	Allocatable func() corev1.ResourceList
+	// Pressures are the node's conditions that are True; nil is none, ever.
+	Pressures func() []corev1.NodeConditionType
 	// Services gives those of the namespace and the service kubernetes in default.
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
 }
@@ -374,7 +376,8 @@ func (m *Manager) forget(w *worker) {
 	delete(m.workers, w.uid)
 	m.mu.Unlock()
 	w.mu.Lock()
-	w.closeDrained()
+	closeOnce(w.drained)
+	closeOnce(w.ended)
 	w.mu.Unlock()
 }
 

@@ -87,7 +87,13 @@ type Health struct {
 }
 
 // Verdict ends a pod from outside of its containers: rejected at admission, evicted, or over its deadline.
-type Verdict struct{ Reason, Message string }
+type Verdict struct {
+	Reason, Message string
+	// Evicted: what the pod takes is needed, so it gets no time, and of its containers nothing is kept.
+	Evicted bool
+	// Disrupted: it was the node's need, and not the pod's doing.
+	Disrupted bool
+}
 
 // Observed is what is there of a pod.
 type Observed struct {

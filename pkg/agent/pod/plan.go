@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
@@ -51,6 +52,8 @@ type Decision struct {
 	Wake    time.Time
 	// Stopping: the pod is on its way out. Stopped: and nothing of it runs any more.
 	Stopping, Stopped bool
+	// Grace is what its containers are left, if it is.
+	Grace time.Duration
 	// Forgotten: nothing at all is left of it.
 	Forgotten bool
 	Verdict   *Verdict
@@ -103,7 +106,7 @@ func (pl *planner) deadline() *Verdict {
 		pl.wake(end)
 		return nil
 	}
-	return &Verdict{"DeadlineExceeded", "Pod was active on the node longer than the specified deadline"}
+	return &Verdict{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 }
 
 // finished tells of a pod whose containers all ended for good, or whose initialisation failed for good.
@@ -283,6 +286,26 @@ func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Durati
 	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff})
 }
 
+// evictionGrace is what an evicted pod is left: the node needs what it holds.
+const evictionGrace = time.Second
+
+// clear removes the containers of an evicted pod, of which nothing runs, and tells whether it is done. How they ended is told first.
+func (pl *planner) clear() bool {
+	if !isTerminal(pl.pod) {
+		pl.wake(pl.now)
+		return false
+	}
+	done := true
+	for name, list := range pl.o.Containers {
+		for _, c := range list {
+			done = false
+			target := name + "#" + c.ID
+			pl.retry(target, Action{Kind: Remove, Target: target, ID: c.ID})
+		}
+	}
+	return done
+}
+
 func graceOf(p *corev1.Pod) time.Duration {
 	if p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil {
 		return time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
@@ -307,6 +330,11 @@ func (pl *planner) stop() {
 	if o.Gone && p.DeletionTimestamp != nil {
 		grace = min(grace, 2*time.Second)
 	}
+	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted || p.Status.Phase == corev1.PodFailed && p.Status.Reason == eviction.Reason
+	if evicted {
+		grace = min(grace, evictionGrace)
+	}
+	pl.d.Grace = grace
 	sidecars := map[string]bool{}
 	for i := range p.Spec.InitContainers {
 		sidecars[p.Spec.InitContainers[i].Name] = isSidecar(&p.Spec.InitContainers[i])
@@ -339,6 +367,9 @@ func (pl *planner) stop() {
 		return
 	}
 	forget := o.Gone || p.DeletionTimestamp != nil
+	if evicted && !forget && !o.Draining && !pl.clear() {
+		return
+	}
 	if busy(o, string(SetupSandbox)) || busy(o, string(MountVolumes)) {
 		return // what they acquire is released when they are through
 	}

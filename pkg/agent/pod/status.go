@@ -63,6 +63,10 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		}
 	}
 	conditions(p, o, &s, d, now)
+	if d.Verdict != nil && d.Verdict.Disrupted {
+		SetCondition(&s, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: d.Verdict.Message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	}
 	return s
 }
 

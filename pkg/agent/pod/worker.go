@@ -10,6 +10,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -27,6 +28,7 @@ type worker struct {
 	pod      *corev1.Pod // as the API gave it last
 	gone     bool
 	drained  chan struct{} // not nil while the node stops; closed once nothing of the pod runs
+	ended    chan struct{} // not nil once evicted; closed when all that it took is given back
 	verdict  *Verdict
 	start    time.Time
 	active   bool // a goroutine is stepping
@@ -70,6 +72,9 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 		health: map[string]Health{}, applied: map[string]corev1.ResourceRequirements{}, messages: map[string]string{}, changed: make(chan struct{}), start: time.Now()}
 	if p.Status.StartTime != nil {
 		w.start = p.Status.StartTime.Time
+	}
+	if p.Status.Reason == eviction.Reason && !isTerminal(p) { // an agent before this one had begun to
+		w.verdict = &Verdict{Reason: eviction.Reason, Message: p.Status.Message, Evicted: true}
 	}
 	return w
 }
@@ -201,13 +206,16 @@ func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 	s := *ours
 	s.QOSClass, s.NominatedNodeName, s.ResourceClaimStatuses = api.QOSClass, api.NominatedNodeName, api.ResourceClaimStatuses
 	s.Conditions = nil
+	disrupted := false
 	for _, c := range ours.Conditions {
-		if owned(c.Type) {
+		by := c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
+		disrupted = disrupted || by
+		if owned(c.Type) || by {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
 	for _, c := range api.Conditions {
-		if !owned(c.Type) {
+		if !owned(c.Type) && !(disrupted && c.Type == corev1.DisruptionTarget) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
@@ -359,7 +367,7 @@ func (w *worker) step() bool {
 	if d.Stopping {
 		for _, b := range w.busy {
 			if b.Kind == Kill {
-				b.hurry(now.Add(graceOf(p)))
+				b.hurry(now.Add(d.Grace))
 			}
 		}
 	}
@@ -371,7 +379,10 @@ func (w *worker) step() bool {
 		w.timer = time.AfterFunc(max(time.Until(d.Wake), 0), w.wake)
 	}
 	if o.Draining && d.Stopped && o.Released {
-		w.closeDrained()
+		closeOnce(w.drained)
+	}
+	if d.Stopped && o.Released && len(o.Containers) == 0 {
+		closeOnce(w.ended)
 	}
 	if d.Forgotten {
 		return !w.dirty && len(w.busy) == 0

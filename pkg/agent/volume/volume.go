@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
@@ -156,8 +157,12 @@ func fsGroup(p *corev1.Pod) *int64 {
 	return p.Spec.SecurityContext.FSGroup
 }
 
+func (m *Manager) emptyDirPath(uid types.UID, name string) string {
+	return filepath.Join(m.PodDir(uid), "volumes", name)
+}
+
 func (m *Manager) emptyDir(p *corev1.Pod, v *corev1.Volume) (string, error) {
-	dir := filepath.Join(m.PodDir(p.UID), "volumes", v.Name)
+	dir := m.emptyDirPath(p.UID, v.Name)
 	switch v.EmptyDir.Medium {
 	case corev1.StorageMediumDefault, corev1.StorageMediumMemory:
 	default:
@@ -272,6 +277,23 @@ func (m *Manager) Teardown(uid types.UID, forget bool) error {
 		errs = append(errs, os.RemoveAll(filepath.Join(dir, "volumes")), os.RemoveAll(filepath.Join(dir, "subpaths")))
 	}
 	return errors.Join(errs...)
+}
+
+// Usage is what the pod's emptyDir volumes on disk take, by name. It walks them.
+func (m *Manager) Usage(ctx context.Context, p *corev1.Pod) (map[string]disk.Usage, error) {
+	all := map[string]disk.Usage{}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
+			continue
+		}
+		u, err := disk.Of(ctx, m.emptyDirPath(p.UID, v.Name))
+		if err != nil {
+			return nil, err
+		}
+		all[v.Name] = u
+	}
+	return all, nil
 }
 
 // List names the pods that have something on this node.

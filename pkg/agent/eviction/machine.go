@@ -1,0 +1,214 @@
+package eviction
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+)
+
+// Kernel is the Machine that this process runs on. A look costs a few system calls.
+type Kernel struct {
+	// NodeDir and ImageDir tell a directory on the disk of the pods' files, and on that of the images.
+	NodeDir, ImageDir func() string
+}
+
+var _ Machine = Kernel{}
+
+// Read implements Machine.
+func (k Kernel) Read() map[config.Signal]Reading {
+	all := map[config.Signal]Reading{}
+	if r, err := memory(); err == nil {
+		all[config.MemoryAvailable] = r
+	}
+	if space, nodes, ok := fileSystem(k.NodeDir()); ok {
+		all[config.NodeFsAvailable], all[config.NodeFsInodesFree] = space, nodes
+	}
+	if space, nodes, ok := fileSystem(k.ImageDir()); ok {
+		all[config.ImageFsAvailable], all[config.ImageFsInodesFree] = space, nodes
+	}
+	if r, err := processes(); err == nil {
+		all[config.PIDAvailable] = r
+	}
+	return all
+}
+
+// memory that programs can have without harm to others: what is free and what caches give back (proc(5), MemAvailable).
+func memory() (Reading, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return Reading{}, err
+	}
+	var r Reading
+	for line := range bytes.Lines(text) {
+		for name, to := range map[string]*int64{"MemTotal:": &r.Capacity, "MemAvailable:": &r.Available} {
+			if rest, is := bytes.CutPrefix(line, []byte(name)); is {
+				kb, err := strconv.ParseInt(strings.TrimSuffix(string(bytes.TrimSpace(rest)), " kB"), 10, 64)
+				if err != nil {
+					return r, fmt.Errorf("/proc/meminfo: %w", err)
+				}
+				*to = kb << 10
+			}
+		}
+		if r.Available > 0 { // MemTotal stands before it
+			return r, nil
+		}
+	}
+	return r, errors.New("/proc/meminfo has no MemAvailable")
+}
+
+func fileSystem(dir string) (space, nodes Reading, ok bool) {
+	var s unix.Statfs_t
+	if dir == "" || unix.Statfs(dir, &s) != nil || s.Blocks == 0 {
+		return space, nodes, false
+	}
+	// A file system that makes inodes as they are needed says that it has none.
+	return Reading{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize}, Reading{int64(s.Ffree), int64(s.Files)}, true
+}
+
+// processes counts IDs: the kernel's bound is the lesser of what fits and what it was told to allow.
+func processes() (Reading, error) {
+	var r Reading
+	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return r, err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", file, err)
+		}
+		if r.Capacity == 0 || n < r.Capacity {
+			r.Capacity = n
+		}
+	}
+	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.01 0.05 1/123 4567": 123 of them are there
+	if err != nil {
+		return r, err
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 4 {
+		return r, errors.New("/proc/loadavg does not tell how many processes there are")
+	}
+	_, count, _ := strings.Cut(fields[3], "/")
+	n, err := strconv.ParseInt(count, 10, 64)
+	r.Available = max(r.Capacity-n, 0)
+	return r, err
+}
+
+// rearm is how often what the kernel watches for is computed anew: caches come and go.
+const rearm = 10 * time.Second
+
+// Watch implements Machine: by a threshold on the root of cgroup v1's memory controller, or by the kernel's pressure
+// stall information. Where there is neither, or it fails, Read every 10 s must do.
+func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
+	const v1 = "/sys/fs/cgroup/memory"
+	if _, err := os.Stat(v1 + "/cgroup.event_control"); err == nil {
+		watchUsage(ctx, v1, below, wake)
+		return
+	}
+	trigger, poll, err := stalls("/proc/pressure/memory")
+	if err != nil {
+		return
+	}
+	defer trigger.Close()
+	defer poll.Close()
+	defer context.AfterFunc(ctx, func() { poll.Close() })()
+	conn, err := poll.SyscallConn()
+	for err == nil && ctx.Err() == nil {
+		err = conn.Read(func(fd uintptr) bool { // fd is an epoll of the trigger's: it can be read when the trigger fires
+			var events [1]unix.EpollEvent
+			n, _ := unix.EpollWait(int(fd), events[:], 0)
+			return n > 0
+		})
+		if err == nil {
+			wake()
+		}
+	}
+}
+
+// stalls asks to be told when, within a second, something waited for memory for 100 ms (the kernel's accounting/psi): poll
+// can be read then. Go's own poller does not know the event that a trigger gives.
+func stalls(path string) (trigger, poll *os.File, err error) {
+	if trigger, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+		return nil, nil, err
+	}
+	if _, err = trigger.WriteString("some 100000 1000000\x00"); err != nil {
+		return nil, nil, errors.Join(err, trigger.Close())
+	}
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, nil, errors.Join(err, trigger.Close())
+	}
+	err = errors.Join(unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(trigger.Fd()), &unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET}), unix.SetNonblock(fd, true))
+	if err != nil {
+		return nil, nil, errors.Join(err, unix.Close(fd), trigger.Close())
+	}
+	return trigger, os.NewFile(uintptr(fd), path), nil
+}
+
+// watchUsage is told when the use of a cgroup passes what would leave less than below available.
+func watchUsage(ctx context.Context, dir string, below int64, wake func()) {
+	for ctx.Err() == nil {
+		left, err := memory()
+		if err != nil {
+			return
+		}
+		margin := left.Available - below
+		if margin <= 0 { // there already: the regular look sees to it
+			margin = left.Available
+		}
+		text, err := os.ReadFile(dir + "/memory.usage_in_bytes")
+		if err != nil {
+			return
+		}
+		used, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return
+		}
+		event, err := threshold(dir, used+margin)
+		if err != nil {
+			return
+		}
+		if err := event.SetReadDeadline(time.Now().Add(rearm)); err != nil {
+			event.Close()
+			return
+		}
+		stop := context.AfterFunc(ctx, func() { event.Close() })
+		_, err = event.Read(make([]byte, 8))
+		if stop() {
+			event.Close()
+		}
+		if err == nil {
+			wake()
+		}
+	}
+}
+
+// threshold gives a file that can be read once the use of a cgroup passed so many bytes, in either direction (cgroup v1's memory
+// document, section 9).
+func threshold(dir string, at int64) (*os.File, error) {
+	usage, err := os.Open(dir + "/memory.usage_in_bytes")
+	if err != nil {
+		return nil, err
+	}
+	defer usage.Close()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	event := os.NewFile(uintptr(fd), "memory threshold") // its Fd() would make it block
+	order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), at)
+	if err := os.WriteFile(dir+"/cgroup.event_control", []byte(order), 0); err != nil {
+		return nil, errors.Join(err, event.Close())
+	}
+	return event, nil
+}

@@ -1,0 +1,66 @@
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+)
+
+func TestKernelReads(t *testing.T) {
+	dir := t.TempDir()
+	all := Kernel{NodeDir: func() string { return dir }, ImageDir: func() string { return dir }}.Read()
+	for _, s := range []config.Signal{config.MemoryAvailable, config.NodeFsAvailable, config.ImageFsAvailable, config.PIDAvailable} {
+		require.Positive(t, all[s].Capacity, s)
+		require.Positive(t, all[s].Available, s)
+		require.LessOrEqual(t, all[s].Available, all[s].Capacity, s)
+	}
+	gone := Kernel{NodeDir: func() string { return filepath.Join(dir, "none") }, ImageDir: func() string { return "" }}.Read()
+	require.NotContains(t, gone, config.NodeFsAvailable)
+	require.NotContains(t, gone, config.ImageFsAvailable)
+}
+
+// The kernel tells when a cgroup passes a threshold, and an end of the wait frees what waits.
+func TestMemoryThreshold(t *testing.T) {
+	const root = "/sys/fs/cgroup/memory"
+	if _, err := os.Stat(root + "/cgroup.event_control"); err != nil {
+		t.Skip("this machine has no memory controller of cgroup v1")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("a cgroup needs root")
+	}
+	dir := filepath.Join(root, fmt.Sprintf("coracle-test-eviction-%d", os.Getpid()))
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	t.Cleanup(func() { require.NoError(t, unix.Rmdir(dir)) })
+	event, err := threshold(dir, 8<<20)
+	require.NoError(t, err)
+	defer event.Close()
+	// A file in memory belongs to the cgroup of who wrote it, and is gone with the directory.
+	shm, err := os.MkdirTemp("/dev/shm", "coracle-test-")
+	require.NoError(t, err)
+	defer os.RemoveAll(shm)
+	writer := exec.Command("sh", "-c", `echo $$ >"$0/cgroup.procs" && exec head -c 16M /dev/zero >"$1/file"`, dir, shm)
+	out, err := writer.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, event.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, err = event.Read(make([]byte, 8))
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Kernel{}.Watch(ctx, 1, func() {})
+	}()
+	cancel()
+	<-done
+	require.NoError(t, os.RemoveAll(shm))
+}

@@ -1,0 +1,295 @@
+package eviction
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+)
+
+const (
+	// period is how often the node is looked at when nothing calls for it, as the kubelet does.
+	period = 10 * time.Second
+	// leastPause lies between two looks, however often the kernel calls.
+	leastPause = time.Second
+	// endTime is how long an evicted pod is waited for before the next one is chosen.
+	endTime = 30 * time.Second
+	// walkShare bounds what walking a pod's files costs: after a walk of 1 s the next one is that many seconds later.
+	walkShare = 200
+)
+
+// Machine tells how much of what there is.
+type Machine interface {
+	// Read gives what can be read; it is called every 10 s and must be cheap.
+	Read() map[config.Signal]Reading
+	// Watch calls wake when less than that many bytes of memory may be available, until ctx ends. It may call in vain.
+	Watch(ctx context.Context, below int64, wake func())
+}
+
+// Pods is what the Manager asks of the pods of the node.
+type Pods interface {
+	// Active are the pods that have not ended and are not ended by a verdict, without Usage.
+	Active() []Pod
+	// Measure walks a pod's files and asks for its memory.
+	Measure(ctx context.Context, p *corev1.Pod) (*Usage, error)
+	// Evict ends a pod at once. The channel is closed when nothing of it is left but its record; nil if it is gone.
+	Evict(uid types.UID, e Eviction) <-chan struct{}
+	// Reclaim removes what nobody uses: containers that ended, and images.
+	Reclaim(ctx context.Context) error
+}
+
+// Config of a Manager.
+type Config struct {
+	Policy
+	// Machine nil is one that is never short of anything: only the pods' own limits count.
+	Machine Machine
+	Pods    Pods
+	// Changed is called when Conditions changed.
+	Changed func()
+	// Event records an event on the node.
+	Event  func(kind, reason, message string)
+	Logger *slog.Logger
+}
+
+// Manager watches over a node.
+type Manager struct {
+	c Config
+
+	mu        sync.Mutex
+	pressures map[corev1.NodeConditionType]Pressure
+	signals   map[config.Signal]Reading
+
+	// Run's alone.
+	usage    map[types.UID]*measured
+	helpless bool // there was nothing to evict when that was last wanted
+}
+
+// measured is what a pod took when it was last walked.
+type measured struct {
+	usage *Usage
+	next  time.Time
+}
+
+// New makes a Manager.
+func New(c Config) *Manager { return &Manager{c: c, usage: map[types.UID]*measured{}} }
+
+// Look reads the machine once and does nothing about it, so that Conditions are true before Run.
+func (m *Manager) Look() {
+	if m.c.Machine == nil {
+		return
+	}
+	signals := m.c.Machine.Read()
+	m.mu.Lock()
+	m.signals = signals
+	before := m.pressures
+	m.mu.Unlock()
+	m.tell(Plan(m.c.Policy, before, Observed{Signals: signals}, time.Now()).Pressures)
+}
+
+// Run works until ctx ends.
+func (m *Manager) Run(ctx context.Context) {
+	woken := make(chan struct{}, 1)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	if threshold, has := m.c.Thresholds[config.MemoryAvailable]; has && m.c.Machine != nil {
+		watch.Go(func() {
+			m.c.Machine.Watch(ctx, threshold.Of(m.Reading(config.MemoryAvailable).Capacity), func() {
+				select {
+				case woken <- struct{}{}:
+				default:
+				}
+			})
+		})
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-woken: // the kernel may call as often as it likes
+			if since := time.Since(last); since < leastPause {
+				timer.Reset(leastPause - since)
+				continue
+			}
+		}
+		last = time.Now()
+		for m.round(ctx) { // a pod went: is it enough?
+		}
+		timer.Reset(period)
+	}
+}
+
+// Reading is the last one of a signal.
+func (m *Manager) Reading(s config.Signal) Reading {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.signals[s]
+}
+
+// Pressures are the node's conditions that are True now, in the order of their names, with the reason for people.
+func (m *Manager) Pressures() (kinds []corev1.NodeConditionType, why []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(m.pressures)) {
+		kinds, why = append(kinds, kind), append(why, m.pressures[kind].Why)
+	}
+	return kinds, why
+}
+
+// Conditions of the node, as the kubelet tells them, and with the reason.
+func (m *Manager) Conditions() []corev1.NodeCondition {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []corev1.NodeCondition
+	for _, t := range texts {
+		c := corev1.NodeCondition{Type: t.kind, Status: corev1.ConditionFalse, Reason: t.no, Message: t.noText}
+		if p, is := m.pressures[t.kind]; is {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, t.yes, t.yesText+": "+p.Why
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+var texts = []struct {
+	kind                     corev1.NodeConditionType
+	yes, yesText, no, noText string
+	eventYes, eventNo        string
+}{
+	{corev1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
+		"KubeletHasSufficientMemory", "kubelet has sufficient memory available", "NodeHasInsufficientMemory", "NodeHasSufficientMemory"},
+	{corev1.NodeDiskPressure, "KubeletHasDiskPressure", "kubelet has disk pressure",
+		"KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasDiskPressure", "NodeHasNoDiskPressure"},
+	{corev1.NodePIDPressure, "KubeletHasInsufficientPID", "kubelet has insufficient PID available",
+		"KubeletHasSufficientPID", "kubelet has sufficient PID available", "NodeHasInsufficientPID", "NodeHasSufficientPID"},
+}
+
+// tell takes over the pressures that were decided.
+func (m *Manager) tell(now map[corev1.NodeConditionType]Pressure) {
+	m.mu.Lock()
+	before := m.pressures
+	m.pressures = now
+	m.mu.Unlock()
+	changed := false
+	for _, t := range texts {
+		was, had := before[t.kind]
+		is, has := now[t.kind]
+		changed = changed || had != has || was.Why != is.Why
+		if had == has {
+			continue
+		}
+		reason := t.eventNo
+		if has {
+			reason = t.eventYes
+			m.c.Logger.Warn("the node is under pressure", "condition", t.kind, "why", is.Why)
+		} else {
+			m.c.Logger.Info("the node's pressure has ended", "condition", t.kind)
+		}
+		m.c.Event(corev1.EventTypeNormal, reason, "Node status is now: "+reason)
+	}
+	if changed {
+		m.c.Changed()
+	}
+}
+
+// round looks, decides and acts. It returns true if the node should be looked at again at once.
+func (m *Manager) round(ctx context.Context) bool {
+	o := Observed{Pods: m.c.Pods.Active()}
+	known := map[types.UID]bool{}
+	for i := range o.Pods {
+		known[o.Pods[i].UID] = true
+		if Limited(o.Pods[i].Pod) {
+			m.measure(ctx, &o.Pods[i], false)
+		}
+	}
+	maps.DeleteFunc(m.usage, func(uid types.UID, _ *measured) bool { return !known[uid] })
+	for ctx.Err() == nil {
+		if m.c.Machine != nil {
+			o.Signals = m.c.Machine.Read()
+		}
+		m.mu.Lock()
+		m.signals = o.Signals
+		before := m.pressures
+		m.mu.Unlock()
+		d := Plan(m.c.Policy, before, o, time.Now())
+		m.tell(d.Pressures)
+		switch {
+		case d.Reclaim:
+			m.c.Event(corev1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim "+string(d.Starved))
+			if err := m.c.Pods.Reclaim(ctx); err != nil && ctx.Err() == nil {
+				m.c.Logger.Warn("cannot remove all that nobody uses", "error", err)
+			}
+			o.Reclaimed = true
+		case d.Measure:
+			if !o.Reclaimed {
+				m.c.Event(corev1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim "+string(d.Starved))
+			}
+			for i := range o.Pods {
+				m.measure(ctx, &o.Pods[i], true)
+			}
+			o.Measured = true
+		case len(d.Evict) > 0:
+			m.evict(ctx, d.Evict)
+			return d.Starved != "" && ctx.Err() == nil
+		default:
+			if d.Starved != "" && !m.helpless {
+				m.c.Logger.Warn("the node is short, and there is no pod that may be evicted", "resource", d.Starved)
+			}
+			m.helpless = d.Starved != ""
+			return false
+		}
+	}
+	return false
+}
+
+// measure walks a pod's files, unless it was walked not long ago; now does it all the same.
+func (m *Manager) measure(ctx context.Context, p *Pod, now bool) {
+	last := m.usage[p.UID]
+	began := time.Now()
+	if last != nil && !now && began.Before(last.next) {
+		p.Usage = last.usage
+		return
+	}
+	u, err := m.c.Pods.Measure(ctx, p.Pod)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.c.Logger.Warn("cannot measure what a pod uses", "pod", p.Namespace+"/"+p.Name, "error", err)
+		}
+		return
+	}
+	took := time.Since(began)
+	m.usage[p.UID] = &measured{u, began.Add(walkShare * took)}
+	p.Usage = u
+}
+
+// evict ends pods and returns once they have ended, but no later than endTime.
+func (m *Manager) evict(ctx context.Context, list []Eviction) {
+	var ends []<-chan struct{}
+	for _, e := range list {
+		m.c.Logger.Info("evicting a pod", "pod", e.Pod.Namespace+"/"+e.Pod.Name, "why", e.Message)
+		if end := m.c.Pods.Evict(e.Pod.UID, e); end != nil {
+			ends = append(ends, end)
+		}
+	}
+	timer := time.NewTimer(endTime)
+	defer timer.Stop()
+	for _, end := range ends {
+		select {
+		case <-end:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/disk"
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+var _ eviction.Pods = (*Manager)(nil)
+
+// Active implements eviction.Pods.
+func (m *Manager) Active() []eviction.Pod {
+	var out []eviction.Pod
+	for _, w := range m.all() {
+		w.mu.Lock()
+		p := w.view()
+		ended := w.gone || w.verdict != nil || isTerminal(p)
+		w.mu.Unlock()
+		if ended {
+			continue
+		}
+		one := eviction.Pod{Pod: p}
+		for _, c := range m.containersOf(p.UID) {
+			one.Running = one.Running || c.State == runtime.Running
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// Measure implements eviction.Pods.
+func (m *Manager) Measure(ctx context.Context, p *corev1.Pod) (*eviction.Usage, error) {
+	u := &eviction.Usage{Containers: map[string]eviction.Use{}}
+	var err error
+	if u.Volumes, err = m.volumes.Usage(ctx, p); err != nil {
+		return nil, err
+	}
+	for name, runs := range group(m.containersOf(p.UID)) {
+		var use eviction.Use
+		if use.Logs, err = disk.Of(ctx, filepath.Join(m.c.LogDir, logDirName(p), name)); err != nil {
+			return nil, err
+		}
+		for _, c := range runs {
+			var layer disk.Usage
+			layer.Bytes, layer.Inodes, err = m.c.Runtime.DiskUsage(ctx, c.ID)
+			if err != nil && !gone(err) {
+				return nil, err
+			}
+			use.Layer = use.Layer.Plus(layer)
+			if c.State != runtime.Running {
+				continue
+			}
+			s, err := m.c.Runtime.Stats(ctx, c.ID)
+			if err != nil && !gone(err) {
+				return nil, err
+			}
+			use.Memory, use.PIDs = use.Memory+int64(s.MemoryWorkingSet), use.PIDs+int64(s.Pids)
+		}
+		u.Containers[name] = use
+	}
+	return u, nil
+}
+
+// Evict implements eviction.Pods.
+func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
+	w := m.worker(uid)
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone || w.verdict != nil || isTerminal(w.view()) {
+		return nil
+	}
+	w.verdict = &Verdict{Reason: eviction.Reason, Message: e.Message, Evicted: true, Disrupted: e.Disrupted}
+	w.ended = make(chan struct{})
+	m.event(w.pod, "", corev1.EventTypeWarning, eviction.Reason, e.Message)
+	w.wakeLocked()
+	return w.ended
+}
+
+// Reclaim implements eviction.Pods. Of a pod that goes on, a container's last run stays: its state is told from it.
+func (m *Manager) Reclaim(ctx context.Context) error {
+	var errs []error
+	for _, w := range m.all() {
+		w.mu.Lock()
+		p, quiet := w.view(), len(w.busy) == 0 && !w.gone
+		w.mu.Unlock()
+		if !quiet {
+			continue
+		}
+		for _, runs := range group(m.containersOf(p.UID)) {
+			for i, c := range runs {
+				if c.State == runtime.Exited && (i > 0 || isTerminal(p)) {
+					errs = append(errs, w.remove(ctx, p, c.ID))
+				}
+			}
+		}
+	}
+	_, err := m.images.Collect(ctx, m.ImagesInUse(), math.MaxInt64)
+	return errors.Join(append(errs, err)...)
+}

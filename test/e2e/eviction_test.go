@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+const greedy = `
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: a
+    image: busybox:1.36
+    command: [sh, -c, "dd if=/dev/zero of=/cache/file bs=64k count=32; sleep 3600"]
+    volumeMounts: [{name: cache, mountPath: /cache}]
+  volumes:
+  - name: cache
+    emptyDir: {sizeLimit: 1Mi}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: modest}
+spec:
+  containers: [{name: a, image: "busybox:1.36", command: [sleep, "3600"]}]
+`
+
+// TestEviction: a pod that takes more than its volume may have goes, and a node that is short of disk says so and gives pods up.
+func TestEviction(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	h.Apply(greedy)
+	h.Ctl("wait pod/greedy --for=jsonpath={.status.phase}=Failed --timeout=60s")
+	require.Equal(t, "Evicted", h.Ctl("get pod greedy -o jsonpath={.status.reason}"))
+	require.Contains(t, h.Ctl("describe pod greedy"), `Usage of EmptyDir volume "cache" exceeds the limit "1Mi".`)
+	h.Ctl("wait pod/modest --for=condition=Ready --timeout=30s")
+
+	require.NotContains(t, h.Run("status"), "DiskPressure")
+	h.Kill()
+	h.Run("start", "--eviction-hard", "nodefs.available<99.99%")
+	require.Contains(t, h.Run("status"), "DiskPressure: nodefs.available was")
+	h.Ctl("wait node/" + h.Name + " --for=condition=DiskPressure --timeout=30s")
+	h.Ctl("wait node/" + h.Name + " --for=jsonpath={.spec.taints[0].key}=node.kubernetes.io/disk-pressure --timeout=30s")
+	h.Ctl("wait pod/modest --for=jsonpath={.status.reason}=Evicted --timeout=60s")
+	require.Contains(t, h.Ctl("get pod modest -o jsonpath={.status.message}"), "The node was low on resource: ephemeral-storage.")
+}
