@@ -52,6 +52,9 @@ It is safe to repeat. Containers of an earlier run that still run are taken up a
 		if c.MergeKubeconfig {
 			fmt.Printf("              and context %q in your ~/.kube/config\n", server.Context)
 		}
+		for _, pressure := range status.Pressure {
+			fmt.Printf("\nPods may not start: the node has %s\n", pressure)
+		}
 		fmt.Print("\nTry: coracle ctl get pods -A -o wide\n")
 		return nil
 	}

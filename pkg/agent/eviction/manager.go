@@ -66,9 +66,12 @@ type Manager struct {
 	pressures map[corev1.NodeConditionType]Pressure
 	signals   map[config.Signal]Reading
 
-	// Run's alone.
-	usage    map[types.UID]*measured
-	helpless bool // there was nothing to evict when that was last wanted
+	usage   map[types.UID]*measured
+	walking bool
+
+	woken    chan struct{}
+	walks    sync.WaitGroup
+	helpless bool // there was nothing to evict when that was last wanted; Run's alone
 }
 
 // measured is what a pod took when it was last walked.
@@ -78,7 +81,17 @@ type measured struct {
 }
 
 // New makes a Manager.
-func New(c Config) *Manager { return &Manager{c: c, usage: map[types.UID]*measured{}} }
+func New(c Config) *Manager {
+	return &Manager{c: c, usage: map[types.UID]*measured{}, woken: make(chan struct{}, 1)}
+}
+
+// wake asks for a look soon.
+func (m *Manager) wake() {
+	select {
+	case m.woken <- struct{}{}:
+	default:
+	}
+}
 
 // Look reads the machine once and does nothing about it, so that Conditions are true before Run.
 func (m *Manager) Look() {
@@ -95,18 +108,9 @@ func (m *Manager) Look() {
 
 // Run works until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
-	woken := make(chan struct{}, 1)
-	var watch sync.WaitGroup
-	defer watch.Wait()
+	defer m.walks.Wait()
 	if threshold, has := m.c.Thresholds[config.MemoryAvailable]; has && m.c.Machine != nil {
-		watch.Go(func() {
-			m.c.Machine.Watch(ctx, threshold.Of(m.Reading(config.MemoryAvailable).Capacity), func() {
-				select {
-				case woken <- struct{}{}:
-				default:
-				}
-			})
-		})
+		m.walks.Go(func() { m.c.Machine.Watch(ctx, threshold.Of(m.Reading(config.MemoryAvailable).Capacity), m.wake) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -116,7 +120,7 @@ func (m *Manager) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-woken: // the kernel may call as often as it likes
+		case <-m.woken: // the kernel may call as often as it likes
 			if since := time.Since(last); since < leastPause {
 				timer.Reset(leastPause - since)
 				continue
@@ -205,14 +209,7 @@ func (m *Manager) tell(now map[corev1.NodeConditionType]Pressure) {
 // round looks, decides and acts. It returns true if the node should be looked at again at once.
 func (m *Manager) round(ctx context.Context) bool {
 	o := Observed{Pods: m.c.Pods.Active()}
-	known := map[types.UID]bool{}
-	for i := range o.Pods {
-		known[o.Pods[i].UID] = true
-		if Limited(o.Pods[i].Pod) {
-			m.measure(ctx, &o.Pods[i], false)
-		}
-	}
-	maps.DeleteFunc(m.usage, func(uid types.UID, _ *measured) bool { return !known[uid] })
+	m.walk(ctx, o.Pods)
 	for ctx.Err() == nil {
 		if m.c.Machine != nil {
 			o.Signals = m.c.Machine.Read()
@@ -235,7 +232,7 @@ func (m *Manager) round(ctx context.Context) bool {
 				m.c.Event(corev1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim "+string(d.Starved))
 			}
 			for i := range o.Pods {
-				m.measure(ctx, &o.Pods[i], true)
+				o.Pods[i].Usage = m.measure(ctx, o.Pods[i].Pod)
 			}
 			o.Measured = true
 		case len(d.Evict) > 0:
@@ -252,24 +249,58 @@ func (m *Manager) round(ctx context.Context) bool {
 	return false
 }
 
-// measure walks a pod's files, unless it was walked not long ago; now does it all the same.
-func (m *Manager) measure(ctx context.Context, p *Pod, now bool) {
-	last := m.usage[p.UID]
-	began := time.Now()
-	if last != nil && !now && began.Before(last.next) {
-		p.Usage = last.usage
+// walk fills in what is known of pods with a limit. Those whose turn it is are measured beside the Manager's other work, which
+// a million files must not hold up; one that exceeds its limit calls for a look.
+func (m *Manager) walk(ctx context.Context, pods []Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, known := time.Now(), map[types.UID]bool{}
+	var due []*corev1.Pod
+	for i := range pods {
+		p := &pods[i]
+		if !Limited(p.Pod) {
+			continue
+		}
+		known[p.UID] = true
+		last := m.usage[p.UID]
+		if last != nil {
+			p.Usage = last.usage
+		}
+		if last == nil || !now.Before(last.next) {
+			due = append(due, p.Pod)
+		}
+	}
+	maps.DeleteFunc(m.usage, func(uid types.UID, _ *measured) bool { return !known[uid] })
+	if len(due) == 0 || m.walking {
 		return
 	}
-	u, err := m.c.Pods.Measure(ctx, p.Pod)
+	m.walking = true
+	m.walks.Go(func() {
+		for _, p := range due {
+			if u := m.measure(ctx, p); exceeds(Pod{Pod: p, Usage: u}) != "" {
+				m.wake()
+			}
+		}
+		m.mu.Lock()
+		m.walking = false
+		m.mu.Unlock()
+	})
+}
+
+// measure walks a pod's files.
+func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
+	began := time.Now()
+	u, err := m.c.Pods.Measure(ctx, p)
 	if err != nil {
 		if ctx.Err() == nil {
 			m.c.Logger.Warn("cannot measure what a pod uses", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
-		return
+		return nil
 	}
-	took := time.Since(began)
-	m.usage[p.UID] = &measured{u, began.Add(walkShare * took)}
-	p.Usage = u
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.usage[p.UID] = &measured{u, began.Add(max(period-leastPause, walkShare*time.Since(began)))}
+	return u
 }
 
 // evict ends pods and returns once they have ended, but no later than endTime.

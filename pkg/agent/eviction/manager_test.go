@@ -57,8 +57,15 @@ func (n *node) Active() []Pod {
 	return all
 }
 
-func (n *node) Measure(_ context.Context, p *corev1.Pod) (*Usage, error) {
-	time.Sleep(n.walk)
+func (n *node) Measure(ctx context.Context, p *corev1.Pod) (*Usage, error) {
+	n.mu.Lock()
+	walk := n.walk
+	n.mu.Unlock()
+	select {
+	case <-time.After(walk):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.done = append(n.done, "measure "+p.Name)
@@ -175,6 +182,16 @@ func TestOnlyLimitedPodsAreWalked(t *testing.T) {
 		n.mu.Unlock()
 		time.Sleep(200 * time.Second)
 		require.Equal(t, []string{"measure b", "evict b"}, n.took())
+	})
+}
+
+func TestALongWalkHoldsUpNothing(t *testing.T) {
+	n := &node{pods: []Pod{one("a", 1, 1), one("b", 1, 1, limit("1Mi"))}, walk: time.Hour}
+	n.freed = func() { n.signals = signals(nil) }
+	run(t, n, func(t *testing.T, _ *Manager) {
+		n.set(config.NodeFsAvailable, Reading{gi, 100 * gi})
+		time.Sleep(period)
+		require.Equal(t, []string{"reclaim"}, n.took())
 	})
 }
 
