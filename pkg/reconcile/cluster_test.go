@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -53,6 +54,7 @@ type options struct {
 	// http lets each reconciler, and the scheduler, reach the cluster through a client of its own over HTTP, with
 	// no more rights than its bootstrap role gives it.
 	http bool
+	cidr string // of the pods; empty is 10.42.0.0/16
 }
 
 func start(t testing.TB, o options) *cluster {
@@ -89,7 +91,7 @@ func start(t testing.TB, o options) *cluster {
 		as = c.serve(dir, ca)
 	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: as, Kinds: kinds, RootCA: []byte("pem"), ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), Log: log,
+		ClientFor: as, Kinds: kinds, RootCA: []byte("pem"), ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 	})
 	require.NoError(t, err)
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})
@@ -256,7 +258,7 @@ func (c *cluster) create(objs ...ctrl.Object) {
 // until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an event.
 func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name string, ok func(T) bool) T {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
 	defer cancel()
 	w, err := c.Watch(ctx, list, ctrl.InNamespace(namespace))
 	require.NoError(c.t, err)

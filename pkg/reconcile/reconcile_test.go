@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -122,6 +123,23 @@ func TestNamespaceIsFurnishedAndEmptied(t *testing.T) {
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("shop")))
 	require.Empty(t, pods.Items)
+}
+
+// A node for which no network is left says so, and gets that of the next node that goes.
+func TestNodeNetworksRunOut(t *testing.T) {
+	c := start(t, options{log: slog.LevelWarn, cidr: "10.42.8.0/23"})
+	has := func(n *corev1.Node) bool { return n.Spec.PodCIDR != "" }
+	first := c.node("first")
+	until(c, &corev1.NodeList{}, "", "first", has)
+	c.node("second")
+	until(c, &corev1.NodeList{}, "", "second", has)
+	c.node("third")
+	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+		return e.Reason == "CIDRNotAvailable" && e.InvolvedObject.Name == "third" && strings.Contains(e.Message, "--cluster-cidr")
+	})
+	require.NoError(t, c.Delete(c.ctx, first))
+	third := until(c, &corev1.NodeList{}, "", "third", has)
+	require.Equal(t, "10.42.8.0/24", third.Spec.PodCIDR)
 }
 
 func TestReplicationControllers(t *testing.T) {

@@ -68,6 +68,7 @@ type options struct {
 	children                                     bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
+	nodes, binds                                 int
 }
 
 func bench(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -79,12 +80,14 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,watch (default all)")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch (default all)")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
 	f.IntVar(&o.watchers, "watchers", 1000, "how many watch")
 	f.IntVar(&o.pods, "pods", 30, "how many pods to run at once")
+	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with no machine behind them, to schedule onto")
+	f.IntVar(&o.binds, "binds", 5000, "how many pods to schedule onto them")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	groups := []struct {
 		name string
 		run  func(context.Context, *cluster) ([]figure, error)
-	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"watch", watching}}
+	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}}
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true

@@ -3,8 +3,7 @@ package nodeipam
 import (
 	"errors"
 	"net/netip"
-
-	corev1 "k8s.io/api/core/v1"
+	"slices"
 )
 
 // ErrFull says that no network is left.
@@ -18,26 +17,64 @@ func Size(cluster netip.Prefix) int {
 	return max(64, cluster.Bits())
 }
 
-// Plan is the first network of the cluster's that no node has.
-func Plan(cluster netip.Prefix, nodes []corev1.Node) (netip.Prefix, error) {
-	taken := map[netip.Prefix]bool{}
-	for i := range nodes {
-		for _, s := range append([]string{nodes[i].Spec.PodCIDR}, nodes[i].Spec.PodCIDRs...) {
-			if p, err := netip.ParsePrefix(s); err == nil {
-				taken[p.Masked()] = true
-			}
+// pool knows which node has which of the cluster's networks, and finds a free one without looking at all of them.
+type pool struct {
+	cluster netip.Prefix
+	low     netip.Prefix // none before it is free; invalid: none at all
+	nodes   map[string][]netip.Prefix
+	taken   map[netip.Prefix]int // by how many nodes: one, unless somebody else gave it away
+}
+
+func newPool(cluster netip.Prefix) *pool {
+	return &pool{cluster: cluster, low: first(cluster), nodes: map[string][]netip.Prefix{}, taken: map[netip.Prefix]int{}}
+}
+
+// hold notes that a node has these networks, and no others. What is no network is left out.
+func (p *pool) hold(node string, cidrs ...string) {
+	var now []netip.Prefix
+	for _, s := range cidrs {
+		if n, err := netip.ParsePrefix(s); err == nil && !slices.Contains(now, n.Masked()) {
+			now = append(now, n.Masked())
+			p.taken[n.Masked()]++
 		}
 	}
-	size := Size(cluster)
-	for p := netip.PrefixFrom(cluster.Masked().Addr(), size); cluster.Contains(p.Addr()); p = after(p) {
-		if !taken[p] {
-			return p, nil
+	p.release(node)
+	if len(now) > 0 {
+		p.nodes[node] = now
+	}
+}
+
+// release gives a node's networks back.
+func (p *pool) release(node string) {
+	for _, n := range p.nodes[node] {
+		if p.taken[n]--; p.taken[n] > 0 {
+			continue
 		}
-		if !after(p).IsValid() {
-			break
+		delete(p.taken, n)
+		if n.Bits() == Size(p.cluster) && p.cluster.Contains(n.Addr()) && (!p.low.IsValid() || n.Addr().Less(p.low.Addr())) {
+			p.low = n
 		}
 	}
+	delete(p.nodes, node)
+}
+
+// plan is the network that a node has or, if it has none, the first that is free.
+func (p *pool) plan(node string) (netip.Prefix, error) {
+	if own := p.nodes[node]; len(own) > 0 {
+		return own[0], nil
+	}
+	for n := p.low; n.IsValid() && p.cluster.Contains(n.Addr()); n = after(n) {
+		if p.taken[n] == 0 {
+			p.low = n
+			return n, nil
+		}
+	}
+	p.low = netip.Prefix{}
 	return netip.Prefix{}, ErrFull
+}
+
+func first(cluster netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(cluster.Masked().Addr(), Size(cluster))
 }
 
 // after is the network that follows p; invalid after the last of all.

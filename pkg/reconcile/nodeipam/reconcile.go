@@ -6,9 +6,12 @@ package nodeipam
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,60 +20,108 @@ import (
 
 // New declares the reconciler.
 func New(cluster netip.Prefix) *engine.Reconciler {
+	var r *reconciler
 	return &engine.Reconciler{
 		Name: "nodeipam", Account: "node-controller", Workers: 1,
-		Watches: []engine.Watch{{Object: &corev1.Node{}, Changed: func(_, is client.Object) bool {
-			n, ok := is.(*corev1.Node)
-			return ok && n.Spec.PodCIDR == ""
+		Watches: []engine.Watch{{Object: &corev1.Node{}, Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+			return r.see(was, is)
 		}}},
 		Writes: []engine.Write{{Object: &corev1.Node{}, Parts: []engine.Part{engine.Spec}}},
 		New: func(env engine.Env) engine.Func {
-			given := map[string]string{} // by node; what a remote cache may not show yet
-			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return engine.Result{}, reconcile(ctx, env, req, cluster, given)
-			}
+			r = &reconciler{Env: env, pool: newPool(cluster), waiting: map[string]bool{}}
+			return r.reconcile
 		},
 	}
 }
 
-func reconcile(ctx context.Context, env engine.Env, req engine.Request, cluster netip.Prefix, given map[string]string) error {
+type reconciler struct {
+	engine.Env
+
+	mu      sync.Mutex
+	pool    *pool           // as the nodes say, and as was given to those that do not say it yet
+	waiting map[string]bool // nodes for which there was no network
+}
+
+// see keeps the pool, and gives what is to be looked at. A node never loses its network but with its end.
+func (r *reconciler) see(was, is client.Object) []engine.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if is == nil {
+		r.pool.release(was.GetName())
+		delete(r.waiting, was.GetName())
+		var again []engine.Request
+		for name := range r.waiting {
+			again = append(again, engine.RequestFor("", name))
+		}
+		return again
+	}
+	n, ok := is.(*corev1.Node)
+	switch {
+	case !ok:
+		return nil
+	case n.Spec.PodCIDR == "":
+		return []engine.Request{engine.RequestFor("", n.Name)}
+	}
+	r.pool.hold(n.Name, append([]string{n.Spec.PodCIDR}, n.Spec.PodCIDRs...)...)
+	return nil
+}
+
+// give is the network for a node, from now on its own.
+func (r *reconciler) give(node string) (netip.Prefix, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, err := r.pool.plan(node)
+	if err == nil {
+		r.pool.hold(node, p.String())
+		delete(r.waiting, node)
+	}
+	return p, err
+}
+
+// wait notes that a node has no network, and tells whether that is new.
+func (r *reconciler) wait(node string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.waiting[node]
+	r.waiting[node] = true
+	return !known
+}
+
+func (r *reconciler) takeBack(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pool.release(node)
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	var node corev1.Node
-	if err := env.Cache.Get(ctx, req.NamespacedName, &node); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := r.Cache.Get(ctx, req.NamespacedName, &node); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
-		return nil
+		return engine.Result{}, nil
 	}
-	var all corev1.NodeList
-	if err := env.Cache.List(ctx, &all); err != nil {
-		return err
-	}
-	there := map[string]bool{}
-	for i := range all.Items {
-		there[all.Items[i].Name] = true
-	}
-	for name, cidr := range given {
-		if !there[name] {
-			delete(given, name)
-			continue
+	p, err := r.give(node.Name)
+	if errors.Is(err, ErrFull) {
+		if r.wait(node.Name) {
+			r.Events.Event(&node, corev1.EventTypeWarning, "CIDRNotAvailable", "%v", err)
 		}
-		all.Items = append(all.Items, corev1.Node{Spec: corev1.NodeSpec{PodCIDR: cidr}})
+		return engine.Result{}, nil // the end of another node wakes it
 	}
-	p, err := Plan(cluster, all.Items)
 	if err != nil {
-		env.Events.Event(&node, corev1.EventTypeWarning, "CIDRNotAvailable", "%v", err)
-		return err
+		return engine.Result{}, err
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID},
 		"spec":     map[string]any{"podCIDR": p.String(), "podCIDRs": []string{p.String()}},
 	})
 	if err != nil {
-		return err
+		return engine.Result{}, err
 	}
-	if err := env.Client.Patch(ctx, node.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		return client.IgnoreNotFound(err)
+	err = r.Client.Patch(ctx, node.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		r.takeBack(node.Name)
+		return engine.Result{}, nil
 	}
-	given[node.Name] = p.String()
-	return nil
+	return engine.Result{}, err // the same network again, if it is not known whether it was written
 }
