@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/control"
@@ -26,6 +30,8 @@ func Delete(ctx context.Context, c config.Config, tell func(control.Event)) erro
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
 	}
+	// What the libraries warn of on the way is told by the error at its end.
+	klog.SetLogger(logr.FromSlogHandler(atLeast{slog.Default().Handler(), slog.LevelError}))
 	say := func(format string, args ...any) { tell(control.Event{Message: fmt.Sprintf(format, args...)}) }
 	if pid := holder(c.DataDir); pid != 0 {
 		say("ending process %d", pid)
