@@ -19,6 +19,13 @@ type Observed struct {
 	Heard time.Time
 	// Patience is how long it may be silent.
 	Patience time.Duration
+	// Eviction is what it means for its pods if it is lost.
+	Eviction Eviction
+}
+
+// lost tells whether the node does not report, or not that it is Ready.
+func (o Observed) lost(now time.Time) bool {
+	return !well(o.Node.Status.Conditions) || !o.Heard.Add(o.Patience).After(now)
 }
 
 // Actions is what to do.
@@ -50,7 +57,7 @@ func Plan(o Observed, now time.Time) Actions {
 	}
 	ready := find(conditions, corev1.NodeReady)
 	a.PodsNotReady = ready != nil && ready.Status == corev1.ConditionUnknown
-	taints := taints(o.Node, conditions, now)
+	taints := taints(o, conditions, now)
 	if !equality.Semantic.DeepEqual(taints, o.Node.Spec.Taints) {
 		a.Taints, a.SetTaints = taints, true
 	}
@@ -91,7 +98,11 @@ var ours = []string{
 }
 
 // taints are the node's as they should be: those that stay, in their order, then new ones.
-func taints(n *corev1.Node, conditions []corev1.NodeCondition, now time.Time) []corev1.Taint {
+func taints(o Observed, conditions []corev1.NodeCondition, now time.Time) []corev1.Taint {
+	n, leave := o.Node, []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
+	if o.Eviction == Spare || o.Eviction == Hold && !evicted(n) {
+		leave = leave[:1]
+	}
 	var want []corev1.Taint
 	add := func(key string, effects ...corev1.TaintEffect) {
 		for _, e := range effects {
@@ -101,9 +112,9 @@ func taints(n *corev1.Node, conditions []corev1.NodeCondition, now time.Time) []
 	if c := find(conditions, corev1.NodeReady); c != nil {
 		switch c.Status {
 		case corev1.ConditionFalse:
-			add(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+			add(corev1.TaintNodeNotReady, leave...)
 		case corev1.ConditionUnknown:
-			add(corev1.TaintNodeUnreachable, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+			add(corev1.TaintNodeUnreachable, leave...)
 		}
 	} else {
 		add(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule)

@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 		"disk":          {node: pressed, again: DefaultPatience, taints: []string{corev1.TaintNodeDiskPressure + ":NoSchedule"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := Observed{c.node, now.Add(-c.silent), DefaultPatience}
+			o := Observed{Node: c.node, Heard: now.Add(-c.silent), Patience: DefaultPatience}
 			a := Plan(o, now)
 			require.Equal(t, c.taints, keys(a.Taints))
 			require.Equal(t, c.taints != nil, a.SetTaints)
@@ -76,11 +76,11 @@ func TestPlan(t *testing.T) {
 			if a.SetTaints {
 				n.Spec.Taints = a.Taints
 			}
-			again := Plan(Observed{n, o.Heard, o.Patience}, now.Add(time.Millisecond))
+			again := Plan(Observed{Node: n, Heard: o.Heard, Patience: o.Patience}, now.Add(time.Millisecond))
 			require.Nil(t, again.Conditions)
 			require.False(t, again.SetTaints)
 		})
 	}
-	a := Plan(Observed{node(corev1.ConditionTrue), now.Add(-time.Minute), time.Minute}, now)
+	a := Plan(Observed{Node: node(corev1.ConditionTrue), Heard: now.Add(-time.Minute), Patience: time.Minute}, now)
 	require.Equal(t, &metav1.Time{Time: now}, a.Taints[0].TimeAdded)
 }

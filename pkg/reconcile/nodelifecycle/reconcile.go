@@ -1,11 +1,13 @@
 // Package nodelifecycle watches over nodes: one that is silent for too long is marked so, tainted, and
-// its pods are no longer counted on.
+// its pods are no longer counted on. When so many are lost at once that it is rather the network, their
+// pods are not sent away.
 //
 // It may import engine. Its invariant: it changes only taints that follow from conditions.
 package nodelifecycle
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,16 +43,81 @@ func New(patience time.Duration) *engine.Reconciler {
 		},
 		Indexes: []engine.Index{podstate.ByNode()},
 		New: func(env engine.Env) engine.Func {
-			l = &listener{heard: map[string]time.Time{}}
+			l = &listener{heard: map[string]time.Time{}, census: newCensus(), evicted: map[string]turn{}}
 			return (&reconciler{env, l, patience}).reconcile
 		},
 	}
 }
 
-// listener keeps when each node was last heard of, by our own clock: the clocks of nodes are not trusted.
+// listener keeps when each node was last heard of, by our own clock: the clocks of nodes are not trusted. And it counts them.
 type listener struct {
-	mu    sync.Mutex
-	heard map[string]time.Time
+	mu      sync.Mutex
+	heard   map[string]time.Time
+	census  *census
+	evicted map[string]turn // by zone
+}
+
+// turn is when a node was the last of its zone to be evicted.
+type turn struct {
+	node string
+	at   time.Time
+}
+
+// count takes in what a node is now, nil if it is gone, and gives the nodes for whose pods that makes a difference.
+func (l *listener) count(name string, is *corev1.Node) []engine.Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was, known := l.census.nodes[name]
+	zones := []string{was.zone}
+	var m *member
+	if is != nil {
+		m = &member{zone(is), well(is.Status.Conditions)}
+		zones = append(zones, m.zone)
+	}
+	if m == nil && !known || known && m != nil && *m == was {
+		return nil
+	}
+	state := func() (all []Eviction) {
+		for _, z := range zones {
+			e, _ := l.census.eviction(z)
+			all = append(all, e)
+		}
+		return all
+	}
+	before := state()
+	l.census.set(name, m)
+	if slices.Equal(before, state()) {
+		return nil
+	}
+	var all []engine.Request
+	for _, name := range l.census.unwell() {
+		all = append(all, engine.RequestFor("", name))
+	}
+	return all
+}
+
+// eviction says what the loss of a node is to mean now for its pods, and, if that is nothing yet, when to ask again.
+func (l *listener) eviction(n *corev1.Node, now time.Time) (Eviction, time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	z := zone(n)
+	// Its silence may not be written yet.
+	was, known := l.census.nodes[n.Name]
+	l.census.set(n.Name, &member{zone: z})
+	e, wait := l.census.eviction(z)
+	if l.census.set(n.Name, nil); known {
+		l.census.set(n.Name, &was)
+	}
+	if e != Evict || evicted(n) {
+		return e, 0
+	}
+	if last, ok := l.evicted[z]; ok && last.node != n.Name {
+		if left := last.at.Add(wait).Sub(now); left > 0 {
+			return Hold, left
+		}
+	}
+	l.evicted[z] = turn{n.Name, now}
+	return Evict, 0
 }
 
 func (l *listener) hear(node string, at time.Time) {
@@ -76,13 +143,14 @@ func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request 
 		l.mu.Lock()
 		delete(l.heard, was.GetName())
 		l.mu.Unlock()
-		return nil
+		return l.count(was.GetName(), nil)
 	}
 	n, ok := is.(*corev1.Node)
 	if !ok {
 		return nil
 	}
-	req := []engine.Request{engine.RequestFor("", n.Name)}
+	others := l.count(n.Name, n)
+	req := append(others, engine.RequestFor("", n.Name))
 	old, ok := was.(*corev1.Node)
 	if !ok {
 		l.last(n.Name, env.Now())
@@ -94,7 +162,7 @@ func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request 
 	}
 	if old.Spec.Unschedulable == n.Spec.Unschedulable && equality.Semantic.DeepEqual(old.Spec.Taints, n.Spec.Taints) &&
 		sameStatus(old.Status.Conditions, n.Status.Conditions) {
-		return nil
+		return others
 	}
 	return req
 }
@@ -136,7 +204,15 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	now := r.Now()
-	a := Plan(Observed{&n, r.l.last(n.Name, now), r.patience}, now)
+	o := Observed{Node: &n, Heard: r.l.last(n.Name, now), Patience: r.patience}
+	var turn time.Duration
+	if o.lost(now) {
+		o.Eviction, turn = r.l.eviction(&n, now)
+	}
+	a := Plan(o, now)
+	if turn > 0 && (a.Again == 0 || turn < a.Again) {
+		a.Again = turn
+	}
 	next := n.DeepCopy()
 	if a.Conditions != nil {
 		next.Status.Conditions = a.Conditions
