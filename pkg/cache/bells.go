@@ -28,8 +28,14 @@ func (b *bells) add(w *Watcher) {
 func (b *bells) remove(w *Watcher) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if i := slices.Index(b.all, w); i >= 0 {
-		b.all = slices.Concat(b.all[:i], b.all[i+1:])
+	i := slices.Index(b.all, w)
+	if i < 0 {
+		return
+	}
+	b.all = slices.Concat(b.all[:i], b.all[i+1:])
+	if b.ringing && i < atOnce && len(b.all) >= atOnce {
+		// One of those whom the goroutine was to wake is now among the first, whom it does not look at.
+		b.all[atOnce-1].wake()
 	}
 }
 
