@@ -3,10 +3,20 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -134,6 +144,54 @@ spec:
 	require.Contains(t, answer, "far: hello")
 }
 
+// thief has the join token, asks for the name of a node that is not there yet, and returns what its certificate opens then.
+func thief(t *testing.T, h *host.Host, words []string, name string) (status func() int) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	require.NoError(t, err)
+	url, token := words[slices.Index(words, "--join")+1], words[slices.Index(words, "--token")+1]
+	ask := func(method, path string, body any, certificates ...tls.Certificate) (int, []byte) {
+		t.Helper()
+		text, err := json.Marshal(body)
+		require.NoError(t, err)
+		request, err := http.NewRequestWithContext(t.Context(), method, url+path, bytes.NewReader(text))
+		require.NoError(t, err)
+		if certificates == nil {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		transport := &http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certificates},
+			DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+				err = h.InNetwork(func() (err error) {
+					conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+					return err
+				})
+				return conn, err
+			},
+		}
+		defer transport.CloseIdleConnections()
+		answer, err := (&http.Client{Transport: transport, Timeout: host.Patience}).Do(request)
+		require.NoError(t, err)
+		defer answer.Body.Close()
+		text, err = io.ReadAll(answer.Body)
+		require.NoError(t, err)
+		return answer.StatusCode, text
+	}
+	code, text := ask(http.MethodPost, "/coracle/join", map[string]any{"nodeName": name, "nodeIP": "198.51.100.9", "publicKey": public})
+	require.Equal(t, http.StatusOK, code, "%s", text)
+	var joined struct{ Client []byte }
+	require.NoError(t, json.Unmarshal(text, &joined))
+	block, _ := pem.Decode(joined.Client)
+	certificate := tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: key}
+	return func() int {
+		t.Helper()
+		code, _ := ask(http.MethodGet, "/api/v1/nodes/"+name, nil, certificate)
+		return code
+	}
+}
+
 // TestNamesAreKept: the join token alone does not make a machine another one.
 func TestNamesAreKept(t *testing.T) {
 	h := host.New(t)
@@ -146,8 +204,11 @@ func TestNamesAreKept(t *testing.T) {
 	require.Contains(t, taken, "belongs to another machine", "the server's own node")
 	require.Equal(t, 1, strings.Count(taken, "\n"), taken)
 
+	stolen := thief(t, h, words, other.Name)
+	require.Equal(t, http.StatusNotFound, stolen(), "a certificate for a name that nobody has")
 	startAgent(t, other, words).kill()
 	first := node()
+	require.Equal(t, http.StatusUnauthorized, stolen(), "which is worth nothing once a machine has it")
 	info, err := os.Stat(filepath.Join(other.DataDir, "pki", "machine.key"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
