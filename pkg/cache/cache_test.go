@@ -189,7 +189,7 @@ func TestWatchSelectorTransitions(t *testing.T) {
 
 	var got []string
 	for len(got) < 5 {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		events, err := w.Next(ctx)
 		cancel()
 		require.NoError(t, err)

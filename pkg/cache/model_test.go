@@ -28,12 +28,13 @@ type memory struct {
 	rev int64
 	end error
 
-	mu      sync.Mutex
-	changes chan kind.Batch
+	mu       sync.Mutex
+	changes  chan kind.Batch
+	followed chan struct{} // has one item once Changes was called
 }
 
 func newMemory() *memory {
-	return &memory{now: map[string]kind.KV{}, rev: 1, changes: make(chan kind.Batch)}
+	return &memory{now: map[string]kind.KV{}, rev: 1, changes: make(chan kind.Batch), followed: make(chan struct{}, 1)}
 }
 
 func (m *memory) Range(_ context.Context, prefix, from string, limit, rev int64) ([]kind.KV, int64, int64, error) {
@@ -58,6 +59,10 @@ func (m *memory) Range(_ context.Context, prefix, from string, limit, rev int64)
 func (m *memory) Changes(context.Context, string, int64) (<-chan kind.Batch, func() error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	select {
+	case m.followed <- struct{}{}:
+	default:
+	}
 	return m.changes, func() error { return m.end }
 }
 

@@ -139,6 +139,7 @@ func TestReload(t *testing.T) {
 	c, err := New(Config{Table: testTable, Source: m, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	start(t, c)
+	<-m.followed // it is ready before it follows
 	w, initial, _, err := c.Watch(pods, Query{}, -1)
 	require.NoError(t, err)
 	require.Len(t, initial, 2)
