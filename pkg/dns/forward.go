@@ -30,6 +30,7 @@ type forwarder struct {
 	self     []string // our own addresses, not to be asked
 	underway chan struct{}
 	now      func() time.Time
+	timeout  time.Duration // for each upstream
 
 	mu      sync.Mutex
 	cache   map[question]cached
@@ -50,7 +51,7 @@ type cached struct {
 }
 
 func newForwarder(fixed []string, file string, self []string) *forwarder {
-	return &forwarder{fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now, cache: map[question]cached{}}
+	return &forwarder{fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now, timeout: upstreamTimeout, cache: map[question]cached{}}
 }
 
 // upstreams are the servers to ask, in order.
@@ -101,7 +102,7 @@ func (f *forwarder) ask(request *dns.Msg) *dns.Msg {
 	query.RecursionDesired = request.RecursionDesired
 	query.SetEdns0(4096, key.do)
 	for _, server := range f.upstreams() {
-		answer, err := exchange(query, server)
+		answer, err := f.exchange(query, server)
 		if err != nil || answer.Rcode == dns.RcodeServerFailure || answer.Rcode == dns.RcodeRefused {
 			continue
 		}
@@ -112,11 +113,11 @@ func (f *forwarder) ask(request *dns.Msg) *dns.Msg {
 }
 
 // exchange asks one server, by TCP if the answer is too long for UDP.
-func exchange(query *dns.Msg, server string) (*dns.Msg, error) {
-	udp := dns.Client{Net: "udp", Timeout: upstreamTimeout, UDPSize: 4096}
+func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
+	udp := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: 4096}
 	answer, _, err := udp.Exchange(query, server)
 	if err == nil && answer.Truncated {
-		tcp := dns.Client{Net: "tcp", Timeout: upstreamTimeout}
+		tcp := dns.Client{Net: "tcp", Timeout: f.timeout}
 		answer, _, err = tcp.Exchange(query, server)
 	}
 	if err == nil && !answer.Response {
