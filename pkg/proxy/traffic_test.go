@@ -158,7 +158,7 @@ func (w *world) start() {
 	case <-p.Ready():
 	case err := <-w.ended:
 		w.t.Fatal(err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		w.t.Fatal("not ready")
 	}
 }
@@ -177,7 +177,7 @@ func (w *world) settle() {
 		w.proxy.mu.Lock()
 		defer w.proxy.mu.Unlock()
 		return w.proxy.done == w.proxy.told
-	}, 5*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // pod makes a pod whose server on port 8080, TCP and UDP, answers with the pod's name and the client's address.
@@ -239,27 +239,52 @@ func (w *world) in(where string, f func() error) error {
 	return w.net.Enter(context.Background(), where, f)
 }
 
+// patience bounds what should come at once; soon is enough to see that nothing comes.
+const patience, soon = time.Minute, 300 * time.Millisecond
+
 func (w *world) ask(where, proto, to string) (answer string, err error) {
+	return w.askWithin(patience, where, proto, to)
+}
+
+func (w *world) askWithin(limit time.Duration, where, proto, to string) (answer string, err error) {
 	err = w.in(where, func() error {
-		c, err := (&net.Dialer{Timeout: 300 * time.Millisecond}).Dial(proto+"4", to)
+		c, err := (&net.Dialer{Timeout: limit}).Dial(proto+"4", to)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = c.Close() }()
 		if proto == "udp" {
+			// It keeps its port until the end: two questions from one port are one connection to the kernel.
+			w.t.Cleanup(func() { _ = c.Close() })
 			answer, err = exchange(c)
 			return err
 		}
+		defer func() { _ = c.Close() }()
 		data, err := io.ReadAll(c)
 		answer = string(data)
+		if err == nil && repeated(c.(*net.TCPConn)) {
+			err = errRepeated
+		}
 		return err
 	})
 	return answer, err
 }
 
+var errRepeated = errors.New("a packet was lost, and sent again")
+
+// repeated tells whether the kernel had to send something again.
+func repeated(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	must(err)
+	var info *unix.TCPInfo
+	var asked error
+	must(raw.Control(func(fd uintptr) { info, asked = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
+	must(asked)
+	return info.Total_retrans > 0
+}
+
 func exchange(c net.Conn) (string, error) {
 	var b [64]byte
-	_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write([]byte("?")); err != nil {
 		return "", err
 	}
@@ -466,7 +491,7 @@ func TestLocalPolicy(t *testing.T) {
 	// The same pod, as if on another node: outsiders are not served here, those inside are.
 	w.objects.tell(nil, slice("web", 8080, a.String()+"@n2"))
 	w.settle()
-	_, err = w.ask("outside", "tcp", nodeAddr.String()+":30080")
+	_, err = w.askWithin(soon, "outside", "tcp", nodeAddr.String()+":30080")
 	var timeout net.Error
 	require.ErrorAs(t, err, &timeout)
 	require.True(t, timeout.Timeout())
@@ -488,10 +513,10 @@ func TestRepair(t *testing.T) {
 	k, err := newKernel(&w.proxy.Config)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(k.reset(), k.close()))
-	_, err = w.ask("", "tcp", "10.43.0.10:80")
+	_, err = w.askWithin(soon, "", "tcp", "10.43.0.10:80")
 	require.Error(t, err)
 	w.objects.tell(nil, service("other", "10.43.0.11"))
-	require.Eventually(t, func() bool { _, err := w.ask("", "tcp", "10.43.0.10:80"); return err == nil }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := w.askWithin(soon, "", "tcp", "10.43.0.10:80"); return err == nil }, patience, 10*time.Millisecond)
 }
 
 func TestReset(t *testing.T) {
