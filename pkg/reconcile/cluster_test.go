@@ -255,10 +255,13 @@ func (c *cluster) create(objs ...ctrl.Object) {
 	}
 }
 
+// patience is how long a test waits for what should come at once.
+const patience = time.Minute
+
 // until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an event.
 func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name string, ok func(T) bool) T {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	w, err := c.Watch(ctx, list, ctrl.InNamespace(namespace))
 	require.NoError(c.t, err)
@@ -286,7 +289,7 @@ func (c *cluster) gone(o ctrl.Object) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		return apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKeyFromObject(o), o))
-	}, 15*time.Second, 2*time.Millisecond)
+	}, patience, 2*time.Millisecond)
 }
 
 func (c *cluster) node(name string) *corev1.Node {

@@ -191,8 +191,6 @@ func TestOwnersGo(t *testing.T) {
 			d := deployment("web", "one", 3)
 			c.create(d)
 			until(c, &appsv1.DeploymentList{}, "default", "web", done)
-			require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(policy)))
-			c.gone(d)
 			var sets appsv1.ReplicaSetList
 			var pods corev1.PodList
 			count := func() (int, int) {
@@ -201,15 +199,21 @@ func TestOwnersGo(t *testing.T) {
 				return len(sets.Items), len(pods.Items)
 			}
 			s, p := count()
+			require.Equal(t, []int{1, 3}, []int{s, p})
+			set, old := sets.Items[0], pods.Items
+			require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(policy)))
+			c.gone(d)
 			switch policy {
 			case metav1.DeletePropagationForeground:
+				s, p = count()
 				require.Zero(t, s+p)
-			case metav1.DeletePropagationBackground:
-				c.gone(&appsv1.ReplicaSet{ObjectMeta: sets.Items[0].ObjectMeta})
-				for _, p := range pods.Items {
+			case metav1.DeletePropagationBackground: // they go after their owner, perhaps at once
+				c.gone(&appsv1.ReplicaSet{ObjectMeta: set.ObjectMeta})
+				for _, p := range old {
 					c.gone(&corev1.Pod{ObjectMeta: p.ObjectMeta})
 				}
 			default:
+				s, p = count()
 				require.Equal(t, []int{1, 3}, []int{s, p})
 				require.Empty(t, sets.Items[0].OwnerReferences)
 				require.NotEmpty(t, pods.Items[0].OwnerReferences)

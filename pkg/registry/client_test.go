@@ -112,7 +112,7 @@ func TestEventsHaveTwoFaces(t *testing.T) {
 
 func TestRecorderCountsRepeats(t *testing.T) {
 	r := whole(t, 0)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := admin(r)
 	w, err := c.Watch(ctx, &corev1.EventList{}, ctrl.InNamespace("work"))
@@ -246,7 +246,7 @@ func TestManagerRunsAController(t *testing.T) {
 		require.Equal(t, "a", e.Object.(*corev1.ConfigMap).Name)
 	case err := <-ended:
 		t.Fatal(err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the controller did nothing")
 	}
 	cancel()

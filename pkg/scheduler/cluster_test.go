@@ -88,10 +88,13 @@ func pod(name string) *corev1.Pod {
 	}}
 }
 
+// patience is how long a test waits for what should come at once.
+const patience = time.Minute
+
 // wait waits until as many pods as n are so.
 func (c *cluster) wait(n int, ok func(*corev1.Pod) bool) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	w, err := c.Watch(ctx, &corev1.PodList{})
 	require.NoError(c, err)
@@ -118,7 +121,7 @@ func isBound(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 // event waits for an event with that reason and text.
 func (c *cluster) event(reason, text string) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()
 	w, err := c.Watch(ctx, &corev1.EventList{}, ctrl.InNamespace("default"))
 	require.NoError(c, err)

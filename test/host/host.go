@@ -205,9 +205,9 @@ func (h *Host) Load() {
 
 // Curl fetches a URL from the host.
 func (h *Host) Curl(url string) (string, error) {
-	ctx, cancel := context.WithTimeout(h.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
-	out, err := h.Command(ctx, "curl", "-fsS", "--max-time", "5", url).Output()
+	out, err := h.Command(ctx, "curl", "-fsS", "--max-time", "30", url).Output()
 	return string(out), err
 }
 
@@ -234,7 +234,7 @@ func (h *Host) Kill() {
 	h.t.Helper()
 	pid := h.Status().PID
 	require.NoError(h.t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(h.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(h.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, Patience, 5*time.Millisecond)
 }
 
 // zombie reports a process that ended, but whose parent (which is not us) has not asked for its exit code.

@@ -81,7 +81,7 @@ func (p *pipe) Write(b []byte) (int, error) {
 
 func (p *pipe) until(t *testing.T, want string) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		p.mu.Lock()
 		have := p.buf.String()
