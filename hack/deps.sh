@@ -16,7 +16,7 @@ if [ ${#missing[@]} -ne 0 ]; then
 fi
 if [ "${1:-}" = test ] && ! command -v containerd >/dev/null && [ ! -x dist/containerd/usr/bin/containerd ]; then
   dir=$(mktemp -d)
-  if (cd "$dir" && { apt-get download -q containerd || { apt-get update -q && apt-get download -q containerd; }; }) >/dev/null 2>&1; then
+  if (cd "$dir" && timeout 120 sh -c 'apt-get download -q containerd || { apt-get update -q && apt-get download -q containerd; }') >/dev/null 2>&1; then
     dpkg -x "$dir"/containerd_*.deb dist/containerd
   else
     echo "no containerd can be had: the tests of --containerd are skipped" >&2

@@ -168,6 +168,7 @@ func TestHostContainerd(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left, "the containers go all the same")
 	d.start()
+	r.config.patience = time.Minute
 	require.NotEqual(t, before, d.contents())
 	require.NoError(t, r.Purge(ctx))
 	stop()
@@ -185,7 +186,6 @@ func (oldVersion) Version(context.Context, *emptypb.Empty) (*versionservice.Vers
 // What is not a containerd that we can use is told in one line, and nothing is remembered of it.
 func TestHostContainerdRefused(t *testing.T) {
 	c := testConfig(t)
-	c.patience = time.Second
 	dir := t.TempDir()
 	listen := func(name string) *net.UnixListener {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, name), Net: "unix"})
@@ -208,7 +208,10 @@ func TestHostContainerdRefused(t *testing.T) {
 		"hangs": "does not answer within 1s", "dead": "does not answer within 1s",
 		"old": "is version 1.4.13: 1.6 or newer is needed",
 	} {
-		c.Address = filepath.Join(dir, name)
+		c.Address, c.patience = filepath.Join(dir, name), time.Second
+		if name == "old" {
+			c.patience = time.Minute
+		}
 		r, err := New(c)
 		require.NoError(t, err)
 		err = r.Run(t.Context())
