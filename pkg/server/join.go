@@ -131,10 +131,10 @@ func (j *joiner) taken(ctx context.Context, name string, public crypto.PublicKey
 		return nil, err
 	}
 	node, err := j.node(ctx, name)
-	if err != nil || node == nil {
+	if err != nil || node == nil || mine(node, machine) {
 		return nil, err
 	}
-	return mine(node, machine), nil
+	return ownedByOther(name), nil
 }
 
 // admit issues the certificates.

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/run"
 )
 
 // testCluster is a server that can be joined, with Nodes that the test sets.
@@ -159,6 +160,17 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	require.Error(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)), "and shuts out who had it")
 	delete(c.nodes[second.nodeName].Annotations, machineAnnotation)
 	require.NoError(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)), "a Node that is bound to nobody, such as one a user made, is free")
+}
+
+func TestNodeOfAnotherMachine(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	own, remote := &membership{machine: "a"}, &membership{machine: "a", remote: []run.Component{&identity{}}}
+	require.NoError(t, own.check(node), "nobody's yet")
+	node.Annotations = map[string]string{machineAnnotation: "a"}
+	require.NoError(t, own.check(node))
+	node.Annotations = map[string]string{machineAnnotation: "b"}
+	require.ErrorContains(t, own.check(node), "coracle server --no-node", "a server that does not start cannot be asked to delete the Node")
+	require.EqualError(t, remote.check(node), ownedByOther("n1").Error())
 }
 
 // pipes is a listener without a network, so that time can be the test's.

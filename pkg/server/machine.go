@@ -23,12 +23,10 @@ func ownedByOther(name string) error {
 	return fmt.Errorf("the node name %s belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete node %s`; else choose another with --node-name", name, name)
 }
 
-// mine says why a Node cannot be the machine's; nil if it is, or nobody's.
-func mine(node *corev1.Node, machine string) error {
-	if owner := node.Annotations[machineAnnotation]; owner != "" && owner != machine {
-		return ownedByOther(node.Name)
-	}
-	return nil
+// mine tells whether a Node is the machine's, or nobody's.
+func mine(node *corev1.Node, machine string) bool {
+	owner := node.Annotations[machineAnnotation]
+	return owner == "" || owner == machine
 }
 
 // refuseOther is apiserver.Config.CheckNode.
@@ -37,5 +35,21 @@ func refuseOther(node *corev1.Node, certificate *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	return mine(node, machine)
+	if !mine(node, machine) {
+		return ownedByOther(node.Name)
+	}
+	return nil
+}
+
+// check is agent.Config.Mine. A remote machine learns of it when it joins; in the server's own process this is the only place,
+// and nobody can be asked to delete a Node while the server does not start.
+func (m *membership) check(node *corev1.Node) error {
+	switch {
+	case mine(node, m.machine):
+		return nil
+	case m.remote != nil:
+		return ownedByOther(node.Name)
+	}
+	return fmt.Errorf("the node name %s belongs to another machine, which has joined under it: choose another for this one with --node-name, or "+
+		"run `coracle server --no-node` and free the name with `coracle ctl delete node %s`", node.Name, node.Name)
 }

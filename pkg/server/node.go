@@ -165,7 +165,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	n.agent, err = agent.New(agent.Config{
 		Client: m.client, Runtime: n.runtime, Network: n.network,
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
-		Annotations: map[string]string{machineAnnotation: m.machine}, Mine: func(n *corev1.Node) error { return mine(n, m.machine) },
+		Annotations: map[string]string{machineAnnotation: m.machine}, Mine: m.check,
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,

@@ -16,13 +16,16 @@ import (
 // leastFree is the free space, in bytes, below which a cluster would not start well.
 const leastFree = 256 << 20
 
-// preflight looks for what would make the process fail later, before anything of it is started. Every
+// preflight looks for what would make the process, a server, a node or both, fail later, before anything of it is started. Every
 // fault is one line that says what is missing and what to do.
-func preflight(c config.Config, node bool) error {
+func preflight(c config.Config, server, node bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
 	}
-	errs := []error{space(c.DataDir), free("listen", c.Listen)}
+	errs := []error{space(c.DataDir)}
+	if server {
+		errs = append(errs, free("listen", c.Listen))
+	}
 	if c.NodeIP == "" {
 		_, err := outwardAddress()
 		errs = append(errs, err)

@@ -42,7 +42,7 @@ func nodeUser(name string) string { return "system:node:" + name }
 func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	report := reporter()
 	defer func() { failure(report, err) }()
-	if err := preflight(c, node); err != nil {
+	if err := preflight(c, true, node); err != nil {
 		return err
 	}
 	p, err := prepare(c)
@@ -83,7 +83,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	}
 	report := reporter()
 	defer func() { failure(report, err) }()
-	if err := preflight(c, true); err != nil {
+	if err := preflight(c, false, true); err != nil {
 		return err
 	}
 	p, err := prepare(c)

@@ -33,7 +33,7 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, tell func(cont
 	if !errors.Is(err, control.ErrNotRunning) {
 		return status, err
 	}
-	if err := preflight(c, true); err != nil {
+	if err := preflight(c, true, true); err != nil {
 		return status, err
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
