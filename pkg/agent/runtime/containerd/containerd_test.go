@@ -215,7 +215,7 @@ func TestKill(t *testing.T) {
 	require.Eventually(t, func() bool { // while no daemon runs
 		data, err := os.ReadFile(ended)
 		return err == nil && bytes.Contains(data, []byte("exited"))
-	}, 10*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 
 	began := time.Now()
 	r, stop = open(t, c)
@@ -276,7 +276,7 @@ func TestHungShim(t *testing.T) {
 	stop()
 	began := time.Now()
 	r, stop = open(t, c)
-	require.Less(t, time.Since(began), answerWithin+2*time.Second)
+	require.Less(t, time.Since(began), hungAfter, "what waits for the shim takes that long")
 	one, err := r.Get(ctx, s.ID)
 	require.NoError(t, err)
 	require.Equal(t, runtime.Running, one.State)

@@ -26,7 +26,7 @@ import (
 )
 
 // patience is how long a test waits for what should come at once.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Suite runs against one implementation, which holds the image "busybox".
 type Suite struct {

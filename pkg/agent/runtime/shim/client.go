@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -29,11 +30,11 @@ func (c Client) Dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(c.Socket)))
 }
 
-// open sends the request and reads the answer. The connection ends with ctx.
+// open sends the request and reads the answer. The connection ends with ctx, and so does open, with ctx's error.
 func (c Client) open(ctx context.Context, req Request) (net.Conn, Response, func(), error) {
 	conn, err := c.Dial(ctx)
 	if err != nil {
-		return nil, Response{}, nil, err
+		return nil, Response{}, nil, cmp.Or(ctx.Err(), err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	end := func() {
@@ -41,18 +42,13 @@ func (c Client) open(ctx context.Context, req Request) (net.Conn, Response, func
 		conn.Close()
 	}
 	var res Response
-	if err := WriteHead(conn, req); err == nil {
-		err = ReadHead(conn, &res)
-		if err != nil {
-			end()
-			if ctx.Err() != nil {
-				err = ctx.Err()
-			}
-			return nil, res, nil, fmt.Errorf("shim %s: %w", req.Op, err)
-		}
-	} else {
+	if err := WriteHead(conn, req); err != nil {
 		end()
-		return nil, res, nil, fmt.Errorf("shim %s: %w", req.Op, err)
+		return nil, res, nil, fmt.Errorf("shim %s: %w", req.Op, cmp.Or(ctx.Err(), err))
+	}
+	if err := ReadHead(conn, &res); err != nil {
+		end()
+		return nil, res, nil, fmt.Errorf("shim %s: %w", req.Op, cmp.Or(ctx.Err(), err))
 	}
 	if err := res.err(); err != nil {
 		end()
