@@ -115,16 +115,44 @@ func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 		watchUsage(ctx, v1, below, wake)
 		return
 	}
-	trigger, poll, err := stalls("/proc/pressure/memory")
+	trigger, err := stalls("/proc/pressure/memory")
 	if err != nil {
 		return
 	}
 	defer trigger.Close()
+	watchPriority(ctx, trigger, wake)
+}
+
+// stalls gives a file with a priority event when, within a second, something waited for memory for 100 ms (the kernel's
+// accounting/psi).
+func stalls(path string) (*os.File, error) {
+	trigger, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := trigger.WriteString("some 100000 1000000\x00"); err != nil {
+		return nil, errors.Join(err, trigger.Close())
+	}
+	return trigger, nil
+}
+
+// watchPriority calls wake at each priority event of a file until ctx ends. Go's own poller does not know these, but an epoll
+// of them can be read when there is one.
+func watchPriority(ctx context.Context, file *os.File, wake func()) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return
+	}
+	err = errors.Join(unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(file.Fd()), &unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET}), unix.SetNonblock(fd, true))
+	poll := os.NewFile(uintptr(fd), file.Name())
 	defer poll.Close()
+	if err != nil {
+		return
+	}
 	defer context.AfterFunc(ctx, func() { poll.Close() })()
 	conn, err := poll.SyscallConn()
 	for err == nil && ctx.Err() == nil {
-		err = conn.Read(func(fd uintptr) bool { // fd is an epoll of the trigger's: it can be read when the trigger fires
+		err = conn.Read(func(fd uintptr) bool {
 			var events [1]unix.EpollEvent
 			n, _ := unix.EpollWait(int(fd), events[:], 0)
 			return n > 0
@@ -133,26 +161,6 @@ func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 			wake()
 		}
 	}
-}
-
-// stalls asks to be told when, within a second, something waited for memory for 100 ms (the kernel's accounting/psi): poll
-// can be read then. Go's own poller does not know the event that a trigger gives.
-func stalls(path string) (trigger, poll *os.File, err error) {
-	if trigger, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
-		return nil, nil, err
-	}
-	if _, err = trigger.WriteString("some 100000 1000000\x00"); err != nil {
-		return nil, nil, errors.Join(err, trigger.Close())
-	}
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, nil, errors.Join(err, trigger.Close())
-	}
-	err = errors.Join(unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(trigger.Fd()), &unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET}), unix.SetNonblock(fd, true))
-	if err != nil {
-		return nil, nil, errors.Join(err, unix.Close(fd), trigger.Close())
-	}
-	return trigger, os.NewFile(uintptr(fd), path), nil
 }
 
 // watchUsage is told when the use of a cgroup passes what would leave less than below available.

@@ -3,6 +3,7 @@ package eviction
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,45 @@ func TestKernelReads(t *testing.T) {
 	gone := Kernel{NodeDir: func() string { return filepath.Join(dir, "none") }, ImageDir: func() string { return "" }}.Read()
 	require.NotContains(t, gone, config.NodeFsAvailable)
 	require.NotContains(t, gone, config.ImageFsAvailable)
+}
+
+// Urgent data gives a socket the kind of event that a trigger for stalls has.
+func TestPriorityEvents(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	from, err := net.Dial("tcp4", l.Addr().String())
+	require.NoError(t, err)
+	defer from.Close()
+	to, err := l.Accept()
+	require.NoError(t, err)
+	defer to.Close()
+	sender, err := from.(*net.TCPConn).File()
+	require.NoError(t, err)
+	defer sender.Close()
+	receiver, err := to.(*net.TCPConn).File()
+	require.NoError(t, err)
+	defer receiver.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		watchPriority(ctx, receiver, func() { told <- struct{}{} })
+	}()
+	for range 3 {
+		require.NoError(t, unix.Sendto(int(sender.Fd()), []byte("!"), unix.MSG_OOB, nil))
+		<-told
+	}
+	select {
+	case <-told:
+		t.Fatal("told without an event")
+	default:
+	}
+	cancel()
+	<-done
 }
 
 // The kernel tells when a cgroup passes a threshold, and an end of the wait frees what waits.

@@ -105,6 +105,9 @@ func (m *Manager) Reclaim(ctx context.Context) error {
 			}
 		}
 	}
-	_, err := m.images.Collect(ctx, m.ImagesInUse(), math.MaxInt64)
+	freed, err := m.images.Collect(ctx, m.ImagesInUse(), math.MaxInt64)
+	if freed > 0 {
+		m.log.Info("removed all unused images: the disk is short", "bytes", freed)
+	}
 	return errors.Join(append(errs, err)...)
 }
