@@ -126,6 +126,7 @@ type node struct {
 func (n *node) components() []run.Component {
 	return []run.Component{
 		n.runtime, // containers of an earlier process are found before the agent asks
+		n.network, // keeps the routes to other nodes
 		n.proxy,   // services work before the first pod does
 		n.dns,     // and so do their names
 		n.agent,   // ready when the node is

@@ -94,6 +94,9 @@ type Net struct {
 	routes  map[netip.Prefix]netip.Addr
 
 	ranges sync.Mutex // one change of podCIDR and routes at a time
+
+	ready chan struct{}
+	once  sync.Once // closes ready
 }
 
 var _ Network = (*Net)(nil)
@@ -112,7 +115,7 @@ func New(c Config) (*Net, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	n := &Net{Config: c, pool: newPool(), busy: map[string]chan struct{}{}, pods: map[string]record{}}
+	n := &Net{Config: c, pool: newPool(), ready: make(chan struct{}), busy: map[string]chan struct{}{}, pods: map[string]record{}}
 	if n.mtu, err = uplink(h, c.NodeIP); err != nil {
 		return nil, err
 	}

@@ -385,6 +385,55 @@ func TestRoutes(t *testing.T) {
 	require.Len(t, left, 1, "only the route that ends the pod CIDR")
 }
 
+// TestLostRoutes: what the kernel drops with a link, or somebody removes, is set again.
+func TestLostRoutes(t *testing.T) {
+	n := newNet(t)
+	other, via := netip.MustParsePrefix("10.42.1.0/24"), netip.MustParseAddr("192.168.77.9")
+	require.NoError(t, n.Routes(t.Context(), map[netip.Prefix]netip.Addr{other: via}))
+	before := routes(t)
+	require.Contains(t, before, "10.42.1.0/24 via 192.168.77.9")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-ended)
+	}()
+	<-n.Ready()
+	back := func() {
+		t.Helper()
+		require.Eventually(t, func() bool { return routes(t) == before }, 10*time.Second, 5*time.Millisecond)
+	}
+
+	up, err := netlink.LinkByName("up0")
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetDown(up))
+	require.NotContains(t, routes(t), "10.42.1.0/24")
+	require.NoError(t, netlink.LinkSetUp(up))
+	require.NoError(t, netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: via.AsSlice()})) // as what manages the network does
+	back()
+
+	gone, err := n.ours(handle(t))
+	require.NoError(t, err)
+	require.Len(t, gone, 2)
+	for _, r := range gone {
+		require.NoError(t, netlink.RouteDel(&r))
+	}
+	back()
+
+	// What is not wanted any more is not brought back.
+	require.NoError(t, n.Routes(t.Context(), nil))
+	require.NoError(t, n.repair())
+	require.NotContains(t, routes(t), "10.42.1.0/24")
+}
+
+func routes(t testing.TB) string {
+	t.Helper()
+	out, err := exec.Command("sh", "-c", "ip -4 route show | grep -v linkdown").Output()
+	require.NoError(t, err)
+	return string(out)
+}
+
 func handle(t testing.TB) *netlink.Handle {
 	t.Helper()
 	h, err := netlink.NewHandle()

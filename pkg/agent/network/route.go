@@ -107,8 +107,8 @@ func (n *Net) Routes(_ context.Context, routes map[netip.Prefix]netip.Addr) erro
 			continue
 		}
 		if old[p] != via {
-			if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol, Priority: n.metric()}); err != nil {
-				errs = errors.Join(errs, fmt.Errorf("route to pods %s via node %s: %w (nodes must share a network)", p, via, err))
+			if err := n.setRoute(h, p, via); err != nil {
+				errs = errors.Join(errs, err)
 				continue
 			}
 		}
@@ -132,6 +132,22 @@ func (n *Net) Routes(_ context.Context, routes map[netip.Prefix]netip.Addr) erro
 	cluster := n.clusterPrefixes()
 	n.mu.Unlock()
 	return errors.Join(errs, n.nat.prefixes(podCIDR, cluster))
+}
+
+func (c *Config) setRoute(h *netlink.Handle, p netip.Prefix, via netip.Addr) error {
+	err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol, Priority: c.metric()})
+	if err != nil {
+		return fmt.Errorf("route to pods %s via node %s: %w (nodes must share a network)", p, via, err)
+	}
+	return nil
+}
+
+func (c *Config) endRange(h *netlink.Handle, p netip.Prefix) error {
+	err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol, Priority: c.metric()})
+	if err != nil {
+		return fmt.Errorf("add the route that ends pod CIDR %s: %w", p, err)
+	}
+	return nil
 }
 
 // SetPodCIDR gives or changes the range of pod addresses. Pods that exist keep theirs.
@@ -164,8 +180,8 @@ func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 			}
 		}
 	}
-	if err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol, Priority: n.metric()}); err != nil {
-		return fmt.Errorf("add the route that ends pod CIDR %s: %w", p, err)
+	if err := n.endRange(h, p); err != nil {
+		return err
 	}
 	if err := n.nat.prefixes(p, cluster); err != nil {
 		return err
