@@ -47,7 +47,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Int("max-pods", d.MaxPods, "how many pods the node may carry")
 	f.String("agent-listen", d.AgentListen, "address and port of the node's API (logs, exec)")
 	f.String("containerd", "", "socket of a containerd of the host's, instead of our own")
-	f.StringSlice("eviction-hard", nil, "below which the node is under pressure and evicts pods, as nodefs.available<10%; what is not named keeps the kubelet's default, 0% turns one off")
+	f.StringSlice("eviction-hard", nil, "below which the node is under pressure and evicts pods, as nodefs.available<10%; what is not named keeps its default (memory.available<100Mi, 5% of disks and inodes), 0% turns one off")
 	f.Duration("eviction-pressure-transition-period", d.EvictionTransition, "how long pressure is told after it ended")
 	f.Int("image-gc-high-threshold", d.ImageGCHigh, "percentage of disk in use from which unused images are removed; 100 never")
 	f.Int("image-gc-low-threshold", d.ImageGCLow, "percentage of disk in use down to which they are")

@@ -40,11 +40,12 @@ func (t Threshold) Of(capacity int64) int64 {
 	return t.Amount
 }
 
-// DefaultThresholds are the kubelet's on Linux.
+// DefaultThresholds are the kubelet's on Linux for memory and inodes. Of disks, 5 % may be all that is left, as k3s has it: with the
+// kubelet's 10 and 15 %, which were made for servers, pods could not run on many a laptop.
 func DefaultThresholds() map[Signal]Threshold {
 	return map[Signal]Threshold{
-		MemoryAvailable: {Amount: 100 << 20}, NodeFsAvailable: {Percent: 10}, NodeFsInodesFree: {Percent: 5},
-		ImageFsAvailable: {Percent: 15}, ImageFsInodesFree: {Percent: 5},
+		MemoryAvailable: {Amount: 100 << 20}, NodeFsAvailable: {Percent: 5}, NodeFsInodesFree: {Percent: 5},
+		ImageFsAvailable: {Percent: 5}, ImageFsInodesFree: {Percent: 5},
 	}
 }
 

@@ -18,10 +18,17 @@ import (
 
 var (
 	now    = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	policy = Policy{Thresholds: config.DefaultThresholds(), Transition: 5 * time.Minute}
+	policy = Policy{Thresholds: kubelets(), Transition: 5 * time.Minute}
 )
 
 const gi = 1 << 30
+
+// kubelets are the kubelet's thresholds.
+func kubelets() map[config.Signal]config.Threshold {
+	t := config.DefaultThresholds()
+	t[config.NodeFsAvailable], t[config.ImageFsAvailable] = config.Threshold{Percent: 10}, config.Threshold{Percent: 15}
+	return t
+}
 
 // signals is a node that has enough, but for what is said.
 func signals(short map[config.Signal]Reading) map[config.Signal]Reading {
@@ -149,7 +156,7 @@ func TestPressure(t *testing.T) {
 		"a limit comes first": {short: low, measured: true, pods: []Pod{one("a", 900, 10), one("b", 1, 20, limit("10"))}, conditions: []corev1.NodeConditionType{corev1.NodeMemoryPressure}, do: "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			thresholds, err := config.ParseThresholds(c.thresholds)
+			thresholds, err := config.ParseThresholds(append([]string{"nodefs.available<10%", "imagefs.available<15%"}, c.thresholds...))
 			require.NoError(t, err)
 			o := Observed{Signals: signals(c.short), Pods: c.pods, Reclaimed: c.reclaimed, Measured: c.measured}
 			d := Plan(Policy{Thresholds: thresholds, Transition: time.Minute}, nil, o, now)

@@ -216,7 +216,7 @@ func Excess(available, capacity int64, high, low int) int64 {
 }
 
 // Collect removes images that nobody uses, those longest unused first, until free bytes are given back. It
-// leaves alone what came or was asked for in the last two minutes. inUse holds image IDs.
+// leaves alone what is pinned, and what came or was asked for in the last two minutes. inUse holds image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {
@@ -240,7 +240,7 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 		if freed >= free {
 			break
 		}
-		if inUse[img.ID] || time.Since(last[img.ID]) < 2*time.Minute {
+		if inUse[img.ID] || img.Pinned || time.Since(last[img.ID]) < 2*time.Minute {
 			continue
 		}
 		if err := m.images.Remove(ctx, img.ID); err != nil && !errors.Is(err, runtime.ErrNotFound) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -142,6 +143,19 @@ func TestCollectLeavesWhatJustCame(t *testing.T) {
 		freed, err = m.Collect(t.Context(), nil, math.MaxInt64)
 		require.NoError(t, err)
 		require.Positive(t, freed)
+	})
+}
+
+func TestCollectLeavesWhatWasLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := fake.New(fake.Config{})
+		_, err := rt.Images().Load(t.Context(), strings.NewReader("docker.io/library/loaded:1"))
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		_, err = New(rt.Images()).Collect(t.Context(), nil, math.MaxInt64)
+		require.NoError(t, err)
+		_, err = rt.Images().Get(t.Context(), "docker.io/library/loaded:1")
+		require.NoError(t, err)
 	})
 }
 

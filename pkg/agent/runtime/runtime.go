@@ -218,6 +218,8 @@ type Image struct {
 	Size    int64    // bytes of its content
 	// Since is when one of its names was last given to it.
 	Since time.Time
+	// Pinned images are never removed to make room: they were loaded from a file, and nobody could fetch them again.
+	Pinned bool
 	// User is the image's configured user: a uid if numeric, else nil and the name.
 	UID  *int64
 	User string

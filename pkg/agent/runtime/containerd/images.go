@@ -61,6 +61,9 @@ func normalise(ref string) (string, error) {
 	return named.String(), nil
 }
 
+// pinned marks images that are not to be removed to make room, as containerd's CRI plugin does.
+const pinned, pinnedValue = "io.cri-containerd.pinned", "pinned"
+
 // reload reads the store anew. An image whose content is not whole is left out.
 func (i *images) reload(ctx context.Context) error {
 	ctx = i.runtime.engine.in(ctx)
@@ -86,6 +89,7 @@ func (i *images) reload(ctx context.Context) error {
 		if entry.UpdatedAt.After(img.Since) {
 			img.Since = entry.UpdatedAt
 		}
+		img.Pinned = img.Pinned || entry.Labels[pinned] == pinnedValue
 		if !strings.Contains(entry.Name, "@") {
 			img.Names = append(img.Names, entry.Name)
 		}
@@ -294,6 +298,7 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 		client.WithDigestRef(func(d digest.Digest) string { return unnamed + "@" + d.String() }),
 		client.WithSkipDigestRef(func(name string) bool { return name != "" }),
 		client.WithSkipMissing(),
+		client.WithImageLabels(map[string]string{pinned: pinnedValue}),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)

@@ -142,6 +142,7 @@ func loads(t *testing.T, r *Runtime) {
 	require.NoError(t, err)
 	require.Len(t, got, 1)
 	require.Equal(t, []string{"example.com/docker/style:1"}, got[0].Names)
+	require.True(t, got[0].Pinned, "nobody could fetch it again")
 
 	nameless := forUs(t, 1)
 	dir := t.TempDir()

@@ -119,7 +119,12 @@ func (i *images) Load(_ context.Context, archive io.Reader) ([]runtime.Image, er
 	}
 	var list []runtime.Image
 	for name := range strings.FieldsSeq(string(text)) {
-		list = append(list, i.add(name))
+		image := i.add(name)
+		image.Pinned = true
+		i.mu.Lock()
+		i.byName[normal(name)] = image
+		i.mu.Unlock()
+		list = append(list, image)
 	}
 	return list, nil
 }
