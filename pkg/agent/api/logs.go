@@ -153,6 +153,9 @@ func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.
 			return &runs[i], nil
 		}
 	}
+	if status != nil && status.State.Terminated != nil { // its pod was evicted: nothing is kept
+		return nil, fmt.Errorf("unable to retrieve container logs for %s: the log went with the container", status.State.Terminated.ContainerID)
+	}
 	reason := "ContainerCreating"
 	if status != nil && status.State.Waiting != nil {
 		if reason = status.State.Waiting.Reason; strings.Contains(reason, "Image") {
