@@ -18,6 +18,7 @@ const defragBytes = 128 << 20
 type space struct {
 	looked atomic.Int64 // Unix nanoseconds
 	free   atomic.Int64 // bytes
+	wanted atomic.Bool  // a write was refused: all history may go
 }
 
 const lookEvery = 200 * time.Millisecond
@@ -26,6 +27,7 @@ const lookEvery = 200 * time.Millisecond
 // the disk at most every lookEvery, and only when there are writes.
 func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int) error {
 	if used := e.Backend().SizeInUse(); used+int64(size) > s.cfg.QuotaBytes {
+		s.space.wanted.Store(true)
 		s.compactSoon()
 		return fmt.Errorf("%w: its %d MB of data are over the quota of %d MB: delete objects, or raise the quota",
 			ErrUnavailable, used>>20, s.cfg.QuotaBytes>>20)
@@ -78,6 +80,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 			return
 		}
 		var to int64
+		full := false
 		select {
 		case <-ctx.Done():
 			return
@@ -85,7 +88,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 			to, atTick = atTick, e.KV().Rev()
 		case <-s.compact:
 			to = e.KV().Rev() - s.cfg.RetainRevisions
-			if e.Backend().SizeInUse() > s.cfg.QuotaBytes {
+			if full = s.space.wanted.Swap(false); full {
 				to = e.KV().Rev()
 			}
 		}
@@ -95,6 +98,17 @@ func (s *Store) compactLoop(ctx context.Context) {
 		if err := s.compactTo(ctx, e, to); err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn("store: could not drop old history", "revision", to, "error", err)
 		}
+		if full {
+			s.release(ctx, e)
+		}
+	}
+}
+
+// release makes what a compaction freed count as free. The database counts it only when it begins to write again, and a
+// store that refuses writes does not: a lease, which ends by itself, is one.
+func (s *Store) release(ctx context.Context, e *etcdserver.EtcdServer) {
+	if _, err := e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1}); err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Warn("store: could not count the space that became free", "error", err)
 	}
 }
 
