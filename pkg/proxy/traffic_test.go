@@ -81,6 +81,8 @@ var mounts = sync.OnceValue(func() error { return unix.Mount("", "/", "", unix.M
 
 func newWorld(t testing.TB) *world {
 	require.NoError(t, mounts())
+	// The kernel tells one peer only so often that it is refused; the tests ask more often.
+	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0))
 	// The pods of every test have the same addresses; connections of the last test's must not be taken for theirs.
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	w := &world{t: t, pods: map[string]netip.Addr{}, objects: &fakeCache{}}
