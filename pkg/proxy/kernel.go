@@ -108,21 +108,49 @@ func newKernel(c *Config) (*kernel, error) {
 	return k, nil
 }
 
-// replace makes the whole table anew in one transaction: connections see the old rules or the new ones, never none.
+// replace fills the table anew in one transaction: connections see the old rules or the new ones, never none. The
+// chains at the kernel's hooks stay, because a packet that passes the hooks while chains are exchanged there may meet
+// the new one before it counts and the old one when it no longer does. Only a table that is not like ours is exchanged as a whole.
 func (k *kernel) replace(d *delta) error {
+	there, err := k.conn.ListChainsOfTableFamily(k.table.Family)
+	if err != nil {
+		return fmt.Errorf("list nftables chains: %w", err)
+	}
+	keep := map[string]bool{}
+	for _, c := range d.addChain {
+		keep[c.name()] = true
+	}
+	fill := func() error {
+		k.conn.AddTable(k.table)
+		for _, s := range append(k.sets[:], k.affinity) {
+			if err := k.conn.AddSet(s, nil); err != nil {
+				return err
+			}
+			k.conn.FlushSet(s)
+		}
+		k.baseChains()
+		for _, c := range there {
+			if _, ours := chainNamed(c.Name); ours && c.Table.Name == k.table.Name && !keep[c.Name] {
+				k.conn.FlushChain(c)
+				k.conn.DelChain(c)
+			}
+		}
+		return k.update(d)
+	}
+	if err := fill(); err == nil {
+		return nil
+	}
 	k.conn.AddTable(k.table)
 	k.conn.DelTable(k.table)
-	k.conn.AddTable(k.table)
-	for _, s := range k.sets {
-		if err := k.conn.AddSet(s, nil); err != nil {
-			return err
-		}
-	}
-	if err := k.conn.AddSet(k.affinity, nil); err != nil {
-		return err
-	}
-	k.baseChains()
-	return k.update(d)
+	there = nil
+	return fill()
+}
+
+// chain adds a chain, without the rules that it may have had.
+func (k *kernel) chain(c *nftables.Chain) *nftables.Chain {
+	k.conn.AddChain(c)
+	k.conn.FlushChain(c)
+	return c
 }
 
 // update applies a delta in one transaction.
@@ -197,10 +225,10 @@ func (k *kernel) rule(c *nftables.Chain, parts ...[]expr.Any) {
 
 func (k *kernel) baseChains() {
 	base := func(name string, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
-		return k.conn.AddChain(&nftables.Chain{Table: k.table, Name: name, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: prio})
+		return k.chain(&nftables.Chain{Table: k.table, Name: name, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: prio})
 	}
 	plain := func(name string) *nftables.Chain {
-		return k.conn.AddChain(&nftables.Chain{Table: k.table, Name: name})
+		return k.chain(&nftables.Chain{Table: k.table, Name: name})
 	}
 	refuse := plain(chainReject)
 	k.rule(refuse, protocolIs(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
@@ -244,7 +272,7 @@ func (k *kernel) baseChains() {
 
 // balanceChain chooses the next endpoint of the frontend's slot and sends the connection there.
 func (k *kernel) balanceChain(c chain) {
-	ch := k.conn.AddChain(&nftables.Chain{Table: k.table, Name: c.name()})
+	ch := k.chain(&nftables.Chain{Table: k.table, Name: c.name()})
 	slots := setSlots
 	if c.inside {
 		slots = setSlotsInside
