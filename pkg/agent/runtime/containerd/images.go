@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
@@ -246,11 +245,23 @@ func resolver(a runtime.Auth) remotes.Resolver {
 	)})
 }
 
-// countingResolver tells how many bytes of what it fetches have come.
+// countingResolver tells how many bytes of what it fetches have come: of several layers at once, but one call at a time.
 type countingResolver struct {
 	remotes.Resolver
-	tell        func(runtime.Progress)
-	done, total atomic.Int64
+	tell func(runtime.Progress)
+
+	mu   sync.Mutex
+	told runtime.Progress
+}
+
+func (c *countingResolver) count(done, total int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told.Done += done
+	c.told.Total += total
+	if done > 0 {
+		c.tell(c.told)
+	}
 }
 
 func (c *countingResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, error) {
@@ -263,7 +274,7 @@ func (c *countingResolver) Fetcher(ctx context.Context, ref string) (remotes.Fet
 		if err != nil {
 			return nil, err
 		}
-		c.total.Add(d.Size)
+		c.count(0, d.Size)
 		return &countingReader{body, c}, nil
 	}), nil
 }
@@ -276,7 +287,7 @@ type countingReader struct {
 func (r *countingReader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if n > 0 {
-		r.c.tell(runtime.Progress{Done: r.c.done.Add(int64(n)), Total: r.c.total.Load()})
+		r.c.count(int64(n), 0)
 	}
 	return n, err
 }
