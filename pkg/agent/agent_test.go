@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -61,6 +62,29 @@ func TestPodRunsAndIsReleased(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 		require.Contains(t, b.events.list(), "Killing: Stopping container main")
+	})
+}
+
+// The node gets its podCIDR, and the agent's handler is told so, before the agent knows that the node is created.
+func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		b.stop()
+		require.NoError(t, b.cluster.Delete(b.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}))
+		b.settle()
+		var got netip.Prefix
+		b.onPodCIDR = func(_ context.Context, p netip.Prefix) error { got = p; return nil }
+		b.cluster.created = func(o ctrl.Object) {
+			if n, ok := o.(*corev1.Node); ok {
+				given := n.DeepCopy()
+				given.Spec.PodCIDR = "10.42.7.0/24"
+				require.NoError(t, b.cluster.Update(b.ctx, given))
+				synctest.Wait()
+			}
+		}
+		began := time.Now()
+		b.start()
+		require.Zero(t, time.Since(began))
+		require.Equal(t, "10.42.7.0/24", got.String())
 	})
 }
 

@@ -132,7 +132,7 @@ func TestDiskPressure(t *testing.T) {
 		}
 		b.pass(5 * time.Minute)
 		require.Len(t, b.containers(), 3)
-		machine.set(1<<29, 50)
+		machine.set(1<<29, 40)
 		b.pass(9 * time.Second)
 		machine.set(1<<29, 900)
 		b.pass(time.Second)
@@ -144,12 +144,12 @@ func TestDiskPressure(t *testing.T) {
 			return !slices.ContainsFunc(b.containers(), func(c runtime.Container) bool { return c.PodUID == large })
 		}
 		machine.mu.Unlock()
-		machine.set(1<<29, 50)
+		machine.set(1<<29, 40)
 		b.pass(10 * time.Second)
 		require.Equal(t, corev1.PodRunning, b.pod("small").Status.Phase)
 		require.Equal(t, "Evicted", b.pod("large").Status.Reason)
 		require.Equal(t, corev1.ConditionTrue, condition(b.pod("large"), corev1.DisruptionTarget))
-		require.Regexp(t, `^The node was low on resource: ephemeral-storage. Threshold quantity: 100, available: 50. Container main was using 9\d*[KM]i, request is 0, `,
+		require.Regexp(t, `^The node was low on resource: ephemeral-storage. Threshold quantity: 50, available: 40. Container main was using 9\d*[KM]i, request is 0, `,
 			b.pod("large").Status.Message)
 		require.Equal(t, corev1.PodSucceeded, b.pod("ended").Status.Phase)
 		_, err := b.runtime.Images().Get(b.ctx, "unused:1")

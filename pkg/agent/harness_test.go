@@ -50,6 +50,8 @@ type cluster struct {
 	ctrl.WithWatch
 	ctx context.Context
 
+	created func(ctrl.Object) // is told of what was created, before its maker is
+
 	mu        sync.Mutex
 	informers map[string]toolscache.SharedIndexInformer
 	running   sync.WaitGroup // of the informers
@@ -62,6 +64,13 @@ func newCluster(ctx context.Context) *cluster {
 	c.WithWatch = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).
 		WithStatusSubresource(&corev1.Pod{}, &corev1.Node{}).
 		WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, w ctrl.WithWatch, obj ctrl.Object, opts ...ctrl.CreateOption) error {
+				err := w.Create(ctx, obj, opts...)
+				if err == nil && c.created != nil {
+					c.created(obj)
+				}
+				return err
+			},
 			Delete: func(ctx context.Context, w ctrl.WithWatch, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
 				o := ctrl.DeleteOptions{}
 				o.ApplyOptions(opts)
@@ -223,7 +232,9 @@ type bench struct {
 	events  *eventList
 	dir     string
 	machine eviction.Machine // nil is never short of anything
-	stop    func()
+	// onPodCIDR, if not nil, makes pods wait for the node's podCIDR.
+	onPodCIDR func(context.Context, netip.Prefix) error
+	stop      func()
 }
 
 // node runs f against an agent in fake time.
@@ -253,7 +264,7 @@ func node(t *testing.T, rc fakeruntime.Config, f func(b *bench)) {
 func (b *bench) start() {
 	a, err := New(Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
 		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
-		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine})
+		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR})
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan error, 1)

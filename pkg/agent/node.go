@@ -130,6 +130,11 @@ func (a *Agent) register(ctx context.Context) error {
 		return err
 	}
 	a.seenOwn(ctx, n)
+	// What the cache told before is not looked at again, such as a podCIDR that was given at once; but it is still there.
+	var seen corev1.Node
+	if a.c.Client.Cache().Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &seen) == nil && seen.UID == n.UID {
+		a.seenOwn(ctx, &seen)
+	}
 	_, err = a.postStatus(ctx, true)
 	return err
 }
