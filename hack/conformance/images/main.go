@@ -140,6 +140,9 @@ func system(shell string) (v1.Layer, error) {
 		"etc/group":         {text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnobody:x:65534:\n", mode: 0o644},
 		"tmp/":              {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755}, "usr/bin/env": {link: "/bin/busybox"},
 	}
+	if err := addDynamic(files, "/usr/bin/dash"); err != nil {
+		return nil, err
+	}
 	for applet := range strings.FieldsSeq(string(applets)) {
 		if applet != "busybox" && applet != "sh" && applet != "nslookup" && applet != "nc" {
 			files["bin/"+applet] = content{link: "busybox"}

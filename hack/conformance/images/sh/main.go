@@ -1,5 +1,5 @@
-// Command sh is busybox's shell, but that `sh -c env` shows variables such as "data-1" too: the busybox of upstream's
-// image hands them on, Debian's drops them.
+// Command sh is dash, but that `sh -c env` shows variables such as "data-1" too: the shell of upstream's image hands them on,
+// Debian's drop them. Debian's static busybox is no shell for the suite: it takes its own applets, such as nc, for those in PATH.
 package main
 
 import (
@@ -16,6 +16,6 @@ func main() {
 		}
 		return
 	}
-	fmt.Fprintln(os.Stderr, syscall.Exec("/bin/busybox", append([]string{"/bin/sh"}, os.Args[1:]...), os.Environ()))
+	fmt.Fprintln(os.Stderr, syscall.Exec("/usr/bin/dash", append([]string{"/bin/sh"}, os.Args[1:]...), os.Environ()))
 	os.Exit(126)
 }
