@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -78,4 +79,21 @@ func TestKilled(t *testing.T) {
 		require.Equal(t, rev, got[k], k)
 	}
 	t.Logf("%d acknowledged, %d stored", len(acked), len(got))
+}
+
+// A store killed right after its first write, before its database was written at all, leads again without an election timeout.
+func TestKilledAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), crashDir+"="+dir)
+	child.Stderr = os.Stderr
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	require.True(t, bufio.NewScanner(out).Scan())
+	require.NoError(t, child.Process.Kill())
+	_ = child.Wait()
+	began := time.Now()
+	open(t, Config{Dir: dir})
+	require.Less(t, time.Since(began), electionMs*time.Millisecond)
 }

@@ -55,9 +55,6 @@ const tickMs, electionMs = 500, 2500
 // over to. Nothing tells when the member is ready to take it, so it is repeated for these few milliseconds.
 // Without effect the election timeout does the same, later.
 func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
-	if len(e.Cluster().Members()) != 1 {
-		return
-	}
 	id := uint64(e.MemberID())
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
@@ -71,7 +68,12 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 		case <-e.StopNotify():
 			return
 		}
-		if !replayed(id) {
+		// Who the members are may itself stand only in the log: the database is written a second later than it.
+		members := len(e.Cluster().Members())
+		if members > 1 {
+			return
+		}
+		if members == 0 || !replayed(id) {
 			continue
 		}
 		m := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: &id, From: &id}
