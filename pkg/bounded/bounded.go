@@ -1,0 +1,87 @@
+// Package bounded reads from sources that others control — a pod's files, an image's blobs, a registry's answers, a request's
+// body — into memory, up to a limit that the caller states.
+//
+// It may import the standard library and golang.org/x/sys alone. Its invariant: a source that is larger than its limit is refused
+// with a *TooLargeError before more than limit+1 bytes of it were held in memory, whatever size it claims to have.
+package bounded
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// TooLargeError says that a source holds more than its reader accepts.
+type TooLargeError struct {
+	Name  string // what was read, for people; may be empty
+	Limit int64  // in bytes
+}
+
+func (e *TooLargeError) Error() string {
+	if e.Name == "" {
+		return fmt.Sprintf("larger than the limit of %d bytes", e.Limit)
+	}
+	return fmt.Sprintf("%s is larger than the limit of %d bytes", e.Name, e.Limit)
+}
+
+// ErrNotRegular is returned by File for a path that is a symbolic link, a directory, a device, a socket or a FIFO.
+var ErrNotRegular = errors.New("not a regular file")
+
+// All reads r to its end. A source with more than limit bytes is a *TooLargeError, and what was read of it is dropped.
+func All(r io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, &TooLargeError{Limit: limit}
+	}
+	return data, nil
+}
+
+// File reads a regular file of at most limit bytes. The last element of the path is not followed if it is a symbolic link, and
+// opening never blocks, so the file may be one that an untrusted process can replace; a path that holds anything but a
+// regular file is ErrNotRegular. Files of /proc and /sys, whose size reads as 0, are read as far as the limit.
+func File(path string, limit int64) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > limit {
+		return nil, &TooLargeError{Name: path, Limit: limit}
+	}
+	data, err := All(f, limit)
+	var large *TooLargeError
+	if errors.As(err, &large) {
+		large.Name = path
+	}
+	return data, err
+}
+
+// Open opens a regular file for reading under the rules of File. The caller closes it.
+func Open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
+			return nil, &os.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+		}
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
