@@ -198,9 +198,9 @@ func (a *Agent) Ready() <-chan struct{} { return a.ready }
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 
 // StopPods ends the containers of all pods gracefully, each within its grace period, and begins no more. The pods stay in the API: the
-// next agent starts them again as their restart policy says. tell is called with each pod that ended.
-func (a *Agent) StopPods(ctx context.Context, tell func(string)) error {
-	return a.pods.Drain(ctx, func(p *corev1.Pod) { tell("stopped pod " + p.Namespace + "/" + p.Name) })
+// next agent starts them again as their restart policy says. ended is called with each pod that had something running, when it ended.
+func (a *Agent) StopPods(ctx context.Context, ended func(*corev1.Pod)) error {
+	return a.pods.Drain(ctx, ended)
 }
 
 // Pressure says in words what the node is short of, or was a while ago.

@@ -11,21 +11,42 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"syscall"
+	"time"
 )
 
 // ErrNotRunning means that no Coracle process serves the run directory.
 var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
 
+// ErrSilent means that a process serves the run directory but does not answer: it hangs, or was stopped with a signal.
+var ErrSilent = errors.New("the coracle process does not answer: `coracle stop` ends it, containers are left alone")
+
+// silence is how long the process may say nothing before it counts as hung. While it works on a stop it says something
+// every heartbeat.
+const (
+	silence   = 20 * time.Second
+	heartbeat = 5 * time.Second
+)
+
 // Client talks to the process that serves a run directory.
-type Client struct{ path string }
+type Client struct {
+	// Silence is how long the process may say nothing before its status or its stop fails with ErrSilent. Default 20 s.
+	Silence time.Duration
+
+	dial func(context.Context) (net.Conn, error)
+}
 
 // NewClient connects nothing yet.
-func NewClient(runDir string) *Client { return &Client{filepath.Join(runDir, Socket)} }
+func NewClient(runDir string) *Client {
+	return &Client{Silence: silence, dial: func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(runDir, Socket))
+	}}
+}
 
-// Status asks for the process's status.
+// Status asks for the process's status. ErrSilent if it does not answer within 20 s.
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	last, err := c.call(ctx, http.MethodGet, "/status", nil, nil)
+	last, err := c.call(ctx, http.MethodGet, "/status", nil, nil, c.Silence)
 	if err != nil {
 		return Status{}, err
 	}
@@ -36,36 +57,51 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 }
 
 // Stop ends the pods and the process, and tells what it does. It returns when all has ended but the process itself.
+// ErrSilent if nothing is heard of the process for 20 s, however long the pods take.
 func (c *Client) Stop(ctx context.Context, tell func(Event)) error {
-	_, err := c.call(ctx, http.MethodPost, "/stop", nil, tell)
+	_, err := c.call(ctx, http.MethodPost, "/stop", nil, tell, c.Silence)
 	return err
 }
 
 // Images lists the node's images.
 func (c *Client) Images(ctx context.Context) (Event, error) {
-	return c.call(ctx, http.MethodGet, "/images", nil, nil)
+	return c.call(ctx, http.MethodGet, "/images", nil, nil, 0)
 }
 
 // Load loads an archive into the node.
 func (c *Client) Load(ctx context.Context, archive io.Reader) (Event, error) {
-	return c.call(ctx, http.MethodPost, "/images", archive, nil)
+	return c.call(ctx, http.MethodPost, "/images", archive, nil, 0)
 }
 
 // Pull pulls an image from its registry and tells its progress.
 func (c *Client) Pull(ctx context.Context, ref string, tell func(Event)) (Event, error) {
-	return c.call(ctx, http.MethodPost, "/images?pull="+url.QueryEscape(ref), nil, tell)
+	return c.call(ctx, http.MethodPost, "/images?pull="+url.QueryEscape(ref), nil, tell, 0)
 }
 
 // Remove removes an image by name or ID.
 func (c *Client) Remove(ctx context.Context, ref string) error {
-	_, err := c.call(ctx, http.MethodDelete, "/images?ref="+url.QueryEscape(ref), nil, nil)
+	_, err := c.call(ctx, http.MethodDelete, "/images?ref="+url.QueryEscape(ref), nil, nil, 0)
 	return err
 }
 
-// call returns the last event; an event with an error becomes that error.
-func (c *Client) call(ctx context.Context, method, path string, body io.Reader, tell func(Event)) (Event, error) {
+// call returns the last event; an event with an error becomes that error. With a quiet time other than 0, a process that
+// is silent for longer than that is ErrSilent.
+func (c *Client) call(ctx context.Context, method, path string, body io.Reader, tell func(Event), quiet time.Duration) (_ Event, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	heard := func() {}
+	if quiet > 0 {
+		timer := time.AfterFunc(quiet, func() { cancel(ErrSilent) })
+		defer timer.Stop()
+		heard = func() { timer.Reset(quiet) }
+		defer func() {
+			if err != nil && errors.Is(context.Cause(ctx), ErrSilent) {
+				err = ErrSilent
+			}
+		}()
+	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", c.path)
+		return c.dial(ctx)
 	}}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, method, "http://coracle"+path, body)
@@ -90,12 +126,13 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 		if err := decoder.Decode(&e); err != nil {
 			return e, fmt.Errorf("the process ended in the middle of its answer: %w", err)
 		}
+		heard()
 		switch {
 		case e.Error != "":
 			return e, errors.New(e.Error)
 		case e.Done:
 			return e, nil
-		case tell != nil:
+		case tell != nil && !reflect.ValueOf(e).IsZero(): // heartbeats are empty
 			tell(e)
 		}
 	}

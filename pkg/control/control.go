@@ -47,7 +47,8 @@ type Process struct {
 	PSS  int64  `json:"pssBytes"`
 }
 
-// Event is a line of progress: of start, stop or a pull. The last one has Done or Error set.
+// Event is a line of progress: of start, stop or a pull. The last one has Done or Error set. An empty
+// one says only that the process is alive; clients do not pass it on.
 type Event struct {
 	Step    string          `json:"step,omitempty"`
 	Message string          `json:"message,omitempty"`

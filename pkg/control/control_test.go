@@ -5,9 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -93,3 +98,63 @@ func TestControl(t *testing.T) {
 	_, err = client.Status(t.Context())
 	require.ErrorIs(t, err, ErrNotRunning)
 }
+
+// slow takes a while to stop its pods, without a word.
+type slow struct{ backend }
+
+func (*slow) Stop(_ context.Context, tell func(string)) error {
+	time.Sleep(10 * time.Minute)
+	tell("stopped pod a")
+	return nil
+}
+
+func (*slow) Status(ctx context.Context) Status {
+	<-ctx.Done()
+	return Status{}
+}
+
+// However long the pods take, a process that is alive is waited for; one that says nothing is not.
+func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Sockets would not let the bubble's time pass: a pipe takes their place.
+		near, far := net.Pipe()
+		server := NewServer(t.TempDir(), &slow{})
+		serving := &http.Server{Handler: server.handler()}
+		done := make(chan error)
+		go func() { done <- serving.Serve(&one{conn: far, closed: make(chan struct{})}) }()
+		client := NewClient("")
+		client.dial = func(context.Context) (net.Conn, error) { return near, nil }
+		var told []Event
+		require.NoError(t, client.Stop(t.Context(), func(e Event) { told = append(told, e) }))
+		require.Equal(t, []Event{{Message: "stopped pod a"}}, told)
+		require.NoError(t, serving.Close())
+		<-done
+
+		near, far = net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		began := time.Now()
+		_, err := client.Status(t.Context())
+		require.ErrorIs(t, err, ErrSilent)
+		require.Equal(t, silence, time.Since(began))
+		require.NoError(t, far.Close())
+	})
+}
+
+// one is a listener with a single connection.
+type one struct {
+	conn   net.Conn
+	closed chan struct{}
+	end    sync.Once
+}
+
+func (l *one) Accept() (net.Conn, error) {
+	if c := l.conn; c != nil {
+		l.conn = nil
+		return c, nil
+	}
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *one) Close() error   { l.end.Do(func() { close(l.closed) }); return nil }
+func (l *one) Addr() net.Addr { return &net.UnixAddr{} }

@@ -76,6 +76,7 @@ func (s *Server) handler() http.Handler {
 	})
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
 		tell := newTeller(w)
+		defer beat(tell)()
 		// Who asked may go away; the stop goes on.
 		err := s.backend.Stop(context.WithoutCancel(r.Context()), func(m string) { tell(Event{Message: m}) })
 		finish(tell, nil, err)
@@ -98,6 +99,25 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	return mux
+}
+
+// beat sends empty events until the returned function is called, which waits for the last one.
+func beat(tell func(Event)) (end func()) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticks := time.NewTicker(heartbeat)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ticks.C:
+				tell(Event{})
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() { close(stop); <-ended }
 }
 
 func (s *Server) images(f func(*http.Request, runtime.Images, func(Event)) ([]runtime.Image, error)) http.HandlerFunc {

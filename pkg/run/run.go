@@ -2,15 +2,33 @@
 //
 // It may import nothing of Coracle. Its invariant: components start in the
 // order they are listed, each only once the one before it is ready, and stop
-// in the reverse order, each only once the one after it has returned.
+// in the reverse order, each only once the one after it has returned or has
+// used up its time.
 package run
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
+
+// How long a stop waits for components that do not return. One that hangs must not keep those before it, the store above
+// all, from closing; the process exits afterwards, which ends whatever still runs.
+const (
+	stopEach = 10 * time.Second // for one component
+	stopAll  = 30 * time.Second // for all of them together; past that each of the rest gets stopRest
+	stopRest = time.Second
+)
+
+// HungError says which components had not returned when the stop went on without them.
+type HungError struct{ Names []string }
+
+func (e *HungError) Error() string {
+	return "did not stop in time and was abandoned: " + strings.Join(e.Names, ", ")
+}
 
 // Component is one part of a process, such as the store or the scheduler.
 type Component interface {
@@ -30,6 +48,8 @@ type Observer struct {
 	Started func(name string, took time.Duration)
 	// Stopped is called when a component's Run returned.
 	Stopped func(name string, err error)
+	// Hung is called when a component has not returned within the given time after it was told to stop.
+	Hung func(name string, after time.Duration)
 }
 
 type running struct {
@@ -41,6 +61,9 @@ type running struct {
 // All runs the components until ctx ends or one of them fails, then stops
 // those that run, last first. It returns the first failure, named, or nil
 // when ctx ended. A component that returns nil before ctx ends has failed too.
+//
+// A stop takes at most 30 s and a second for each component. Components that have not returned by then are left running
+// and named in a *HungError; the caller should exit.
 func All(ctx context.Context, observe Observer, components ...Component) error {
 	failed := make(chan error, len(components))
 	var started []running
@@ -82,15 +105,35 @@ func All(ctx context.Context, observe Observer, components ...Component) error {
 		case <-ctx.Done():
 		}
 	}
-	for i := len(started) - 1; i >= 0; i-- {
-		started[i].cancel()
-		<-started[i].done
-	}
+	hung := stop(started, observe)
 	if first == nil {
 		select {
 		case first = <-failed:
 		default:
 		}
 	}
+	if len(hung) > 0 {
+		return errors.Join(first, &HungError{Names: hung})
+	}
 	return first
+}
+
+// stop ends the components, last first, and returns the names of those that it could not wait for.
+func stop(started []running, observe Observer) (hung []string) {
+	deadline := time.Now().Add(stopAll)
+	for _, r := range slices.Backward(started) {
+		r.cancel()
+		wait := max(min(stopEach, time.Until(deadline)), stopRest)
+		timer := time.NewTimer(wait)
+		select {
+		case <-r.done:
+		case <-timer.C:
+			hung = append(hung, r.Name())
+			if observe.Hung != nil {
+				observe.Hung(r.Name(), wait)
+			}
+		}
+		timer.Stop()
+	}
+	return hung
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -108,4 +109,67 @@ func TestTheEndWhileStarting(t *testing.T) {
 	cancel()
 	require.NoError(t, All(ctx, Observer{}, cs...))
 	require.Equal(t, "-store", l.lines[len(l.lines)-1])
+}
+
+// deaf ignores its context until it is released.
+type deaf struct{ ready, release chan struct{} }
+
+func (d *deaf) Name() string           { return "deaf" }
+func (d *deaf) Ready() <-chan struct{} { return d.ready }
+func (d *deaf) Run(context.Context) error {
+	close(d.ready)
+	<-d.release
+	return nil
+}
+
+func TestAComponentThatIgnoresItsContextDoesNotKeepTheOthersFromStopping(t *testing.T) {
+	for _, failure := range []error{nil, errors.New("disk full")} {
+		synctest.Test(t, func(t *testing.T) {
+			l, ps, cs := parts("store", "agent")
+			d := &deaf{make(chan struct{}), make(chan struct{})}
+			cs = slices.Insert(cs, 1, Component(d))
+			ctx, cancel := context.WithCancel(t.Context())
+			var hung []string
+			done := make(chan error)
+			go func() {
+				done <- All(ctx, Observer{Hung: func(name string, after time.Duration) { hung = append(hung, name+" "+after.String()) }}, cs...)
+			}()
+			synctest.Wait()
+			if failure == nil {
+				cancel()
+			} else {
+				ps[1].fail <- failure
+			}
+			err := <-done
+			cancel()
+			var h *HungError
+			require.ErrorAs(t, err, &h)
+			require.Equal(t, []string{"deaf"}, h.Names)
+			if failure != nil {
+				require.ErrorIs(t, err, failure)
+			}
+			require.Equal(t, []string{"deaf 10s"}, hung)
+			require.Equal(t, []string{"+store", "+agent", "-agent", "-store"}, l.lines)
+			close(d.release)
+		})
+	}
+}
+
+func TestAStopIsBoundedHoweverManyComponentsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var cs []Component
+		for range 12 {
+			cs = append(cs, &deaf{make(chan struct{}), release})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- All(ctx, Observer{}, cs...) }()
+		synctest.Wait()
+		cancel()
+		began := time.Now()
+		require.Error(t, <-done)
+		require.Equal(t, stopAll+9*stopRest, time.Since(began))
+		close(release)
+	})
 }

@@ -87,7 +87,7 @@ func (p *process) Stop(ctx context.Context, tell func(string)) error {
 	if p.node == nil {
 		return nil
 	}
-	return p.node.agent.StopPods(ctx, tell)
+	return stopPods(ctx, p.node.agent, tell)
 }
 
 // processes finds this process and the shims that run from dataDir or serve runDir, with their memory.

@@ -50,24 +50,6 @@ func claim(f *os.File, dir string) error {
 	return err
 }
 
-// waitUnlocked returns once no process uses the data directory. It blocks in the kernel, so it is not cancelled: the caller
-// knows that the process is ending.
-func waitUnlocked(dir string) error {
-	f, err := os.Open(filepath.Join(dir, lockFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for {
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
-}
-
 // holder returns the pid of the process that uses the data directory, or 0.
 func holder(dir string) int {
 	f, err := os.Open(filepath.Join(dir, lockFile))

@@ -210,6 +210,10 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 			p.parts.stopped(name, err)
 			p.log.Debug("stopped", "component", name, "error", err)
 		},
+		Hung: func(name string, after time.Duration) {
+			p.log.Error("component did not stop, going on without it", "component", name, "after", after)
+			dumpStacks(os.Stderr)
+		},
 	}, components...)
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if mode, dir, ok := strings.Cut(os.Getenv(holdVariable), ":"); ok {
+		hold(dir, mode == "deaf")
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestOneProcessADirectory(t *testing.T) {
 	dir := t.TempDir()
@@ -25,7 +32,6 @@ func TestOneProcessADirectory(t *testing.T) {
 	require.ErrorContains(t, err, "coracle stop")
 	require.NoError(t, first.Close())
 	require.Zero(t, holder(dir))
-	require.NoError(t, waitUnlocked(dir))
 	again, err := lock(dir)
 	require.NoError(t, err)
 	require.NoError(t, again.Close())

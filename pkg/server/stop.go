@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -16,16 +15,38 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// Stop ends the pods of this machine gracefully, then the process, and returns when it is gone. control.ErrNotRunning if none runs.
+// Stop ends the pods of this machine gracefully, then the process, and returns when it is gone. control.ErrNotRunning if none
+// runs. Pods have their grace period; a process that hangs is killed, at the latest 80 s after it was last heard of.
 func Stop(ctx context.Context, c config.Config, tell func(control.Event)) error {
-	if err := control.NewClient(c.RunDir).Stop(ctx, tell); err != nil {
-		return err
+	return stop(ctx, control.NewClient(c.RunDir), c, tell)
+}
+
+func stop(ctx context.Context, client *control.Client, c config.Config, tell func(control.Event)) error {
+	say := func(format string, args ...any) { tell(control.Event{Message: fmt.Sprintf(format, args...)}) }
+	err := client.Stop(ctx, tell)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	return waitUnlocked(c.DataDir)
+	if errors.Is(err, control.ErrSilent) {
+		say("the process does not answer: it is ended without stopping its pods")
+	}
+	pid, killed, endErr := ending{c.DataDir, stopPatience, killPatience, say}.run(ctx)
+	switch {
+	case errors.Is(err, control.ErrNotRunning) && pid != 0: // it had just begun, or was ending already
+		return endErr
+	case errors.Is(err, control.ErrSilent):
+		if endErr == nil {
+			endErr = errors.New("the process hung and was ended, its pods were not stopped: `coracle start` takes them up again, `coracle delete` removes them")
+		}
+		return endErr
+	case killed && endErr == nil:
+		say("its log, %s, says what did not stop", filepath.Join(c.DataDir, logFile))
+	}
+	return errors.Join(err, endErr)
 }
 
 // Delete ends the process and removes everything of the cluster from this machine, also what a killed process left. It
-// may be repeated. Pods are not waited for: their containers are killed.
+// may be repeated. Pods are not waited for: their containers are killed. A process that does not end within 15 s is killed.
 func Delete(ctx context.Context, c config.Config, tell func(control.Event)) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
@@ -36,10 +57,7 @@ func Delete(ctx context.Context, c config.Config, tell func(control.Event)) erro
 	if pid := holder(c.DataDir); pid != 0 {
 		say("ending process %d", pid)
 		// SIGTERM leaves containers to the steps below, and lets the store close.
-		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return err
-		}
-		if err := waitUnlocked(c.DataDir); err != nil {
+		if _, _, err := (ending{c.DataDir, deletePatience, killPatience, say}).run(ctx); err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Drain ends the containers of all pods gracefully and gives back what they shared, and returns once that is done. The pods
-// stay in the API, and none begins any more. tell is called with each pod that had something running.
+// stay in the API, and none begins any more. tell is called with each pod that had something running, once it ended.
 func (m *Manager) Drain(ctx context.Context, tell func(*corev1.Pod)) error {
 	m.mu.Lock()
 	m.draining = true
@@ -27,14 +27,25 @@ func (m *Manager) Drain(ctx context.Context, tell func(*corev1.Pod)) error {
 		}
 		w.mu.Unlock()
 	}
+	// In the order in which they end, so that tell's caller knows which are left.
+	drained := make(chan *worker, len(workers))
 	for _, w := range workers {
+		go func() {
+			select {
+			case <-w.drained:
+				drained <- w
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for range workers {
 		select {
-		case <-w.drained:
+		case w := <-drained:
+			if running[w] {
+				tell(w.pod)
+			}
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-		if running[w] {
-			tell(w.pod)
 		}
 	}
 	return nil

@@ -1,0 +1,113 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// drainMargin is what a pod may take beyond its grace period: its processes are killed then, and its network and volumes
+	// removed.
+	drainMargin = 30 * time.Second
+	// waitingAfter is when the user first learns which pods are waited for, and waitingEvery how often after that.
+	waitingAfter = 5 * time.Second
+	waitingEvery = 15 * time.Second
+	// waitingNames bounds the pods named in one such line.
+	waitingNames = 5
+)
+
+// podStopper is the agent, as far as a stop needs it.
+type podStopper interface {
+	Pods() []*corev1.Pod
+	StopPods(ctx context.Context, ended func(*corev1.Pod)) error
+}
+
+// stopPods ends the node's pods gracefully and says which are waited for. It gives up, with an error, when the longest grace
+// period and drainMargin have passed: a process that the kernel does not let end must not keep Coracle from ending.
+func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
+	var mu sync.Mutex
+	left := map[string]bool{}
+	var longest time.Duration
+	for _, p := range agent.Pods() {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		left[p.Namespace+"/"+p.Name] = true
+		longest = max(longest, grace(p))
+	}
+	names := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		var list []string
+		for name := range left {
+			list = append(list, name)
+		}
+		slices.Sort(list)
+		if more := len(list) - waitingNames; more > 0 {
+			list = append(list[:waitingNames], fmt.Sprintf("and %d more", more))
+		}
+		return strings.Join(list, ", ")
+	}
+	limit := longest + drainMargin
+	deadline := time.Now().Add(limit)
+	drain, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- agent.StopPods(drain, func(p *corev1.Pod) {
+			name := p.Namespace + "/" + p.Name
+			mu.Lock()
+			delete(left, name)
+			mu.Unlock()
+			tell("stopped pod " + name)
+		})
+	}()
+	report := time.NewTimer(waitingAfter)
+	defer report.Stop()
+	for {
+		select {
+		case err := <-done:
+			if err != nil && ctx.Err() == nil && drain.Err() != nil {
+				return notStopped(names(), limit)
+			}
+			return err
+		case <-drain.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return notStopped(names(), limit)
+		case <-report.C:
+			if waiting := names(); waiting != "" {
+				tell(fmt.Sprintf("waiting for %s (at most %s more)", waiting, time.Until(deadline).Round(time.Second)))
+			}
+			report.Reset(waitingEvery)
+		}
+	}
+}
+
+func notStopped(names string, limit time.Duration) error {
+	return fmt.Errorf("pods still running %s after they were told to stop: %s; `coracle start` takes them up again, `coracle delete` kills them", limit, names)
+}
+
+// grace is how long a pod may take to end.
+func grace(p *corev1.Pod) time.Duration {
+	var seconds int64
+	for _, s := range []*int64{p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds} {
+		if s != nil {
+			seconds = max(seconds, *s)
+		}
+	}
+	return time.Duration(min(seconds, math.MaxInt32)) * time.Second
+}
+
+// dumpStacks writes where all goroutines are, those at the same place together.
+func dumpStacks(w io.Writer) { _ = pprof.Lookup("goroutine").WriteTo(w, 1) }
