@@ -77,7 +77,12 @@ func TestNodeAPI(t *testing.T) {
 	pool.AddCert(ca.cert)
 	_, serving := issue(t, "node", ca)
 	c := newCluster(ctx)
-	rt := fake.New(fake.Config{})
+	rt := fake.New(fake.Config{Programs: map[string]fake.Program{"yes": func(ctx context.Context, p *fake.Process) int {
+		for line := bytes.Repeat([]byte("y\n"), 16<<10); ctx.Err() == nil; {
+			_, _ = p.Out.Write(line)
+		}
+		return 137
+	}}})
 	a, err := New(Config{Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
 		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
 		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: pool,
@@ -133,6 +138,7 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", "reader", "/pods", 200, `"name":"web"`},
 		{"POST", "reader", "/run/default/web/main?cmd=true", 403, "Forbidden"},
 		{"POST", server, "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
+		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was ended"},
 		{"GET", server, "/containerLogs/default/web/main", 200, "out\nerr\n"},
 		{"GET", server, "/containerLogs/default/web/main?stream=Stderr", 200, "err\n"},
 		{"GET", server, "/containerLogs/default/web/main?tailLines=x", 400, "tailLines"},

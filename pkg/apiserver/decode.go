@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +37,9 @@ func readBody(req *http.Request) ([]byte, error) {
 		b.Grow(int(req.ContentLength) + bytes.MinRead)
 	}
 	if _, err := b.ReadFrom(io.LimitReader(req.Body, maxBody+1)); err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, errTimedOut()
+		}
 		return nil, apierrors.NewBadRequest("the request's body could not be read: " + err.Error())
 	}
 	if b.Len() > maxBody {

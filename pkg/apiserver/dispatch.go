@@ -65,6 +65,8 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	switch verb := info.Verb; {
 	case !slices.Contains(r.Verbs, verb):
 		s.wrongMethod(w, req, info)
+	case verb == "watch" && req.Method != http.MethodGet: // any method below /watch has this verb
+		s.wrongMethod(w, req, info)
 	case verb == "get" && !whole:
 		s.get(w, req, t)
 	case verb == "list" && whole:

@@ -105,6 +105,16 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	ctx := request.WithRequestInfo(req.Context(), info)
+	if !longRunning(info) {
+		allotted, err := s.allotted(req)
+		if err != nil {
+			s.fail(out, req, err)
+			return
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, began.Add(allotted))
+		defer cancel()
+	}
 	ctx = request.WithReceivedTimestamp(ctx, began)
 	ctx = warning.WithWarningRecorder(ctx, &warnings{header: h})
 
@@ -124,12 +134,22 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		ctx = request.WithUser(ctx, who)
 	}
 	req = req.WithContext(ctx)
-	if req.Header.Get("Impersonate-User") != "" || len(req.Header["Impersonate-Group"]) > 0 || req.Header.Get("Impersonate-Uid") != "" {
+	if impersonates(req.Header) {
 		req.Header.Del("Authorization")
 		s.imp.ServeHTTP(out, req)
 		return
 	}
 	s.authorized(out, req)
+}
+
+// impersonates reports whether any impersonation header is there; upstream's filter refuses those without a user.
+func impersonates(h http.Header) bool {
+	for name := range h {
+		if strings.HasPrefix(name, "Impersonate-") {
+			return true
+		}
+	}
+	return false
 }
 
 // longRunning requests have no deadline and are not counted as in flight.
@@ -167,12 +187,9 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 				return
 			}
 		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.cfg.RequestTimeout)
-		defer cancel()
-		req = req.WithContext(ctx)
 		if req.Body != nil && req.Body != http.NoBody && req.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.RequestTimeout))
+			deadline, _ := ctx.Deadline()
+			_ = http.NewResponseController(w).SetReadDeadline(deadline)
 		}
 	}
 	attrs, err := authfilters.GetAuthorizerAttributes(ctx)
@@ -186,6 +203,10 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 			s.log.Debug("authorization failed", "path", req.URL.Path, "error", err)
 		}
 		s.fail(w, req, responsewriters.ForbiddenStatusError(attrs, reason))
+		return
+	}
+	if ctx.Err() != nil {
+		s.fail(w, req, ctx.Err())
 		return
 	}
 	s.dispatch(w, req, info)
@@ -210,6 +231,9 @@ func (r *warnings) AddWarning(_, text string) {
 
 // fail answers with the Status of err, in a form that the client accepts.
 func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
+	if errors.Is(req.Context().Err(), context.DeadlineExceeded) && !longRunningContext(req.Context()) {
+		err = errTimedOut() // whatever came of it: the time was up
+	}
 	status := statusOf(err)
 	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout {
 		s.log.Debug("request failed", "method", req.Method, "path", req.URL.Path, "error", err)
@@ -232,7 +256,7 @@ func statusOf(err error) *metav1.Status {
 	case errors.As(err, &known):
 		err = known.(error)
 	case errors.Is(err, context.DeadlineExceeded):
-		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 1)
+		err = errTimedOut()
 	case errors.Is(err, context.Canceled):
 		err = apierrors.NewTimeoutError("the client went away", 1)
 	}

@@ -37,7 +37,7 @@ func status(err error, gr schema.GroupResource, name string) error {
 	case errors.Is(err, kind.ErrDecode):
 		return apierrors.NewInternalError(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("the request did not complete within the allotted time", 1)
+		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	case errors.Is(err, context.Canceled):
 		return apierrors.NewTimeoutError("the request was cancelled by its caller", 0)
 	}

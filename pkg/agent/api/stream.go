@@ -70,8 +70,14 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	if run == nil {
 		return
 	}
-	var out locked
-	code, err := s.c.Runtime.Exec(r.Context(), run.ID, runtime.Exec{Command: r.URL.Query()["cmd"], Streams: runtime.Streams{Out: &out, Err: &out}})
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	out := locked{full: cancel}
+	code, err := s.c.Runtime.Exec(ctx, run.ID, runtime.Exec{Command: r.URL.Query()["cmd"], Streams: runtime.Streams{Out: &out, Err: &out}})
+	if cause := context.Cause(ctx); errors.Is(cause, errMuchOutput) {
+		http.Error(w, cause.Error(), http.StatusInsufficientStorage)
+		return
+	}
 	if err == nil && code != 0 {
 		err = fmt.Errorf("command exited with %d: %s", code, out.buf.String())
 	}
@@ -82,14 +88,25 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(out.buf.Bytes())
 }
 
+// mostOutput bounds, in bytes, what a command may print whose output is answered whole.
+const mostOutput = 1 << 20
+
+var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was ended: use exec, which streams", mostOutput)
+
+// locked gathers a command's output; beyond mostOutput it drops it and calls full.
 type locked struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	full context.CancelCauseFunc
 }
 
 func (l *locked) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.buf.Len()+len(b) > mostOutput {
+		l.full(errMuchOutput)
+		return len(b), nil
+	}
 	return l.buf.Write(b)
 }
 
