@@ -26,12 +26,8 @@ func (f *failure) preempt() (*eviction, string) {
 	if p := c.pod.Spec.PreemptionPolicy; p != nil && *p == corev1.PreemptNever {
 		return nil, " preemption: not eligible due to preemptionPolicy=Never."
 	}
-	if n := c.state.nominations[c.pod.UID]; n != nil {
-		for _, p := range n.pods {
-			if p.priority < c.priority && p.pod.DeletionTimestamp != nil {
-				return nil, " preemption: not eligible due to a terminating pod on the nominated node."
-			}
-		}
+	if f.waits() {
+		return nil, " preemption: not eligible due to a terminating pod on the nominated node."
 	}
 	lower := false
 	for priority := range c.state.priorities {
@@ -56,6 +52,20 @@ func (f *failure) preempt() (*eviction, string) {
 		return nil, fmt.Sprintf(" preemption: 0/%d nodes are available: %s.", len(nodes), histogram(count))
 	}
 	return slices.MinFunc(found, (*eviction).compare), ""
+}
+
+// waits tells whether the pod was nominated to a node where a less important pod is about to end.
+func (f *failure) waits() bool {
+	n := f.cycle.state.nominations[f.cycle.pod.UID]
+	if n == nil {
+		return false
+	}
+	for _, p := range n.pods {
+		if p.priority < f.cycle.priority && p.pod.DeletionTimestamp != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // victims finds the least pods that must go from a node, or nil if that would not help.

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -26,6 +27,7 @@ const (
 // pending is a pod without a node.
 type pending struct {
 	info     *podInfo
+	newer    *corev1.Pod // what became of the pod while it was underway; nil: nothing
 	since    time.Time
 	attempts int
 	failed   time.Time // last attempt

@@ -206,9 +206,12 @@ func (s *Scheduler) next() func(context.Context) {
 	}
 	n, failed := s.state.pick(p.info)
 	if failed == nil {
-		s.state.unnominate(p.info.pod.UID)
+		promised := s.state.unnominate(p.info.pod.UID)
 		p.info.assumed = true
 		s.state.place(p.info, n.name)
+		if promised != nil && promised != n {
+			s.help(promised)
+		}
 		return func(ctx context.Context) { s.bind(ctx, p, n.name) }
 	}
 	return s.fail(p, failed)
@@ -225,6 +228,13 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	pod := p.info.pod
 	nominated := pod.Status.NominatedNodeName
 	var victims []*corev1.Pod
+	if e == nil && !f.waits() {
+		// Nothing that is on its way will make the nominated node fit: what was promised there is free for others.
+		if n := s.state.unnominate(pod.UID); n != nil {
+			s.help(n)
+		}
+		nominated = ""
+	}
 	if e != nil {
 		s.state.nominate(p.info, e.node)
 		nominated = e.node.name

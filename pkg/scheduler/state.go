@@ -13,7 +13,7 @@ import (
 type state struct {
 	nodes map[string]*nodeInfo
 	order []*nodeInfo // the known nodes
-	start int         // where in order the next cycle begins
+	start int         // where in order the next cycle begins; order may have become shorter since
 	pods  map[types.UID]*podInfo
 	// apart are pods with required anti-affinity, prefers those whose affinity draws or repels others.
 	apart, prefers map[*podInfo]struct{}
@@ -86,7 +86,7 @@ func (s *state) uncountNode(n *nodeInfo) {
 	}
 }
 
-// removeNode forgets a node; what is bound to it still counts there until it is deleted.
+// removeNode forgets a node and the nominations to it; what is bound to it still counts there until it is deleted.
 func (s *state) removeNode(name string) {
 	n := s.nodes[name]
 	if n == nil || n.at < 0 {
@@ -99,6 +99,10 @@ func (s *state) removeNode(name string) {
 	s.order[last] = nil
 	s.order = s.order[:last]
 	n.at, n.node = -1, nil
+	for uid := range n.nominated {
+		delete(s.nominations, uid)
+	}
+	n.nominated = nil
 	if len(n.pods) == 0 {
 		delete(s.nodes, name)
 	}
@@ -160,15 +164,16 @@ func (s *state) lift(p *podInfo) {
 	}
 }
 
-// update takes in a newer state of a pod that counts already.
-func (s *state) update(p *podInfo, pod *corev1.Pod) {
+// update takes in a newer state of a pod that counts already, and tells whether something changed that counts.
+func (s *state) update(p *podInfo, pod *corev1.Pod) bool {
 	if sameNeeds(p.pod, pod) {
 		p.pod = pod
-		return
+		return false
 	}
 	name := p.node.name
 	s.lift(p)
 	s.place(newPodInfo(pod), name)
+	return true
 }
 
 // sameNeeds tells whether nothing changed that counts: pods are immutable but for labels and resources.
@@ -184,9 +189,10 @@ func sameNeeds(a, b *corev1.Pod) bool {
 	return a.Generation == b.Generation && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
 }
 
+// nominate promises room on a known node to a pod; a nil or unknown node takes the promise back.
 func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.unnominate(p.pod.UID)
-	if n == nil {
+	if n == nil || n.at < 0 {
 		return
 	}
 	if n.nominated == nil {
@@ -196,11 +202,14 @@ func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.nominations[p.pod.UID] = n
 }
 
-func (s *state) unnominate(uid types.UID) {
-	if n := s.nominations[uid]; n != nil {
+// unnominate takes back a pod's nomination and returns the node where that may have made room, or nil.
+func (s *state) unnominate(uid types.UID) *nodeInfo {
+	n := s.nominations[uid]
+	if n != nil {
 		delete(n.nominated, uid)
 		delete(s.nominations, uid)
 	}
+	return n
 }
 
 // enough is how many nodes that fit are looked for: all of a small cluster, a part of a large one.
@@ -258,7 +267,10 @@ func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
 	}
 	refused := s.refused[:count]
 	looked := 0
-	at := s.start
+	at := s.start // at most count, unless nodes were removed since
+	if at > count {
+		at = 0
+	}
 	for ; looked < count && len(passed) < enough; looked++ {
 		if at >= count {
 			at -= count

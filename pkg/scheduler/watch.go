@@ -48,11 +48,15 @@ func (h nodeHandler) OnDelete(o any) {
 		h.s.mu.Lock()
 		defer h.s.mu.Unlock()
 		h.s.state.removeNode(node.Name)
+		h.s.helpWide() // its pods no longer count for its zone
 	}
 }
 
 // help wakes the pods that may fit now that something about node n changed; nil: about all nodes.
 func (s *Scheduler) help(n *nodeInfo) {
+	if len(s.queue.aside) == 0 {
+		return
+	}
 	at := now()
 	for p := range s.queue.aside {
 		if n == nil || p.wide || s.state.may(p.info, n) {
@@ -112,7 +116,9 @@ func (s *Scheduler) forget(pod *corev1.Pod) {
 	if p := s.queue.pods[pod.UID]; p != nil {
 		s.queue.remove(p)
 	}
-	s.state.unnominate(pod.UID)
+	if n := s.state.unnominate(pod.UID); n != nil {
+		s.help(n)
+	}
 	if p := s.state.pods[pod.UID]; p != nil {
 		n := p.node
 		s.state.lift(p)
@@ -145,20 +151,32 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 	if p := s.queue.pods[pod.UID]; p != nil && p.where != underway {
 		s.queue.remove(p)
 	}
-	s.state.unnominate(pod.UID)
+	promised := s.state.unnominate(pod.UID)
 	p := s.state.pods[pod.UID]
 	switch {
 	case p != nil && p.node.name == pod.Spec.NodeName && p.assumed:
 		p.assumed = false
-		p.pod = pod
+		if s.state.update(p, pod) { // it changed while it was being bound
+			s.help(s.state.nodes[pod.Spec.NodeName])
+		}
 	case p != nil && p.node.name == pod.Spec.NodeName:
-		s.state.update(p, pod)
+		ends := p.pod.DeletionTimestamp == nil && pod.DeletionTimestamp != nil // no longer counts for topology spread
+		if s.state.update(p, pod) {
+			s.help(s.state.nodes[pod.Spec.NodeName]) // it may need less, or have the labels that others look for
+		} else if ends {
+			s.helpWide()
+		}
 		return
 	default:
 		if p != nil {
+			n := p.node
 			s.state.lift(p)
+			s.help(n)
 		}
 		s.state.place(newPodInfo(pod), pod.Spec.NodeName)
+	}
+	if promised != nil && promised.name != pod.Spec.NodeName {
+		s.help(promised)
 	}
 	s.helpWide()
 }
@@ -183,6 +201,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 	}
 	was := p.info.pod
 	if p.where == underway {
+		p.newer = pod
 		return
 	}
 	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) {

@@ -36,18 +36,22 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.info.assumed && p.info.node != nil {
+	if n := p.info.node; p.info.assumed && n != nil {
 		s.state.lift(p.info)
 		p.info.assumed = false
+		s.help(n)
 	}
 	if s.queue.pods[pod.UID] != p {
 		return
 	}
-	if p.info.node != nil || apierrors.IsNotFound(err) {
-		s.queue.remove(p) // bound all the same, or gone, as the informer says or will say
+	if s.state.pods[pod.UID] != nil || apierrors.IsNotFound(err) {
+		s.queue.remove(p) // bound all the same, by us or others, or gone, as the informer says or will say
 		return
 	}
 	s.log.Warn("binding failed; it will be tried again", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
+	if p.newer != nil {
+		p.info, p.newer = newPodInfo(p.newer), nil
+	}
 	p.attempts = max(p.attempts, 1) + 1
 	p.failed = now()
 	s.queue.put(p)
