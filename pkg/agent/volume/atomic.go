@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 // File is one file of a volume.
@@ -35,7 +37,7 @@ func WriteAtomic(dir string, files map[string]File, group *int64) error {
 		return err
 	}
 	if err == nil && same(filepath.Join(dir, current), files, group) {
-		return link(dir, files)
+		return link(dir, files, group)
 	}
 	fresh, err := os.MkdirTemp(dir, "..data-*")
 	if err != nil {
@@ -46,13 +48,13 @@ func WriteAtomic(dir string, files map[string]File, group *int64) error {
 	}
 	next := filepath.Join(dir, "..data_tmp")
 	_ = os.Remove(next)
-	if err := os.Symlink(filepath.Base(fresh), next); err != nil {
+	if err := symlink(filepath.Base(fresh), next, nil, group); err != nil {
 		return errors.Join(err, os.RemoveAll(fresh))
 	}
 	if err := os.Rename(next, filepath.Join(dir, dataLink)); err != nil {
 		return errors.Join(err, os.RemoveAll(fresh))
 	}
-	if err := link(dir, files); err != nil {
+	if err := link(dir, files, group); err != nil {
 		return err
 	}
 	if current != "" {
@@ -97,12 +99,8 @@ func fill(dir string, files map[string]File, group *int64) error {
 }
 
 func own(path string, mode fs.FileMode, uid, group *int64) error {
-	u, g := -1, -1
-	if uid != nil {
-		u = int(*uid)
-	}
+	u, g := id(uid), id(group)
 	if group != nil {
-		g = int(*group)
 		if mode&0o100 != 0 && mode&0o400 != 0 {
 			if info, err := os.Lstat(path); err == nil && info.IsDir() {
 				mode |= os.ModeSetgid | 0o050
@@ -133,7 +131,7 @@ func same(dir string, files map[string]File, group *int64) bool {
 		if err != nil {
 			return err
 		}
-		have, err := os.ReadFile(path)
+		have, err := bounded.File(path, int64(len(f.Data)))
 		if err != nil {
 			return err
 		}
@@ -146,17 +144,33 @@ func same(dir string, files map[string]File, group *int64) bool {
 	return err == nil && count == len(files)
 }
 
-// link makes the links that users see and removes those whose files are gone.
-func link(dir string, files map[string]File) error {
-	want := map[string]bool{}
-	for path := range files {
-		want[strings.Split(filepath.Clean(path), "/")[0]] = true
+// symlink makes a link that belongs to the user and the group; nil keeps the agent's own.
+func symlink(to, path string, uid, group *int64) error {
+	if err := os.Symlink(to, path); err != nil || uid == nil && group == nil {
+		return err
 	}
-	for name := range want {
+	return os.Lchown(path, id(uid), id(group))
+}
+
+// id is -1, which changes nothing, for nil.
+func id(i *int64) int {
+	if i == nil {
+		return -1
+	}
+	return int(*i)
+}
+
+// link makes the links that users see and removes those whose files are gone.
+func link(dir string, files map[string]File, group *int64) error {
+	want := map[string]*int64{} // owners by name
+	for path, f := range files {
+		want[strings.Split(filepath.Clean(path), "/")[0]] = f.UID
+	}
+	for name, uid := range want {
 		if _, err := os.Readlink(filepath.Join(dir, name)); err == nil {
 			continue
 		}
-		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := symlink(filepath.Join(dataLink, name), filepath.Join(dir, name), uid, group); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -165,7 +179,8 @@ func link(dir string, files map[string]File) error {
 		return err
 	}
 	for _, e := range entries {
-		if name := e.Name(); !strings.HasPrefix(name, "..") && !want[name] && e.Type()&fs.ModeSymlink != 0 {
+		name := e.Name()
+		if _, wanted := want[name]; !strings.HasPrefix(name, "..") && !wanted && e.Type()&fs.ModeSymlink != 0 {
 			if err := os.Remove(filepath.Join(dir, name)); err != nil {
 				return err
 			}

@@ -62,11 +62,9 @@ func (m *Manager) payload(ctx context.Context, p *corev1.Pod, v *corev1.Volume, 
 				errs = append(errs, err)
 				continue
 			}
-			f := File{Data: []byte(t.text), Mode: mode(nil, def)}
-			if fsGroup(p) != nil {
+			f := File{Data: []byte(t.text), Mode: mode(nil, def), UID: soleUser(p)}
+			if f.UID != nil || fsGroup(p) != nil { // the group's bits come with the group
 				f.Mode = 0o600
-			} else if uid := soleUser(p); uid != nil {
-				f.Mode, f.UID = 0o600, uid
 			}
 			files[s.ServiceAccountToken.Path] = f
 			if refresh.IsZero() || t.refresh.Before(refresh) {
@@ -79,24 +77,32 @@ func (m *Manager) payload(ctx context.Context, p *corev1.Pod, v *corev1.Volume, 
 	return files, refresh, errors.Join(errs...)
 }
 
-// soleUser is the user that all containers of the pod are told to run as, if it is one.
+// soleUser is the user that every container of the pod is told to run as, or nil if they differ or one is told none.
 func soleUser(p *corev1.Pod) *int64 {
+	var ofPod *int64
+	if p.Spec.SecurityContext != nil {
+		ofPod = p.Spec.SecurityContext.RunAsUser
+	}
+	contexts := make([]*corev1.SecurityContext, 0, len(p.Spec.Containers))
+	for i := range p.Spec.InitContainers {
+		contexts = append(contexts, p.Spec.InitContainers[i].SecurityContext)
+	}
+	for i := range p.Spec.Containers {
+		contexts = append(contexts, p.Spec.Containers[i].SecurityContext)
+	}
+	for i := range p.Spec.EphemeralContainers {
+		contexts = append(contexts, p.Spec.EphemeralContainers[i].SecurityContext)
+	}
 	var sole *int64
-	first := true
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			var u *int64
-			if sc := p.Spec.SecurityContext; sc != nil {
-				u = sc.RunAsUser
-			}
-			if sc := list[i].SecurityContext; sc != nil && sc.RunAsUser != nil {
-				u = sc.RunAsUser
-			}
-			if u == nil || !first && *u != *sole {
-				return nil
-			}
-			sole, first = u, false
+	for _, sc := range contexts {
+		user := ofPod
+		if sc != nil && sc.RunAsUser != nil {
+			user = sc.RunAsUser
 		}
+		if user == nil || sole != nil && *user != *sole {
+			return nil
+		}
+		sole = user
 	}
 	return sole
 }

@@ -144,7 +144,14 @@ func (m *Manager) one(ctx context.Context, p *corev1.Pod, v *corev1.Volume, podI
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", none, err
 	}
-	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+	mode := 0o777 | os.ModeSticky
+	if g := fsGroup(p); g != nil {
+		mode |= os.ModeSetgid
+		if err := os.Chown(dir, -1, int(*g)); err != nil {
+			return "", none, err
+		}
+	}
+	if err := os.Chmod(dir, mode); err != nil {
 		return "", none, err
 	}
 	return dir, refresh, WriteAtomic(dir, files, fsGroup(p))
