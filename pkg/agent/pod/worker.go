@@ -255,6 +255,7 @@ func (w *worker) observe(p *corev1.Pod) Observed {
 	for k, b := range w.busy {
 		o.Busy[k] = b.Kind
 	}
+	ending := w.gone || p.DeletionTimestamp != nil || w.verdict != nil || w.drained != nil || isTerminal(p)
 	known := map[string]bool{}
 	for name, list := range o.Containers {
 		c := list[0]
@@ -272,13 +273,11 @@ func (w *worker) observe(p *corev1.Pod) Observed {
 			w.health[c.ID] = told(p, c)
 			continue
 		}
-		if k := o.Busy[name]; k == Kill || k == Start {
-			if k == Start { // its postStart hook runs; probes begin after it
-				w.health[c.ID] = Health{}
-			}
+		if o.Busy[name] == Start { // its postStart hook runs; probes begin after it
+			w.health[c.ID] = Health{}
 			continue
 		}
-		w.health[c.ID] = w.probe(p, c)
+		w.health[c.ID] = w.probe(p, c, ending || o.Busy[name] == Kill)
 	}
 	for id := range w.applied {
 		if !known[id] {
@@ -294,12 +293,13 @@ func (w *worker) observe(p *corev1.Pod) Observed {
 	return o
 }
 
-func (w *worker) probe(p *corev1.Pod, c Instance) Health {
+// probe says how a running container is. Of one that is ending only its readiness is asked for.
+func (w *worker) probe(p *corev1.Pod, c Instance, ending bool) Health {
 	spec, _, ephemeral := containerOf(p, c.Name)
 	if spec == nil || ephemeral {
 		return Health{Started: true, Ready: true}
 	}
-	t := probe.Target{UID: w.uid, Container: spec, ContainerID: c.ID, PodIP: w.podIP(), StartedAt: c.StartedAt,
+	t := probe.Target{UID: w.uid, Container: spec, ContainerID: c.ID, PodIP: w.podIP(), StartedAt: c.StartedAt, Ending: ending,
 		Event: func(kind, reason, message string) { w.m.event(p, c.Name, kind, reason, message) }}
 	before := told(p, c)
 	t.Ready, t.Started = before.Ready, before.Started

@@ -25,21 +25,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-const maxOutput = 10 << 10
+const (
+	maxOutput  = 10 << 10
+	maxHeaders = 64 << 10
+)
 
-// Do runs one check of the container once. It returns what was seen, and an error if the check failed.
-func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (string, error) {
+// do runs one check of the container once. It returns a warning of a check that succeeded all the same, and an error if it failed.
+func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(max(p.TimeoutSeconds, 1))*time.Second)
 	defer cancel()
 	switch {
 	case p.Exec != nil:
-		return Exec(ctx, m.runtime, t.ContainerID, p.Exec.Command)
+		_, err := Exec(ctx, m.runtime, t.ContainerID, p.Exec.Command)
+		return "", err
 	case p.HTTPGet != nil:
-		return HTTPGet(ctx, m.http, p.HTTPGet, t.Container, t.PodIP, "kube-probe/1.37")
+		res, err := HTTPGet(ctx, m.http, p.HTTPGet, t.Container, t.PodIP, "kube-probe/1.37")
+		if err == nil && res.Redirected {
+			return "Probe terminated redirects, Response body: " + res.Body, nil
+		}
+		return "", err
 	case p.TCPSocket != nil:
-		return m.tcp(ctx, p.TCPSocket, t)
+		return "", m.tcp(ctx, p.TCPSocket, t)
 	case p.GRPC != nil:
-		return m.grpc(ctx, p.GRPC, t)
+		return "", m.grpc(ctx, p.GRPC, t)
 	}
 	return "", errors.New("missing probe handler")
 }
@@ -86,8 +94,11 @@ func (l *limited) String() string {
 	return l.buf.String()
 }
 
-// NewHTTPClient makes the client for probes and hooks: no keep-alive, no check of certificates, no redirect
-// to another host.
+// maxRedirects on one host are followed.
+const maxRedirects = 10
+
+// NewHTTPClient makes the client for probes and hooks: no keep-alive, no check of certificates. A redirect to another host is not
+// followed: it is the answer.
 func NewHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -95,21 +106,32 @@ func NewHTTPClient() *http.Client {
 			DisableKeepAlives:  true,
 			DisableCompression: true,
 			Proxy:              nil,
+			// Headers are the container's: they are bounded as the body is.
+			MaxResponseHeaderBytes: maxHeaders,
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Hostname() != via[0].URL.Hostname() || len(via) >= 10 {
+			if req.URL.Hostname() != via[0].URL.Hostname() {
 				return http.ErrUseLastResponse
+			}
+			if len(via) >= maxRedirects {
+				return fmt.Errorf("stopped after %d redirects", maxRedirects)
 			}
 			return nil
 		},
 	}
 }
 
+// Response is what an HTTP check got: the first 10 KiB of the body, and whether it is a redirect that was not followed.
+type Response struct {
+	Body       string
+	Redirected bool
+}
+
 // HTTPGet sends the request that the action describes; 200 to 399 is success.
-func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container, podIP, agent string) (string, error) {
+func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container, podIP, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), container)
 	if err != nil {
-		return "", err
+		return Response{}, err
 	}
 	host := a.Host
 	if host == "" {
@@ -126,7 +148,7 @@ func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, conta
 	u.Scheme, u.Host = scheme, net.JoinHostPort(host, strconv.Itoa(port))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return "", err
+		return Response{}, err
 	}
 	for _, h := range a.HTTPHeaders {
 		if strings.EqualFold(h.Name, "Host") {
@@ -142,17 +164,17 @@ func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, conta
 	}
 	res, err := c.Do(req)
 	if err != nil {
-		return "", err
+		return Response{}, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxOutput))
 	if err != nil {
-		return "", err
+		return Response{}, err
 	}
 	if res.StatusCode < 200 || res.StatusCode >= 400 {
-		return string(body), fmt.Errorf("HTTP probe failed with statuscode: %d", res.StatusCode)
+		return Response{Body: string(body)}, fmt.Errorf("HTTP probe failed with statuscode: %d", res.StatusCode)
 	}
-	return string(body), nil
+	return Response{Body: string(body), Redirected: res.StatusCode >= 300}, nil
 }
 
 // Port finds a port by number or by its name in the container.
@@ -171,10 +193,10 @@ func Port(s string, c *corev1.Container) (int, error) {
 	return 0, fmt.Errorf("couldn't find port: %q in container %q", s, c.Name)
 }
 
-func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) (string, error) {
+func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) error {
 	port, err := Port(a.Port.String(), t.Container)
 	if err != nil {
-		return "", err
+		return err
 	}
 	host := a.Host
 	if host == "" {
@@ -182,17 +204,17 @@ func (m *Manager) tcp(ctx context.Context, a *corev1.TCPSocketAction, t Target) 
 	}
 	conn, err := m.dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return "", err
+		return err
 	}
-	return "", conn.Close()
+	return conn.Close()
 }
 
-func (m *Manager) grpc(ctx context.Context, a *corev1.GRPCAction, t Target) (string, error) {
+func (m *Manager) grpc(ctx context.Context, a *corev1.GRPCAction, t Target) error {
 	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(a.Port)))
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUserAgent("kube-probe/1.37"), grpc.WithNoProxy())
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer conn.Close()
 	req := &healthpb.HealthCheckRequest{}
@@ -202,13 +224,13 @@ func (m *Manager) grpc(ctx context.Context, a *corev1.GRPCAction, t Target) (str
 	res, err := healthpb.NewHealthClient(conn).Check(ctx, req)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		return "", fmt.Errorf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message())
+		return fmt.Errorf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message())
 	case status.Code(err) == codes.DeadlineExceeded:
-		return "", errors.New("timeout: health rpc did not complete in time")
+		return errors.New("timeout: health rpc did not complete in time")
 	case err != nil:
-		return "", fmt.Errorf("service unhealthy: %s", status.Convert(err).Message())
+		return fmt.Errorf("service unhealthy: %s", status.Convert(err).Message())
 	case res.Status != healthpb.HealthCheckResponse_SERVING:
-		return "", fmt.Errorf("service unhealthy (responded with %q)", res.Status)
+		return fmt.Errorf("service unhealthy (responded with %q)", res.Status)
 	}
-	return "service healthy", nil
+	return nil
 }

@@ -29,6 +29,8 @@ type Target struct {
 	// Started and Ready are what was known of this very container before (by the pod's status), so that an
 	// agent that restarts does not make ready containers unready.
 	Started, Ready bool
+	// Ending: the container is about to end or its pod is, so that only its readiness is still asked for.
+	Ending bool
 	// Event records an event on the container.
 	Event func(kind, reason, message string)
 }
@@ -64,7 +66,9 @@ type Manager struct {
 
 type worker struct {
 	target  Target
-	cancel  context.CancelFunc
+	cancel  context.CancelFunc // of all its probes
+	end     context.CancelFunc // of its liveness and startup probes
+	ended   bool
 	started chan struct{} // closed once the startup probe succeeded
 	result  Result
 }
@@ -79,6 +83,9 @@ func (m *Manager) Watch(ctx context.Context, t Target) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if w := m.workers[t.ContainerID]; w != nil {
+		if t.Ending {
+			m.endLocked(w)
+		}
 		return w.result
 	}
 	c := t.Container
@@ -88,12 +95,16 @@ func (m *Manager) Watch(ctx context.Context, t Target) Result {
 		return r
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{target: t, cancel: cancel, started: make(chan struct{}), result: r}
+	life, end := context.WithCancel(ctx)
+	w := &worker{target: t, cancel: cancel, end: end, started: make(chan struct{}), result: r}
 	m.workers[t.ContainerID] = w
+	if t.Ending {
+		m.endLocked(w)
+	}
 	if r.Started {
 		close(w.started)
 	}
-	run := func(p *corev1.Probe, f func(bool, string)) {
+	run := func(ctx context.Context, p *corev1.Probe, f func(bool)) {
 		if p != nil {
 			m.wg.Add(1)
 			go func() {
@@ -103,16 +114,16 @@ func (m *Manager) Watch(ctx context.Context, t Target) Result {
 		}
 	}
 	if !r.Started {
-		run(c.StartupProbe, func(ok bool, why string) { m.startup(w, ok) })
+		run(life, c.StartupProbe, func(ok bool) { m.startup(w, ok) })
 	}
-	run(c.LivenessProbe, func(ok bool, why string) {
+	run(life, c.LivenessProbe, func(ok bool) {
 		if !ok {
 			m.set(w, func(r *Result) {
 				r.Failed, r.Why, r.Grace = true, "liveness probe", c.LivenessProbe.TerminationGracePeriodSeconds
 			})
 		}
 	})
-	run(c.ReadinessProbe, func(ok bool, why string) { m.set(w, func(r *Result) { r.Ready = ok }) })
+	run(ctx, c.ReadinessProbe, func(ok bool) { m.set(w, func(r *Result) { r.Ready = ok }) })
 	return r
 }
 
@@ -132,6 +143,9 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 	m.mu.Lock()
 	before := w.result
 	f(&w.result)
+	if w.ended { // a liveness probe in flight may still have failed
+		w.result.Failed, w.result.Why, w.result.Grace = false, "", nil
+	}
 	differs := before.Started != w.result.Started || before.Ready != w.result.Ready || before.Failed != w.result.Failed
 	m.mu.Unlock()
 	if differs {
@@ -143,7 +157,7 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 const firstPause = 50 * time.Millisecond
 
 // loop runs one probe until its context ends or its verdict is final (startup: once; liveness: its failure).
-func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell func(ok bool, why string)) {
+func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell func(ok bool)) {
 	c := w.target.Container
 	kind := "Startup"
 	switch p {
@@ -175,7 +189,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 		case <-timer.C:
 		}
 		began := time.Now()
-		out, err := m.do(ctx, p, w.target)
+		warning, err := m.do(ctx, p, w.target)
 		if ctx.Err() != nil {
 			return
 		}
@@ -186,8 +200,11 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 		}
 		if eager = false; err == nil {
 			good, bad = good+1, 0
+			if warning != "" && w.target.Event != nil {
+				w.target.Event(corev1.EventTypeWarning, "ProbeWarning", kind+" probe warning: "+warning)
+			}
 			if good >= int(max(p.SuccessThreshold, 1)) {
-				tell(true, out)
+				tell(true)
 				if kind == "Startup" {
 					return
 				}
@@ -198,7 +215,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 				w.target.Event(corev1.EventTypeWarning, "Unhealthy", kind+" probe failed: "+err.Error())
 			}
 			if bad >= int(max(p.FailureThreshold, 1)) {
-				tell(false, err.Error())
+				tell(false)
 				if kind != "Readiness" {
 					return
 				}
@@ -208,7 +225,22 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 	}
 }
 
-// Stop ends the probes of a container.
+// End ends the liveness and startup probes of a container. Its readiness probe goes on until Stop.
+func (m *Manager) End(containerID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w := m.workers[containerID]; w != nil {
+		m.endLocked(w)
+	}
+}
+
+func (m *Manager) endLocked(w *worker) {
+	w.end()
+	w.ended = true
+	w.result.Failed, w.result.Why, w.result.Grace = false, "", nil
+}
+
+// Stop ends all probes of a container.
 func (m *Manager) Stop(containerID string) {
 	m.mu.Lock()
 	w := m.workers[containerID]

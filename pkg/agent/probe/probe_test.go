@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -147,6 +148,100 @@ func TestStartupGivesUp(t *testing.T) {
 		after(31 * time.Second)
 		require.True(t, m.Watch(t.Context(), target).Failed)
 	})
+}
+
+// Of a container that ends only its readiness is still asked for, as upstream does.
+func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.ReadinessProbe, target.Container.LivenessProbe = probe(2, 1), probe(1, 1)
+		c.set(true)
+		m.Watch(t.Context(), target)
+		after(10 * time.Second)
+		require.True(t, m.Watch(t.Context(), target).Ready)
+		m.End("c")
+		c.set(false)
+		after(3 * time.Second)
+		target.Ending = true
+		r := m.Watch(t.Context(), target)
+		require.False(t, r.Ready)
+		require.False(t, r.Failed, "its liveness is not asked for any more")
+		c.set(true)
+		after(2 * time.Second)
+		require.True(t, m.Watch(t.Context(), target).Ready)
+		m.Stop("c")
+		asked := len(c.times())
+		after(time.Minute)
+		require.Len(t, c.times(), asked)
+	})
+}
+
+// An agent that starts while a container ends asks for its readiness alone.
+func TestWatchOfAnEndingContainer(t *testing.T) {
+	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
+		target.Container.StartupProbe, target.Container.LivenessProbe, target.Container.ReadinessProbe = probe(1, 1), probe(1, 1), probe(1, 1)
+		target.Started, target.Ready, target.Ending = true, true, true
+		require.True(t, m.Watch(t.Context(), target).Ready)
+		after(5 * time.Second)
+		r := m.Watch(t.Context(), target)
+		require.False(t, r.Ready)
+		require.False(t, r.Failed)
+	})
+}
+
+// A redirect on the host is followed, ten at most; one to another host is success with a warning.
+func TestRedirects(t *testing.T) {
+	var web *httptest.Server
+	web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := strconv.Atoi(r.URL.Query().Get("n"))
+		switch r.URL.Path {
+		case "/away":
+			http.Redirect(w, r, "http://example.invalid/", http.StatusFound)
+		case "/local":
+			if n > 0 {
+				http.Redirect(w, r, "/local?n="+strconv.Itoa(n-1), http.StatusFound)
+			}
+		case "/lost":
+			http.Redirect(w, r, web.URL+"/none", http.StatusFound)
+		case "/headers":
+			w.Header().Set("X-Large", strings.Repeat("x", 1<<20))
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer web.Close()
+	_, port, err := net.SplitHostPort(web.Listener.Addr().String())
+	require.NoError(t, err)
+	for path, tt := range map[string]struct {
+		events []string
+		ready  bool
+	}{
+		"/local?n=9":  {ready: true},
+		"/local?n=10": {events: []string{"Unhealthy: Readiness probe failed: "}},
+		"/lost":       {events: []string{"Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 404"}},
+		"/away":       {ready: true, events: []string{"ProbeWarning: Readiness probe warning: Probe terminated redirects, Response body: "}},
+		"/headers":    {events: []string{"Unhealthy: Readiness probe failed: "}},
+	} {
+		t.Run(path, func(t *testing.T) {
+			changed, events := make(chan struct{}, 1), make(chan string, 8)
+			m := New(Config{Runtime: fake.New(fake.Config{}), Changed: func(types.UID) { changed <- struct{}{} }})
+			defer m.http.CloseIdleConnections()
+			defer m.StopAll()
+			target := Target{UID: "u", ContainerID: "c", PodIP: "127.0.0.1", StartedAt: time.Now(), Ready: !tt.ready,
+				Event: func(_, reason, message string) { events <- reason + ": " + message },
+				Container: &corev1.Container{ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 30,
+					ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.Parse(port)}}}}}
+			target.Started = true
+			m.Watch(t.Context(), target)
+			<-changed
+			require.Equal(t, tt.ready, m.Watch(t.Context(), target).Ready)
+			for _, want := range tt.events {
+				require.Contains(t, <-events, want)
+			}
+			if len(tt.events) == 0 {
+				require.Empty(t, events)
+			}
+		})
+	}
 }
 
 func TestOverTheWire(t *testing.T) {
