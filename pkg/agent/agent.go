@@ -63,6 +63,9 @@ type Config struct {
 	ClusterDomain string // default cluster.local
 	ResolvConf    string // default /etc/resolv.conf
 	MaxPods       int    // default 110
+	// AllowedUnsafeSysctls are names of sysctls, or prefixes that end in "*", that pods may set beside the safe ones.
+	AllowedUnsafeSysctls []string
+	SeccompDir           string // of the profiles that pods name; default DataDir/seccomp
 
 	// Eviction says when the node is short of something; its zero value is the kubelet's default.
 	Eviction eviction.Policy
@@ -175,10 +178,14 @@ func New(c Config) (*Agent, error) {
 		a.recorder = events.New(c.Client, "kubelet", c.NodeName)
 		c.Recorder = a.recorder
 	}
+	sysctls, err := pod.NewSysctls(c.AllowedUnsafeSysctls)
+	if err != nil {
+		return nil, fmt.Errorf("allowed-unsafe-sysctls: %w", err)
+	}
 	a.pods = pod.New(pod.Config{
 		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
-		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf,
+		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
 	})
 	a.eviction = eviction.New(eviction.Config{

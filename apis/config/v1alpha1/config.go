@@ -73,6 +73,8 @@ type Agent struct {
 	// Unused images are removed when this percentage of their disk is in use, until no more than ImageGCLow is. 100 never does.
 	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
 	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
+	// AllowedUnsafeSysctls are names of sysctls of a network or IPC namespace, or prefixes that end in "*", that pods may set.
+	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
 	// Join is the URL of a server, and Token its join token, for `coracle agent`.
 	Join  string `mapstructure:"join"`
 	Token string `mapstructure:"token"`

@@ -11,6 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 )
 
+const nodeOS = corev1.Linux
+
 // admit checks, once, whether the node can take a pod that did not start yet.
 func (w *worker) admit() {
 	m := w.m
@@ -21,18 +23,30 @@ func (w *worker) admit() {
 	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containersOf(p.UID)) > 0 {
 		return
 	}
-	v := Admit(p, node, w.others())
-	if m.c.Pressures != nil {
-		if message := eviction.Refuse(p, m.c.Pressures()); message != "" { // comes before what it would take
-			v = &Verdict{Reason: eviction.Reason, Message: message}
-		}
-	}
+	v := w.refuse(p, node)
 	if v != nil {
 		w.mu.Lock()
 		w.verdict = v
 		w.mu.Unlock()
 		m.event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
 	}
+}
+
+// refuse says why the pod may not begin, or nil. The checks come in the kubelet's order.
+func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
+	m := w.m
+	if m.c.Pressures != nil {
+		if message := eviction.Refuse(p, m.c.Pressures()); message != "" {
+			return &Verdict{Reason: eviction.Reason, Message: message}
+		}
+	}
+	if v := m.c.Sysctls.refuse(p); v != nil {
+		return v
+	}
+	if v := Admit(p, node, w.others()); v != nil {
+		return v
+	}
+	return m.modules.refuseAppArmor(p)
 }
 
 // others gives the pods that take up room beside this one.
@@ -54,6 +68,12 @@ func (w *worker) others() []*corev1.Pod {
 
 // Admit says why a node cannot take a pod beside others, or nil. It is pure.
 func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
+	if os, has := p.Labels[corev1.LabelOSStable]; has && os != string(nodeOS) {
+		return &Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+	}
+	if p.Spec.OS != nil && p.Spec.OS.Name != nodeOS {
+		return &Verdict{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
+	}
 	ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node)
 	if err != nil || !ok {
 		return &Verdict{Reason: "NodeAffinity", Message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}

@@ -59,6 +59,9 @@ func (w *worker) fail(key, reason string, err error, first time.Duration) *Failu
 }
 
 func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
+	if wantsUserNamespace(p) {
+		return w.sandboxFailed(ctx, p, errNoUserNamespaces)
+	}
 	host, domain := hostnames(p, w.m.c.ClusterDomain)
 	n := network.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Hostname: host,
 		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC}
@@ -82,16 +85,20 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 	}
 	s, err := w.m.c.Network.Setup(ctx, n)
 	if err != nil {
-		if ctx.Err() == nil {
-			w.m.event(p, "", corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
-		}
-		return w.fail(string(SetupSandbox), "FailedCreatePodSandBox", err, time.Second)
+		return w.sandboxFailed(ctx, p, err)
 	}
 	w.mu.Lock()
 	w.sandbox = &s
 	w.released, w.erased = false, false
 	w.mu.Unlock()
 	return nil
+}
+
+func (w *worker) sandboxFailed(ctx context.Context, p *corev1.Pod, err error) *Failure {
+	if ctx.Err() == nil {
+		w.m.event(p, "", corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error())
+	}
+	return w.fail(string(SetupSandbox), "FailedCreatePodSandBox", err, time.Second)
 }
 
 func (w *worker) mountVolumes(ctx context.Context) *Failure {
@@ -228,7 +235,7 @@ func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id str
 	if !ok || now.State == runtime.Exited {
 		return nil
 	}
-	m.probes.Stop(id)
+	m.probes.End(id)
 	c, _, _ := containerOf(p, b.Target)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && time.Until(b.end()) > 0 {
 		w.preStop(ctx, p, b, c, id)

@@ -30,7 +30,7 @@ type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
 
-// Config of a Manager. All fields are required but ResolvConf, Pressures and Logger.
+// Config of a Manager. All fields are required but ResolvConf, SeccompDir, Sysctls, Pressures and Logger.
 type Config struct {
 	Client   client.Interface
 	Runtime  runtime.Runtime
@@ -47,6 +47,10 @@ type Config struct {
 	ClusterDomain string
 	// ResolvConf is the node's own; default /etc/resolv.conf.
 	ResolvConf string
+	// SeccompDir holds the profiles that a localhostProfile names; default DataDir/seccomp.
+	SeccompDir string
+	// Sysctls are those that pods may set; nil is the safe ones.
+	Sysctls *Sysctls
 	// MemoryCapacity in bytes.
 	MemoryCapacity int64
 	// Node gives this node, or nil while it is not registered.
@@ -66,6 +70,7 @@ type Manager struct {
 	images  *images.Manager
 	probes  *probe.Manager
 	http    *http.Client
+	modules modules
 	ctx     context.Context
 	began   time.Time
 	wg      sync.WaitGroup
@@ -85,7 +90,13 @@ func New(c Config) *Manager {
 	if c.ResolvConf == "" {
 		c.ResolvConf = "/etc/resolv.conf"
 	}
-	m := &Manager{c: c, log: c.Logger, http: probe.NewHTTPClient(),
+	if c.SeccompDir == "" {
+		c.SeccompDir = filepath.Join(c.DataDir, "seccomp")
+	}
+	if c.Sysctls == nil {
+		c.Sysctls, _ = NewSysctls(nil)
+	}
+	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(),
 		workers: map[types.UID]*worker{}, live: map[string]map[string]runtime.Container{}}
 	m.images = images.New(c.Runtime.Images())
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})

@@ -68,12 +68,35 @@ func short(d Decision) []string {
 }
 
 func TestPlan(t *testing.T) {
+	always, never := corev1.RestartPolicyAlways, corev1.RestartPolicyNever
 	deleted := func(p *corev1.Pod) *corev1.Pod {
 		at, grace := metav1.NewTime(now), int64(7)
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
 		return p
 	}
-	always, never := corev1.RestartPolicyAlways, corev1.RestartPolicyNever
+	// crashed is a container that ended 30 s ago and waits for backOff in all.
+	crashed := func(backOff time.Duration) Instance {
+		r := run("a", 4, runtime.Exited, 1)
+		r.BackOff = backOff
+		return r
+	}
+	deadline := func(seconds int64) *corev1.Pod {
+		p := spec(always, nil, []string{"a"})
+		at := metav1.NewTime(now.Add(-time.Minute))
+		p.Status.StartTime, p.Spec.ActiveDeadlineSeconds = &at, &seconds
+		return p
+	}
+	resting := up()
+	resting.Sandbox, resting.Failures = false, map[string]Failure{"sandbox": {Until: now.Add(7 * time.Second)}}
+	refresh := func(in time.Duration) Observed {
+		o := up(run("a", 0, runtime.Running, 0))
+		o.Refresh = now.Add(in)
+		return o
+	}
+	sick := up(run("a", 0, runtime.Running, 0))
+	sick.Health["a-0"] = Health{Started: true, Failed: true}
+	dying := up(run("a", 0, runtime.Running, 0))
+	dying.Busy["a"], dying.Refresh = Kill, now.Add(time.Hour)
 	tests := map[string]struct {
 		pod  *corev1.Pod
 		o    Observed
@@ -92,17 +115,31 @@ func TestPlan(t *testing.T) {
 		"sidecar up":                {spec(always, []string{"s"}, []string{"a"}), up(run("s", 0, runtime.Running, 0)), []string{"start a 0"}, 0},
 		"sidecar restarts whatever the policy": {spec(never, []string{"s"}, []string{"a"}),
 			up(run("s", 0, runtime.Exited, 0), run("a", 0, runtime.Running, 0)), []string{"start s 1"}, 0},
-		"done":             {spec(never, nil, []string{"a"}), up(run("a", 0, runtime.Exited, 0)), []string{"release release"}, 0},
-		"runs":             {spec(always, nil, []string{"a"}), up(run("a", 0, runtime.Running, 0)), nil, 0},
-		"a cut-off start":  {spec(always, nil, []string{"a"}), up(run("a", 3, runtime.Created, 0)), []string{"start a 3"}, 0},
-		"deleted":          {deleted(spec(always, nil, []string{"a"})), up(run("a", 0, runtime.Running, 0)), []string{"kill a"}, 0},
-		"deleted sidecars": {deleted(spec(always, []string{"s"}, []string{"a"})), up(run("a", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0)), []string{"kill s"}, 0},
-		"sidecars wait":    {deleted(spec(always, []string{"s"}, []string{"a"})), up(run("a", 0, runtime.Running, 0), run("s", 0, runtime.Running, 0)), []string{"kill a"}, 0},
+		"done":              {spec(never, nil, []string{"a"}), up(run("a", 0, runtime.Exited, 0)), []string{"release release"}, 0},
+		"runs":              {spec(always, nil, []string{"a"}), up(run("a", 0, runtime.Running, 0)), nil, 0},
+		"a cut-off start":   {spec(always, nil, []string{"a"}), up(run("a", 3, runtime.Created, 0)), []string{"start a 3"}, 0},
+		"deleted":           {deleted(spec(always, nil, []string{"a"})), up(run("a", 0, runtime.Running, 0)), []string{"kill a"}, 0},
+		"deleted sidecars":  {deleted(spec(always, []string{"s"}, []string{"a"})), up(run("a", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0)), []string{"kill s"}, 0},
+		"crashed once":      {spec(always, nil, []string{"a"}), up(crashed(30 * time.Second)), []string{"start a 5"}, 0},
+		"crash loop":        {spec(always, nil, []string{"a"}), up(crashed(40 * time.Second)), nil, 10 * time.Second},
+		"a failure rests":   {spec(always, nil, []string{"a"}), resting, nil, 7 * time.Second},
+		"before a deadline": {deadline(90), up(run("a", 0, runtime.Running, 0)), nil, 30 * time.Second},
+		"after a deadline":  {deadline(30), up(run("a", 0, runtime.Running, 0)), []string{"kill a"}, 0},
+		"a token to renew":  {spec(always, nil, []string{"a"}), refresh(time.Hour), nil, time.Hour},
+		"renewed now":       {spec(always, nil, []string{"a"}), refresh(0), []string{"volumes volumes"}, 0},
+		"sick":              {spec(always, nil, []string{"a"}), sick, []string{"kill a"}, 0},
+		"ending already":    {deleted(spec(always, nil, []string{"a"})), dying, nil, 0},
+		"sidecars wait":     {deleted(spec(always, []string{"s"}, []string{"a"})), up(run("a", 0, runtime.Running, 0), run("s", 0, runtime.Running, 0)), []string{"kill a"}, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			d := Plan(tt.pod, tt.o, now)
 			require.Equal(t, tt.want, short(d))
+			if tt.wake == 0 {
+				require.Zero(t, d.Wake, "nothing but an event can bring it on")
+			} else {
+				require.Equal(t, tt.wake, d.Wake.Sub(now))
+			}
 		})
 	}
 	t.Run("back-off", func(t *testing.T) {

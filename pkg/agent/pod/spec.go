@@ -81,7 +81,7 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	for _, a := range c.Args {
 		s.Args = append(s.Args, Expand(a, env.vars))
 	}
-	if err := security(&s, p, c, b.image); err != nil {
+	if err := m.security(&s, p, c, b.image); err != nil {
 		return s, err
 	}
 	s.Resources = resources(p, c, m.c.MemoryCapacity)
@@ -219,77 +219,6 @@ func unresolved(s string, vars map[string]string) bool {
 		}
 	}
 	return false
-}
-
-func security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
-	ps, cs := p.Spec.SecurityContext, c.SecurityContext
-	if ps == nil {
-		ps = &corev1.PodSecurityContext{}
-	}
-	if cs == nil {
-		cs = &corev1.SecurityContext{}
-	}
-	first := func(a, b *int64) *int64 {
-		if a != nil {
-			return a
-		}
-		return b
-	}
-	s.UID, s.GID = first(cs.RunAsUser, ps.RunAsUser), first(cs.RunAsGroup, ps.RunAsGroup)
-	nonRoot := ps.RunAsNonRoot
-	if cs.RunAsNonRoot != nil {
-		nonRoot = cs.RunAsNonRoot
-	}
-	if nonRoot != nil && *nonRoot {
-		switch {
-		case s.UID != nil && *s.UID == 0:
-			return errors.New("container's runAsUser breaks non-root policy")
-		case s.UID != nil:
-		case image.UID != nil && *image.UID == 0 || image.UID == nil && image.User == "":
-			return errors.New("container has runAsNonRoot and image will run as root")
-		case image.UID == nil:
-			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.User)
-		}
-	}
-	s.Groups = append(s.Groups, ps.SupplementalGroups...)
-	if ps.FSGroup != nil {
-		s.Groups = append(s.Groups, *ps.FSGroup)
-	}
-	s.StrictGroups = ps.SupplementalGroupsPolicy != nil && *ps.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
-	s.Privileged = cs.Privileged != nil && *cs.Privileged
-	s.ReadonlyRootfs = cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem
-	if cs.AllowPrivilegeEscalation != nil {
-		s.NoNewPrivs = !*cs.AllowPrivilegeEscalation
-	}
-	if cs.Capabilities != nil {
-		for _, a := range cs.Capabilities.Add {
-			s.AddCaps = append(s.AddCaps, strings.TrimPrefix(string(a), "CAP_"))
-		}
-		for _, d := range cs.Capabilities.Drop {
-			s.DropCaps = append(s.DropCaps, strings.TrimPrefix(string(d), "CAP_"))
-		}
-	}
-	s.Unmasked = cs.ProcMount != nil && *cs.ProcMount == corev1.UnmaskedProcMount
-	s.Seccomp = "runtime/default"
-	profile := ps.SeccompProfile
-	if cs.SeccompProfile != nil {
-		profile = cs.SeccompProfile
-	}
-	if s.Privileged {
-		s.Seccomp = "unconfined"
-	}
-	if profile != nil && !s.Privileged {
-		switch profile.Type {
-		case corev1.SeccompProfileTypeUnconfined:
-			s.Seccomp = "unconfined"
-		case corev1.SeccompProfileTypeLocalhost:
-			if profile.LocalhostProfile == nil {
-				return errors.New("seccompProfile of type Localhost needs a localhostProfile")
-			}
-			s.Seccomp = *profile.LocalhostProfile
-		}
-	}
-	return nil
 }
 
 const period = 100_000 // microseconds
