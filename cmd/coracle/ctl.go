@@ -9,9 +9,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/ctl"
 )
 
+const ctlName = "ctl"
+
 func ctlCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "ctl",
+		Use:   ctlName,
 		Short: "kubectl, whole",
 		// kubectl reads its own flags.
 		DisableFlagParsing: true,

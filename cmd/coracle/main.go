@@ -19,12 +19,9 @@ import (
 
 func main() {
 	if filepath.Base(os.Args[0]) == "kubectl" {
-		os.Args = append([]string{"coracle", "ctl"}, os.Args[1:]...)
+		os.Args = append([]string{os.Args[0], ctlName}, os.Args[1:]...)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := root().ExecuteContext(ctx)
-	stop()
-	if err != nil {
+	if err := execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		var failed *ctl.TaskFailed
 		if errors.As(err, &failed) {
@@ -32,6 +29,16 @@ func main() {
 		}
 		os.Exit(1)
 	}
+}
+
+func execute() error {
+	// kubectl does not look at a context: a signal ends it, unless it handles the signal itself to restore a terminal.
+	if len(os.Args) > 1 && os.Args[1] == ctlName {
+		return root().Execute()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return root().ExecuteContext(ctx)
 }
 
 func root() *cobra.Command {

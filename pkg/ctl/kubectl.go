@@ -20,11 +20,11 @@ import (
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
 	"k8s.io/kubectl/pkg/cmd"
-	"k8s.io/kubectl/pkg/cmd/plugin"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
-	_ "github.com/coracle-dev/coracle/pkg/ctl/english" // before kubectl's own packages
+	_ "github.com/coracle-dev/coracle/pkg/ctl/locale" // before kubectl's own packages
 )
 
 // Kubeconfig is the admin kubeconfig's name in the data directory.
@@ -40,14 +40,14 @@ func UseCluster(dataDir string) {
 	if f, err := os.Open(path); err == nil {
 		_ = f.Close()
 		_ = os.Setenv("KUBECONFIG", path)
-		// What kubectl remembers of the cluster goes with it.
 		if os.Getenv("KUBECACHEDIR") == "" {
 			_ = os.Setenv("KUBECACHEDIR", filepath.Join(dataDir, "kubectl-cache"))
 		}
 	}
 }
 
-// Kubectl runs kubectl with args (without its name) and does not return if it fails.
+// Kubectl runs kubectl with args (without its name) and does not return if it fails. It replaces os.Args: kubectl and its
+// libraries read the command line there too.
 func Kubectl(args []string) {
 	command := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	if err := cli.RunNoErrOutput(command); err != nil {
@@ -55,7 +55,7 @@ func Kubectl(args []string) {
 	}
 }
 
-// CompleteKubectl answers a shell's question how the last of args goes on.
+// CompleteKubectl answers a shell's question how the last of args goes on. It replaces os.Args.
 func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellCompDirective) {
 	var out bytes.Buffer
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &out, ErrOut: &bytes.Buffer{}}
@@ -74,16 +74,20 @@ func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellC
 	return lines[:len(lines)-1], cobra.ShellCompDirective(directive)
 }
 
+// kubectl builds the command. Arguments reach it through os.Args alone, as they do upstream: kuberc's aliases set the
+// command's own arguments while it is built, and SetArgs would undo them.
 func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
-	command := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
-		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
-		Arguments:     append([]string{"kubectl"}, args...),
+	started := os.Args[0]
+	os.Args = append([]string{"kubectl"}, args...)
+	// Before the flags are parsed, so that plugins and kuberc can be traced with -v.
+	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
+	return cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
+		PluginHandler: newPlugins(started),
+		Arguments:     os.Args,
 		ConfigFlags: genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
 			WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(unhurried),
 		IOStreams: streams,
 	})
-	command.SetArgs(args)
-	return command
 }
 
 // unhurried lets the server alone set the pace: client-go's own limit makes the deletion of 300 objects take a minute.

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// asMain makes this test binary coracle.
+const asMain = "CORACLE_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asMain) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// coracle is a command with args in a process of its own, whose home is empty.
+func coracle(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	c := exec.CommandContext(ctx, os.Args[0], args...)
+	home := t.TempDir()
+	c.Env = []string{asMain + "=1", "HOME=" + home, "PATH=" + os.Getenv("PATH"), "CORACLE_DATA_DIR=" + filepath.Join(home, "none")}
+	return c
+}
+
+// TestCtlDiesOfSignals: as kubectl does, whatever it waits for.
+func TestCtlDiesOfSignals(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	ways := map[string]func(t *testing.T) *exec.Cmd{ // each returns once it waits
+		"watch": func(t *testing.T) *exec.Cmd {
+			c := coracle(t, "ctl", "--server", server.URL, "get", "--raw", "/api/v1/pods?watch=1")
+			require.NoError(t, c.Start())
+			<-asked
+			return c
+		},
+		"standard input": func(t *testing.T) *exec.Cmd {
+			c := coracle(t, "ctl", "--server", server.URL, "apply", "--validate=false", "-f", "-")
+			in, err := c.StdinPipe()
+			require.NoError(t, err)
+			require.NoError(t, c.Start())
+			_, err = io.WriteString(in, strings.Repeat("#", 1<<20)) // more than a pipe holds: it reads
+			require.NoError(t, err)
+			return c
+		},
+		"proxy": func(t *testing.T) *exec.Cmd {
+			c := coracle(t, "ctl", "--server", server.URL, "proxy", "--port=0")
+			out, err := c.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, c.Start())
+			line, err := bufio.NewReader(out).ReadString('\n')
+			require.NoError(t, err)
+			require.Contains(t, line, "Starting to serve")
+			return c
+		},
+	}
+	for name, start := range ways {
+		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			t.Run(name+" "+s.String(), func(t *testing.T) {
+				c := start(t)
+				require.NoError(t, c.Process.Signal(s))
+				require.Error(t, c.Wait())
+				status := c.ProcessState.Sys().(syscall.WaitStatus)
+				require.True(t, status.Signaled(), "exit code %d", status.ExitStatus())
+				require.Equal(t, s, status.Signal())
+			})
+		}
+	}
+}
+
+// TestKuberc: defaults of flags, and aliases with their arguments.
+func TestKuberc(t *testing.T) {
+	var path string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path = r.URL.Path
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Status"}`)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "kuberc")
+	require.NoError(t, os.WriteFile(file, []byte(`
+apiVersion: kubectl.config.k8s.io/v1beta1
+kind: Preference
+aliases:
+- name: raw
+  command: get
+  appendArgs: [--raw, /from-kuberc]
+defaults:
+- command: create namespace
+  options: [{name: dry-run, default: client}, {name: output, default: name}]
+`), 0o600))
+	out, err := coracle(t, "ctl", "raw", "--kuberc="+file, "--server="+server.URL).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "/from-kuberc", path)
+	c := coracle(t, "ctl", "create", "namespace", "spring", "--server="+server.URL)
+	c.Env = append(c.Env, "KUBERC="+file)
+	out, err = c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "namespace/spring\n", string(out))
+}
+
+// TestPlugin: a plugin finds a kubectl in KUBECTL_PATH.
+func TestPlugin(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubectl-hoist"), []byte("#!/bin/sh\necho \"$1\"\nexec \"$KUBECTL_PATH\" version --client -o yaml\n"), 0o700))
+	run := func(c *exec.Cmd) {
+		t.Helper()
+		c.Env = append(c.Env, "PATH="+dir+":"+os.Getenv("PATH"), "KUBECTL_PATH=/nowhere")
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.True(t, strings.HasPrefix(string(out), "sails\n"), "%s", out)
+		require.Contains(t, string(out), "clientVersion")
+	}
+	c := coracle(t, "ctl", "hoist", "sails")
+	run(c)
+	again := coracle(t, "ctl", "hoist", "sails")
+	again.Env = c.Env
+	run(again)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	link := filepath.Join(dir, "kubectl")
+	require.NoError(t, os.Symlink(self, link))
+	c = coracle(t, "hoist", "sails")
+	c.Path, c.Args[0] = link, "kubectl"
+	run(c)
+}
+
+// TestCtlSpeaksTheUsersLanguage, where kubectl has it.
+func TestCtlSpeaksTheUsersLanguage(t *testing.T) {
+	help := func(lang string) string {
+		t.Helper()
+		c := coracle(t, "ctl", "--help")
+		c.Env = append(c.Env, "LANG="+lang)
+		out, err := c.Output()
+		require.NoError(t, err)
+		return string(out)
+	}
+	require.Contains(t, help("C.UTF-8"), "Display one or many resources")
+	require.Contains(t, help("de_DE.UTF-8"), "Zeige eine oder mehrere Resourcen")
+}
