@@ -35,6 +35,7 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("service-cidr", d.ServiceCIDR, "addresses of services")
 	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
 	f.Duration("node-monitor-grace-period", d.NodeMonitorGracePeriod, "how long a node may be silent before its pods are replaced")
+	f.Bool("allow-privileged", d.AllowPrivileged, "let pods have privileged containers")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

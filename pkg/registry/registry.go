@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/capabilities"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -53,6 +54,10 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	// Admission takes the place of upstream's default plugins, which run if it is nil.
 	Admission admission.Interface
+
+	// DenyPrivileged refuses pods with privileged containers, as kube-apiserver does without --allow-privileged.
+	// Upstream's validation reads this once per process: the first registry made decides.
+	DenyPrivileged bool
 
 	Logger *slog.Logger
 }
@@ -103,6 +108,7 @@ func New(cfg Config) (*Registry, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	capabilities.Setup(!cfg.DenyPrivileged, 0)
 	r := &Registry{cfg: cfg, table: cfg.Table, store: cfg.Store, cache: cfg.Cache}
 	r.namespaces = cfg.Table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})

@@ -48,6 +48,8 @@ type Server struct {
 	ClusterDomain string `mapstructure:"cluster-domain"`
 	// NodeMonitorGracePeriod is how long a node may be silent before it counts as lost. Nodes give a sign of life every 10 s.
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
+	// AllowPrivileged lets pods have privileged containers.
+	AllowPrivileged bool `mapstructure:"allow-privileged"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -87,6 +89,7 @@ func Default() Config {
 		Server: Server{
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, MergeKubeconfig: true,
+			AllowPrivileged: true,
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,

@@ -100,6 +100,8 @@ func privileged(t *testing.T, p *pod) {
 	s.Privileged = true
 	id := p.run(s)
 	require.Contains(t, p.output(id, "cat", "/proc/1/status"), "Seccomp:\t0")
+	require.Regexp(t, ` /sys \S+ rw,`, p.output(id, "cat", "/proc/mounts"))
+	require.Equal(t, "yes", p.output(id, "sh", "-c", "test -c /dev/kmsg && echo yes"), "it has the host's devices")
 	require.Equal(t, "yes", p.output(id, "sh", "-c", "mount -t tmpfs none /mnt 2>/dev/null || mkdir /mnt && mount -t tmpfs none /mnt && echo yes"))
 }
 
