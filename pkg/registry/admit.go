@@ -1,10 +1,12 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,9 +14,10 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	scheduling "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
-// immortal namespaces cannot be deleted.
+// immortal lists the namespaces that cannot be deleted.
 var immortal = []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}
 
 // mayCreate is upstream's NamespaceLifecycle for creates: the namespace must be there and stay.
@@ -45,10 +48,15 @@ func (c *call) mayCreate(name string) error {
 	return err
 }
 
-// mayDelete is upstream's NamespaceLifecycle for deletes.
+// mayDelete refuses the deletion of system namespaces, as upstream's NamespaceLifecycle does, and of system priority classes.
 func (c *call) mayDelete() error {
-	if c.row == c.namespaces && slices.Contains(immortal, c.Name) {
-		return apierrors.NewForbidden(c.gr(), c.Name, fmt.Errorf("this namespace may not be deleted"))
+	switch {
+	case c.row == c.namespaces && slices.Contains(immortal, c.Name):
+		return apierrors.NewForbidden(c.gr(), c.Name, errors.New("this namespace may not be deleted"))
+	case c.gr() == schedulingv1.Resource("priorityclasses") && slices.ContainsFunc(scheduling.SystemPriorityClasses(), func(s *schedulingv1.PriorityClass) bool {
+		return s.Name == c.Name
+	}):
+		return apierrors.NewForbidden(c.gr(), c.Name, errors.New("this is a system priority class and cannot be deleted"))
 	}
 	return nil
 }
@@ -76,6 +84,14 @@ func (c *call) admit(obj, old runtime.Object, op admission.Operation, o runtime.
 		return nil
 	}
 	return status(p.Admit(c.ctx, c.attributes(obj, old, c.Name, op, o), objectInterfaces), c.gr(), c.Name)
+}
+
+// admitCreate passes what is posted to a subresource through the whole chain, before anything is written for it.
+func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
+	if err := c.admit(obj, nil, admission.Create, o); err != nil {
+		return err
+	}
+	return c.validate(obj, nil, c.Name, admission.Create, o)
 }
 
 // validate gives the plugins the object that is about to be written. They must not change it.

@@ -43,6 +43,9 @@ func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.Dele
 				one, err := r.begin(ctx, Target{Resource: t.Resource, Namespace: o.GetNamespace(), Name: o.GetName()}, "deletecollection", d.DryRun)
 				var rev int64
 				if err == nil {
+					err = one.mayDelete()
+				}
+				if err == nil {
 					_, rev, err = one.remove(d)
 				}
 				if err != nil && !apierrors.IsNotFound(err) {

@@ -90,11 +90,12 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	l.registry, err = registry.New(registry.Config{
 		Table: table, Store: l.store, Cache: l.cache, ServiceCIDR: services,
 		Tokens: tokens, Audiences: []string{issuer}, Logger: p.log,
+		DenyPrivileged: !p.AllowPrivileged,
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), ready: make(chan struct{})}
+	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), log: p.log, ready: make(chan struct{})}
 
 	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
 		api.Addr().String(), p.NodeIP, p.NodeName, "127.0.0.1", "::1", "localhost", services.Addr().Next().String(),

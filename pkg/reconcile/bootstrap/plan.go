@@ -1,0 +1,79 @@
+package bootstrap
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Op is what has to happen to an object.
+type Op string
+
+// The operations of a Plan. Replace deletes an object whose wrong field cannot be updated; its deletion leads to a Create.
+const (
+	Nothing Op = ""
+	Create  Op = "create"
+	Update  Op = "update"
+	Replace Op = "replace"
+)
+
+// Plan compares an object that the cluster must have with what is there, nil for nothing, and gives the operation and
+// the object to write. What users may add (labels, annotations, further subjects) stays. A namespace or class that is
+// there is left alone, as upstream does. Objects that are being deleted are left until they are gone.
+func Plan(want, have client.Object) (Op, client.Object) {
+	if have == nil {
+		return Create, want.DeepCopyObject().(client.Object)
+	}
+	if have.GetDeletionTimestamp() != nil {
+		return Nothing, nil
+	}
+	next := have.DeepCopyObject().(client.Object)
+	switch w := want.(type) {
+	case *corev1.Service:
+		n := next.(*corev1.Service)
+		if n.Spec.ClusterIP != w.Spec.ClusterIP {
+			return Replace, next
+		}
+		if !equality.Semantic.DeepEqual(n.Spec.Ports, w.Spec.Ports) {
+			n.Spec.Ports = w.Spec.Ports
+		}
+		n.Spec.Selector = w.Spec.Selector
+		n.Spec.Type = corev1.ServiceTypeClusterIP
+	case *discoveryv1.EndpointSlice:
+		n := next.(*discoveryv1.EndpointSlice)
+		n.Endpoints, n.Ports = w.Endpoints, w.Ports
+	case *corev1.Endpoints: //nolint:staticcheck // deprecated, but old clients read the API's own address from it
+		n := next.(*corev1.Endpoints) //nolint:staticcheck // as above
+		n.Subsets = w.Subsets
+	case *rbacv1.ClusterRoleBinding:
+		n := next.(*rbacv1.ClusterRoleBinding)
+		if n.RoleRef != w.RoleRef {
+			return Replace, next
+		}
+		for _, s := range w.Subjects {
+			if !slices.Contains(n.Subjects, s) {
+				n.Subjects = append(n.Subjects, s)
+			}
+		}
+	default:
+		return Nothing, nil
+	}
+	if labels := want.GetLabels(); len(labels) > 0 {
+		merged := maps.Clone(labels)
+		for k, v := range have.GetLabels() {
+			if _, ours := labels[k]; !ours {
+				merged[k] = v
+			}
+		}
+		next.SetLabels(merged)
+	}
+	if equality.Semantic.DeepEqual(next, have) {
+		return Nothing, nil
+	}
+	return Update, next
+}
