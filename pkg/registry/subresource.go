@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/policy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -23,6 +24,9 @@ import (
 
 // createSubresource is for the subresources that are posted to.
 func (c *call) createSubresource(obj runtime.Object, o metav1.CreateOptions) (Result, error) {
+	if err := c.mayCreate(c.Name); err != nil {
+		return Result{}, err
+	}
 	switch in := obj.(type) {
 	case *corev1.Binding:
 		if c.Subresource == "binding" {
@@ -59,9 +63,12 @@ func (c *call) bind(b *corev1.Binding, o metav1.CreateOptions) (Result, error) {
 	if errs := corevalidation.ValidatePodBinding(internal); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(core.Kind("Binding"), c.Name, errs)
 	}
-	labels := maps.Clone(b.Labels)
+	if err := c.admitCreate(internal, &o); err != nil {
+		return Result{}, err
+	}
+	labels := maps.Clone(internal.Labels)
 	for _, l := range topology {
-		if v, ok := c.nodeLabel(b.Target.Name, l); ok {
+		if v, ok := c.nodeLabel(internal.Target.Name, l); ok {
 			if labels == nil {
 				labels = map[string]string{}
 			}
@@ -88,9 +95,9 @@ func (c *call) bind(b *corev1.Binding, o metav1.CreateOptions) (Result, error) {
 		if refused != nil {
 			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, c.Name, refused)
 		}
-		pod.Spec.NodeName = b.Target.Name
+		pod.Spec.NodeName = internal.Target.Name
 		pod.Status.NominatedNodeName = ""
-		pod.Annotations = merged(pod.Annotations, b.Annotations)
+		pod.Annotations = merged(pod.Annotations, internal.Annotations)
 		pod.Labels = merged(pod.Labels, labels)
 		setCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
 		return pod, nil
@@ -157,6 +164,9 @@ func (c *call) evict(in *policyv1.Eviction, o metav1.CreateOptions) (Result, err
 		}
 	}
 	c.dry = len(del.DryRun) > 0
+	if err := c.admitCreate(&policy.Eviction{ObjectMeta: in.ObjectMeta, DeleteOptions: in.DeleteOptions}, &o); err != nil {
+		return Result{}, err
+	}
 	if !c.dry {
 		w := &write{call: c, strategy: c.Resource.Status, internal: true, force: true}
 		w.change = func(e *cache.Entry) (client.Object, error) {

@@ -1,0 +1,136 @@
+package registry
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/apis/authentication"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/policy"
+)
+
+// refusing is a plugin that notes what it is asked, and refuses what is posted to subresources.
+type refusing struct {
+	stage string // "admit" or "validate"
+	seen  []admission.Attributes
+}
+
+func (*refusing) Handles(admission.Operation) bool { return true }
+
+func (r *refusing) decide(stage string, a admission.Attributes) error {
+	if stage != r.stage || a.GetSubresource() == "" {
+		return nil
+	}
+	r.seen = append(r.seen, a)
+	return admission.NewForbidden(a, errors.New("refused by the test"))
+}
+
+func (r *refusing) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	return r.decide("admit", a)
+}
+
+func (r *refusing) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	return r.decide("validate", a)
+}
+
+// TestPluginsSeeSubresourcesBeforeAnythingIsWritten: what is posted to a pod passes both halves of the chain first.
+func TestPluginsSeeSubresourcesBeforeAnythingIsWritten(t *testing.T) {
+	h := build(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	h.cfg.Tokens, err = NewTokens("https://issuer", key)
+	require.NoError(t, err)
+	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "work"}})
+	put(h, v1("Pod", ""), smallPod("p"))
+	meta := metav1.ObjectMeta{Name: "p", Namespace: "work"}
+	for _, stage := range []string{"admit", "validate"} {
+		plugin := &refusing{stage: stage}
+		h.admission = admission.NewChainHandler(plugin)
+		for _, c := range []struct {
+			target Target
+			obj    runtime.Object
+			seen   runtime.Object
+		}{
+			{sub(v1("Pod", "p"), "eviction"), &policyv1.Eviction{ObjectMeta: meta}, &policy.Eviction{}},
+			{sub(v1("Pod", "p"), "binding"), &corev1.Binding{ObjectMeta: meta, Target: corev1.ObjectReference{Name: "n"}}, &core.Binding{}},
+			{sub(v1("ServiceAccount", "robot"), "token"), &authenticationv1.TokenRequest{}, &authentication.TokenRequest{}},
+		} {
+			before := answer[*corev1.Pod](t, readPod(h, "p"), nil)
+			_, err := h.Create(h.ctx, c.target, c.obj, metav1.CreateOptions{})
+			requireStatus(t, err, 403, "refused by the test")
+			a := plugin.seen[len(plugin.seen)-1]
+			require.IsType(t, c.seen, a.GetObject())
+			require.Equal(t, c.target.Subresource, a.GetSubresource())
+			require.Equal(t, admission.Create, a.GetOperation())
+			require.Equal(t, c.target.Name, a.GetName())
+			require.Equal(t, before, answer[*corev1.Pod](t, readPod(h, "p"), nil), "nothing was written")
+		}
+	}
+}
+
+func readPod(h *house, name string) Result {
+	h.t.Helper()
+	res, err := h.Get(h.ctx, v1("Pod", name), metav1.GetOptions{})
+	require.NoError(h.t, err)
+	return res
+}
+
+// TestANodeEvictsItsOwnPodsOnly: with upstream's own plugins.
+func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
+	h := build(t)
+	plugins, err := h.upstreamPlugins()
+	require.NoError(t, err)
+	for name, node := range map[string]string{"mine": "a", "other": "b"} {
+		p := smallPod(name)
+		p.Spec.NodeName = node
+		put(h, v1("Pod", ""), p)
+	}
+	h.admission = plugins
+	node := request.WithUser(context.Background(), &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes"}})
+	evict := func(name string) error {
+		_, err := h.Create(node, sub(v1("Pod", name), "eviction"),
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}}, metav1.CreateOptions{})
+		return err
+	}
+	requireStatus(t, evict("other"), 403, "can only evict pods with spec.nodeName set to itself")
+	require.Empty(t, answer[*corev1.Pod](t, readPod(h, "other"), nil).Status.Conditions)
+	require.NoError(t, evict("mine"))
+}
+
+func TestNothingIsPostedInATerminatingNamespace(t *testing.T) {
+	h := build(t)
+	put(h, v1("Pod", ""), smallPod("p"))
+	_, err := h.Delete(h.ctx, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", "work"), metav1.DeleteOptions{})
+	require.NoError(t, err)
+	_, err = h.Create(h.ctx, sub(v1("Pod", "p"), "eviction"), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, metav1.CreateOptions{})
+	requireStatus(t, err, 403, "unable to create new content in namespace work because it is being terminated")
+}
+
+func TestSystemPriorityClassesStay(t *testing.T) {
+	h := build(t)
+	classes := func(name string) Target {
+		return at(schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"), "", name)
+	}
+	put(h, classes(""), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2000001000})
+	_, err := h.Delete(h.ctx, classes("system-node-critical"), metav1.DeleteOptions{})
+	requireStatus(t, err, 403, `priorityclasses.scheduling.k8s.io "system-node-critical" is forbidden: this is a system priority class and cannot be deleted`)
+	_, err = h.DeleteCollection(h.ctx, classes(""), metav1.DeleteOptions{}, metav1.ListOptions{})
+	requireStatus(t, err, 403, "cannot be deleted")
+	put(h, classes(""), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Value: 1})
+	_, err = h.Delete(h.ctx, classes("mine"), metav1.DeleteOptions{})
+	require.NoError(t, err)
+}
