@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,11 +56,57 @@ func (s *Store) lookAtDisk() error {
 	return nil
 }
 
-// wrote notes that the store is at revision rev.
-func (s *Store) wrote(rev int64) {
-	if rev-s.compacted.Load() > 2*s.cfg.RetainRevisions {
+// wrote notes that a value of size bytes was written at revision rev.
+func (s *Store) wrote(rev int64, size int) {
+	if s.history.add(rev, int64(size), s.cfg.RetainBytes) || rev-s.compacted.Load() > 2*s.cfg.RetainRevisions {
 		s.compactSoon()
 	}
+}
+
+// history knows how many bytes were written since which revision, to an eighth of what is to be retained.
+type history struct {
+	mu      sync.Mutex
+	written int64 // bytes since the store started
+	marks   []mark
+}
+
+// mark says that what was written up to revision rev began at this many bytes.
+type mark struct{ rev, written int64 }
+
+// add reports whether there is more than twice as much history as is to be retained.
+func (h *history) add(rev, size, retain int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := len(h.marks); n == 0 || h.written-h.marks[n-1].written >= retain/8 && rev > h.marks[n-1].rev {
+		h.marks = append(h.marks, mark{rev, h.written})
+	}
+	h.written += size
+	return h.written-h.marks[0].written > 2*retain
+}
+
+// cut returns the revision behind which retain bytes were written, 0 if there are fewer.
+func (h *history) cut(retain int64) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var rev int64
+	for _, m := range h.marks {
+		if h.written-m.written < retain {
+			break
+		}
+		rev = m.rev
+	}
+	return rev
+}
+
+// drop forgets what is older than rev.
+func (h *history) drop(rev int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for n < len(h.marks) && h.marks[n].rev < rev {
+		n++
+	}
+	h.marks = slices.Delete(h.marks, 0, n)
 }
 
 func (s *Store) compactSoon() {
@@ -69,7 +117,7 @@ func (s *Store) compactSoon() {
 }
 
 // compactLoop drops history: at each tick what is older than the tick before, in between what is
-// beyond RetainRevisions. When nothing was written it does nothing.
+// beyond RetainRevisions or RetainBytes. When nothing was written it does nothing.
 func (s *Store) compactLoop(ctx context.Context) {
 	ticks := time.NewTicker(s.cfg.CompactEvery)
 	defer ticks.Stop()
@@ -87,7 +135,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 		case <-ticks.C:
 			to, atTick = atTick, e.KV().Rev()
 		case <-s.compact:
-			to = e.KV().Rev() - s.cfg.RetainRevisions
+			to = max(e.KV().Rev()-s.cfg.RetainRevisions, s.history.cut(s.cfg.RetainBytes))
 			if full = s.space.wanted.Swap(false); full {
 				to = e.KV().Rev()
 			}
@@ -117,6 +165,7 @@ func (s *Store) compactTo(ctx context.Context, e *etcdserver.EtcdServer, rev int
 		return err
 	}
 	s.compacted.Store(rev)
+	s.history.drop(rev)
 	size, used := e.Backend().Size(), e.Backend().SizeInUse()
 	if free := size - used; free < defragBytes || free < used {
 		return nil

@@ -18,8 +18,11 @@ type Config struct {
 	// before, so that history of at least this long stays. Default 5 minutes, as upstream.
 	CompactEvery time.Duration
 	// RetainRevisions bounds the history between two passes: beyond twice as many revisions a pass
-	// is made at once that leaves this many. Default 50,000.
+	// is made at once that leaves this many. Default 20,000. A start reads all history, so this and RetainBytes also
+	// bound how long a start takes after a storm of writes.
 	RetainRevisions int64
+	// RetainBytes bounds it in the same way by the size of the values written. Default 64 MiB.
+	RetainBytes int64
 	// QuotaBytes bounds the live data on disk. Beyond it creates and updates get ErrUnavailable and
 	// history is dropped at once; deletes are still taken. Default 8 GiB.
 	QuotaBytes int64
@@ -43,7 +46,10 @@ func (c *Config) Validate() error {
 		c.CompactEvery = 5 * time.Minute
 	}
 	if c.RetainRevisions == 0 {
-		c.RetainRevisions = 50_000
+		c.RetainRevisions = 20_000
+	}
+	if c.RetainBytes == 0 {
+		c.RetainBytes = 64 << 20
 	}
 	if c.QuotaBytes == 0 {
 		c.QuotaBytes = 8 << 30
@@ -51,7 +57,7 @@ func (c *Config) Validate() error {
 	if c.MinFreeBytes == 0 {
 		c.MinFreeBytes = 128 << 20
 	}
-	if c.CompactEvery < 0 || c.RetainRevisions < 0 || c.QuotaBytes < 0 || c.MinFreeBytes < 0 {
+	if c.CompactEvery < 0 || c.RetainRevisions < 0 || c.RetainBytes < 0 || c.QuotaBytes < 0 || c.MinFreeBytes < 0 {
 		return errors.New("store: intervals and bounds must be positive")
 	}
 	return nil

@@ -14,19 +14,53 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const crashDir = "CORACLE_STORE_CRASH_DIR"
+const (
+	crashDir = "CORACLE_STORE_CRASH_DIR"
+	// crashStorm makes the child overwrite the same few keys, and keep little history.
+	crashStorm = "CORACLE_STORE_CRASH_STORM"
+)
 
 // crashWriter is the child of TestKilled: it writes until it is killed, and says of each write that was
 // acknowledged so.
 func crashWriter(dir string) error {
-	s, err := New(Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	storm := os.Getenv(crashStorm) != ""
+	cfg := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
+	if storm {
+		cfg.RetainBytes = 4 << 20
+	}
+	s, err := New(cfg)
 	if err != nil {
 		return err
 	}
 	failed := make(chan error)
 	go func() { failed <- s.Run(context.Background()) }()
 	<-s.Ready()
+	for w := range 32 {
+		if !storm {
+			break
+		}
+		go func() {
+			var rev int64
+			key := fmt.Sprintf("/registry/storm/%d", w)
+			for {
+				var err error
+				if rev == 0 {
+					rev, err = s.Create(context.Background(), key, value3K, 0)
+				} else {
+					rev, err = s.Update(context.Background(), key, value3K, rev, 0)
+				}
+				if err != nil {
+					failed <- err
+					return
+				}
+				fmt.Fprintf(os.Stdout, "ack %s %d\n", key, rev)
+			}
+		}()
+	}
 	for w := range 8 {
+		if storm {
+			break
+		}
 		go func() {
 			for i := 0; ; i++ {
 				key := fmt.Sprintf("/registry/%d/%d/%d", os.Getpid(), w, i)

@@ -26,11 +26,14 @@ const (
 	catchUpEntries  = 4000
 )
 
+// etcdDir is etcd's part of the data directory.
+const etcdDir = "etcd"
+
 // etcdConfig describes one member without listeners.
 func (s *Store) etcdConfig() *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "coracle"
-	c.Dir = filepath.Join(s.cfg.Dir, "etcd")
+	c.Dir = filepath.Join(s.cfg.Dir, etcdDir)
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.ListenClientUrls, c.ListenPeerUrls = nil, nil
 	c.EnableGRPCGateway = false
@@ -38,6 +41,7 @@ func (s *Store) etcdConfig() *embed.Config {
 	c.MaxRequestBytes = MaxValueBytes + 64<<10
 	c.SnapshotCount = snapshotEntries
 	c.SnapshotCatchUpEntries = catchUpEntries
+	c.MaxWalFiles, c.MaxSnapFiles = maxSegments, maxSnapshots
 	c.QuotaBackendBytes = -1 // the store's own check refuses writes without the alarm that has to be cleared by hand
 	c.WarningApplyDuration = time.Second
 	c.WarningUnaryRequestDuration = time.Second

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -35,7 +36,16 @@ var harmless = []string{
 	"simple token is not cryptographically signed",
 	"leader failed to send out heartbeat on time",
 	"Failed to detect schema version",
+	publishing,
+	"interrupted due to stop signal", // a compaction; the next start resumes it
 }
+
+// While a start replays the log, etcd refuses its own request to publish the member's name ("too many requests") and repeats
+// it without a pause. This is the only place to slow that loop, which would take a processor from the replay.
+const (
+	publishing   = "failed to publish local member"
+	publishPause = time.Millisecond
+)
 
 func (c *slogCore) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }
 
@@ -59,6 +69,12 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		if strings.Contains(e.Message, h) {
 			level = slog.LevelDebug
 		}
+	}
+	if strings.Contains(e.Message, publishing) {
+		time.Sleep(publishPause)
+	}
+	if e.Level < zapcore.DPanicLevel && !c.log.Enabled(context.Background(), level) {
+		return nil
 	}
 	enc := zapcore.NewMapObjectEncoder()
 	for _, f := range append(c.fields[:len(c.fields):len(c.fields)], fields...) {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,7 @@ type Store struct {
 
 	leases    leases
 	space     space
+	history   history
 	members   atomic.Int32
 	compacted atomic.Int64
 	compact   chan struct{} // asks for a compaction now
@@ -173,6 +175,10 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	type result struct {
 		etcd *embed.Etcd
 		err  error
+	}
+	setSegmentBytes()
+	if err := tidyLog(filepath.Join(s.cfg.Dir, etcdDir)); err != nil {
+		return nil, err
 	}
 	started := make(chan result, 1)
 	go func() {

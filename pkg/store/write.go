@@ -96,7 +96,11 @@ func (s *Store) txn(ctx context.Context, e *etcdserver.EtcdServer, key string, r
 	if err != nil {
 		return 0, false, false, s.classify(ctx, err)
 	}
-	s.wrote(header(r))
+	size := 0
+	if r.GetSucceeded() {
+		size = len(op.GetRequestPut().GetValue())
+	}
+	s.wrote(header(r), size)
 	if !r.GetSucceeded() && rev != 0 && len(r.GetResponses()) == 1 {
 		found = len(r.GetResponses()[0].GetResponseRange().GetKvs()) > 0
 	}
