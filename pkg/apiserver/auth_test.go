@@ -156,16 +156,6 @@ func roles2(t *testing.T, w *world) *Roles {
 	return r
 }
 
-func TestBoundOnRequests(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxReads = 1 })
-	w.srv.reads <- struct{}{}
-	r := w.do(w.as("ann"), "GET", "/version", "")
-	require.Equal(t, 429, r.code)
-	require.Equal(t, "1", r.header.Get("Retry-After"))
-	require.Equal(t, 200, w.do(w.http, "GET", "/version", "").code, "administrators are exempt")
-	<-w.srv.reads
-}
-
 func TestPanicIs500(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.Checks = []Check{{Name: "boom", Check: func(context.Context) error { panic("boom") }}}

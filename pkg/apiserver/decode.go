@@ -8,7 +8,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"os"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +28,9 @@ func readBody(req *http.Request) ([]byte, error) {
 	if req.Body == nil {
 		return nil, nil
 	}
+	if held, ok := req.Body.(*heldBody); ok {
+		return held.raw, nil
+	}
 	if req.ContentLength > maxBody {
 		return nil, tooLarge()
 	}
@@ -37,9 +39,6 @@ func readBody(req *http.Request) ([]byte, error) {
 		b.Grow(int(req.ContentLength) + bytes.MinRead)
 	}
 	if _, err := b.ReadFrom(io.LimitReader(req.Body, maxBody+1)); err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, errTimedOut()
-		}
 		return nil, apierrors.NewBadRequest("the request's body could not be read: " + err.Error())
 	}
 	if b.Len() > maxBody {

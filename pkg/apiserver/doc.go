@@ -31,6 +31,7 @@
 // OpenAPI is built when first asked for, for one group and version at a time,
 // and only its compressed form is kept.
 //
-// Requests in flight are bounded (400 reading, 200 writing, watches and streams
-// not counted, system:masters exempt); at the bound the answer is 429 with Retry-After: 1.
+// Requests in flight are bounded by package fairness; at the bound the answer is 429 with Retry-After: 1. A request waits for
+// its seat once its body is there, and gives it back when its answer begins, so that neither a client that does not send nor
+// one that does not read holds a seat. Such a client loses its stream or connection after Config.WriteStall.
 package apiserver

@@ -1,10 +1,8 @@
 package apiserver
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -15,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
@@ -25,45 +22,8 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
-// response counts what was written and lets handlers reach the connection.
-type response struct {
-	http.ResponseWriter
-	code    int
-	written bool
-}
-
-func (r *response) WriteHeader(code int) {
-	if !r.written {
-		r.written, r.code = true, code
-	}
-	r.ResponseWriter.WriteHeader(code)
-}
-
-func (r *response) Write(b []byte) (int, error) {
-	if !r.written {
-		r.written, r.code = true, http.StatusOK
-	}
-	return r.ResponseWriter.Write(b)
-}
-
-func (r *response) Flush() {
-	if f, ok := r.ResponseWriter.(http.Flusher); ok {
-		f.Flush()
-	}
-}
-
-func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
-
-// hijackable is a response of HTTP/1.1, whose connection can be taken over.
-type hijackable struct{ *response }
-
-func (r hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	r.written, r.code = true, http.StatusSwitchingProtocols
-	return r.ResponseWriter.(http.Hijacker).Hijack()
-}
-
 // filters is the chain around dispatch, outermost first: recovery, audit ID, request info,
-// authentication, impersonation, bound, deadline, authorization.
+// deadline, authentication, impersonation, fairness, authorization, body, seat.
 func (s *Server) filters() http.Handler {
 	s.imp = impersonation.WithImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
 	return http.HandlerFunc(s.serve)
@@ -171,27 +131,14 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
 	info, _ := request.RequestInfoFrom(ctx)
 	who, _ := request.UserFrom(ctx)
-	if !longRunning(info) {
-		if !slices.Contains(who.GetGroups(), user.SystemPrivilegedGroup) {
-			bound := s.writes
-			switch info.Verb {
-			case "get", "list":
-				bound = s.reads
-			}
-			select {
-			case bound <- struct{}{}:
-				defer func() { <-bound }()
-			default:
-				w.Header().Set("Retry-After", "1")
-				s.fail(w, req, apierrors.NewTooManyRequests("Too many requests, please try again later.", 1))
-				return
-			}
-		}
-		if req.Body != nil && req.Body != http.NoBody && req.ContentLength != 0 {
-			deadline, _ := ctx.Deadline()
-			_ = http.NewResponseController(w).SetReadDeadline(deadline)
-		}
+	rec := recorded(w)
+	ticket, err := s.fair.Begin(s.fair.Classify(who, info), longRunning(info))
+	if err != nil {
+		s.tooMany(w, req, err)
+		return
 	}
+	rec.ticket = ticket
+	defer rec.ticket.End()
 	attrs, err := authfilters.GetAuthorizerAttributes(ctx)
 	if err != nil {
 		s.fail(w, req, apierrors.NewInternalError(err))
@@ -204,6 +151,18 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		}
 		s.fail(w, req, responsewriters.ForbiddenStatusError(attrs, reason))
 		return
+	}
+	if longRunning(info) {
+		rec.unhurried(req, s.cfg.WriteStall)
+	} else if err := s.receive(w, req, &rec.ticket); err != nil {
+		s.tooMany(w, req, err)
+		return
+	}
+	if info.Verb == "watch" || !longRunning(info) {
+		if err := rec.ticket.Acquire(ctx); err != nil {
+			s.tooMany(w, req, err)
+			return
+		}
 	}
 	if ctx.Err() != nil {
 		s.fail(w, req, ctx.Err())

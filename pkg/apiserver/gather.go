@@ -1,7 +1,9 @@
 package apiserver
 
 import (
+	"errors"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -18,14 +20,18 @@ const (
 // HTTP/2 as net/http has it writes the head of each answer, and every four kilobytes of many streams' events, in a
 // system call of its own: half of what an event to 1,000 watchers cost. Here, what is written while the last system call
 // lasts goes with the next one.
-type gathering struct{ net.Listener }
+type gathering struct {
+	net.Listener
+	// stall is how long the peer may take nothing of what waits, before the connection fails. 0 is for ever.
+	stall time.Duration
+}
 
 func (l gathering) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	g := &gathered{Conn: c}
+	g := &gathered{Conn: c, stall: l.stall}
 	g.moved.L = &g.mu
 	return g, nil
 }
@@ -39,6 +45,9 @@ type gathered struct {
 	waiting []byte
 	sending bool
 	err     error
+	stall   time.Duration
+	// deadline is what SetWriteDeadline was told; what the connection was told is also bounded by stall, as of renewed.
+	deadline, renewed time.Time
 }
 
 var gatherBuffers = sync.Pool{New: func() any { return new([]byte) }}
@@ -76,7 +85,7 @@ func (g *gathered) send() {
 		}
 		g.moved.Broadcast()
 		g.mu.Unlock()
-		_, err := g.Conn.Write(b)
+		err := g.sendAll(b)
 		if cap(b) <= gatherKeep {
 			gatherBuffers.Put(&b)
 		}
@@ -86,6 +95,50 @@ func (g *gathered) send() {
 			g.mu.Unlock()
 		}
 	}
+}
+
+// sendAll sends b for as long as the peer takes some of it within stall, and until the deadline.
+func (g *gathered) sendAll(b []byte) error {
+	for {
+		g.mu.Lock()
+		err := g.renew(false)
+		g.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		n, err := g.Conn.Write(b)
+		if b = b[n:]; err == nil {
+			return nil
+		}
+		g.mu.Lock()
+		over := !g.deadline.IsZero() && !time.Now().Before(g.deadline)
+		g.renewed = time.Time{}
+		g.mu.Unlock()
+		if n == 0 || over || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// renew tells the connection until when a write may take from now on. It is called with mu held, and does nothing if
+// what it said before is nearly as good, unless changed.
+func (g *gathered) renew(changed bool) error {
+	if g.stall == 0 {
+		if changed {
+			return g.Conn.SetWriteDeadline(g.deadline)
+		}
+		return nil
+	}
+	now := time.Now()
+	if !changed && now.Sub(g.renewed) < g.stall/4 {
+		return nil
+	}
+	g.renewed = now
+	until := now.Add(g.stall)
+	if !g.deadline.IsZero() && g.deadline.Before(until) {
+		until = g.deadline
+	}
+	return g.Conn.SetWriteDeadline(until)
 }
 
 // settle waits until nothing is left to send.
@@ -109,7 +162,10 @@ func (g *gathered) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() && !t.After(time.Now()) {
 		g.settle()
 	}
-	return g.Conn.SetWriteDeadline(t)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.deadline = t
+	return g.renew(true)
 }
 
 func (g *gathered) SetDeadline(t time.Time) error {

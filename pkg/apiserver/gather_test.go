@@ -15,7 +15,7 @@ import (
 // pair is a gathered connection and its peer. Nothing is between them: a byte is sent when the peer reads it.
 func pair(t *testing.T) (*gathered, net.Conn) {
 	near, far := net.Pipe()
-	c, err := gathering{once{conn: near}}.Accept()
+	c, err := gathering{once{conn: near}, time.Minute}.Accept()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = far.Close(); _ = near.Close() })
 	return c.(*gathered), far

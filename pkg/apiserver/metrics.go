@@ -9,18 +9,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // metrics counts requests under upstream's names. A request costs one map lookup.
 type metrics struct {
-	handler  http.Handler
-	requests *prometheus.CounterVec
-	latency  *prometheus.HistogramVec
-	watches  *prometheus.GaugeVec
-	memo     sync.Map // of requestLabels to *requestMetrics
+	handler     http.Handler
+	table       *kind.Table
+	disc        *discovery
+	connections connectionMetrics
+	requests    *prometheus.CounterVec
+	latency     *prometheus.HistogramVec
+	watches     *prometheus.GaugeVec
+	memo        sync.Map // of requestLabels to *requestMetrics
 }
 
 type requestLabels struct {
@@ -33,8 +38,13 @@ type requestMetrics struct {
 	latency prometheus.Observer
 }
 
-func newMetrics() *metrics {
+func newMetrics(table *kind.Table, disc *discovery, fair *fairness.Set) *metrics {
 	m := &metrics{
+		table: table, disc: disc,
+		connections: connectionMetrics{
+			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Connections to the API's socket."}),
+			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections beyond the bound, of all or of their address."}),
+		},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total", Help: "Requests by verb, resource and answer."},
 			[]string{"verb", "group", "version", "resource", "subresource", "scope", "component", "code"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds", Help: "Time from request to answer, without watches and streams.",
@@ -44,7 +54,7 @@ func newMetrics() *metrics {
 			[]string{"verb", "group", "version", "resource", "component"}),
 	}
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.requests, m.latency, m.watches, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(m.requests, m.latency, m.watches, m.connections.open, m.connections.refused, fairnessCollector{fair}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
 	return m
 }
@@ -54,8 +64,8 @@ func (m *metrics) observe(info *request.RequestInfo, code int, began time.Time) 
 	if info == nil {
 		return
 	}
-	l := requestLabels{verb: info.Verb, code: code}
-	if info.IsResourceRequest && code != http.StatusNotFound && code != http.StatusForbidden && code != http.StatusUnauthorized {
+	l := requestLabels{verb: verbLabel(info), code: code}
+	if info.IsResourceRequest && m.known(info) {
 		l.group, l.version, l.resource, l.subresource = info.APIGroup, info.APIVersion, info.Resource, info.Subresource
 		switch {
 		case info.Name != "":
@@ -65,8 +75,6 @@ func (m *metrics) observe(info *request.RequestInfo, code int, began time.Time) 
 		default:
 			l.scope = "cluster"
 		}
-	} else if !info.IsResourceRequest {
-		l.verb = "get"
 	}
 	v, ok := m.memo.Load(l)
 	if !ok {
@@ -81,6 +89,30 @@ func (m *metrics) observe(info *request.RequestInfo, code int, began time.Time) 
 	if r.latency != nil {
 		r.latency.Observe(time.Since(began).Seconds())
 	}
+}
+
+// verbLabel is a verb that the API has, or "other": a method is whatever a client sends.
+func verbLabel(info *request.RequestInfo) string {
+	switch v := info.Verb; v {
+	case "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "head", "post", "put", "options", "proxy":
+		return v
+	}
+	return "other"
+}
+
+// known reports whether the request's resource and subresource are ours.
+func (m *metrics) known(info *request.RequestInfo) bool {
+	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+	r := m.table.ByGVR(gvr)
+	switch {
+	case r == nil:
+		return info.Subresource == "" && m.disc.review(gvr) != nil
+	case info.Subresource == "":
+		return true
+	case info.Subresource == "status":
+		return r.Status != nil
+	}
+	return r.Subresource(info.Subresource) != nil
 }
 
 // watching counts a watch until what it returns is called.

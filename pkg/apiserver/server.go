@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -76,8 +77,13 @@ type Config struct {
 	// nodes join, and authenticates them itself.
 	Wrap func(http.Handler) http.Handler
 
-	// MaxReads and MaxWrites bound requests in flight; 400 and 200 if zero.
-	MaxReads, MaxWrites int
+	// Fairness bounds requests in flight, by priority level, user and flow.
+	Fairness fairness.Config
+	// MaxConnections bounds the connections to the socket (8,192 if zero), MaxConnectionsPerAddress those of one client
+	// address (1,024 if zero). One beyond is closed at once. See connections.
+	MaxConnections, MaxConnectionsPerAddress int
+	// WriteStall is how long a client may leave what it was sent unread, before its connection or stream is closed; 30 s if zero.
+	WriteStall time.Duration
 	// RequestTimeout ends requests that are not watches or streams; 60 s if zero.
 	RequestTimeout time.Duration
 }
@@ -101,8 +107,7 @@ type Server struct {
 	log     *slog.Logger
 	auth    *auth
 	info    *request.RequestInfoFactory
-	reads   chan struct{}
-	writes  chan struct{}
+	fair    *fairness.Set
 	metrics *metrics
 	disc    *discovery
 	openapi *openapi
@@ -124,11 +129,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	if cfg.MaxReads == 0 {
-		cfg.MaxReads = 400
+	if cfg.MaxConnections == 0 {
+		cfg.MaxConnections = 8192
 	}
-	if cfg.MaxWrites == 0 {
-		cfg.MaxWrites = 200
+	if cfg.MaxConnectionsPerAddress == 0 {
+		cfg.MaxConnectionsPerAddress = 1024
+	}
+	if cfg.WriteStall == 0 {
+		cfg.WriteStall = 30 * time.Second
 	}
 	if cfg.RequestTimeout == 0 {
 		cfg.RequestTimeout = 60 * time.Second
@@ -139,9 +147,8 @@ func New(cfg Config) (*Server, error) {
 			APIPrefixes:          sets.NewString("api", "apis"),
 			GrouplessAPIPrefixes: sets.NewString("api"),
 		},
-		reads:  make(chan struct{}, cfg.MaxReads),
-		writes: make(chan struct{}, cfg.MaxWrites),
-		ready:  make(chan struct{}),
+		fair:  fairness.New(cfg.Fairness),
+		ready: make(chan struct{}),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	var err error
@@ -149,8 +156,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
-	s.metrics = newMetrics()
 	s.disc = newDiscovery(cfg.Table)
+	s.metrics = newMetrics(cfg.Table, s.disc, s.fair)
 	s.openapi = newOpenAPI(cfg.Table, cfg.Version)
 	s.handler = s.filters()
 	return s, nil
@@ -165,6 +172,9 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // Handler is the API without a socket. A request whose context carries a user
 // (k8s.io/apiserver/pkg/endpoints/request.WithUser) is taken to be that user's.
 func (s *Server) Handler() http.Handler { return s.handler }
+
+// maxHeader bounds, in bytes, the header and path of a request: with 1,000 streams on a connection, each may hold that much.
+const maxHeader = 64 << 10
 
 // drain is how long requests may go on after the end of Run's context.
 const drain = 5 * time.Second
@@ -203,11 +213,12 @@ func (s *Server) Run(ctx context.Context) error {
 		handler = s.cfg.Wrap(handler)
 	}
 	h := &http.Server{
-		Handler:           handler,
+		Handler:           readBodiesWithin(s.cfg.RequestTimeout, handler),
 		TLSConfig:         t,
 		ReadHeaderTimeout: 10 * time.Second,
+		WriteTimeout:      s.cfg.RequestTimeout + s.cfg.WriteStall, // watches and streams lift it
 		IdleTimeout:       3 * time.Minute,
-		MaxHeaderBytes:    1 << 20,
+		MaxHeaderBytes:    maxHeader,
 		ConnContext:       withConnection,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		// 1,000 streams: client-go puts all informers of a process on one connection. The rest of HTTP/2's
@@ -216,7 +227,8 @@ func (s *Server) Run(ctx context.Context) error {
 			MaxReceiveBufferPerConnection: 1 << 20},
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- h.ServeTLS(gathering{l}, "", "") }()
+	limited := newConnections(l, s.cfg.MaxConnections, s.cfg.MaxConnectionsPerAddress, s.metrics.connections, s.log)
+	go func() { failed <- h.ServeTLS(gathering{limited, s.cfg.WriteStall}, "", "") }()
 	close(s.ready)
 	select {
 	case err := <-failed:

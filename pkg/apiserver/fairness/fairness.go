@@ -1,0 +1,426 @@
+// Package fairness decides which requests are served now, which wait and which are refused, so that no user can keep others
+// from the API. It follows API Priority and Fairness (KEP-1040) with upstream's mandatory and suggested priority levels and
+// flow schemas, which it takes from upstream's library as data.
+//
+// It may import the Kubernetes libraries alone. Its invariant: seats in use never exceed Config.Seats (or one for each level, if
+// that is more), and each queue, wait and table has a bound, at which the answer is a *Rejected.
+//
+// # Decisions
+//
+// Upstream's queue set (k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing) gives a seat for as long as a function runs. Here a
+// seat is given back when the answer begins: what is left is the client's pace, and a client that does not read its answer must
+// not hold a seat. So this package keeps its own queues: one for each flow, instead of shuffle sharding over a fixed number of
+// them, and the flow that holds the fewest seats is served first.
+//
+// A level's seats that upstream calls lendable are in one pool, from which any level takes what is free. When a seat of the
+// pool is given back, the waiting level that has the smallest part of its nominal seats gets it.
+package fairness
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+)
+
+// Config bounds a Set; a zero takes the default.
+type Config struct {
+	// Seats is how many requests are executed at once, exempt ones not counted; 600 by default, upstream's number.
+	Seats int
+	// QueueLength bounds the requests of one flow that wait for a seat (50), Queued those of one level (1,000). At the
+	// latter, a request of a flow with a shorter queue takes the place of the last one of the longest queue.
+	QueueLength, Queued int
+	// Wait is how long a request may wait for a seat; 15 s.
+	Wait time.Duration
+	// Outstanding bounds the requests of one flow that wait, are executed or are being answered (500), Streams its
+	// watches and other long-running requests (4,000).
+	Outstanding, Streams int
+	// BodyBytes bounds the request bodies held for all flows (32 MiB), and FlowBodyBytes those of one flow (8 MiB). A flow that
+	// holds no more than 64 KiB is let into a reserve as large as BodyBytes.
+	BodyBytes, FlowBodyBytes int
+}
+
+func (c *Config) defaults() {
+	set := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&c.Seats, 600)
+	set(&c.QueueLength, 50)
+	set(&c.Queued, 1000)
+	set(&c.Outstanding, 500)
+	set(&c.Streams, 4000)
+	set(&c.BodyBytes, 32<<20)
+	set(&c.FlowBodyBytes, 8<<20)
+	if c.Wait == 0 {
+		c.Wait = 15 * time.Second
+	}
+}
+
+// smallBodies is how many bytes of bodies a flow may hold to use the reserve.
+const smallBodies = 64 << 10
+
+// idleFlows is about how many flows of a level are remembered that have no request.
+const idleFlows = 256
+
+// Rejected says why a request is not served; the client may try again.
+type Rejected struct {
+	// Reason is one of a few words, upstream's where it has one: queue-full, concurrency-limit, time-out, cancelled,
+	// outstanding, streams, body-bytes.
+	Reason string
+}
+
+func (r *Rejected) Error() string { return "too many requests: " + r.Reason }
+
+// level is a priority level.
+type level struct {
+	name    string
+	exempt  bool
+	queues  bool // else what finds no seat is refused at once
+	nominal int
+	// guaranteed are the seats that no other level borrows.
+	guaranteed         int
+	executing, waiting int
+	flows              map[flowKey]*flow
+	// purgeAt is the number of flows at which idle ones are forgotten.
+	purgeAt int
+	queued  []*flow // those with waiters
+}
+
+type flowKey struct {
+	schema *schema
+	name   string
+}
+
+// flow is the requests that share one fate: those of a user, or of a namespace, in one flow schema.
+type flow struct {
+	key         flowKey
+	level       *level
+	executing   int
+	outstanding int
+	streams     int
+	held        int // bytes of bodies
+	served      uint64
+	waiters     []*waiter
+}
+
+type waiter struct {
+	done chan struct{}
+	// ok is true if the waiter got a seat, false if its place went to another flow; valid once done is closed.
+	ok bool
+}
+
+// Set is the priority levels of one server.
+type Set struct {
+	cfg     Config
+	schemas []*schema
+	levels  []*level
+
+	mu sync.Mutex
+	// pool is the seats of no level's own, and pooled how many of them are in use.
+	pool, pooled int
+	held         int
+	served       uint64
+}
+
+// New makes a Set of upstream's levels and schemas.
+func New(cfg Config) *Set {
+	cfg.defaults()
+	s := &Set{cfg: cfg}
+	s.levels = levels(cfg.Seats, append(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations...))
+	s.pool = cfg.Seats
+	byName := map[string]*level{}
+	for _, l := range s.levels {
+		byName[l.name] = l
+		s.pool -= l.guaranteed
+	}
+	s.pool = max(0, s.pool)
+	s.schemas = schemas(byName, append(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas...))
+	return s
+}
+
+// Ticket is one request's place. Its zero value is that of an exempt request: every method does nothing.
+type Ticket struct {
+	set    *Set
+	flow   *flow
+	stream bool
+	seated bool
+	held   int
+}
+
+// Begin admits a request to its flow. stream says that it is long-running. End must be called if there is no error.
+func (s *Set) Begin(c Class, stream bool) (Ticket, error) {
+	if c.schema == nil || c.schema.level.exempt {
+		return Ticket{}, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := c.schema.level.flow(flowKey{c.schema, c.flow})
+	if stream {
+		if f.streams >= s.cfg.Streams {
+			return Ticket{}, c.schema.reject("streams")
+		}
+		f.streams++
+	} else {
+		if f.outstanding >= s.cfg.Outstanding {
+			return Ticket{}, c.schema.reject("outstanding")
+		}
+		f.outstanding++
+	}
+	return Ticket{set: s, flow: f, stream: stream}, nil
+}
+
+func (l *level) flow(k flowKey) *flow {
+	if f := l.flows[k]; f != nil {
+		return f
+	}
+	if len(l.flows) >= l.purgeAt {
+		for k, f := range l.flows {
+			if f.outstanding == 0 && f.streams == 0 {
+				delete(l.flows, k)
+			}
+		}
+		l.purgeAt = 2*len(l.flows) + idleFlows
+	}
+	f := &flow{key: k, level: l}
+	l.flows[k] = f
+	return f
+}
+
+// Hold counts n more bytes of the request's body, until End.
+func (t *Ticket) Hold(n int) error {
+	s := t.set
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ofFlow, ofAll := t.flow.held+n, s.held+n
+	if ofFlow > s.cfg.FlowBodyBytes || ofAll > 2*s.cfg.BodyBytes || (ofAll > s.cfg.BodyBytes && ofFlow > smallBodies) {
+		return t.flow.key.schema.reject("body-bytes")
+	}
+	t.flow.held, s.held, t.held = ofFlow, ofAll, t.held+n
+	return nil
+}
+
+// Acquire waits for a seat, until ctx ends or Config.Wait has passed. Release gives it back.
+func (t *Ticket) Acquire(ctx context.Context) error {
+	s := t.set
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	f := t.flow
+	l := f.level
+	if l.waiting == 0 && s.free(l) {
+		s.seat(f)
+		t.seated = true
+		s.mu.Unlock()
+		return nil
+	}
+	w, err := s.enqueue(f)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(s.cfg.Wait)
+	defer timer.Stop()
+	reason := ""
+	select {
+	case <-w.done:
+	case <-timer.C:
+		reason = "time-out"
+	case <-ctx.Done():
+		reason = "cancelled"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-w.done: // perhaps at the same time
+		if t.seated = w.ok; w.ok {
+			return nil
+		}
+		reason = "queue-full"
+	default:
+		f.forget(w)
+	}
+	return f.key.schema.reject(reason)
+}
+
+// Release gives the seat back; further calls do nothing.
+func (t *Ticket) Release() {
+	if !t.seated {
+		return
+	}
+	t.seated = false
+	t.set.mu.Lock()
+	defer t.set.mu.Unlock()
+	t.set.unseat(t.flow)
+}
+
+// End gives back all that the request has; further calls do nothing.
+func (t *Ticket) End() {
+	s := t.set
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.seated {
+		s.unseat(t.flow)
+	}
+	if t.stream {
+		t.flow.streams--
+	} else {
+		t.flow.outstanding--
+	}
+	t.flow.held -= t.held
+	s.held -= t.held
+	*t = Ticket{}
+}
+
+// free reports whether the level may take one more seat.
+func (s *Set) free(l *level) bool { return l.executing < l.guaranteed || s.pooled < s.pool }
+
+func (s *Set) seat(f *flow) {
+	if f.level.executing >= f.level.guaranteed {
+		s.pooled++
+	}
+	f.level.executing++
+	f.executing++
+	s.served++
+	f.served = s.served
+	f.key.schema.dispatched++
+	f.key.schema.executing++
+}
+
+func (s *Set) unseat(f *flow) {
+	f.executing--
+	f.level.executing--
+	f.key.schema.executing--
+	if f.level.executing >= f.level.guaranteed {
+		s.pooled--
+	}
+	s.dispatch()
+}
+
+// dispatch gives free seats to those who wait.
+func (s *Set) dispatch() {
+	for {
+		var next *level
+		for _, l := range s.levels {
+			if l.waiting > 0 && s.free(l) && (next == nil || l.executing*next.nominal < next.executing*l.nominal) {
+				next = l
+			}
+		}
+		if next == nil {
+			return
+		}
+		f := next.queued[0]
+		for _, g := range next.queued[1:] {
+			if g.executing < f.executing || (g.executing == f.executing && g.served < f.served) {
+				f = g
+			}
+		}
+		w := f.waiters[0]
+		f.forget(w)
+		s.seat(f)
+		w.ok = true
+		close(w.done)
+	}
+}
+
+// enqueue lets a request of the flow wait.
+func (s *Set) enqueue(f *flow) (*waiter, error) {
+	l := f.level
+	switch {
+	case !l.queues:
+		return nil, f.key.schema.reject("concurrency-limit")
+	case len(f.waiters) >= s.cfg.QueueLength:
+		return nil, f.key.schema.reject("queue-full")
+	case l.waiting >= s.cfg.Queued:
+		longest := l.queued[0]
+		for _, g := range l.queued[1:] {
+			if len(g.waiters) > len(longest.waiters) {
+				longest = g
+			}
+		}
+		if len(longest.waiters) <= len(f.waiters)+1 {
+			return nil, f.key.schema.reject("queue-full")
+		}
+		last := longest.waiters[len(longest.waiters)-1]
+		longest.forget(last)
+		close(last.done)
+	}
+	w := &waiter{done: make(chan struct{})}
+	if len(f.waiters) == 0 {
+		l.queued = append(l.queued, f)
+	}
+	f.waiters = append(f.waiters, w)
+	l.waiting++
+	f.key.schema.waiting++
+	return w, nil
+}
+
+// forget takes a waiter out of its queue.
+func (f *flow) forget(w *waiter) {
+	for i := range f.waiters {
+		if f.waiters[i] == w {
+			f.waiters = append(f.waiters[:i], f.waiters[i+1:]...)
+			f.level.waiting--
+			f.key.schema.waiting--
+			break
+		}
+	}
+	if len(f.waiters) > 0 {
+		return
+	}
+	queued := f.level.queued
+	for i := range queued {
+		if queued[i] == f {
+			last := len(queued) - 1
+			queued[i], queued[last] = queued[last], nil
+			f.level.queued = queued[:last]
+			return
+		}
+	}
+}
+
+// Stat is what one flow schema does now and has done.
+type Stat struct {
+	Schema, Level      string
+	Executing, Waiting int
+	Dispatched         uint64
+	Rejected           map[string]uint64 // by reason
+}
+
+// Stats describes all flow schemas but exempt ones, whose requests are not counted.
+func (s *Set) Stats() []Stat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Stat
+	for _, c := range s.schemas {
+		if c.level.exempt {
+			continue
+		}
+		st := Stat{Schema: c.name, Level: c.level.name, Executing: c.executing, Waiting: c.waiting, Dispatched: c.dispatched, Rejected: map[string]uint64{}}
+		for reason, n := range c.rejected {
+			st.Rejected[reason] = n
+		}
+		all = append(all, st)
+	}
+	return all
+}
+
+// Limits are the nominal seats of each level but the exempt one.
+func (s *Set) Limits() map[string]int {
+	limits := map[string]int{}
+	for _, l := range s.levels {
+		if !l.exempt {
+			limits[l.name] = l.nominal
+		}
+	}
+	return limits
+}
