@@ -143,7 +143,9 @@ func newNode(p *process, m *membership) (*node, error) {
 		return nil, err
 	}
 	n := &node{}
-	if n.runtime, err = containerd.New(containerdConfig(p.Config)); err != nil {
+	containers := containerdConfig(p.Config)
+	containers.ImageReserve = thresholds[config.ImageFsAvailable].Of
+	if n.runtime, err = containerd.New(containers); err != nil {
 		return nil, err
 	}
 	if n.network, err = network.New(networkConfig(p.Config, p.nodeIP, m.serviceCIDR)); err != nil {

@@ -1,26 +1,39 @@
 // Package images gets a pod's images onto the node as its pull policy says,
 // with one back-off per image, and collects those that nobody uses.
 //
-// It may import agent/runtime. Its invariant: one pull per reference at a
-// time, whoever asks; at most eight pulls at once, the others wait.
+// It may import agent/runtime. Its invariant: one pull per reference and set of
+// credentials at a time, whoever asks; at most eight pulls that get on at once,
+// the others wait. A pull that hardly gets on makes room for others.
 package images
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
 const (
-	pullsAtOnce  = 8
+	pullsAtOnce = 8
+	// A pull of which fewer than slowBytes came in slowTime gives up its place among the eight, for as long as there
+	// are fewer than maxSlow such pulls: a registry that keeps a node waiting keeps nobody else waiting.
+	slowTime  = 5 * time.Second
+	slowBytes = 256 << 10
+	maxSlow   = 64
+
+	maxBackOffs = 1000 // references whose failures are remembered
+	maxError    = 2048 // bytes of a registry's error that are told
+
 	backOffFirst = 10 * time.Second
 	backOffMax   = 5 * time.Minute
 )
@@ -38,15 +51,19 @@ func (e *Error) Error() string { return e.Message }
 type Request struct {
 	Ref    string
 	Policy corev1.PullPolicy
-	Auths  []runtime.Auth
+	// Credentials gives the pod's credentials for the image, in the order in which they are to be tried; it may be nil.
+	Credentials func() []keyring.Credential
 	// Event records an event on the container; it may be nil.
 	Event func(kind, reason, message string)
 }
 
 // Manager keeps the node's images. Safe for concurrent use.
 type Manager struct {
-	images runtime.Images
-	slots  chan struct{}
+	images  runtime.Images
+	dir     string
+	records *Records // set by Start
+	slots   chan struct{}
+	slow    chan struct{}
 
 	mu    sync.Mutex
 	back  map[string]backOff
@@ -66,10 +83,29 @@ type pull struct {
 	err   error
 }
 
-// New makes a Manager over the runtime's images.
-func New(images runtime.Images) *Manager {
-	return &Manager{images: images, slots: make(chan struct{}, pullsAtOnce),
+// New makes a Manager over the runtime's images. In recordDir it remembers with which credentials images were pulled; if that is empty,
+// every pod may use every image that is on the node.
+func New(images runtime.Images, recordDir string) *Manager {
+	return &Manager{images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
 		back: map[string]backOff{}, pulls: map[string]*pull{}, used: map[string]time.Time{}}
+}
+
+// Start reads the records, settles what an earlier process left unfinished, and forgets the records of images that are gone. The runtime
+// must be ready. It is called before the first Ensure.
+func (m *Manager) Start(ctx context.Context) error {
+	if m.dir == "" {
+		return nil
+	}
+	var err error
+	if m.records, err = OpenRecords(m.dir); err != nil {
+		return err
+	}
+	err = m.records.recover(func(ref string) (runtime.Image, error) { return m.images.Get(ctx, ref) })
+	list, listErr := m.images.List(ctx)
+	if listErr != nil {
+		return errors.Join(err, listErr)
+	}
+	return errors.Join(err, m.records.prune(list))
 }
 
 // Ensure returns the image, pulling it if the policy asks for it. Its error is an *Error unless ctx ended.
@@ -96,8 +132,24 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	if getErr == nil {
 		m.touch(have.ID)
 	}
+	credentials := sync.OnceValue(func() []keyring.Credential {
+		if r.Credentials == nil {
+			return nil
+		}
+		return r.Credentials()
+	})
+	verify := false
+	if getErr == nil && policy != corev1.PullAlways {
+		if verify, err = m.records.needsPull(ref, have, credentials); err != nil {
+			return runtime.Image{}, &Error{Reason: "ImageInspectError", Message: err.Error(), Until: time.Now().Add(backOffFirst)}
+		}
+	}
 	switch {
-	case getErr == nil && policy != corev1.PullAlways:
+	case verify && policy == corev1.PullNever:
+		msg := fmt.Sprintf("Container image %q is present with pull policy of Never but does not have the proper credentials to access the image", r.Ref)
+		event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
+		return runtime.Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
+	case getErr == nil && policy != corev1.PullAlways && !verify:
 		event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Ref))
 		return have, nil
 	case policy == corev1.PullNever:
@@ -114,7 +166,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	}
 	event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", r.Ref))
 	began := time.Now()
-	img, err := m.pull(ctx, r.Ref, ref, r.Auths)
+	img, err := m.pull(ctx, r.Ref, ref, credentials())
 	if err == nil {
 		m.touch(img.ID)
 		took := time.Since(began).Round(time.Millisecond)
@@ -126,7 +178,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 		return runtime.Image{}, ctx.Err()
 	}
 	b := m.failed(ref, err)
-	msg := fmt.Sprintf("Failed to pull image %q: %v", r.Ref, err)
+	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, short(err))
 	event(corev1.EventTypeWarning, "Failed", msg)
 	event(corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return runtime.Image{}, &Error{Reason: "ErrImagePull", Message: msg, Until: b.until}
@@ -153,14 +205,32 @@ func (m *Manager) failed(ref string, err error) backOff {
 		return b
 	}
 	b.wait = min(max(2*b.wait, backOffFirst), backOffMax)
-	b.until, b.last = time.Now().Add(b.wait), err.Error()
+	b.until, b.last = time.Now().Add(b.wait), short(err)
+	for k, old := range m.back {
+		if len(m.back) < maxBackOffs {
+			break
+		}
+		if len(m.back) > 2*maxBackOffs || time.Since(old.until) > backOffMax {
+			delete(m.back, k)
+		}
+	}
 	m.back[ref] = b
 	return b
 }
 
-func (m *Manager) pull(ctx context.Context, ref, key string, auths []runtime.Auth) (runtime.Image, error) {
-	for _, a := range auths {
-		key += "\x00" + a.Username + "\x00" + a.Password + a.Token
+// short is an error's text, of which a registry may have written any amount.
+func short(err error) string {
+	text := err.Error()
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + " ..."
+	}
+	return text
+}
+
+func (m *Manager) pull(ctx context.Context, ref, key string, credentials []keyring.Credential) (runtime.Image, error) {
+	name := key
+	for _, c := range credentials {
+		key += "\x00" + c.Secret.UID + "\x00" + c.Secret.Hash
 	}
 	for {
 		m.mu.Lock()
@@ -169,7 +239,7 @@ func (m *Manager) pull(ctx context.Context, ref, key string, auths []runtime.Aut
 			p = &pull{done: make(chan struct{})}
 			m.pulls[key] = p
 			m.mu.Unlock()
-			return m.lead(ctx, p, ref, key, auths)
+			return m.lead(ctx, p, ref, name, key, credentials)
 		}
 		m.mu.Unlock()
 		select {
@@ -184,26 +254,101 @@ func (m *Manager) pull(ctx context.Context, ref, key string, auths []runtime.Aut
 	}
 }
 
-func (m *Manager) lead(ctx context.Context, p *pull, ref, key string, auths []runtime.Auth) (runtime.Image, error) {
+func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string, credentials []keyring.Credential) (runtime.Image, error) {
 	select {
 	case m.slots <- struct{}{}:
-		p.image, p.err = m.images.Pull(ctx, ref, auths, nil)
-		<-m.slots
+		l := &lane{m: m}
+		stop := l.watch()
+		p.image, p.err = m.fetch(ctx, ref, name, credentials, l.moved)
+		stop()
 	case <-ctx.Done():
 		p.err = ctx.Err()
 	}
 	m.mu.Lock()
 	delete(m.pulls, key)
 	if p.err == nil {
-		for k := range m.back {
-			if len(key) >= len(k) && key[:len(k)] == k {
-				delete(m.back, k)
-			}
-		}
+		delete(m.back, name)
 	}
 	m.mu.Unlock()
 	close(p.done)
 	return p.image, p.err
+}
+
+// fetch tries the credentials in order, then none, and records which of them it was.
+func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []keyring.Credential, moved func(runtime.Progress)) (runtime.Image, error) {
+	if err := m.records.begin(name); err != nil {
+		return runtime.Image{}, err
+	}
+	var errs []error
+	for i := 0; i <= len(credentials); i++ {
+		var secret *keyring.Secret
+		var auths []runtime.Auth
+		if i < len(credentials) {
+			secret, auths = &credentials[i].Secret, []runtime.Auth{credentials[i].Auth}
+		}
+		img, err := m.images.Pull(ctx, ref, auths, moved)
+		if err == nil {
+			return img, m.records.end(name, img.ID, secret)
+		}
+		errs = append(errs, err)
+		if ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {
+			break
+		}
+	}
+	return runtime.Image{}, errors.Join(errs[0], m.records.end(name, "", nil))
+}
+
+// lane is where a pull is: among those that get on, or among the slow.
+type lane struct {
+	m *Manager
+
+	mu    sync.Mutex
+	bytes int64 // since it was looked at last
+	slow  bool
+	over  bool
+}
+
+func (l *lane) moved(p runtime.Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes = p.Done
+}
+
+// watch looks every few seconds how much came, until the pull is slow or ends.
+func (l *lane) watch() (stop func()) {
+	var last int64
+	var timer *time.Timer
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	timer = time.AfterFunc(slowTime, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.over || l.slow {
+			return
+		}
+		if l.bytes-last < slowBytes {
+			select {
+			case l.m.slow <- struct{}{}:
+				l.slow = true
+				<-l.m.slots
+				return
+			default: // too many of them: it keeps its place
+			}
+		}
+		last = l.bytes
+		timer.Reset(slowTime)
+	})
+	return func() {
+		timer.Stop()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.over = true
+		if l.slow {
+			<-l.m.slow
+		} else {
+			<-l.m.slots
+		}
+	}
 }
 
 // Excess is how many bytes of images to remove from a disk with so much capacity, of which high percent or more are in
@@ -222,11 +367,12 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 	if err != nil {
 		return 0, err
 	}
+	last := make(map[string]time.Time, len(list))
 	m.mu.Lock()
-	last := make(map[string]time.Time, len(m.used))
-	for k, v := range m.used {
-		last[k] = v
+	for _, img := range list {
+		last[img.ID] = m.used[img.ID]
 	}
+	maps.DeleteFunc(m.used, func(id string, _ time.Time) bool { _, here := last[id]; return !here })
 	m.mu.Unlock()
 	for _, img := range list {
 		if img.Since.After(last[img.ID]) {
@@ -235,7 +381,7 @@ func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64
 	}
 	sort.Slice(list, func(i, j int) bool { return last[list[i].ID].Before(last[list[j].ID]) })
 	var freed int64
-	var errs []error
+	errs := []error{m.records.prune(list)}
 	for _, img := range list {
 		if freed >= free {
 			break

@@ -24,7 +24,7 @@ func TestPolicies(t *testing.T) {
 	m := New(fake.New(fake.Config{Images: []string{"docker.io/library/have:1"}, Pull: func(context.Context, string) error {
 		pulls++
 		return nil
-	}}).Images())
+	}}).Images(), "")
 	for _, tt := range []struct {
 		ref    string
 		policy corev1.PullPolicy
@@ -60,7 +60,7 @@ func TestBackOff(t *testing.T) {
 				return errors.New("away")
 			}
 			return nil
-		}}).Images())
+		}}).Images(), "")
 		try := func() *Error {
 			_, err := m.Ensure(t.Context(), Request{Ref: "x:1"})
 			var e *Error
@@ -92,7 +92,7 @@ func TestOnePullForMany(t *testing.T) {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		}}).Images())
+		}}).Images(), "")
 		first, giveUp := context.WithCancel(t.Context())
 		errs := make(chan error, 5)
 		go func() { _, err := m.Ensure(first, Request{Ref: "x:1"}); errs <- err }()
@@ -114,7 +114,7 @@ func TestOnePullForMany(t *testing.T) {
 func TestCollectTakesTheLongestUnused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := fake.New(fake.Config{Images: []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/used:1"}})
-		m := New(rt.Images())
+		m := New(rt.Images(), "")
 		for _, ref := range []string{"a:1", "b:1", "used:1"} {
 			_, err := m.Ensure(t.Context(), Request{Ref: ref})
 			require.NoError(t, err)
@@ -134,7 +134,7 @@ func TestCollectTakesTheLongestUnused(t *testing.T) {
 func TestCollectLeavesWhatJustCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := fake.New(fake.Config{Images: []string{"docker.io/library/loaded:1"}})
-		m := New(rt.Images())
+		m := New(rt.Images(), "")
 		time.Sleep(time.Minute)
 		freed, err := m.Collect(t.Context(), nil, math.MaxInt64)
 		require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestCollectLeavesWhatWasLoaded(t *testing.T) {
 		_, err := rt.Images().Load(t.Context(), strings.NewReader("docker.io/library/loaded:1"))
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
-		_, err = New(rt.Images()).Collect(t.Context(), nil, math.MaxInt64)
+		_, err = New(rt.Images(), "").Collect(t.Context(), nil, math.MaxInt64)
 		require.NoError(t, err)
 		_, err = rt.Images().Get(t.Context(), "docker.io/library/loaded:1")
 		require.NoError(t, err)

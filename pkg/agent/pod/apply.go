@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/images"
+	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -137,7 +138,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	w.mu.Lock()
 	bld := build{pod: p, c: c, sandbox: *w.sandbox, volumes: w.volumes.Paths, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
-	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Auths: m.auths(ctx, p), Event: event})
+	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
+		return m.credentials(ctx, p, c.Image)
+	}})
 	if err != nil {
 		return w.imageFailure(c.Name, err)
 	}

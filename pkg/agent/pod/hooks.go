@@ -2,21 +2,17 @@ package pod
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
-	"strings"
 	"time"
 
-	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/logs"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
-	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
 // hook runs a lifecycle handler until it is done or ctx ends.
@@ -78,66 +74,17 @@ func (w *worker) message(i Instance) string {
 	return text
 }
 
-// auths collects the registry logins of the pod's pull secrets that fit its images' registries, and those of others after them.
-func (m *Manager) auths(ctx context.Context, p *corev1.Pod) []runtime.Auth {
-	var out []runtime.Auth
+// credentials collects the registry logins of the pod's pull secrets that fit an image.
+func (m *Manager) credentials(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential {
+	var k keyring.Keyring
 	for _, ref := range p.Spec.ImagePullSecrets {
 		s, err := m.volumes.Objects().Secret(ctx, p.Namespace, ref.Name)
+		if err == nil {
+			err = k.Add(s)
+		}
 		if err != nil {
-			continue
-		}
-		out = append(out, authsOf(s, registries(p))...)
-	}
-	return out
-}
-
-func registries(p *corev1.Pod) map[string]bool {
-	set := map[string]bool{}
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for _, c := range list {
-			if n, err := reference.ParseNormalizedNamed(c.Image); err == nil {
-				set[reference.Domain(n)] = true
-			}
+			m.c.Logger.Warn("could not use pull secret", "pod", p.Namespace+"/"+p.Name, "secret", ref.Name, "error", err)
 		}
 	}
-	return set
-}
-
-func authsOf(s *corev1.Secret, wanted map[string]bool) []runtime.Auth {
-	type login struct {
-		Username, Password, Auth string
-		RegistryToken            string `json:"registrytoken"`
-	}
-	logins := map[string]login{}
-	switch s.Type {
-	case corev1.SecretTypeDockerConfigJson:
-		var c struct {
-			Auths map[string]login `json:"auths"`
-		}
-		if json.Unmarshal(s.Data[corev1.DockerConfigJsonKey], &c) != nil {
-			return nil
-		}
-		logins = c.Auths
-	case corev1.SecretTypeDockercfg:
-		if json.Unmarshal(s.Data[corev1.DockerConfigKey], &logins) != nil {
-			return nil
-		}
-	}
-	var out []runtime.Auth
-	for _, host := range sortedKeys(logins) {
-		l := logins[host]
-		name := strings.TrimPrefix(strings.TrimPrefix(host, "https://"), "http://")
-		name, _, _ = strings.Cut(name, "/")
-		if name == "index.docker.io" {
-			name = "docker.io"
-		}
-		if !wanted[name] {
-			continue // a login is never shown to another registry
-		}
-		if raw, err := base64.StdEncoding.DecodeString(l.Auth); err == nil && l.Username == "" {
-			l.Username, l.Password, _ = strings.Cut(string(raw), ":")
-		}
-		out = append(out, runtime.Auth{Username: l.Username, Password: l.Password, Token: l.RegistryToken})
-	}
-	return out
+	return k.Lookup(image)
 }

@@ -98,7 +98,7 @@ func New(c Config) *Manager {
 	}
 	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(),
 		workers: map[types.UID]*worker{}, live: map[string]map[string]runtime.Container{}}
-	m.images = images.New(c.Runtime.Images())
+	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
@@ -112,6 +112,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.ctx, m.began = ctx, time.Now()
 	if err := m.volumes.Start(); err != nil {
 		return err
+	}
+	if err := m.images.Start(ctx); err != nil {
+		return fmt.Errorf("records of pulled images: %w", err)
 	}
 	changes := m.c.Runtime.Changes(ctx)
 	if err := m.list(ctx); err != nil {

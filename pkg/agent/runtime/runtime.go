@@ -20,6 +20,9 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists is returned by Create for a container that exists already.
 	ErrExists = errors.New("already exists")
+	// ErrRefused is returned by Pull and Load for an image that is beyond a bound, or a registry that keeps one waiting: other
+	// credentials would not help.
+	ErrRefused = errors.New("refused")
 	// ErrNotRunning is returned by Exec, Attach and Signal for a container that does not run.
 	ErrNotRunning = errors.New("not running")
 )
@@ -230,7 +233,7 @@ type Auth struct{ Username, Password, Token string }
 
 // Images keeps the node's images.
 type Images interface {
-	// Pull fetches ref, trying the auths in order, then anonymously. progress may be nil.
+	// Pull fetches ref, trying the auths in order, or anonymously if there are none. progress may be nil.
 	Pull(ctx context.Context, ref string, auths []Auth, progress func(Progress)) (Image, error)
 	// Get finds an image by reference (normalised: "busybox" is docker.io/library/busybox:latest), digest or ID.
 	Get(ctx context.Context, ref string) (Image, error)

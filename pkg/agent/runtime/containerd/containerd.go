@@ -53,6 +53,9 @@ type Config struct {
 	// Namespace in the host's containerd, which keeps our images apart from those of others, and of other clusters
 	// of this machine. Empty is Namespace.
 	Namespace string
+	// ImageReserve is how many bytes of a disk of so many images leave free. Pulls, loads and unpacking that would take
+	// more are stopped. Nil is 5 %.
+	ImageReserve func(capacity int64) int64
 	// patience is how long the host's containerd may take to answer first.
 	patience time.Duration
 	// Log gets few lines; nil is slog.Default().
@@ -71,6 +74,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Namespace == "" {
 		c.Namespace = Namespace
+	}
+	if c.ImageReserve == nil {
+		c.ImageReserve = func(capacity int64) int64 { return capacity / 20 }
 	}
 	if c.patience == 0 {
 		c.patience = dialTime
@@ -127,7 +133,7 @@ func New(c Config) (*Runtime, error) {
 		config: c, shim: path, limits: probeLimits(), ready: make(chan struct{}),
 		containers: map[string]*container{}, pods: map[string]*pod{},
 	}
-	r.images = &images{runtime: r}
+	r.images = &images{runtime: r, patience: usual}
 	return r, nil
 }
 

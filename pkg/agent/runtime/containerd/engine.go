@@ -10,17 +10,13 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/diff"
-	"github.com/containerd/containerd/v2/core/diff/apply"
 	"github.com/containerd/containerd/v2/core/metadata"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
 )
 
@@ -33,7 +29,9 @@ type engine struct {
 	// namespace is where our images are.
 	namespace string
 	// root is a directory on the file system that holds the images' layers.
-	root    string
+	root string
+	// reserve is Config.ImageReserve.
+	reserve func(capacity int64) int64
 	closers []func() error
 	collect func(context.Context) error
 }
@@ -44,7 +42,7 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 	if c.Address != "" {
 		return joinEngine(ctx, c)
 	}
-	blobs, err := local.NewStore(filepath.Join(c.DataDir, "content"))
+	files, err := local.NewStore(filepath.Join(c.DataDir, "content"))
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +57,8 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 		layers.Close()
 		return nil, fmt.Errorf("%s: %w (is another coracle using it?)", filepath.Join(c.DataDir, "meta.db"), err)
 	}
-	meta := metadata.NewDB(db, blobs, map[string]snapshots.Snapshotter{snapshotter: layers})
-	e := &engine{version: builtinVersion(), namespace: Namespace, root: c.DataDir, closers: []func() error{db.Close, layers.Close}}
+	meta := metadata.NewDB(db, files, map[string]snapshots.Snapshotter{snapshotter: layers})
+	e := &engine{version: builtinVersion(), namespace: Namespace, root: c.DataDir, reserve: c.ImageReserve, closers: []func() error{db.Close, layers.Close}}
 	if err := meta.Init(ctx); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
@@ -68,12 +66,13 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 		_, err := meta.GarbageCollect(ctx)
 		return err
 	}
+	store := blobs{Store: meta.ContentStore()}
 	e.Client, err = client.New("", client.WithDefaultNamespace(Namespace), client.WithServices(
-		client.WithContentStore(meta.ContentStore()),
+		client.WithContentStore(store),
 		client.WithImageStore(metadata.NewImageStore(meta)),
 		client.WithSnapshotters(meta.Snapshotters()),
 		client.WithLeasesService(metadata.NewLeaseManager(meta)),
-		client.WithDiffService(differ{apply.NewFileSystemApplier(meta.ContentStore())}),
+		client.WithDiffService(newApplier(store, e.room)),
 	))
 	if err != nil {
 		return nil, errors.Join(err, e.close())
@@ -87,13 +86,6 @@ func (e *engine) close() error {
 		errs = append(errs, f())
 	}
 	return errors.Join(errs...)
-}
-
-// differ applies layers; nothing here makes new ones.
-type differ struct{ diff.Applier }
-
-func (differ) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.Opt) (v1.Descriptor, error) {
-	return v1.Descriptor{}, errdefs.ErrNotImplemented
 }
 
 func (e *engine) in(ctx context.Context) context.Context {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +16,6 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	imagestore "github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/remotes"
-	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
@@ -46,6 +45,9 @@ type images struct {
 	mu     sync.Mutex
 	byName map[string]*image // by each name in the store
 	byID   map[string]*image
+	warned map[string]bool // digests of images of which a warning was logged; at most maxWarned
+
+	patience patience
 
 	layersMu sync.Mutex
 	layers   map[string][]string // chain ID -> directories, uppermost first
@@ -74,7 +76,7 @@ func (i *images) reload(ctx context.Context) error {
 	for _, entry := range list {
 		img, err := i.read(ctx, entry)
 		if err != nil {
-			i.runtime.config.Log.Debug("image left out", "name", entry.Name, "error", err)
+			i.skipped(entry, err)
 			continue
 		}
 		if have, ok := byID[img.ID]; ok {
@@ -102,10 +104,32 @@ func (i *images) reload(ctx context.Context) error {
 	return nil
 }
 
+const maxWarned = 1000
+
+// skipped reports an image that cannot be used: once, if it is one that is refused.
+func (i *images) skipped(entry imagestore.Image, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	digest := entry.Target.Digest.String()
+	if !errors.Is(err, runtime.ErrRefused) || i.warned[digest] || len(i.warned) >= maxWarned {
+		i.runtime.config.Log.Debug("image skipped", "name", entry.Name, "error", err)
+		return
+	}
+	if i.warned == nil {
+		i.warned = map[string]bool{}
+	}
+	i.warned[digest] = true
+	i.runtime.config.Log.Warn("image skipped", "name", entry.Name, "error", err)
+}
+
+// read reads an image's manifest and configuration, of which it keeps what containers need.
 func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, error) {
-	store := i.runtime.engine.ContentStore()
+	store := blobs{Store: i.runtime.engine.ContentStore(), strict: true}
 	manifest, err := imagestore.Manifest(ctx, store, entry.Target, platforms.Default())
 	if err != nil {
+		return nil, err
+	}
+	if err := checkManifest(&manifest, math.MaxInt64); err != nil {
 		return nil, err
 	}
 	data, err := content.ReadBlob(ctx, store, manifest.Config)
@@ -114,6 +138,9 @@ func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, erro
 	}
 	var config v1.Image
 	if err := json.Unmarshal(data, &config); err != nil {
+		return nil, err
+	}
+	if config.Config, err = kept(config.Config); err != nil {
 		return nil, err
 	}
 	img := &image{config: config.Config}
@@ -205,91 +232,60 @@ func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
 	return list, nil
 }
 
+// Pull fetches and unpacks an image, or leaves everything as it was.
 func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
 	name, err := normalise(ref)
 	if err != nil {
 		return runtime.Image{}, err
 	}
 	ctx = i.runtime.engine.in(ctx)
-	for _, auth := range append(slices.Clone(auths), runtime.Auth{}) {
+	if len(auths) == 0 {
+		auths = []runtime.Auth{{}}
+	}
+	for _, auth := range auths {
 		var pulled client.Image
-		resolver := &countingResolver{Resolver: resolver(auth), tell: progress}
-		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithResolver(resolver))
+		g := &guard{store: i.runtime.engine.ContentStore(), room: i.space, seen: map[string]bool{}}
+		before, had := i.runtime.engine.ImageService().Get(ctx, name)
+		pulled, err = i.runtime.engine.Pull(ctx, name, client.WithImageHandlerWrapper(g.wrap),
+			client.WithResolver(newFetching(resolver(auth, i.patience), i.patience, progress)))
 		if err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil || hopeless(err) {
 				break
 			}
 			continue
 		}
-		if err = pulled.Unpack(ctx, snapshotter); err != nil {
-			return runtime.Image{}, fmt.Errorf("unpack %s: %w", name, err)
+		if err = i.unpack(ctx, pulled.Metadata()); err != nil {
+			if had == nil {
+				_, had = i.runtime.engine.ImageService().Update(ctx, before, "target")
+			}
+			if had != nil {
+				_ = i.runtime.engine.ImageService().Delete(ctx, name)
+			}
+			break
 		}
 		if err = i.reload(ctx); err != nil {
 			return runtime.Image{}, err
 		}
 		return i.Get(ctx, name)
 	}
-	return runtime.Image{}, fmt.Errorf("pull %s: %w", name, err)
+	return runtime.Image{}, errors.Join(fmt.Errorf("pull %s: %w", name, err), i.collect(context.WithoutCancel(ctx)))
 }
 
-func resolver(a runtime.Auth) remotes.Resolver {
-	credentials := func(string) (string, string, error) {
-		if a.Token != "" {
-			return "", a.Token, nil // a user without a name has a token
-		}
-		return a.Username, a.Password, nil
+// space is how many bytes images may still take of their disk.
+func (i *images) space() int64 {
+	bytes, _ := i.runtime.engine.room()
+	return bytes
+}
+
+// unpack unpacks an image whose manifest and configuration are within the bounds.
+func (i *images) unpack(ctx context.Context, entry imagestore.Image) error {
+	if _, err := i.read(ctx, entry); err != nil {
+		return err
 	}
-	return docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(
-		docker.WithPlainHTTP(docker.MatchLocalhost),
-		docker.WithAuthorizer(docker.NewDockerAuthorizer(docker.WithAuthCreds(credentials))),
-	)})
-}
-
-// countingResolver tells how many bytes of what it fetches have come: of several layers at once, but one call at a time.
-type countingResolver struct {
-	remotes.Resolver
-	tell func(runtime.Progress)
-
-	mu   sync.Mutex
-	told runtime.Progress
-}
-
-func (c *countingResolver) count(done, total int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.told.Done += done
-	c.told.Total += total
-	if done > 0 {
-		c.tell(c.told)
+	if err := client.NewImage(i.runtime.engine.Client, entry).Unpack(ctx, snapshotter); err != nil {
+		return fmt.Errorf("unpack %s: %w", entry.Name, err)
 	}
-}
-
-func (c *countingResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, error) {
-	f, err := c.Resolver.Fetcher(ctx, ref)
-	if err != nil || c.tell == nil {
-		return f, err
-	}
-	return remotes.FetcherFunc(func(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
-		body, err := f.Fetch(ctx, d)
-		if err != nil {
-			return nil, err
-		}
-		c.count(0, d.Size)
-		return &countingReader{body, c}, nil
-	}), nil
-}
-
-type countingReader struct {
-	io.ReadCloser
-	c *countingResolver
-}
-
-func (r *countingReader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	if n > 0 {
-		r.c.count(int64(n), 0)
-	}
-	return n, err
+	return nil
 }
 
 func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, error) {
@@ -299,7 +295,9 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 		return nil, fmt.Errorf("not an image archive: %w", err)
 	}
 	defer plain.Close()
-	loaded, err := i.runtime.engine.Import(ctx, plain,
+	tame := tameArchive(plain, i.space())
+	defer tame.Close()
+	loaded, err := i.runtime.engine.Import(ctx, tame,
 		client.WithImageRefTranslator(func(name string) string {
 			if full, err := normalise(name); err == nil && strings.ContainsAny(name, "/:") {
 				return full
@@ -311,16 +309,20 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 		client.WithSkipMissing(),
 		client.WithImageLabels(map[string]string{pinned: pinnedValue}),
 	)
-	if err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
-	if len(loaded) == 0 {
-		return nil, errors.New("load: the archive holds no image for this machine's platform")
+	if err == nil && len(loaded) == 0 {
+		err = errors.New("the archive holds no image for this machine's platform")
 	}
 	for _, entry := range loaded {
-		if err := client.NewImage(i.runtime.engine.Client, entry).Unpack(ctx, snapshotter); err != nil {
-			return nil, fmt.Errorf("unpack %s: %w", entry.Name, err)
+		if err == nil {
+			err = i.unpack(ctx, entry)
 		}
+	}
+	if err != nil {
+		for _, entry := range loaded {
+			_ = i.runtime.engine.ImageService().Delete(context.WithoutCancel(ctx), entry.Name)
+		}
+		again := context.WithoutCancel(ctx)
+		return nil, errors.Join(fmt.Errorf("load: %w", err), i.reload(again), i.collect(again))
 	}
 	if err := i.reload(ctx); err != nil {
 		return nil, err
@@ -392,8 +394,8 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 			if err != nil {
 				continue
 			}
-			if err := client.NewImage(i.runtime.engine.Client, entry).Unpack(ctx, snapshotter); err != nil {
-				return nil, fmt.Errorf("unpack %s: %w", name, err)
+			if err := i.unpack(ctx, entry); err != nil {
+				return nil, err
 			}
 			break
 		}

@@ -40,6 +40,7 @@ func joinEngine(ctx context.Context, c Config) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.reserve = c.ImageReserve
 	err = remember(c, c.Address)
 	if err == nil {
 		err = e.NamespaceService().Create(ctx, c.Namespace, nil)
@@ -58,12 +59,18 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 		return nil, fmt.Errorf("no containerd listens at %s: start it, or correct the path", path)
 	}
 	c, err := client.New(path, client.WithDefaultNamespace(namespace), client.WithTimeout(patience/2), client.WithExtraDialOpts([]grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(bounded(path)), grpc.WithChainStreamInterceptor(explained(path)),
+		grpc.WithChainUnaryInterceptor(withDeadline(path)), grpc.WithChainStreamInterceptor(explained(path)),
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", path, err)
 	}
-	e := &engine{Client: c, namespace: namespace, closers: []func() error{c.Close}}
+	conn, ok := c.Conn().(*grpc.ClientConn)
+	if !ok {
+		return nil, fmt.Errorf("containerd at %s: no connection", path)
+	}
+	e := &engine{namespace: namespace, closers: []func() error{c.Close}}
+	e.Client, err = client.NewWithConn(conn, client.WithDefaultNamespace(namespace),
+		client.WithServices(client.WithContentStore(blobs{Store: c.ContentStore()})))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -124,8 +131,8 @@ func tooOld(version string) bool {
 	return err1 == nil && err2 == nil && (a < oldestMajor || a == oldestMajor && b < oldestMinor)
 }
 
-// bounded ends a call that gets no answer, and says in one line what is wrong.
-func bounded(path string) grpc.UnaryClientInterceptor {
+// withDeadline ends a call that gets no answer, and says in one line what is wrong.
+func withDeadline(path string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		own := ctx
 		if _, has := ctx.Deadline(); !has && !strings.HasSuffix(method, "/Apply") {

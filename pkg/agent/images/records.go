@@ -1,0 +1,289 @@
+package images
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/distribution/reference"
+
+	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/bounded"
+)
+
+// Records remembers with which credentials images were pulled, in a directory, so that an image that is on the node already is given only
+// to pods that could pull it (KEP-2535, with upstream's default policy NeverVerifyPreloadedImages). Safe for concurrent use.
+type Records struct {
+	dir string
+
+	mu    sync.Mutex
+	byID  map[string]*record
+	going map[string]int // pulls that have begun, by reference
+}
+
+// Bounds of the records. Beyond them the oldest go, and their pods pull again.
+const (
+	maxRecord     = 1 << 20 // bytes of a file
+	maxSecrets    = 100     // of a repository in a record, as upstream
+	maxRecordRepo = 100     // repositories of an image
+)
+
+// record says how one image was pulled.
+type record struct {
+	// Image is its ID.
+	Image string
+	// Repositories tells for each repository that it was pulled from who may use it.
+	Repositories map[string]*access
+}
+
+type access struct {
+	// Public is true if it was pulled without a credential.
+	Public  bool             `json:",omitempty"`
+	Secrets []keyring.Secret `json:",omitempty"`
+}
+
+// intent is written before a pull, so that an image whose pull was the last thing that this process did does not count as preloaded.
+type intent struct{ Ref string }
+
+const (
+	recordPrefix, intentPrefix = "image-", "pull-"
+	recordSuffix               = ".json"
+)
+
+// OpenRecords reads the records of a directory, which it makes. A file that is damaged is removed.
+func OpenRecords(dir string) (*Records, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	r := &Records{dir: dir, byID: map[string]*record{}, going: map[string]int{}}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		data, err := bounded.File(path, maxRecord)
+		if err == nil {
+			err = r.take(e.Name(), data)
+		}
+		if err != nil {
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r, nil
+}
+
+func (r *Records) take(name string, data []byte) error {
+	switch {
+	case strings.HasPrefix(name, recordPrefix):
+		var rec record
+		if err := json.Unmarshal(data, &rec); err != nil {
+			return err
+		}
+		if rec.Image == "" || name != fileOf(recordPrefix, rec.Image) {
+			return errors.New("a record of another image")
+		}
+		r.byID[rec.Image] = &rec
+		return nil
+	case strings.HasPrefix(name, intentPrefix):
+		var i intent
+		if err := json.Unmarshal(data, &i); err != nil {
+			return err
+		}
+		r.going[i.Ref]++
+		return nil
+	}
+	return errors.New("not a record")
+}
+
+func fileOf(prefix, key string) string { return prefix + keyring.Sum(key) + recordSuffix }
+
+func (r *Records) write(name string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(r.dir, name)
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// begin is called before a pull.
+func (r *Records) begin(ref string) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.going[ref]++; r.going[ref] > 1 {
+		return nil
+	}
+	return r.write(fileOf(intentPrefix, ref), intent{ref})
+}
+
+// end is called after a pull. secret is nil for one without a credential; id is empty for one that failed.
+func (r *Records) end(ref, id string, secret *keyring.Secret) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id != "" {
+		if err := r.allow(id, ref, secret); err != nil {
+			return err // the intent stays, and so the image does not count as preloaded
+		}
+	}
+	if r.going[ref]--; r.going[ref] > 0 {
+		return nil
+	}
+	delete(r.going, ref)
+	err := os.Remove(filepath.Join(r.dir, fileOf(intentPrefix, ref)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// allow adds to an image's record. Called with the lock held.
+func (r *Records) allow(id, ref string, secret *keyring.Secret) error {
+	repository := repositoryOf(ref)
+	rec := r.byID[id]
+	if rec == nil {
+		rec = &record{Image: id, Repositories: map[string]*access{}}
+	}
+	a := rec.Repositories[repository]
+	if a == nil {
+		if len(rec.Repositories) >= maxRecordRepo {
+			return fmt.Errorf("image %s was pulled from more than %d repositories", id, maxRecordRepo)
+		}
+		a = &access{}
+	}
+	if secret == nil {
+		a = &access{Public: true, Secrets: a.Secrets}
+	} else if !slices.Contains(a.Secrets, *secret) {
+		secrets := append(slices.Clone(a.Secrets), *secret)
+		a = &access{Public: a.Public, Secrets: secrets[max(len(secrets)-maxSecrets, 0):]}
+	}
+	rec.Repositories[repository] = a
+	r.byID[id] = rec
+	return r.write(fileOf(recordPrefix, id), rec)
+}
+
+func repositoryOf(ref string) string {
+	if named, err := reference.ParseNormalizedNamed(ref); err == nil {
+		return named.Name()
+	}
+	return ref
+}
+
+// needsPull says whether an image that is on the node must be pulled again before a pod may use it, to show that the pod may. ask gives
+// the pod's credentials for it.
+func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.Credential) (bool, error) {
+	if r == nil || img.Pinned { // whoever loaded it gave it to the node
+		return false, nil
+	}
+	public, secrets, known := r.allowed(ref, img.ID)
+	if public || !known {
+		return !public, nil
+	}
+	for _, c := range ask() {
+		for _, s := range secrets {
+			same := s.UID == c.Secret.UID && s.Namespace == c.Secret.Namespace && s.Name == c.Secret.Name
+			hash := s.Hash != "" && s.Hash == c.Secret.Hash
+			if same && hash {
+				return false, nil
+			}
+			if same || hash { // a secret that was rotated, or a copy of it: known from now on
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				return false, r.allow(img.ID, ref, &c.Secret)
+			}
+		}
+	}
+	return true, nil
+}
+
+// allowed tells who may use an image without a pull: all, or who has one of the secrets. An image that is not known was pulled, but from
+// elsewhere, or by a process that ended before it could write how.
+func (r *Records) allowed(ref, id string) (public bool, secrets []keyring.Secret, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.byID[id]
+	if rec == nil {
+		return r.going[ref] == 0, nil, false // one that was here before us is for all
+	}
+	a := rec.Repositories[repositoryOf(ref)]
+	if a == nil {
+		return false, nil, false
+	}
+	return a.Public, a.Secrets, true
+}
+
+// prune forgets images that are not on the node any more.
+func (r *Records) prune(list []runtime.Image) error {
+	if r == nil {
+		return nil
+	}
+	have := map[string]bool{}
+	for _, img := range list {
+		have[img.ID] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.going) > 0 { // the list may not have what is being pulled
+		return nil
+	}
+	var errs []error
+	for id := range r.byID {
+		if have[id] {
+			continue
+		}
+		if err := os.Remove(filepath.Join(r.dir, fileOf(recordPrefix, id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
+		}
+		delete(r.byID, id)
+	}
+	return errors.Join(errs...)
+}
+
+// recover settles the pulls that an earlier process did not finish: what they brought may be used only by who can pull it.
+func (r *Records) recover(get func(ref string) (runtime.Image, error)) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for ref := range r.going {
+		img, err := get(ref)
+		if err != nil && !errors.Is(err, runtime.ErrNotFound) {
+			errs = append(errs, err)
+			continue
+		}
+		if err == nil && r.byID[img.ID] == nil {
+			rec := &record{Image: img.ID, Repositories: map[string]*access{}}
+			if err := r.write(fileOf(recordPrefix, img.ID), rec); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			r.byID[img.ID] = rec
+		}
+		delete(r.going, ref)
+		if err := os.Remove(filepath.Join(r.dir, fileOf(intentPrefix, ref))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,61 @@
+package containerd
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// maxFiles bounds the files of an image archive: one for each layer, manifest and configuration.
+const maxFiles = 10_000
+
+// tameArchive passes on the regular files and links of an image archive that is within the bounds, and ends with an error at the first
+// that is not. room is how many bytes its files may have. The caller closes it.
+func tameArchive(archive io.Reader, room int64) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() {
+		to := tar.NewWriter(w)
+		err := copyArchive(to, tar.NewReader(archive), room)
+		_ = w.CloseWithError(errors.Join(err, ignoreIf(err != nil, to.Close)))
+	}()
+	return r
+}
+
+func ignoreIf(skip bool, f func() error) error {
+	if skip {
+		return nil
+	}
+	return f()
+}
+
+func copyArchive(to *tar.Writer, from *tar.Reader, room int64) error {
+	for files := 0; ; {
+		h, err := from.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("not an image archive: %w", err)
+		}
+		if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeSymlink {
+			continue
+		}
+		if files++; files > maxFiles {
+			return refuse("its archive has more than %d files", maxFiles)
+		}
+		if h.Size < 0 || h.Size > room {
+			return refuse("its archive has more bytes than the disk has room for")
+		}
+		if limit := int64(maxManifest); h.Size > limit && (h.Name == "manifest.json" || h.Name == "index.json") {
+			return refuse("its %s has %d bytes, and %d is the limit", h.Name, h.Size, limit)
+		}
+		room -= h.Size
+		if err := to.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: h.Name, Linkname: h.Linkname, Size: h.Size, Mode: 0o644}); err != nil {
+			return err
+		}
+		if _, err := io.Copy(to, from); err != nil {
+			return err
+		}
+	}
+}

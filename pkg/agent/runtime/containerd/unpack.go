@@ -1,0 +1,180 @@
+package containerd
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/archive"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	unpacksAtOnce = 3
+	// maxNames bounds what unpacking a layer keeps in memory: names, links and attributes, with entryCost for each file.
+	maxNames  = 128 << 20
+	entryCost = 128
+	// lookEvery is how many bytes, and lookFiles how many files, are written before the disk is looked at again.
+	lookEvery = 8 << 20
+	lookFiles = 1000
+)
+
+// applier unpacks layers as containerd's own does, and stops one that would fill the disk. A layer's size says nothing of
+// what it unpacks to: zstd makes gigabytes of kilobytes, and a sparse file of nothing.
+type applier struct {
+	store content.Provider
+	room  func() (bytes, inodes int64)
+	slots chan struct{}
+}
+
+func newApplier(store content.Provider, room func() (bytes, inodes int64)) *applier {
+	return &applier{store: store, room: room, slots: make(chan struct{}, unpacksAtOnce)}
+}
+
+// Compare is not needed: nothing here makes new layers.
+func (*applier) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.Opt) (v1.Descriptor, error) {
+	return v1.Descriptor{}, errdefs.ErrNotImplemented
+}
+
+// Apply unpacks a layer onto the mounts, and returns the descriptor of its unpacked form.
+func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (v1.Descriptor, error) {
+	var config diff.ApplyConfig
+	for _, o := range opts {
+		if err := o(ctx, desc, &config); err != nil {
+			return v1.Descriptor{}, err
+		}
+	}
+	select {
+	case a.slots <- struct{}{}:
+		defer func() { <-a.slots }()
+	case <-ctx.Done():
+		return v1.Descriptor{}, ctx.Err()
+	}
+	ra, err := a.store.ReaderAt(ctx, desc)
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	var processors []diff.StreamProcessor
+	processor := diff.NewProcessorChain(desc.MediaType, blobReader{content.NewReader(ra), ra})
+	defer func() {
+		for _, p := range processors {
+			_ = p.Close()
+		}
+		_ = ra.Close()
+	}()
+	for processor.MediaType() != v1.MediaTypeImageLayer || len(processors) == 0 {
+		if processor, err = diff.GetProcessor(ctx, processor, config.ProcessorPayloads); err != nil {
+			return v1.Descriptor{}, fmt.Errorf("a layer of type %s cannot be unpacked: %w", desc.MediaType, err)
+		}
+		processors = append(processors, processor)
+	}
+	sum := digest.Canonical.Digester()
+	g := &unpackGuard{room: a.room}
+	if g.bytes, g.inodes = a.room(); g.bytes == 0 || g.inodes == 0 {
+		return v1.Descriptor{}, g.full()
+	}
+	stream := &boundedStream{ctx: ctx, r: io.TeeReader(processor, sum.Hash()), left: g.bytes}
+	if err := unpack(ctx, mounts, stream, archive.WithFilter(g.entry)); err != nil {
+		return v1.Descriptor{}, err
+	}
+	if _, err := io.Copy(io.Discard, stream); err != nil { // what follows the archive counts for the digest
+		return v1.Descriptor{}, err
+	}
+	for _, p := range processors {
+		if failed, ok := p.(interface{ Err() error }); ok && failed.Err() != nil {
+			return v1.Descriptor{}, failed.Err()
+		}
+	}
+	return v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Size: stream.read, Digest: sum.Digest()}, nil
+}
+
+type blobReader struct {
+	io.Reader
+	io.Closer
+}
+
+// unpack writes to the upper directory of an overlay itself, with whiteouts as overlayfs has them, as a mount cannot take those.
+func unpack(ctx context.Context, mounts []mount.Mount, r io.Reader, opts ...archive.ApplyOpt) error {
+	if len(mounts) == 1 && mounts[0].Type == "overlay" {
+		upper, lower := "", []string(nil)
+		for _, o := range mounts[0].Options {
+			if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
+				upper = dir
+			} else if dirs, ok := strings.CutPrefix(o, "lowerdir="); ok {
+				lower = strings.Split(dirs, ":")
+			}
+		}
+		if upper != "" {
+			opts = append(opts, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout))
+			if len(lower) > 0 {
+				opts = append(opts, archive.WithParents(lower))
+			}
+			_, err := archive.Apply(ctx, upper, r, opts...)
+			return err
+		}
+	}
+	return mount.WithTempMount(ctx, mounts, func(root string) error {
+		_, err := archive.Apply(ctx, root, r, opts...)
+		return err
+	})
+}
+
+// unpackGuard is asked about every entry of a layer before it is written.
+type unpackGuard struct {
+	room          func() (bytes, inodes int64)
+	bytes, inodes int64 // that there were room for when it looked last
+	written       int64 // bytes of entries since then
+	files         int64 // entries since then
+	names         int64
+}
+
+func (g *unpackGuard) entry(h *tar.Header) (bool, error) {
+	g.names += entryCost + int64(len(h.Name)+len(h.Linkname))
+	for k, v := range h.PAXRecords {
+		g.names += int64(len(k) + len(v))
+	}
+	if g.names > maxNames {
+		return false, refuse("a layer has more than %d bytes of file names and attributes", maxNames)
+	}
+	if h.Size < 0 || h.Size > g.bytes-g.written || g.files >= g.inodes || g.written >= lookEvery || g.files >= lookFiles {
+		g.bytes, g.inodes = g.room()
+		g.written, g.files = 0, 0
+		if h.Size < 0 || h.Size > g.bytes || g.inodes == 0 {
+			return false, g.full()
+		}
+	}
+	g.written += h.Size
+	g.files += int64(1 + strings.Count(h.Name, "/")) // directories that are not named are made
+	return true, nil
+}
+
+func (g *unpackGuard) full() error {
+	return refuse("unpacked it does not fit on the disk: %d bytes and %d files is all the room that images have", g.bytes, g.inodes)
+}
+
+// boundedStream ends with an error after so many bytes, or with its context.
+type boundedStream struct {
+	ctx        context.Context //nolint:containedctx // of one call of Apply
+	r          io.Reader
+	left, read int64
+}
+
+func (b *boundedStream) Read(p []byte) (int, error) {
+	if err := b.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := b.r.Read(p[:min(int64(len(p)), b.left+1)])
+	b.read += int64(n)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, errors.Join(refuse("a layer unpacks to more than the %d bytes that images have room for", b.read-1), err)
+	}
+	return n, err
+}
