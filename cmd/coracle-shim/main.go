@@ -1,6 +1,8 @@
 // Command coracle-shim is the small process that holds a pod's containers,
 // so that they outlive the agent. Users do not run it: the agent does.
 //
+// "coracle-shim pause" never gets as far as Go: see pause.go.
+//
 // It may import agent/runtime/shim/server alone. Its invariant: it stays
 // small, as there is one of it per pod.
 package main
@@ -31,8 +33,6 @@ func main() {
 	case "init": // the inside of a container, before its own command
 		debug.SetGCPercent(-1) // it lives for milliseconds
 		libcontainer.Init()
-	case "pause":
-		pause()
 	case "serve":
 		runtime.GOMAXPROCS(2)
 		debug.SetGCPercent(200) // few collections while containers start; all is given back when it is quiet
@@ -60,23 +60,4 @@ func serve() error {
 	}
 	file.Close()
 	return server.Serve(l, slog.Default())
-}
-
-// pause is the first process of a PID namespace that a pod's containers
-// share: it reaps their orphans until its input ends.
-func pause() {
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		os.Exit(0)
-	}()
-	orphans := make(chan os.Signal, 1)
-	signal.Notify(orphans, unix.SIGCHLD)
-	for range orphans {
-		for {
-			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
-			if pid <= 0 && err != unix.EINTR {
-				break
-			}
-		}
-	}
 }

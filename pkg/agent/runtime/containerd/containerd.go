@@ -116,10 +116,15 @@ func New(c Config) (*Runtime, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("containers need root: run as root")
 	}
-	for _, dir := range []string{c.DataDir, filepath.Join(c.DataDir, "containers"), filepath.Join(c.DataDir, "empty"), filepath.Join(c.RunDir, "pods")} {
+	for _, dir := range []string{c.DataDir, filepath.Join(c.DataDir, "empty"), filepath.Join(c.RunDir, "pods")} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return nil, err
 		}
+	}
+	// A container's files are nobody else's: a user of the machine could run what a container made setuid.
+	private := filepath.Join(c.DataDir, "containers")
+	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
+		return nil, err
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(c.DataDir, &disk); err == nil && disk.Type == unix.OVERLAYFS_SUPER_MAGIC {

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -31,7 +30,7 @@ type Server struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	watchers   map[chan shim.Status]struct{}
-	holder     *exec.Cmd // of the pod's PID namespace; nil if nobody asked
+	holder     *holder // of the pod's PID namespace; nil if nobody asked
 	closing    bool
 	idle       *time.Timer
 }
@@ -202,40 +201,9 @@ func (s *Server) shutdown() error {
 	}
 	wg.Wait()
 	if holder != nil {
-		_ = holder.Process.Kill()
-		_ = holder.Wait()
+		holder.end()
 	}
 	return errors.Join(errs...)
-}
-
-// pidns starts the holder of the pod's PID namespace, once.
-func (s *Server) pidns() (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return 0, errors.New("the pod is being removed")
-	}
-	if s.holder != nil {
-		return s.holder.Process.Pid, nil
-	}
-	cmd := exec.Command("/proc/self/exe", "pause")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	// The pipe's end tells it that we ended. A death signal would not do: it follows our thread.
-	if _, err := cmd.StdinPipe(); err != nil {
-		return 0, err
-	}
-	cmd.Env = []string{"GOMAXPROCS=1"}
-	err := s.reaper.start(func() (int, error) {
-		if err := cmd.Start(); err != nil {
-			return 0, err
-		}
-		return cmd.Process.Pid, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	s.holder = cmd
-	return cmd.Process.Pid, nil
 }
 
 // watchBound is how many changes a watcher may lag behind before it is cut off; it then connects again.

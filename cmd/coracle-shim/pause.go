@@ -1,0 +1,61 @@
+package main
+
+/*
+#define _GNU_SOURCE
+#include <errno.h>
+#include <grp.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static void must(int result, const char *what)
+{
+	if (result < 0) {
+		fprintf(stderr, "pause: %s: %s\n", what, strerror(errno));
+		_exit(1);
+	}
+}
+
+// pause is the first process of a PID namespace that a pod's containers share. The shim starts it in namespaces of its own. It gives up
+// all that the containers could reach through /proc/1 (an empty root that is read-only, no capability, a user that owns nothing), writes
+// a byte to its output, and then only waits for the end of its input. Orphans are reaped by the kernel, as SIGCHLD is ignored; other
+// signals from inside do not reach a namespace's first process, which has no handlers.
+__attribute__((constructor)) static void pause_main(int argc, char **argv)
+{
+	if (argc != 2 || strcmp(argv[1], "pause") != 0)
+		return;
+	must(mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL), "make mounts private");
+	must(mount("empty", "/proc", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555"), "mount the empty root");
+	must(chdir("/proc"), "enter the empty root");
+	must(syscall(SYS_pivot_root, ".", "."), "pivot_root");
+	must(umount2(".", MNT_DETACH), "leave the machine's root");
+	must(chdir("/"), "enter the root");
+	must(mount("", "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "make the root read-only");
+	for (int i = 1; i < NSIG; i++)
+		signal(i, SIG_DFL);
+	must(signal(SIGCHLD, SIG_IGN) == SIG_ERR ? -1 : 0, "ignore SIGCHLD");
+	for (int cap = 0; cap < 64 && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+		must(prctl(PR_CAPBSET_DROP, cap, 0, 0, 0), "drop a capability");
+	must(setgroups(0, NULL), "setgroups");
+	must(setresgid(65535, 65535, 65535), "setresgid");
+	must(setresuid(65535, 65535, 65535), "setresuid");
+	must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs");
+	must(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "not dumpable");
+	must(write(1, "", 1), "say that it is ready");
+	must(close(1), "close the output");
+	must(close(2), "close the log");
+	prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0); // read, write, exit and sigreturn are left, where the kernel has it
+	char byte;
+	while (read(0, &byte, 1) > 0)
+		;
+	syscall(SYS_exit, 0);
+}
+*/
+import "C"

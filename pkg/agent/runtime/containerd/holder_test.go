@@ -1,0 +1,86 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// A root container in a PID namespace that it shares finds a first process that it can do nothing with.
+func TestSharedPIDNamespaceHoldsNothingOfTheHost(t *testing.T) {
+	r := start(t)
+	ctx := context.Background()
+	ns, err := r.PodPIDNS(ctx, "p")
+	require.NoError(t, err)
+	s := spec(r.config, "p", "a", "sleep", "1000")
+	s.PIDNS = ns
+	s.Privileged = true // it may look at everything: there must be nothing
+	require.NoError(t, r.Create(ctx, s))
+	require.NoError(t, r.Start(ctx, s.ID))
+	run := func(script string) string {
+		var out bytes.Buffer
+		_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out}})
+		require.NoError(t, err)
+		return out.String()
+	}
+	status := run("cat /proc/1/status")
+	for _, want := range []string{"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t65535", "Seccomp:\t1"} {
+		require.Contains(t, status, want)
+	}
+	require.Empty(t, run("ls -A /proc/1/root/"))
+	require.Contains(t, run("touch /proc/1/root/x"), "ead-only")
+	require.Equal(t, "1\n", run("wc -l < /proc/1/net/dev | xargs -I{} expr {} - 2"), "a network without the host's links")
+	require.Empty(t, run("cat /proc/1/environ"))
+	run("kill -9 1; kill -TERM 1; kill -SEGV 1; kill -QUIT 1; true")
+
+	// Orphans are reaped, and the executable cannot be written once nobody runs it.
+	require.Equal(t, "0\n", run("(sh -c 'true & true' &) ; n=1; while [ $n != 0 ]; do n=$(ps -o stat= 2>/dev/null | grep -c '^Z'); done; echo $n"))
+	pid := strings.Split(ns, "/")[2]
+	exe, err := unix.Open("/proc/"+pid+"/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(exe)
+	require.NoError(t, r.Remove(ctx, s.ID))
+	require.NoError(t, r.RemovePod(ctx, "p", s.CgroupParent))
+	writer, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", exe), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil { // a sealed copy in memory
+		_, err = unix.Pwrite(writer, []byte("x"), 0)
+		unix.Close(writer)
+	}
+	require.Error(t, err)
+	require.NotErrorIs(t, err, unix.ETXTBSY)
+}
+
+// A container gets no file of its shim and nothing of its environment, and the shim's socket is out of reach.
+func TestContainersReachNothingOfTheirShim(t *testing.T) {
+	r := start(t)
+	ctx := context.Background()
+	s := spec(r.config, "p", "a", "sh", "-c", "for f in /proc/self/fd/*; do readlink $f; done; env; sleep 1000")
+	require.NoError(t, r.Create(ctx, s))
+	require.NoError(t, r.Start(ctx, s.ID))
+	var out bytes.Buffer
+	_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"sh", "-c", "ls /proc/self/fd | wc -l; ls /proc/1/fd | wc -l; env; tr '\\0' '\\n' </proc/1/environ"}, Streams: runtime.Streams{Out: &out}})
+	require.NoError(t, err)
+	lines := strings.Split(out.String(), "\n")
+	require.LessOrEqual(t, lines[0], "4", "of which one is the directory: %s", &out)
+	require.LessOrEqual(t, lines[1], "3")
+	require.NotContains(t, out.String(), "LIBCONTAINER")
+	require.NotContains(t, out.String(), "GOMAXPROCS")
+	dir := r.pod("p").dir
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	for _, below := range []string{filepath.Join(r.config.DataDir, "containers")} {
+		info, err := os.Stat(below)
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, "a user of the machine must not run what a container marked setuid")
+	}
+}
