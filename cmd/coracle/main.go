@@ -67,7 +67,7 @@ node agent and the command line.
 		}
 	}
 	add("machine", startCommand(), stopCommand(), statusCommand(), deleteCommand(), imageCommand())
-	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand())
+	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("process", serverCommand(), agentCommand())
 	cmd.AddCommand(versionCommand())
 	return cmd

@@ -57,7 +57,8 @@ func agentFlags(f *pflag.FlagSet) {
 
 func joinFlags(f *pflag.FlagSet) {
 	f.String("join", "", "URL of a server: https://server:6443")
-	f.String("token", "", "join token; `coracle status` shows it on the server")
+	f.String("token", "", "join token, needed the first time; `coracle token create` on the server makes one; - reads it from standard input")
+	f.String("token-file", "", "file that holds the join token")
 }
 
 // load joins defaults, file, environment and flags, each stronger than the one before, and validates the result.

@@ -96,7 +96,10 @@ func agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run this machine as a node of a cluster",
-		Args:  exactly(0, "--join URL --token TOKEN"),
+		Long: `Runs this machine as a node of the cluster at --join. The first time it needs a join token, which
+"coracle token create" on the server makes; afterwards its own certificate lets it in, for as long as its node is not deleted.
+Give the token in a file (--token-file), in CORACLE_TOKEN or on standard input (--token -): an argument shows in the list of processes.`,
+		Args: exactly(0, "--join URL [--token-file FILE]"),
 	}
 	flags := cmd.Flags()
 	commonFlags(flags)
@@ -105,6 +108,12 @@ func agentCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := load(cmd)
 		if err != nil {
+			return err
+		}
+		if cmd.Flags().Changed("token") && c.Token != "-" {
+			fmt.Fprintln(os.Stderr, "Warning: a token given with --token shows in the list of processes: --token-file, CORACLE_TOKEN or --token - keep it out.")
+		}
+		if err := readToken(&c, os.Stdin); err != nil {
 			return err
 		}
 		return server.RunAgent(cmd.Context(), c)

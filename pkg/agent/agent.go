@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -156,6 +157,8 @@ type Agent struct {
 	port       int32
 	nodeWake   chan struct{} // the node changed
 	statusWake chan struct{}
+	// nodeDeleted: our Node was deleted since its status was last written.
+	nodeDeleted atomic.Bool
 }
 
 type route struct {

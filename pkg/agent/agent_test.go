@@ -88,6 +88,17 @@ func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
 	})
 }
 
+// A node that is deleted under a running agent that still may act as it is there again at once, and not only at the next heartbeat.
+func TestDeletedNodeIsRegisteredAgain(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		began := time.Now()
+		require.NoError(t, b.cluster.Delete(b.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}))
+		b.settle()
+		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, &corev1.Node{}))
+		require.Zero(t, time.Since(began))
+	})
+}
+
 func TestAgentRestartLeavesContainersAlone(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")

@@ -69,6 +69,20 @@ func (a *Agent) keepNode(ctx context.Context) error {
 			renew()
 			a.pods.RotateLogs(ctx)
 		}
+		if a.nodeDeleted.Swap(false) {
+			if err := a.register(ctx); err != nil {
+				if errors.As(err, new(notMine)) {
+					return err
+				}
+				a.nodeDeleted.Store(true)
+				if ctx.Err() == nil {
+					a.log.Warn("the node was deleted, and cannot be registered again; trying again in 10 s", "error", err)
+				}
+				continue
+			}
+			posted = time.Now()
+			a.wakeNode()
+		}
 		force := time.Since(posted) >= statusPeriod
 		if time.Since(collected) >= imagePeriod {
 			a.collectImages(ctx)
@@ -220,7 +234,10 @@ func (a *Agent) nodeSeen(n *corev1.Node) {
 func (a *Agent) nodeGone(n *corev1.Node) {
 	if n.Name != a.c.NodeName {
 		a.setRoute(n.Name, nil)
+		return
 	}
+	a.nodeDeleted.Store(true)
+	a.statusSoon()
 }
 
 func (a *Agent) setRoute(name string, r *route) {
@@ -273,10 +290,9 @@ func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	answer := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
 	if err := a.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
 		if apierrors.IsNotFound(err) {
-			a.mu.Lock()
-			a.node = nil
-			a.mu.Unlock()
-			return true, a.register(ctx) // someone deleted it
+			a.nodeDeleted.Store(true)
+			a.statusSoon()
+			return false, nil
 		}
 		return false, err
 	}

@@ -28,7 +28,7 @@ import (
 type auth struct {
 	getter
 	clients  *x509.CertPool
-	check    func(*corev1.Node, *x509.Certificate) error
+	check    func(name string, node *corev1.Node, cert *x509.Certificate) error
 	tokens   authenticator.Token
 	accounts serviceaccount.PublicKeysGetter
 	remember tokenCache
@@ -139,17 +139,17 @@ func (a *auth) certificate(req *http.Request) (user.Info, time.Time, error) {
 	return authenticated(res.User), certs[0].NotAfter, nil
 }
 
-// checkNode refuses the certificate of a node whose name has become another machine's.
+// checkNode refuses the certificate of a node that was deleted, or whose name has become another machine's.
 func (a *auth) checkNode(ctx context.Context, who user.Info, cert *x509.Certificate) error {
 	name, node := strings.CutPrefix(who.GetName(), "system:node:")
 	if a.check == nil || !node {
 		return nil
 	}
 	n, err := a.GetNode(ctx, name)
-	if err != nil { // there is none: the name is free
-		return nil
+	if err != nil { // there is none
+		n = nil
 	}
-	return a.check(n, cert)
+	return a.check(name, n, cert)
 }
 
 // bearer is the request's token: from Authorization, or from a WebSocket's subprotocol, as browsers send it.

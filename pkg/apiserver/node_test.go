@@ -13,7 +13,11 @@ import (
 // TestCheckNode: a node's certificate is believed for as long as CheckNode agrees, also over a connection that is there already.
 func TestCheckNode(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
-		c.CheckNode = func(n *corev1.Node, cert *x509.Certificate) error {
+		c.CheckNode = func(name string, n *corev1.Node, cert *x509.Certificate) error {
+			if n == nil {
+				require.Equal(t, "n1", name)
+				return nil
+			}
 			if owner := n.Annotations["owner"]; owner != "" && owner != cert.SerialNumber.String() {
 				return errors.New("another machine's")
 			}

@@ -70,8 +70,8 @@ type Config struct {
 	Logger  *slog.Logger
 
 	// CheckNode, if not nil, is asked before a client certificate of a node is believed, in each request, with the Node of that
-	// name, if there is one. An error refuses the certificate.
-	CheckNode func(*corev1.Node, *x509.Certificate) error
+	// name, which is nil if there is none. An error refuses the certificate.
+	CheckNode func(name string, node *corev1.Node, cert *x509.Certificate) error
 
 	// Wrap, if not nil, goes around the handler on the socket: it serves further public paths, such as that by which
 	// nodes join, and authenticates them itself.

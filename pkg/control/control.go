@@ -26,7 +26,7 @@ type Status struct {
 	DataDir    string      `json:"dataDir"`
 	RunDir     string      `json:"runDir"`
 	Kubeconfig string      `json:"kubeconfig,omitempty"`
-	Join       string      `json:"join,omitempty"`     // the command that joins a machine
+	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the one with which another joins
 	Pressure   []string    `json:"pressure,omitempty"` // what the node is short of, in words
 	Components []Component `json:"components"`
 	Processes  []Process   `json:"processes"`

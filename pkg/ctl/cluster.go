@@ -51,6 +51,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {

@@ -53,7 +53,7 @@ func printStatus(s control.Status, out io.Writer) {
 		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
 		{"Kubeconfig", s.Kubeconfig},
 		{"Data", s.DataDir},
-		{"Join with", s.Join},
+		{"To join", s.Join},
 	}
 	for _, pressure := range s.Pressure {
 		rows = append(rows, [2]string{"Pressure", pressure})

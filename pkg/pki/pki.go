@@ -1,12 +1,12 @@
 // Package pki makes and keeps the cluster's keys: three certificate authorities
-// (one signs the API, one signs clients, one signs what nodes serve), the key that signs service
-// account tokens, and the join token, which is derived and therefore stored nowhere.
+// (one signs the API, one signs clients, one signs what nodes serve) and the key that signs service
+// account tokens.
 //
 // It may import nothing of Coracle. Its invariant: only authorities, signing
 // keys and a joined machine's own key are on disk (0600). Every leaf certificate is made in memory and
 // made again once two thirds of its life are over (see Renewal), so that no cluster stops because one expired.
 //
-// Decisions: who holds the join token chooses the names and addresses in a node's serving certificate, so these
+// Decisions: who holds a join token chooses the names and addresses in a node's serving certificate, so these
 // have an authority of their own, which nobody believes but the API server: no joined machine can pass for the API.
 package pki
 
@@ -121,7 +121,7 @@ func loadAuthority(dir, file, name string) (*Authority, error) {
 			return nil, serr
 		}
 		data = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-		err = writeFile(path, data)
+		err = WriteFile(path, data)
 	}
 	if err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func LoadKey(path string) (*ecdsa.PrivateKey, error) {
 		if err != nil {
 			return nil, err
 		}
-		return key, writeFile(path, data)
+		return key, WriteFile(path, data)
 	}
 	if err != nil {
 		return nil, err
@@ -298,8 +298,8 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// writeFile writes a file that only its owner may read, whole or not at all, and on disk when it returns.
-func writeFile(path string, data []byte) error {
+// WriteFile writes a file that only its owner may read, whole or not at all, and on disk when it returns.
+func WriteFile(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err

@@ -21,7 +21,6 @@ func TestLoadKeepsTheKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, first.Server.PEM, second.Server.PEM)
 	require.True(t, first.ServiceAccount.Equal(second.ServiceAccount))
-	require.Equal(t, first.Token(), second.Token())
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for _, f := range files {
@@ -110,22 +109,4 @@ func TestLoadKeyKeepsIt(t *testing.T) {
 	other, err := set.Client.Identity()
 	require.NoError(t, err)
 	require.NotEqual(t, a, other)
-}
-
-func TestToken(t *testing.T) {
-	set, err := Load(t.TempDir())
-	require.NoError(t, err)
-	other, err := Load(t.TempDir())
-	require.NoError(t, err)
-	require.True(t, set.CheckToken(set.Token()))
-	require.False(t, set.CheckToken(other.Token()))
-	require.False(t, set.CheckToken(""))
-	_, err = VerifyAuthority(set.Token()+"\n", set.Server.PEM)
-	require.NoError(t, err)
-	_, err = VerifyAuthority(set.Token(), other.Server.PEM)
-	require.ErrorContains(t, err, "not the one that the token was made for")
-	_, err = VerifyAuthority("hello", set.Server.PEM)
-	require.ErrorContains(t, err, "not a join token")
-	_, err = VerifyAuthority(set.Token(), []byte("<html>"))
-	require.ErrorContains(t, err, "no certificate authority")
 }

@@ -9,14 +9,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -34,33 +37,66 @@ const (
 	renewalRetry = 5 * time.Minute
 	// clockCheck bounds how long a renewal is waited for in one go: the clock runs on while the machine is suspended, timers do not.
 	clockCheck = time.Hour
+	// maxJoinAnswer and maxIdentityFile are in bytes.
+	maxJoinAnswer   = 1 << 20
+	maxIdentityFile = 1 << 20
 )
 
-// identity is who a joined machine is in its cluster: its key, which is on disk and never leaves the machine, and the certificates
-// that the server issued for it, which are not. It is the component that has them renewed in time, and the transport by which
-// the machine reaches the API.
+// identity is who a joined machine is in its cluster: its key, which never leaves the machine, and the certificates that the server
+// issued for it. The key, the client certificate and the authority of the server are on disk, so that the machine needs a token
+// only the first time. It is the component that has the certificates renewed in time, and the transport by which the machine
+// reaches the API.
 type identity struct {
-	server, token, nodeName, nodeIP string
-	key                             *ecdsa.PrivateKey
-	dial                            func(ctx context.Context, network, address string) (net.Conn, error)
-	log                             *slog.Logger
+	server, nodeName, nodeIP string
+	token                    string // empty if the machine has joined before
+	dir                      string // of the files
+	key                      *ecdsa.PrivateKey
+	dial                     func(ctx context.Context, network, address string) (net.Conn, error)
+	log                      *slog.Logger
 
 	present atomic.Pointer[joined]
 	refused chan struct{} // the API did not believe us
 	ready   chan struct{}
 }
 
+// The files of an identity, beside the key.
+const (
+	machineCertificate = "machine.crt"
+	serverAuthority    = "server-ca.crt"
+)
+
 var (
 	_ run.Component     = (*identity)(nil)
 	_ http.RoundTripper = (*identity)(nil)
 )
 
-// joined is what one join gave. It does not change.
+// credentials are with what a machine reaches its cluster.
+type credentials struct {
+	trusted *x509.CertPool
+	client  tls.Certificate
+}
+
+// joined is what one join or renewal gave. It does not change.
 type joined struct {
 	joinAnswer
+	credentials
 	serving   tls.Certificate
 	transport *http.Transport
 	renewal   time.Time
+}
+
+// refusal is an answer of the server's that is not the one asked for.
+type refusal struct {
+	code int
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// shutOut tells whether an error of a renewal means that the machine is a member no more, and can only join again.
+func shutOut(err error) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.code == http.StatusForbidden
 }
 
 // Name implements run.Component.
@@ -69,9 +105,8 @@ func (i *identity) Name() string { return "identity" }
 // Ready implements run.Component.
 func (i *identity) Ready() <-chan struct{} { return i.ready }
 
-// Run renews the certificates when it is time, or when they are refused, until ctx ends. A renewal is a join with the same
-// key: it works as well with certificates that have ended, after a long sleep, and if the machine has lost its name it
-// finds out why.
+// Run renews the certificates when it is time, or when they are refused, until ctx ends. A renewal works as well with
+// certificates that have ended, after a long sleep. If the machine has lost its place in the cluster, Run fails and says why.
 func (i *identity) Run(ctx context.Context) error {
 	close(i.ready)
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
@@ -95,7 +130,10 @@ func (i *identity) Run(ctx context.Context) error {
 		}
 		tried = time.Now()
 		old := i.present.Load()
-		if err := i.join(ctx); err != nil {
+		if err := i.renew(ctx, old.credentials); err != nil {
+			if shutOut(err) {
+				return err
+			}
 			if ctx.Err() == nil {
 				i.log.Warn("cannot renew the node's certificates; trying again", "in", renewalRetry, "until", old.serving.Leaf.NotAfter, "error", err)
 			}
@@ -128,19 +166,81 @@ func (i *identity) serving(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return &i.present.Load().serving, nil
 }
 
+// enter makes the machine a member of the cluster: as the one that it was before, or with the token.
+func (i *identity) enter(ctx context.Context) error {
+	kept, err := i.load()
+	if err == nil && kept == nil {
+		err = errors.New("this machine has not joined the cluster yet: give it a token, which `coracle token create` on the server makes")
+	}
+	if err == nil {
+		err = i.renew(ctx, *kept)
+		var unknown x509.UnknownAuthorityError
+		if errors.As(err, &unknown) {
+			err = fmt.Errorf("the server is not of the cluster that this machine has joined (%w): to join this one, give a token", err)
+		}
+	}
+	var unreachable *unreachableError
+	if err == nil || i.token == "" || errors.As(err, &unreachable) {
+		return err
+	}
+	return i.join(ctx)
+}
+
+// load reads what the machine has kept; nil if it is nothing.
+func (i *identity) load() (*credentials, error) {
+	authority, err := bounded.File(filepath.Join(i.dir, serverAuthority), maxIdentityFile)
+	if err == nil {
+		var cert []byte
+		if cert, err = bounded.File(filepath.Join(i.dir, machineCertificate), maxIdentityFile); err == nil {
+			c := &credentials{trusted: x509.NewCertPool()}
+			if !c.trusted.AppendCertsFromPEM(authority) {
+				return nil, fmt.Errorf("%s holds no certificate: join again with a token", filepath.Join(i.dir, serverAuthority))
+			}
+			if c.client, err = pki.Pair(cert, i.key); err != nil {
+				return nil, fmt.Errorf("%s: %w: join again with a token", filepath.Join(i.dir, machineCertificate), err)
+			}
+			return c, nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return nil, err
+}
+
 // join fetches the server's authority, checks it against the token, and asks for certificates for the key.
 func (i *identity) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
+	token, err := jointoken.Parse(i.token)
+	if err != nil {
+		return err
+	}
 	// Whoever answers is checked against the hash in the token before the token is said.
-	authority, err := i.exchange(ctx, &tls.Config{InsecureSkipVerify: true}, http.MethodGet, authorityPath, "", nil)
+	shown, err := i.exchange(ctx, &tls.Config{InsecureSkipVerify: true}, http.MethodGet, authorityPath, "", nil)
 	if err != nil {
 		return err
 	}
-	trusted, err := pki.VerifyAuthority(i.token, authority)
+	authority, err := token.Authority(shown)
 	if err != nil {
 		return err
 	}
+	trusted := x509.NewCertPool()
+	trusted.AddCert(authority)
+	return i.ask(ctx, &tls.Config{RootCAs: trusted}, joinPath, token.String())
+}
+
+// renew asks for new certificates with those that the machine has.
+func (i *identity) renew(ctx context.Context, c credentials) error {
+	ctx, cancel := context.WithTimeout(ctx, joinPatience)
+	defer cancel()
+	return i.ask(ctx, &tls.Config{
+		RootCAs:              c.trusted,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.client, nil },
+	}, renewPath, "")
+}
+
+func (i *identity) ask(ctx context.Context, config *tls.Config, path, token string) error {
 	public, err := x509.MarshalPKIXPublicKey(i.key.Public())
 	if err != nil {
 		return err
@@ -149,35 +249,58 @@ func (i *identity) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	answer, err := i.exchange(ctx, &tls.Config{RootCAs: trusted}, http.MethodPost, joinPath, strings.TrimSpace(i.token), ask)
+	answer, err := i.exchange(ctx, config, http.MethodPost, path, token, ask)
 	if err != nil {
 		return err
 	}
-	j := &joined{}
+	return i.take(answer)
+}
+
+// take makes the answer to a join or renewal the present identity, and keeps it.
+func (i *identity) take(answer []byte) error {
+	j := &joined{credentials: credentials{trusted: x509.NewCertPool()}}
 	if err := json.Unmarshal(answer, &j.joinAnswer); err != nil {
 		return fmt.Errorf("the server's answer to the join: %w", err)
 	}
-	client, err := pki.Pair(j.Client, i.key)
-	if err != nil {
+	if !j.trusted.AppendCertsFromPEM(j.ServerCA) {
+		return errors.New("the server's answer to the join names no authority of the server")
+	}
+	var err error
+	if j.client, err = pki.Pair(j.Client, i.key); err != nil {
 		return fmt.Errorf("the client certificate that the server issued: %w", err)
 	}
 	if j.serving, err = pki.Pair(j.Serving, i.key); err != nil {
 		return fmt.Errorf("the serving certificate that the server issued: %w", err)
 	}
-	j.renewal = pki.Renewal(client.Leaf)
+	j.renewal = pki.Renewal(j.client.Leaf)
 	if r := pki.Renewal(j.serving.Leaf); r.Before(j.renewal) {
 		j.renewal = r
 	}
 	j.transport = &http.Transport{
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted, Certificates: []tls.Certificate{client}},
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: j.trusted, Certificates: []tls.Certificate{j.client}},
 		Proxy:           http.ProxyFromEnvironment,
 		DialContext:     i.dial, TLSHandshakeTimeout: connectPatience, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 25,
 		ForceAttemptHTTP2: true,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence / 2},
 	}
 	i.present.Store(j)
+	if err := errors.Join(pki.WriteFile(filepath.Join(i.dir, serverAuthority), j.ServerCA), pki.WriteFile(filepath.Join(i.dir, machineCertificate), j.Client)); err != nil {
+		i.log.Warn("cannot keep the machine's certificate; its next start may need a join token", "error", err)
+	}
 	return nil
 }
+
+// unreachableError is the error of a server that does not answer.
+type unreachableError struct {
+	host string
+	err  error
+}
+
+func (u *unreachableError) Error() string {
+	return fmt.Sprintf("no server answers at %s (%s): check --join, and that the port is open", u.host, u.err)
+}
+
+func (u *unreachableError) Unwrap() error { return u.err }
 
 func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path, token string, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, i.server+path, bytes.NewReader(body))
@@ -192,15 +315,15 @@ func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path
 	answer, err := (&http.Client{Transport: transport}).Do(request)
 	var unreachable *net.OpError
 	if errors.As(err, &unreachable) {
-		return nil, fmt.Errorf("no server answers at %s (%w): check --join, and that the port is open", request.URL.Host, unreachable.Err)
+		return nil, &unreachableError{request.URL.Host, unreachable.Err}
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	text, err := bounded.All(answer.Body, maxJoinAnswer)
 	if err == nil && answer.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(text)))
+		err = &refusal{answer.StatusCode, strings.TrimSpace(string(text))}
 	}
 	return text, err
 }

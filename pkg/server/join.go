@@ -3,25 +3,36 @@ package server
 import (
 	"context"
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
-// The two paths of joining, beside the Kubernetes API. The authority is public; a join needs the token.
+// The paths of joining, beside the Kubernetes API. The authority is public; a join needs a token, and a renewal the
+// certificate that is to be renewed.
 const (
 	authorityPath = "/coracle/authority"
 	joinPath      = "/coracle/join"
-	maxJoinBody   = 64 << 10
+	renewPath     = "/coracle/renew"
+	// maxJoinBody bounds a request, in bytes, joinBodyTime the time that it may take to come, and mostJoins those in progress.
+	maxJoinBody  = 16 << 10
+	joinBodyTime = 10 * time.Second
+	mostJoins    = 16
 )
 
 // joinRequest asks for a node's two certificates, both for the one public key, which is the machine's for ever: its hash
@@ -38,63 +49,63 @@ type joinAnswer struct {
 	Client        []byte `json:"client"`
 	Serving       []byte `json:"serving"`
 	ClientCA      []byte `json:"clientCA"` // whom the node's own API trusts
+	ServerCA      []byte `json:"serverCA"` // whom the node trusts to be the API
 	ClusterCIDR   string `json:"clusterCIDR"`
 	ServiceCIDR   string `json:"serviceCIDR"`
 	ClusterDomain string `json:"clusterDomain"`
 }
 
-// joiner admits machines to the cluster.
+// joiner admits machines to the cluster and renews their certificates.
 type joiner struct {
 	keys    *pki.Set
 	cluster joinAnswer
+	members *members
+	// token accepts a join token, or returns jointoken.ErrRefused; another error means that it cannot be told.
+	token func(ctx context.Context, token string) error
 	// node gives the Node that has the name; nil if there is none.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
 	// own is the name of this machine's node, which is nobody else's, even before it is registered; empty without one.
 	own func() string
 	// life of the certificates; 0 is one year.
 	life time.Duration
+
+	attempts attempts
 }
 
-// handler answers the two paths and passes all else on.
+// httpError is an error with its status code.
+type httpError struct {
+	code int
+	error
+}
+
+// handler answers the paths of joining and passes all else on.
 func (j *joiner) handler(next http.Handler) http.Handler {
-	keys := j.keys
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+authorityPath, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(keys.Server.PEM)
+		_, _ = w.Write(j.keys.Server.PEM)
 	})
-	mux.HandleFunc("POST "+joinPath, func(w http.ResponseWriter, r *http.Request) {
-		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !keys.CheckToken(token) {
-			http.Error(w, "the join token is not this cluster's: `coracle status` shows it on the server", http.StatusUnauthorized)
-			return
-		}
-		var ask joinRequest
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxJoinBody)).Decode(&ask); err != nil {
-			http.Error(w, "join request: "+err.Error(), http.StatusBadRequest)
-			return
-		}
-		public, err := ask.check()
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-			return
-		}
-		taken, err := j.taken(r.Context(), ask.NodeName, public)
-		if err != nil {
-			http.Error(w, "cannot tell whose the node name is: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		if taken != nil {
-			http.Error(w, taken.Error(), http.StatusForbidden)
-			return
-		}
-		answer, err := j.admit(ask, public)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer)
-	})
+	slots := make(chan struct{}, mostJoins)
+	serve := func(path string, believe func(*http.Request) error, answer func(*http.Request, joinRequest) (joinAnswer, error)) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			given, err := j.serve(w, r, slots, believe, answer)
+			if err != nil {
+				code := http.StatusInternalServerError
+				var coded httpError
+				if errors.As(err, &coded) {
+					code = coded.code
+				}
+				if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
+					w.Header().Set("Retry-After", "5")
+				}
+				http.Error(w, err.Error(), code)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(given)
+		})
+	}
+	serve(joinPath, j.believeToken, j.join)
+	serve(renewPath, j.believeCertificate, j.renew)
 	mux.Handle("/", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The mux cleans paths and answers 405 by itself; the API behind it wants to do both its own way.
@@ -106,41 +117,161 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	})
 }
 
+// serve reads a request only once its sender is believed, so that strangers can take none of the slots.
+func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct{}, believe func(*http.Request) error,
+	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
+	from := sender(r.RemoteAddr)
+	if !j.attempts.allowed(from, time.Now()) {
+		return joinAnswer{}, httpError{http.StatusTooManyRequests, errors.New("too many attempts to join from this address were refused: try again later")}
+	}
+	if err := believe(r); err != nil {
+		var coded httpError
+		if errors.As(err, &coded) && coded.code == http.StatusUnauthorized {
+			j.attempts.failed(from, time.Now())
+		}
+		return joinAnswer{}, err
+	}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	default:
+		return joinAnswer{}, httpError{http.StatusServiceUnavailable, errors.New("too many machines join at once: try again later")}
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinBodyTime)) // not every writer of a test can
+	body, err := bounded.All(r.Body, maxJoinBody)
+	if err != nil {
+		return joinAnswer{}, httpError{http.StatusBadRequest, fmt.Errorf("join request: %w", err)}
+	}
+	ask, err := parseJoinRequest(body)
+	if err != nil {
+		return joinAnswer{}, err
+	}
+	return answer(r, ask)
+}
+
+func parseJoinRequest(body []byte) (ask joinRequest, err error) {
+	if err := json.Unmarshal(body, &ask); err != nil {
+		return ask, httpError{http.StatusBadRequest, fmt.Errorf("join request: %w", err)}
+	}
+	if _, err := ask.check(); err != nil {
+		return ask, httpError{http.StatusUnprocessableEntity, err}
+	}
+	return ask, nil
+}
+
 // check says what is wrong with a request, and gives its key.
-func (r joinRequest) check() (crypto.PublicKey, error) {
+func (r joinRequest) check() (*ecdsa.PublicKey, error) {
 	if bad := validation.IsDNS1123Subdomain(r.NodeName); len(bad) > 0 {
 		return nil, fmt.Errorf("nodeName %q: %s", r.NodeName, bad[0])
 	}
-	if _, err := netip.ParseAddr(r.NodeIP); err != nil {
+	if a, err := netip.ParseAddr(r.NodeIP); err != nil || a.Zone() != "" {
 		return nil, fmt.Errorf("nodeIP %q is not an IP address", r.NodeIP)
 	}
 	public, err := x509.ParsePKIXPublicKey(r.PublicKey)
 	if err != nil {
 		return nil, fmt.Errorf("publicKey: %w", err)
 	}
-	return public, nil
+	key, ok := public.(*ecdsa.PublicKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return nil, errors.New("publicKey is not one of ECDSA on P-256")
+	}
+	return key, nil
 }
 
-// taken says why the machine with this key cannot have the name.
-func (j *joiner) taken(ctx context.Context, name string, public crypto.PublicKey) (taken, err error) {
-	if name == j.own() {
-		return ownedByOther(name), nil
+func (j *joiner) believeToken(r *http.Request) error {
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	err := j.token(r.Context(), token)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jointoken.ErrRefused):
+		return httpError{http.StatusUnauthorized, err}
+	}
+	return httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot check the join token: %w", err)}
+}
+
+// join admits a machine that has a token.
+func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
+	public, err := ask.check()
+	if err != nil {
+		return joinAnswer{}, err
 	}
 	machine, err := pki.Identity(public)
 	if err != nil {
-		return nil, err
+		return joinAnswer{}, err
 	}
-	node, err := j.node(ctx, name)
-	if err != nil || node == nil || mine(node, machine) {
-		return nil, err
+	if ask.NodeName == j.own() {
+		return joinAnswer{}, httpError{http.StatusForbidden, ownedByOther(ask.NodeName)}
 	}
-	return ownedByOther(name), nil
+	node, err := j.find(r.Context(), ask.NodeName)
+	if err != nil {
+		return joinAnswer{}, err
+	}
+	if node != nil && !mine(node, machine) {
+		return joinAnswer{}, httpError{http.StatusForbidden, ownedByOther(ask.NodeName)}
+	}
+	if node == nil || owner(node) == "" {
+		if err := j.members.admit(ask.NodeName, machine, time.Now()); err != nil {
+			return joinAnswer{}, httpError{http.StatusServiceUnavailable, err}
+		}
+	}
+	return j.issue(ask, public)
 }
 
-// admit issues the certificates.
-func (j *joiner) admit(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
+func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
+	node, err := j.node(ctx, name)
+	if err != nil {
+		return nil, httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot tell whose the node name is: %w", err)}
+	}
+	return node, nil
+}
+
+// believeCertificate accepts a node's certificate of ours, even one that has ended: a machine may have been off for long. That the
+// peer has the key of it was shown in the handshake.
+func (j *joiner) believeCertificate(r *http.Request) error {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return httpError{http.StatusUnauthorized, errors.New("a renewal needs the certificate that is to be renewed")}
+	}
+	cert := r.TLS.PeerCertificates[0]
+	at := time.Now()
+	if cert.NotAfter.Before(at) {
+		at = cert.NotAfter
+	}
+	_, err := cert.Verify(x509.VerifyOptions{Roots: j.keys.Client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at})
+	if err == nil && !slices.Contains(cert.Subject.Organization, nodesGroup) {
+		err = errors.New("it is not a node's")
+	}
+	if err != nil {
+		return httpError{http.StatusUnauthorized, fmt.Errorf("the certificate that is to be renewed: %w", err)}
+	}
+	return nil
+}
+
+// renew issues certificates for the machine that its node still belongs to.
+func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
+	public, err := ask.check()
+	if err != nil {
+		return joinAnswer{}, err
+	}
+	cert := r.TLS.PeerCertificates[0]
+	if nodeUser(ask.NodeName) != cert.Subject.CommonName || !public.Equal(cert.PublicKey) {
+		return joinAnswer{}, httpError{http.StatusForbidden, fmt.Errorf("this machine has joined as %s, with the key that it had then: to change either, delete that node and join again with a token",
+			strings.TrimPrefix(cert.Subject.CommonName, nodeUser("")))}
+	}
+	node, err := j.find(r.Context(), ask.NodeName)
+	if err != nil {
+		return joinAnswer{}, err
+	}
+	if err := j.members.check(ask.NodeName, node, cert); err != nil {
+		return joinAnswer{}, httpError{http.StatusForbidden, err}
+	}
+	return j.issue(ask, public)
+}
+
+// issue makes the certificates.
+func (j *joiner) issue(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
 	answer, user := j.cluster, nodeUser(ask.NodeName)
-	answer.ClientCA = j.keys.Client.PEM
+	answer.ClientCA, answer.ServerCA = j.keys.Client.PEM, j.keys.Server.PEM
 	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{Name: user, Groups: []string{nodesGroup}, Life: j.life}, public); err != nil {
 		return answer, err
 	}

@@ -11,7 +11,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -30,6 +33,7 @@ import (
 type testCluster struct {
 	keys  *pki.Set
 	nodes map[string]*corev1.Node
+	token jointoken.Token
 	*joiner
 }
 
@@ -37,9 +41,17 @@ func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
-	c := &testCluster{keys: keys, nodes: map[string]*corev1.Node{}}
+	token, err := jointoken.New(keys.Server.PEM)
+	require.NoError(t, err)
+	c := &testCluster{keys: keys, nodes: map[string]*corev1.Node{}, token: token}
 	c.joiner = &joiner{
-		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" },
+		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" }, members: newMembers(nil),
+		token: func(_ context.Context, text string) error {
+			if text != c.token.String() {
+				return jointoken.ErrRefused
+			}
+			return nil
+		},
 		node: func(_ context.Context, name string) (*corev1.Node, error) { return c.nodes[name], nil },
 	}
 	return c
@@ -49,7 +61,7 @@ func (c *testCluster) tls(t *testing.T) *tls.Config {
 	t.Helper()
 	serving, err := c.keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: []string{"127.0.0.1"}})
 	require.NoError(t, err)
-	return &tls.Config{GetCertificate: serving.Server, ClientCAs: c.keys.Client.Pool(), ClientAuth: tls.VerifyClientCertIfGiven}
+	return &tls.Config{GetCertificate: serving.Server, ClientCAs: c.keys.Client.Pool(), ClientAuth: tls.RequestClientCert}
 }
 
 // machine is one that asks c, at url, for a name.
@@ -58,7 +70,7 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
 	require.NoError(t, err)
 	return &identity{
-		server: url, token: c.keys.Token() + "\n", nodeName: name, nodeIP: "192.0.2.7", key: key,
+		server: url, token: c.token.String(), nodeName: name, nodeIP: "192.0.2.7", dir: dir, key: key,
 		dial: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler),
 		refused: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
@@ -70,6 +82,19 @@ func (c *testCluster) register(t *testing.T, i *identity) {
 	machine, err := pki.Identity(i.key.Public())
 	require.NoError(t, err)
 	c.nodes[i.nodeName] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: i.nodeName, Annotations: map[string]string{machineAnnotation: machine}}}
+	c.members.seen(c.nodes[i.nodeName])
+}
+
+// remove deletes the Node, as a user does.
+func (c *testCluster) remove(name string) {
+	delete(c.nodes, name)
+	c.members.end(name, func(*request) bool { return true })
+}
+
+// believes is what the API thinks of a machine's certificate.
+func (c *testCluster) believes(t *testing.T, i *identity) error {
+	t.Helper()
+	return c.members.check(i.nodeName, c.nodes[i.nodeName], certificate(t, i.present.Load().Client))
 }
 
 func certificate(t *testing.T, data []byte) *x509.Certificate {
@@ -111,14 +136,15 @@ func TestJoin(t *testing.T) {
 	}
 	fails("nodeName", func(i *identity) { i.nodeName = "N_1" })
 	fails("nodeIP", func(i *identity) { i.nodeIP = "here" })
-	fails("coracle status", func(i *identity) {
-		wrong := []byte(c.keys.Token())
-		wrong[len(wrong)-1] ^= 1
-		i.token = string(wrong)
-	})
+	wrong, err := jointoken.New(c.keys.Server.PEM)
+	require.NoError(t, err)
+	fails("coracle token create", func(i *identity) { i.token = wrong.String() })
+	fails("not a join token", func(i *identity) { i.token = "swordfish" })
 	other, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
-	fails("not the one that the token was made for", func(i *identity) { i.token = other.Token() })
+	elsewhere, err := jointoken.New(other.Server.PEM)
+	require.NoError(t, err)
+	fails("not the one that the token was made for", func(i *identity) { i.token = elsewhere.String() })
 	server.Close()
 	fails("no server answers", func(*identity) {})
 }
@@ -143,8 +169,8 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	thief, err := join(otherDir, "n1")
 	require.NoError(t, err)
 	c.register(t, first)
-	require.NoError(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)))
-	require.ErrorContains(t, refuseOther(c.nodes["n1"], certificate(t, thief.present.Load().Client)), "coracle ctl delete node n1")
+	require.NoError(t, c.believes(t, first))
+	require.ErrorContains(t, c.believes(t, thief), "coracle ctl delete node n1")
 
 	_, err = join(mineDir, "n1")
 	require.NoError(t, err, "the key on disk is what counts")
@@ -153,13 +179,173 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	_, err = join(otherDir, "own")
 	require.ErrorContains(t, err, "belongs to another machine", "the server's own node is taken even while it has no Node")
 
-	delete(c.nodes, "n1")
+	c.remove("n1")
+	require.ErrorContains(t, c.believes(t, first), "was deleted", "which shuts out who had it")
 	second, err := join(otherDir, "n1")
-	require.NoError(t, err, "deleting the Node frees the name")
+	require.NoError(t, err, "and frees the name")
+	require.NoError(t, c.believes(t, second), "for who has joined, to register")
+	require.Error(t, c.believes(t, first))
 	c.register(t, second)
-	require.Error(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)), "and shuts out who had it")
-	delete(c.nodes[second.nodeName].Annotations, machineAnnotation)
-	require.NoError(t, refuseOther(c.nodes["n1"], certificate(t, first.present.Load().Client)), "a Node that is bound to nobody, such as one a user made, is free")
+	require.ErrorContains(t, c.believes(t, first), "another machine")
+
+	// A Node that is bound to nobody, such as one a user made, is free for whoever has a token, and for nobody else.
+	delete(c.nodes["n1"].Annotations, machineAnnotation)
+	require.Error(t, c.believes(t, first))
+	require.Error(t, c.believes(t, second))
+	third, err := join(mineDir, "n1")
+	require.NoError(t, err)
+	require.NoError(t, c.believes(t, third))
+}
+
+// TestMembershipNeedsNoTokenTwice: a machine that starts again is let in by its certificate, until its Node is deleted.
+func TestMembershipNeedsNoTokenTwice(t *testing.T) {
+	c := newCluster(t)
+	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
+	config := c.tls(t)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.StartTLS()
+	defer server.Close()
+	dir := t.TempDir()
+	start := func(dir, name, token string) (*identity, error) {
+		i := c.machine(t, server.URL, dir, name)
+		i.token = token
+		return i, i.enter(t.Context())
+	}
+	good := c.token.String()
+
+	_, err := start(dir, "n1", "")
+	require.ErrorContains(t, err, "has not joined the cluster yet")
+	_, err = start(t.TempDir(), "n1", "swordfish")
+	require.Error(t, err)
+	first, err := start(dir, "n1", good)
+	require.NoError(t, err)
+	c.register(t, first)
+	info, err := os.Stat(filepath.Join(dir, machineCertificate))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
+	again, err := start(dir, "n1", "")
+	require.NoError(t, err)
+	require.NoError(t, c.believes(t, again))
+	_, err = start(dir, "n1", "a token that has expired by now")
+	require.NoError(t, err, "options stay as they were")
+	_, err = start(dir, "n2", "")
+	require.ErrorContains(t, err, "has joined as n1")
+	// A stolen certificate is worth nothing without the key, and another machine's files nothing for this one's.
+	other := t.TempDir()
+	for _, file := range []string{machineCertificate, serverAuthority} {
+		data, err := os.ReadFile(filepath.Join(dir, file))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(other, file), data, 0o600))
+	}
+	_, err = start(other, "n1", "")
+	require.ErrorContains(t, err, machineCertificate)
+
+	c.remove("n1")
+	_, err = start(dir, "n1", "")
+	require.ErrorContains(t, err, "was deleted from the cluster")
+	require.True(t, shutOut(err))
+	back, err := start(dir, "n1", good)
+	require.NoError(t, err)
+	c.register(t, back)
+	_, err = start(dir, "n1", "")
+	require.NoError(t, err)
+
+	// A server that is of another cluster is not believed, whatever it says.
+	elsewhere := newCluster(t)
+	config = elsewhere.tls(t)
+	_, err = start(dir, "n1", "")
+	require.ErrorContains(t, err, "not of the cluster that this machine has joined")
+	server.Close()
+	var unreachable *unreachableError
+	_, err = start(dir, "n1", good)
+	require.ErrorAs(t, err, &unreachable)
+}
+
+// TestRenewalNeedsTheCertificate that the server has issued for the node.
+func TestRenewalNeedsTheCertificate(t *testing.T) {
+	c := newCluster(t)
+	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
+	config := c.tls(t)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.StartTLS()
+	defer server.Close()
+	i := c.machine(t, server.URL, t.TempDir(), "n1")
+	require.NoError(t, i.join(t.Context()))
+	c.register(t, i)
+	good := i.present.Load().credentials
+	with := func(a *pki.Authority, leaf pki.Leaf) error {
+		cert, err := a.Sign(leaf, i.key.Public())
+		require.NoError(t, err)
+		bad := good
+		bad.client, err = pki.Pair(cert, i.key)
+		require.NoError(t, err)
+		return i.renew(t.Context(), bad)
+	}
+	self, err := pki.Load(t.TempDir())
+	require.NoError(t, err)
+	node := pki.Leaf{Name: nodeUser("n1"), Groups: []string{nodesGroup}}
+	require.ErrorContains(t, with(self.Client, node), "certificate", "made by itself")
+	require.ErrorContains(t, with(c.keys.Node, node), "certificate", "what nodes serve with")
+	require.ErrorContains(t, with(c.keys.Client, pki.Leaf{Name: nodeUser("n1")}), "not a node's")
+	require.ErrorContains(t, with(c.keys.Client, pki.Leaf{Name: nodeUser("n2"), Groups: []string{nodesGroup}}), "has joined as n2")
+	none := good
+	none.client = tls.Certificate{}
+	require.ErrorContains(t, i.renew(t.Context(), none), "needs the certificate")
+	require.NoError(t, i.renew(t.Context(), good))
+}
+
+// TestDeletionEndsWhatIsOpen: a watch of a node's ends with its membership, and its agent with a reason.
+func TestDeletionEndsWhatIsOpen(t *testing.T) {
+	c := newCluster(t)
+	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, _ := strings.CutPrefix(r.TLS.PeerCertificates[0].Subject.CommonName, nodeUser(""))
+		if c.members.check(name, c.nodes[name], r.TLS.PeerCertificates[0]) != nil {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	server := httptest.NewUnstartedServer(c.members.handler(c.handler(api)))
+	config := c.tls(t)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	member := func(name string) *identity {
+		i := c.machine(t, server.URL, t.TempDir(), name)
+		require.NoError(t, i.join(t.Context()))
+		c.register(t, i)
+		return i
+	}
+	gone, stays := member("n1"), member("n2")
+	ended := make(chan error, 1)
+	go func() { ended <- gone.Run(t.Context()) }()
+	watch := func(i *identity) *http.Response {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		require.NoError(t, err)
+		answer, err := (&http.Client{Transport: i}).Do(request)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		return answer
+	}
+	left, kept := watch(gone), watch(stays)
+	require.Equal(t, http.StatusOK, left.StatusCode)
+	c.remove("n1")
+	_, _ = io.ReadAll(left.Body) // it ends
+	require.Equal(t, http.StatusUnauthorized, watch(gone).StatusCode)
+	require.ErrorContains(t, <-ended, "the node n1 was deleted from the cluster")
+	c.members.mu.Lock()
+	require.Len(t, c.members.requests, 1)
+	c.members.mu.Unlock()
+
+	// The name in another machine's hands ends what the first one has open as well.
+	c.register(t, c.machine(t, server.URL, t.TempDir(), "n2"))
+	_, _ = io.ReadAll(kept.Body)
+	for _, i := range []*identity{gone, stays} {
+		i.present.Load().transport.CloseIdleConnections()
+	}
 }
 
 func TestNodeOfAnotherMachine(t *testing.T) {
@@ -305,7 +491,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				}
 			},
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path == joinPath {
+				if r.URL.Path == joinPath || r.URL.Path == renewPath {
 					joins.Add(1)
 					if down.Load() {
 						http.Error(w, "down", http.StatusServiceUnavailable)

@@ -1,18 +1,15 @@
 package server
 
 import (
-	"crypto/x509"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
 // A node's name belongs to one machine. Each machine has a key that never leaves it, and registers its Node with the key's
 // hash as an annotation, in the same write that takes the name. From then on the name is that machine's: another key gets no
-// certificate for it (admit), and one that it has already got opens nothing (refuseOther). There is no other state: deleting
-// the Node frees the name, and a machine that runs takes it up again by registering anew, unless another one was faster.
+// certificate for it (joiner.join), and one that it has already got opens nothing (members.check). Deleting the Node frees
+// the name and shuts the machine out: it needs a join token to come back.
 //
 // The server's own node uses no certificate. Its machine's identity is the client authority's, of which nobody else can
 // have the key.
@@ -25,21 +22,12 @@ func ownedByOther(name string) error {
 
 // mine tells whether a Node is the machine's, or nobody's.
 func mine(node *corev1.Node, machine string) bool {
-	owner := node.Annotations[machineAnnotation]
-	return owner == "" || owner == machine
+	o := owner(node)
+	return o == "" || o == machine
 }
 
-// refuseOther is apiserver.Config.CheckNode.
-func refuseOther(node *corev1.Node, certificate *x509.Certificate) error {
-	machine, err := pki.Identity(certificate.PublicKey)
-	if err != nil {
-		return err
-	}
-	if !mine(node, machine) {
-		return ownedByOther(node.Name)
-	}
-	return nil
-}
+// owner is the machine that a Node belongs to; empty if it is nobody's, such as one that a user made.
+func owner(node *corev1.Node) string { return node.Annotations[machineAnnotation] }
 
 // check is agent.Config.Mine. A remote machine learns of it when it joins; in the server's own process this is the only place,
 // and nobody can be asked to delete a Node while the server does not start.

@@ -87,11 +87,11 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		return nil, err
 	}
 	i := &identity{
-		server: strings.TrimSuffix(p.Join, "/"), token: p.Token, nodeName: p.NodeName, nodeIP: p.NodeIP,
-		key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log,
+		server: strings.TrimSuffix(p.Join, "/"), token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
+		dir: dir, key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log,
 		refused: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
-	if err := i.join(ctx); err != nil {
+	if err := i.enter(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", p.Join, err)
 	}
 	j := i.present.Load()

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
@@ -37,6 +40,7 @@ type plane struct {
 	cache       *cache.Cache
 	registry    *registry.Registry
 	bootstrap   *bootstrap
+	members     *members
 	apiserver   *apiserver.Server
 	roles       *apiserver.Roles
 	controllers *reconcile.Controllers
@@ -49,6 +53,7 @@ func (p *plane) components() []run.Component {
 		p.store,       // all state
 		p.cache,       // reads the store
 		p.bootstrap,   // writes what every cluster has, through the cache
+		p.members,     // says which nodes' certificates are believed
 		p.apiserver,   // serves what is there now
 		p.roles,       // fills in the roles; administrators and nodes work without them
 		p.controllers, // act on what clients and nodes write
@@ -108,6 +113,8 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.members = newMembers(l.client(user.APIServerUser, user.SystemPrivilegedGroup))
+	joiner := l.joiner()
 	settings := apiserver.Config{
 		Registry: l.registry, Cache: l.cache, Table: table, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool()},
@@ -116,8 +123,8 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 			client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 			tls:    &tls.Config{RootCAs: keys.Node.Pool(), GetClientCertificate: asServer.Client},
 		},
-		CheckNode: refuseOther,
-		Wrap:      l.joiner().handler,
+		CheckNode: l.members.check,
+		Wrap:      func(next http.Handler) http.Handler { return l.members.handler(joiner.handler(next)) },
 		Version:   version.Info(), Logger: p.log,
 	}
 	if l.apiserver, err = apiserver.New(settings); err != nil {
@@ -140,7 +147,8 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 func (l *plane) joiner() *joiner {
 	p, c := l.process, l.client(user.APIServerUser, user.SystemPrivilegedGroup)
 	return &joiner{
-		keys:    l.keys,
+		keys: l.keys, members: l.members,
+		token:   func(ctx context.Context, token string) error { return jointoken.Check(ctx, c, token, time.Now()) },
 		cluster: joinAnswer{ClusterCIDR: p.ClusterCIDR, ServiceCIDR: p.ServiceCIDR, ClusterDomain: p.ClusterDomain},
 		node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			var node corev1.Node

@@ -4,13 +4,13 @@
 // lists of components in this file are the order in which things start, with
 // the reason beside each, and they stop in the reverse order.
 //
-// What the join token gives: a place in the cluster as a new node, and nothing else. Its holder cannot act as a node that is
-// there, be it the server's own or one that is away (machine.go), nor answer in the place of the API or of another node
-// (pki.Set.Node, nodes.go). The token does not end; who has it can add machines until the cluster is deleted.
+// What a join token gives: a place in the cluster as a new node, and nothing else, until it expires or is revoked (pkg/jointoken).
+// Its holder cannot act as a node that is there, be it the server's own or one that is away (machine.go), nor answer in the place of
+// the API or of another node (pki.Set.Node, nodes.go).
 //
-// What a joined machine may do is its node's part alone (node authorizer, NodeRestriction). Deleting its Node shuts it out as
-// soon as another machine has the name, but for watches that run: those end by themselves within ten minutes. Until then
-// it can come back under its name.
+// What a joined machine may do is its node's part alone (node authorizer, NodeRestriction). Deleting its Node shuts it out at once,
+// with all that it has open (members.go): its agent ends, and the machine needs a token to come back. The server's own node cannot be
+// shut out; it registers again at once.
 package server
 
 import (
@@ -72,14 +72,14 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 		p.node, p.onReady = n, plane.markNode
 	}
 	p.url, p.kubeconfig = plane.url, plane.kubeconfig
-	p.joinCommand = fmt.Sprintf("coracle agent --join %s --token %s", plane.url, keys.Token())
+	p.joinCommand = "coracle token create --print-join-command"
 	return p.run(ctx, report, components)
 }
 
 // RunAgent runs this machine as a node of the cluster at c.Join until ctx ends. Containers outlive it.
 func RunAgent(ctx context.Context, c config.Config) (err error) {
-	if c.Join == "" || c.Token == "" {
-		return errors.New("which cluster? Give --join and --token: `coracle status` on the server shows both")
+	if c.Join == "" {
+		return errors.New("which cluster? Give --join, and a token if this machine has not joined yet: `coracle token create --print-join-command` on the server prints the whole command")
 	}
 	report := reporter()
 	defer func() { failure(report, err) }()

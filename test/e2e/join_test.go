@@ -28,14 +28,23 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// joinWords are the arguments with which another machine joins.
+// joinWords are the arguments with which another machine joins; the last one is the file of the token.
 func joinWords(t *testing.T, h *host.Host) []string {
 	t.Helper()
-	var status struct{ Join string }
-	require.NoError(t, json.Unmarshal([]byte(h.Run("status", "-o", "json")), &status))
-	words := strings.Fields(status.Join)
-	require.Equal(t, "coracle", words[0])
-	return words[1:]
+	words := strings.Fields(h.Run("token", "create", "--print-join-command"))
+	require.Equal(t, []string{"coracle", "agent", "--join"}, words[:3])
+	require.Equal(t, "--token", words[4])
+	file := filepath.Join(h.Home, "token")
+	require.NoError(t, os.WriteFile(file, []byte(words[5]+"\n"), 0o600))
+	return []string{"agent", "--join", words[3], "--token-file", file}
+}
+
+// joinToken is the token of joinWords.
+func joinToken(t *testing.T, words []string) string {
+	t.Helper()
+	token, err := os.ReadFile(words[len(words)-1])
+	require.NoError(t, err)
+	return strings.TrimSpace(string(token))
 }
 
 // agent is `coracle agent` in the foreground of a machine. nsenter has become the agent, so signals are the agent's.
@@ -106,8 +115,9 @@ func TestJoin(t *testing.T) {
 	other := h.Beside()
 	h.Start()
 	words := joinWords(t, h)
-	wrong := append([]string{}, words...)
-	wrong[len(wrong)-1] = wrong[len(wrong)-1][:80] + "aaaa"
+	token := []byte(joinToken(t, words))
+	token[len(token)-1] ^= 1 // "a" becomes no letter of the alphabet, others another one: refused in any case
+	wrong := append(slices.Clone(words[:3]), "--token", string(token))
 	require.Contains(t, other.Fails(wrong...), "token")
 
 	agent := startAgent(t, other, words)
@@ -151,7 +161,7 @@ func thief(t *testing.T, h *host.Host, words []string, name string) (status func
 	require.NoError(t, err)
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	require.NoError(t, err)
-	url, token := words[slices.Index(words, "--join")+1], words[slices.Index(words, "--token")+1]
+	url, token := words[2], joinToken(t, words)
 	ask := func(method, path string, body any, certificates ...tls.Certificate) (int, []byte) {
 		t.Helper()
 		text, err := json.Marshal(body)
@@ -229,4 +239,54 @@ func TestNamesAreKept(t *testing.T) {
 	h.Ctl("delete node " + other.Name)
 	startAgent(t, other, words).end()
 	require.NotEqual(t, first, node())
+}
+
+// TestTokens: a token lets machines in until it is revoked, and is said in other ways than on the command line.
+func TestTokens(t *testing.T) {
+	h := host.New(t)
+	other := h.Beside()
+	h.Start()
+	words := joinWords(t, h)
+	url := words[2]
+	require.NotContains(t, h.Run("status"), "coracle2.", "status tells no secret")
+	token := strings.TrimSpace(h.Run("token", "create", "--ttl", "1h", "--description", "rack 7"))
+	id := strings.Split(token, ".")[2]
+	list := h.Run("token", "list")
+	require.Contains(t, list, "rack 7")
+	require.NotContains(t, list, strings.Split(token, ".")[3])
+	require.NotContains(t, h.Ctl("get secrets -n kube-system -o yaml"), strings.Split(token, ".")[3])
+
+	require.Contains(t, other.Fails("agent", "--join", url), "coracle token create")
+	require.Contains(t, other.Fails("agent", "--join", url, "--token", "x"), "list of processes", "a warning")
+	h.Run("token", "revoke", id)
+	file := filepath.Join(other.Home, "token")
+	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
+	require.Contains(t, other.Fails("agent", "--join", url, "--token-file", file), "revoked")
+	require.NoError(t, os.WriteFile(file, []byte(h.Run("token", "create")), 0o600))
+	startAgent(t, other, []string{"agent", "--join", url, "--token-file", file}).end()
+}
+
+// TestDeletedNodeIsShutOut: at once, with its agent, until it joins again with a token. The server's own node comes back by itself.
+func TestDeletedNodeIsShutOut(t *testing.T) {
+	h := host.New(t)
+	other := h.Beside()
+	h.Start()
+	words := joinWords(t, h)
+	without := words[:3]
+	startAgent(t, other, words).kill()
+	// It starts again without the token.
+	a := startAgent(t, other, without)
+	h.Ctl("delete node " + other.Name)
+	require.Error(t, a.Wait())
+	require.Contains(t, a.log.String(), "was deleted from the cluster")
+	require.Contains(t, other.Fails(without...), "was deleted from the cluster")
+	require.Contains(t, h.Fails("ctl", "get", "node", other.Name), "not found")
+	startAgent(t, other, words).end()
+
+	uid := func() string {
+		return h.Ctl("get nodes -o jsonpath={.items[?(@.metadata.name==\"" + h.Name + "\")].metadata.uid}")
+	}
+	first := uid()
+	h.Ctl("delete node " + h.Name)
+	require.Eventually(t, func() bool { now := uid(); return now != "" && now != first }, host.Patience, 100*time.Millisecond)
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/coracle-dev/coracle/test/host"
 )
@@ -110,10 +113,21 @@ func check(t *testing.T, api kubernetes.Interface, states []state) {
 	}
 }
 
-// connect makes a client of the cluster.
+// connect makes a client whose connections are inside of the host's network.
 func connect(t *testing.T, h *host.Host) kubernetes.Interface {
 	t.Helper()
-	api, err := kubernetes.NewForConfig(h.REST())
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(h.DataDir, "kubeconfig"))
+	require.NoError(t, err)
+	config.QPS = -1
+	config.Dial = func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		nerr := h.InNetwork(func() error {
+			// The socket belongs to the namespace that its thread was in, for good.
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return err
+		})
+		return conn, nerr
+	}
+	api, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	return api
 }

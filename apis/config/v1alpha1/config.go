@@ -77,9 +77,11 @@ type Agent struct {
 	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
 	// AllowedUnsafeSysctls are names of sysctls of a network or IPC namespace, or prefixes that end in "*", that pods may set.
 	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
-	// Join is the URL of a server, and Token its join token, for `coracle agent`.
-	Join  string `mapstructure:"join"`
-	Token string `mapstructure:"token"`
+	// Join is the URL of a server, and Token a join token of it, for `coracle agent`; TokenFile holds the token instead. A machine
+	// that has joined before needs neither.
+	Join      string `mapstructure:"join"`
+	Token     string `mapstructure:"token"`
+	TokenFile string `mapstructure:"token-file"`
 }
 
 // Default is the configuration of `coracle start` without any option.
@@ -161,6 +163,9 @@ func (c Agent) validate() error {
 		if u, err := url.Parse(c.Join); err != nil || u.Scheme != "https" || u.Host == "" {
 			errs = append(errs, fmt.Errorf("join %q is not a URL of the form https://server:6443", c.Join))
 		}
+	}
+	if c.Token != "" && c.TokenFile != "" {
+		errs = append(errs, errors.New("token and token-file are both given: leave one out"))
 	}
 	return errors.Join(errs...)
 }

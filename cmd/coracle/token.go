@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/jointoken"
+)
+
+func tokenCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke the tokens with which machines join"}
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token and print it; it is shown only this once",
+		Args:  exactly(0, "[--ttl DURATION] [--description TEXT] [--print-join-command]"),
+	}
+	connectCreate := connect(create)
+	life := create.Flags().Duration("ttl", jointoken.DefaultLife, "how long the token can be used; 0 is until it is revoked")
+	description := create.Flags().String("description", "", "what the token is for")
+	command := create.Flags().Bool("print-join-command", false, "print the whole command with which a machine joins")
+	create.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := connectCreate()
+		if err != nil {
+			return err
+		}
+		return c.CreateToken(cmd.Context(), *life, *description, *command, os.Stdout)
+	}
+	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: exactly(0, "")}
+	connectList := connect(list)
+	list.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := connectList()
+		if err != nil {
+			return err
+		}
+		return c.Tokens(cmd.Context(), os.Stdout)
+	}
+	revoke := &cobra.Command{
+		Use:     "revoke ID...",
+		Aliases: []string{"delete", "rm"},
+		Short:   "Revoke tokens; machines that have joined with them stay",
+		Args:    cobra.MinimumNArgs(1),
+	}
+	connectRevoke := connect(revoke)
+	revoke.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := connectRevoke()
+		if err != nil {
+			return err
+		}
+		return c.RevokeTokens(cmd.Context(), args, os.Stdout)
+	}
+	cmd.AddCommand(create, list, revoke)
+	return cmd
+}
+
+// readToken puts the token in its place that the options say is in a file or on standard input.
+func readToken(c *config.Config, stdin io.Reader) error {
+	read := func(from string, r io.Reader) error {
+		text, err := bounded.All(r, jointoken.MaxLength)
+		if err != nil {
+			return fmt.Errorf("%s: %w", from, err)
+		}
+		if c.Token = strings.TrimSpace(string(text)); c.Token == "" {
+			return fmt.Errorf("%s holds no join token", from)
+		}
+		return nil
+	}
+	switch {
+	case c.Token == "-":
+		return read("standard input", stdin)
+	case c.TokenFile != "":
+		f, err := os.Open(c.TokenFile) // of any kind: a credential may come through a pipe
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return read(c.TokenFile, f)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+// Package jointoken is the credential with which a machine joins a cluster for the first time: what it looks like, and how the
+// cluster remembers it.
+//
+// It may import nothing of Coracle. Its invariant: the cluster never stores a token's secret, only its SHA-256, so that neither
+// the API, nor etcd, nor a backup of it lets anyone join.
+//
+// Decisions: a token is a Secret in kube-system of a type of our own. Upstream's bootstrap tokens (bootstrap.kubernetes.io/token)
+// keep their secret in clear text, because they also have to sign cluster-info; ours have to be recognized only. A secret has
+// 160 random bits, so a plain hash does not give it away.
+package jointoken
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/base32"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+const (
+	version = "coracle2"
+	// idBytes and secretBytes are random.
+	idBytes, secretBytes = 5, 20
+	// MaxLength bounds a token's text, in bytes.
+	MaxLength = 256
+)
+
+var alphabet = base32.StdEncoding.WithPadding(base32.NoPadding)
+
+// Token is written "coracle2.<SHA-256 of the server's authority>.<ID>.<secret>". The hash lets a machine know its server before
+// it says the secret.
+type Token struct {
+	authority string // hexadecimal
+	// ID names the token: it is not secret.
+	ID     string
+	secret string
+}
+
+// New makes a token for the cluster whose server authority is the first certificate in the given PEM.
+func New(authority []byte) (Token, error) {
+	cert, _, err := nextCertificate(authority)
+	if err != nil {
+		return Token{}, err
+	}
+	if cert == nil {
+		return Token{}, errors.New("there is no certificate authority to make a token for")
+	}
+	return Token{fingerprint(cert), random(idBytes), random(secretBytes)}, nil
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return strings.ToLower(alphabet.EncodeToString(b))
+}
+
+// Parse reads a token as New writes it. Space around it is ignored.
+func Parse(text string) (Token, error) {
+	wrong := errors.New("this is not a join token: `coracle token create` on the server makes one")
+	if len(text) > MaxLength {
+		return Token{}, wrong
+	}
+	parts := strings.Split(strings.TrimSpace(text), ".")
+	if len(parts) != 4 || parts[0] != version {
+		return Token{}, wrong
+	}
+	t := Token{parts[1], parts[2], parts[3]}
+	if hash, err := hex.DecodeString(t.authority); err != nil || len(hash) != sha256.Size || !encoded(t.ID, idBytes) || !encoded(t.secret, secretBytes) {
+		return Token{}, wrong
+	}
+	return t, nil
+}
+
+// encoded reports whether s is what random(n) gives.
+func encoded(s string, n int) bool {
+	b, err := alphabet.DecodeString(strings.ToUpper(s))
+	return err == nil && len(b) == n && s == strings.ToLower(s)
+}
+
+// String is the whole token, with its secret.
+func (t Token) String() string {
+	return strings.Join([]string{version, t.authority, t.ID, t.secret}, ".")
+}
+
+// hash is what the cluster stores of the secret.
+func (t Token) hash() string {
+	sum := sha256.Sum256([]byte(t.secret))
+	return hex.EncodeToString(sum[:])
+}
+
+// Authority finds the certificate that the token was made for among those that a server showed (PEM, one or several).
+func (t Token) Authority(shown []byte) (*x509.Certificate, error) {
+	for first := true; ; first = false {
+		cert, rest, err := nextCertificate(shown)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("the server's certificate authority: %w", err)
+		case cert == nil && first:
+			return nil, errors.New("the server showed no certificate authority: is it a Coracle server?")
+		case cert == nil:
+			return nil, errors.New("the server is not the one that the token was made for: check --join, or make a new token there")
+		case subtle.ConstantTimeCompare([]byte(fingerprint(cert)), []byte(t.authority)) == 1:
+			return cert, nil
+		}
+		shown = rest
+	}
+}
+
+// nextCertificate returns nil where there is none.
+func nextCertificate(data []byte) (*x509.Certificate, []byte, error) {
+	block, rest := pem.Decode(bytes.TrimSpace(data))
+	if block == nil {
+		return nil, nil, nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	return cert, rest, err
+}
+
+func fingerprint(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,189 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+const (
+	// registrationTime is how long a machine that was admitted has to register its Node; mostAdmitted bounds such machines.
+	registrationTime = 5 * time.Minute
+	mostAdmitted     = 1024
+)
+
+// members decides which certificates of nodes are believed: those of the machine that the Node of the name belongs to (machine.go),
+// and, while there is no such Node, of the machine that was admitted under the name with a join token a moment ago. So deleting a
+// Node shuts its machine out at once. What the machine has open then, such as watches, is ended.
+//
+// What was admitted is forgotten when the process ends: a machine that has not registered until then joins again.
+type members struct {
+	client client.Interface
+	ready  chan struct{}
+
+	mu       sync.Mutex
+	admitted map[string]admission                       // by node name
+	requests map[string]map[*request]context.CancelFunc // in progress, by the node name that their certificate claims
+}
+
+type admission struct {
+	machine string
+	until   time.Time
+}
+
+type request struct{ cert *x509.Certificate }
+
+var _ run.Component = (*members)(nil)
+
+func newMembers(c client.Interface) *members {
+	return &members{client: c, ready: make(chan struct{}), admitted: map[string]admission{}, requests: map[string]map[*request]context.CancelFunc{}}
+}
+
+// Name implements run.Component.
+func (m *members) Name() string { return "members" }
+
+// Ready implements run.Component.
+func (m *members) Ready() <-chan struct{} { return m.ready }
+
+// Run follows the Nodes until ctx ends.
+func (m *members) Run(ctx context.Context) error {
+	nodes, err := m.client.Cache().GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return err
+	}
+	registration, err := nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if n, ok := o.(*corev1.Node); ok {
+				m.seen(n)
+			}
+		},
+		UpdateFunc: func(_, o any) {
+			if n, ok := o.(*corev1.Node); ok {
+				m.seen(n)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if lost, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = lost.Obj
+			}
+			if n, ok := o.(*corev1.Node); ok {
+				m.end(n.Name, func(*request) bool { return true })
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	close(m.ready)
+	<-ctx.Done()
+	return nodes.RemoveEventHandler(registration)
+}
+
+// seen ends an admission that has served its purpose, and the requests of machines that a Node does not belong to.
+func (m *members) seen(node *corev1.Node) {
+	if owner(node) == "" {
+		return
+	}
+	m.mu.Lock()
+	delete(m.admitted, node.Name)
+	m.mu.Unlock()
+	m.end(node.Name, func(r *request) bool {
+		machine, err := pki.Identity(r.cert.PublicKey)
+		return err != nil || machine != owner(node)
+	})
+}
+
+func (m *members) end(name string, which func(*request) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r, cancel := range m.requests[name] {
+		if which(r) {
+			cancel()
+		}
+	}
+}
+
+// admit lets a machine register a Node that is not there.
+func (m *members) admit(name, machine string, now time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.admitted) >= mostAdmitted {
+		for n, a := range m.admitted {
+			if now.After(a.until) {
+				delete(m.admitted, n)
+			}
+		}
+	}
+	if _, again := m.admitted[name]; !again && len(m.admitted) >= mostAdmitted {
+		return errors.New("too many machines have joined and not registered their node yet: try again later")
+	}
+	m.admitted[name] = admission{machine, now.Add(registrationTime)}
+	return nil
+}
+
+// check is apiserver.Config.CheckNode; node is nil if there is none of the name.
+func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) error {
+	machine, err := pki.Identity(cert.PublicKey)
+	if err != nil {
+		return err
+	}
+	if node != nil && owner(node) != "" {
+		if !mine(node, machine) {
+			return ownedByOther(name)
+		}
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a, ok := m.admitted[name]; ok && a.machine == machine && time.Now().Before(a.until) {
+		return nil
+	}
+	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join again with a new token, which `coracle token create` on the server makes", name)
+}
+
+// handler makes the requests of nodes end with their membership.
+func (m *members) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		cert := r.TLS.PeerCertificates[0]
+		name, node := strings.CutPrefix(cert.Subject.CommonName, nodeUser(""))
+		if !node {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		own := &request{cert}
+		// It is entered before it is authenticated: a Node that is deleted in between is seen by the one or the other.
+		m.mu.Lock()
+		if m.requests[name] == nil {
+			m.requests[name] = map[*request]context.CancelFunc{}
+		}
+		m.requests[name][own] = cancel
+		m.mu.Unlock()
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.requests[name], own)
+			if len(m.requests[name]) == 0 {
+				delete(m.requests, name)
+			}
+		}()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
