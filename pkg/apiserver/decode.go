@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
 // maxBody is the size in bytes over which a request's body is refused, as upstream.
@@ -75,7 +77,8 @@ func bodyMedia(req *http.Request) (media, error) {
 
 // decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts.
 // directive is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning
-// (Warn, and the empty string), or nothing (Ignore). Errors are Status 400 with upstream's texts.
+// (Warn, and the empty string), or nothing (Ignore). Errors are Status 400 with upstream's texts, or 413 for a body that
+// would take too much to decode.
 func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string) error {
 	found := gvk
 	strict, err := unmarshal(m, body, &found, obj, directive != metav1.FieldValidationIgnore)
@@ -89,7 +92,10 @@ func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind
 		}
 	}
 	var other errVersion
+	var shape *payload.ShapeError
 	switch {
+	case errors.As(err, &shape):
+		return apierrors.NewRequestEntityTooLargeError(shape.Error())
 	case errors.As(err, &other):
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%v)", found.GroupVersion(), gvk.GroupVersion()))
 	case err != nil && found.Kind != "":
@@ -146,13 +152,16 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	case mediaProto:
 		return nil, unmarshalProto(body, gvk, obj)
 	case mediaYAML:
+		if err := payload.CheckYAML(body); err != nil {
+			return nil, err
+		}
 		var j []byte
 		var err error
 		if strict {
 			if j, err = yaml.YAMLToJSONStrict(body); err != nil {
 				// Said again without strictness: what remains is an error, the rest is a finding.
 				if j2, err2 := yaml.YAMLToJSON(body); err2 == nil {
-					found, j, err = append(found, err), j2, nil
+					found, j, err = append(found, brief(err)), j2, nil
 				}
 			}
 		} else {
@@ -160,9 +169,12 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 		}
 		if err != nil {
 			gvk.Kind = ""
-			return nil, err
+			return nil, brief(err)
 		}
 		body = j
+	}
+	if err := payload.Check(body, obj); err != nil {
+		return nil, err
 	}
 	// The object is read first and its kind looked at afterwards: what is right, which is nearly all, is read once.
 	var more []error
@@ -192,6 +204,16 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	return append(found, more...), err
 }
 
+// maxFinding is the length, in bytes, of what is said of a body at most: a YAML document has a finding for each key that comes twice.
+const maxFinding = 4 << 10
+
+func brief(err error) error {
+	if text := err.Error(); len(text) > maxFinding {
+		return errors.New(strings.ToValidUTF8(text[:maxFinding], "") + " ...")
+	}
+	return err
+}
+
 // unmarshalProto reads upstream's envelope and the message in it.
 func unmarshalProto(body []byte, gvk *schema.GroupVersionKind, obj runtime.Object) error {
 	raw, ok := bytes.CutPrefix(body, []byte(protoMagic))
@@ -213,6 +235,9 @@ func unmarshalProto(body []byte, gvk *schema.GroupVersionKind, obj runtime.Objec
 	}
 	if u.ContentEncoding != "" || (u.ContentType != "" && !strings.HasPrefix(u.ContentType, typeProto)) {
 		return fmt.Errorf("content type %q in the envelope is not protobuf", u.ContentType)
+	}
+	if err := payload.CheckProto(u.Raw, obj); err != nil {
+		return err
 	}
 	return target.Unmarshal(u.Raw)
 }

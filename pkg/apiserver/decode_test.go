@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -47,8 +49,66 @@ func FuzzDecode(f *testing.F) {
 			require.Equal(t, gvk, obj.GroupVersionKind())
 			return
 		}
-		require.EqualValues(t, 400, statusOf(err).Code)
+		require.Contains(t, []int32{400, 413}, statusOf(err).Code)
 	})
+}
+
+// No body of the largest size makes the decoder allocate much more than the body, however it is written.
+func TestHostileBodiesAreRefusedCheaply(t *testing.T) {
+	var containers []byte
+	for range maxBody / 2 {
+		containers = append(containers, 2<<3|2, 0)
+	}
+	spec := append(binary.AppendUvarint([]byte{2<<3 | 2}, uint64(len(containers))), containers...)
+	gvk := corev1.SchemeGroupVersion.WithKind("Pod")
+	chain := "a0: &a0 x\n"
+	for i := range 40 {
+		chain += fmt.Sprintf("a%d: &a%d [*a%d, *a%d, *a%d]\n", i+1, i+1, i, i, i)
+	}
+	head := "apiVersion: v1\nkind: Pod\n"
+	for name, c := range map[string]struct {
+		media media
+		body  string
+		code  int32
+	}{
+		"containers":      {mediaJSON, `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[` + strings.Repeat("{},", 1_000_000) + `{}]}}`, 413},
+		"nested":          {mediaJSON, strings.Repeat(`{"spec":`, 200_000), 413},
+		"nested, whole":   {mediaJSON, strings.Repeat(`{"spec":`, 9000) + "1" + strings.Repeat("}", 9000), 413},
+		"protobuf":        {mediaProto, string(append(append(envelope(nil, gvk, len(spec)), spec...), envelopeTail...)), 413},
+		"one alias often": {mediaYAML, head + "metadata: {annotations: {a: &a " + strings.Repeat("x", 1<<20) + strings.Repeat(", b: *a", 1000) + "}}", 413},
+		"aliases squared": {mediaYAML, head + chain, 413},
+		"many values":     {mediaYAML, head + "x: [" + strings.Repeat("0,", 1<<20) + "0]", 413},
+		"keys twice":      {mediaYAML, head + strings.Repeat("x: 0\n", 60_000), 0},
+		"brackets":        {mediaYAML, strings.Repeat("[", 100_000), 400},
+		"brackets, whole": {mediaYAML, head + "x: " + strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000), 413},
+		"escapes":         {mediaYAML, head + "metadata: {annotations: {a: '" + strings.Repeat("<", 3_000_000) + "'}}", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.LessOrEqual(t, len(c.body), maxBody+64)
+			req := httptest.NewRequest(http.MethodPost, "/", nil)
+			var before, after goruntime.MemStats
+			goruntime.ReadMemStats(&before)
+			err := decode(req, c.media, []byte(c.body), gvk, &corev1.Pod{}, metav1.FieldValidationStrict)
+			goruntime.ReadMemStats(&after)
+			spent := after.TotalAlloc - before.TotalAlloc
+			t.Logf("%d MiB: %.100v", spent>>20, err)
+			require.Less(t, spent, uint64(256<<20), "allocated in all, most of it garbage at once")
+			if c.code != 0 {
+				require.EqualValues(t, c.code, statusOf(err).Code, "%.200v", err)
+			}
+			if err != nil {
+				require.Less(t, len(err.Error()), 16<<10)
+			}
+		})
+	}
+}
+
+func TestHostileDeleteOptionsAreRefused(t *testing.T) {
+	body := "gracePeriodSeconds: 0\ndryRun: [&a " + strings.Repeat("x", 1<<20) + ", *a, *a, *a, *a]\n"
+	req := httptest.NewRequest(http.MethodDelete, "/", strings.NewReader(body))
+	req.Header.Set("Content-Type", typeYAML)
+	_, err := deleteOptions(req)
+	require.EqualValues(t, 413, statusOf(err).Code)
 }
 
 func TestEnvelopeIsUpstreams(t *testing.T) {

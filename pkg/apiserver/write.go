@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -13,8 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/coracle-dev/coracle/pkg/payload"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
@@ -213,8 +216,16 @@ func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 					o.Kind = u.Kind
 				}
 			}
+		case mediaYAML:
+			if err = payload.CheckYAML(raw); err == nil {
+				err = yaml.Unmarshal(raw, &o)
+			}
 		default:
-			err = yaml.Unmarshal(raw, &o)
+			err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &o)
+		}
+		var shape *payload.ShapeError
+		if errors.As(err, &shape) {
+			return o, apierrors.NewRequestEntityTooLargeError(shape.Error())
 		}
 		if err != nil {
 			return o, apierrors.NewBadRequest(err.Error())

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
@@ -216,6 +215,19 @@ func metaOf(obj runtime.Object) (metav1.Object, error) {
 
 func metaKind(k string) schema.GroupKind { return schema.GroupKind{Group: metav1.GroupName, Kind: k} }
 
+// owner is an owner reference that can be compared: its pointers are nil, and what they pointed to is beside it.
+type owner struct {
+	metav1.OwnerReference
+	controller, blocks string
+}
+
+func text(b *bool) string {
+	if b == nil {
+		return ""
+	}
+	return strconv.FormatBool(*b)
+}
+
 // dedupOwners drops repeated owner references and warns of them, with upstream's words.
 func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	m, err := metaOf(obj)
@@ -224,16 +236,15 @@ func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	}
 	var kept []metav1.OwnerReference
 	var twice []string
-	seen := map[types.UID][]metav1.OwnerReference{}
-next:
+	seen := map[owner]bool{}
 	for _, ref := range m.GetOwnerReferences() {
-		for _, other := range seen[ref.UID] {
-			if reflect.DeepEqual(other, ref) {
-				twice = append(twice, string(ref.UID))
-				continue next
-			}
+		key := owner{ref, text(ref.Controller), text(ref.BlockOwnerDeletion)}
+		key.Controller, key.BlockOwnerDeletion = nil, nil
+		if seen[key] {
+			twice = append(twice, string(ref.UID))
+			continue
 		}
-		seen[ref.UID] = append(seen[ref.UID], ref)
+		seen[key] = true
 		kept = append(kept, ref)
 	}
 	if len(twice) == 0 {
@@ -244,7 +255,7 @@ next:
 		when = " after mutating admission happens"
 	}
 	warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v",
-		when, strings.Join(twice, ", ")))
+		when, brief(strings.Join(twice, ", "))))
 	m.SetOwnerReferences(kept)
 }
 

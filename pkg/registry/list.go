@@ -41,6 +41,9 @@ func (r *Registry) List(ctx context.Context, t Target, o metav1.ListOptions) (*L
 	return l, err
 }
 
+// maxContinueBytes is the length of a continue token at most. Ours hold one key.
+const maxContinueBytes = 4 << 10
+
 func (c *call) list(o *metav1.ListOptions) (*List, error) {
 	if err := checkOptions(o, false); err != nil {
 		return nil, err
@@ -55,6 +58,9 @@ func (c *call) list(o *metav1.ListOptions) (*List, error) {
 	}
 	prefix := c.row.Prefix(c.Namespace)
 	if o.Continue != "" {
+		if len(o.Continue) > maxContinueBytes {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: it is longer than %d bytes", maxContinueBytes))
+		}
 		from, at, err := storage.DecodeContinue(o.Continue, prefix)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: %v", err))

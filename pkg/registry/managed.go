@@ -2,7 +2,10 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,11 +20,13 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/applyconfigurations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/yaml"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/payload"
 
 	ours "github.com/coracle-dev/coracle/pkg/client"
 )
@@ -134,17 +139,9 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 	if err != nil {
 		return Result{}, err
 	}
-	config := map[string]any{}
-	if err := yaml.Unmarshal(data, &config); err != nil {
-		return Result{}, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
-	}
-	if o.FieldValidation != metav1.FieldValidationIgnore {
-		if err := yaml.UnmarshalStrict(data, &map[string]any{}); err != nil {
-			if o.FieldValidation == metav1.FieldValidationStrict {
-				return Result{}, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
-			}
-			warning.AddWarning(c.ctx, "", err.Error())
-		}
+	config, err := c.configuration(data, o.FieldValidation)
+	if err != nil {
+		return Result{}, err
 	}
 	w.mayMake, w.applied = c.Subresource == "", true
 	w.change = func(e *cache.Entry) (client.Object, error) {
@@ -172,6 +169,62 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 		return obj, c.checkName(obj)
 	}
 	return w.run()
+}
+
+// maxApplied bounds the sum of the squares of the lengths of the maps and lists of an applied configuration: sets of fields are kept
+// sorted by insertion.
+const maxApplied = 12_000 * 12_000
+
+// configuration is what an apply patch says, which is YAML or, from nearly all clients, JSON.
+func (c *call) configuration(data []byte, directive string) (map[string]any, error) {
+	config := map[string]any{}
+	shape, err := payload.Measure(data, &config)
+	if err == nil && shape.Maps+shape.Squares > maxApplied {
+		err = errManyFields
+	}
+	if err != nil {
+		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	if problems, err := kjson.UnmarshalStrict(data, &config); err == nil && len(problems) == 0 {
+		return config, nil
+	}
+	if err := payload.CheckYAML(data); err != nil {
+		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	j, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(brief("error decoding YAML: " + err.Error()))
+	}
+	if shape, err = payload.Measure(j, &config); err == nil && shape.Maps+shape.Squares > maxApplied {
+		err = errManyFields
+	}
+	if err != nil {
+		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	config = map[string]any{}
+	if err := json.Unmarshal(j, &config); err != nil {
+		return nil, apierrors.NewBadRequest(brief("error decoding YAML: error unmarshaling JSON: " + err.Error()))
+	}
+	if directive != metav1.FieldValidationIgnore {
+		if _, err := yaml.YAMLToJSONStrict(data); err != nil {
+			if directive == metav1.FieldValidationStrict {
+				return nil, apierrors.NewBadRequest(brief("error strict decoding YAML: error converting YAML to JSON: " + err.Error()))
+			}
+			warning.AddWarning(c.ctx, "", brief("error converting YAML to JSON: "+err.Error()))
+		}
+	}
+	return config, nil
+}
+
+var errManyFields = errors.New("the configuration has too many fields")
+
+// brief cuts what is said of a body that a client sent.
+func brief(text string) string {
+	const most = 4 << 10
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + " ..."
+	}
+	return text
 }
 
 // oneVersion is the converter, defaulter and maker of a kind that is served in one version: conversion to it only

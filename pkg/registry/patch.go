@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -24,6 +27,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
 // Upstream's bounds on a patch: operations of a JSON patch, bytes of any.
@@ -31,6 +35,14 @@ const (
 	maxOperations = 10000
 	maxPatchBytes = 3 << 20
 )
+
+// boundCopies sets the library's bound on what the copy operations of one JSON patch add, as upstream does. It is the library's only
+// way, and holds for the process.
+func boundCopies() {
+	if have := atomic.LoadInt64(&jsonpatch.AccumulatedCopySizeLimit); have <= 0 || have > maxPatchBytes {
+		atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchBytes)
+	}
+}
 
 // Patch applies a JSON, merge, strategic merge or apply patch, and repeats it on conflict unless the patch names a resourceVersion.
 func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data []byte, o metav1.PatchOptions) (Result, error) {
@@ -107,36 +119,23 @@ type patch struct {
 
 	ops      jsonpatch.Patch
 	merge    map[string]any
+	shape    payload.Shape
+	copies   int64   // operations of a JSON patch that copy
+	indexed  int64   // and those that may move the items of a list
 	problems []error // with the patch itself: duplicate fields
 	warned   bool
 }
 
 func (p *patch) checks() bool { return p.strict != metav1.FieldValidationIgnore }
 
-func (p *patch) parse() error {
-	bad := func(err error) error { return apierrors.NewBadRequest("error decoding patch: " + err.Error()) }
+func (p *patch) parse() (err error) {
+	bad := func(err error) error { return apierrors.NewBadRequest(brief("error decoding patch: " + err.Error())) }
+	if p.shape, err = payload.Measure(p.data, nil); err != nil {
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
 	switch p.kind {
 	case types.JSONPatchType:
-		var ops []struct {
-			Op    string `json:"op"`
-			Path  string `json:"path"`
-			From  string `json:"from"`
-			Value any    `json:"value"`
-		}
-		problems, err := kjson.UnmarshalStrict(p.data, &ops)
-		if err != nil {
-			return bad(err)
-		}
-		for _, e := range problems {
-			p.problems = append(p.problems, fmt.Errorf("json patch %w", e))
-		}
-		if p.ops, err = jsonpatch.DecodePatch(p.data); err != nil {
-			return apierrors.NewBadRequest(err.Error())
-		}
-		if len(p.ops) > maxOperations {
-			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-				"The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(p.ops)))
-		}
+		return p.parseOperations(bad)
 	case types.MergePatchType, types.StrategicMergePatchType:
 		p.merge = map[string]any{}
 		problems, err := kjson.UnmarshalStrict(p.data, &p.merge)
@@ -148,6 +147,47 @@ func (p *patch) parse() error {
 		return unsupportedPatch(p.kind)
 	}
 	return nil
+}
+
+func (p *patch) parseOperations(bad func(error) error) error {
+	var ops []struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		From  string `json:"from"`
+		Value any    `json:"value"`
+	}
+	problems, err := kjson.UnmarshalStrict(p.data, &ops)
+	if err != nil {
+		return bad(err)
+	}
+	for _, e := range problems {
+		p.problems = append(p.problems, fmt.Errorf("json patch %w", e))
+	}
+	if len(ops) > maxOperations {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+			"The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(ops)))
+	}
+	for _, op := range ops {
+		if strings.Count(op.Path, "/") > payload.MaxDepth || strings.Count(op.From, "/") > payload.MaxDepth {
+			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a path of a JSON patch may have at most %d parts", payload.MaxDepth))
+		}
+		if op.Op == "copy" {
+			p.copies++
+		}
+		if indexes(op.Path) || indexes(op.From) {
+			p.indexed++
+		}
+	}
+	if p.ops, err = jsonpatch.DecodePatch(p.data); err != nil {
+		return apierrors.NewBadRequest(brief(err.Error()))
+	}
+	return nil
+}
+
+// indexes says that the last part of a path is the index of a list's item.
+func indexes(path string) bool {
+	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
+	return err == nil
 }
 
 // unsupportedPatch is 415, with what there is.
@@ -174,15 +214,24 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	} else if before, err = json.Marshal(old); err != nil {
 		return apierrors.NewInternalError(err)
 	}
+	if err := p.affordable(before); err != nil {
+		return err
+	}
 	if p.kind == types.JSONPatchType {
 		if after, err = p.ops.Apply(before); err != nil {
-			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
 		}
 	} else if after, err = jsonpatch.MergePatch(before, p.data); err != nil {
 		if errors.Is(err, jsonpatch.ErrBadJSONPatch) {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		return apierrors.NewInternalError(err)
+	}
+	if len(after) > maxPatchBytes && len(after) > len(before) {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the patched object has %d bytes, limit is %d", len(after), maxPatchBytes))
+	}
+	if err := payload.Check(after, out); err != nil {
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	problems, err := kjson.UnmarshalStrict(after, out)
 	if err != nil {
@@ -191,12 +240,64 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	return p.judge(string(after), problems)
 }
 
-func invalidPatch(value any, err error) error {
-	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), value, err.Error())})
+// The bounds of the work of a patch, in items of lists that are moved or compared.
+const (
+	maxMoved    = 50_000_000
+	maxCompared = 10_000_000
+)
+
+// affordable bounds what the patching of an object costs. The library reads objects level by level and keeps each level's text, and makes a
+// new list for each item that is added or removed.
+func (p *patch) affordable(before []byte) error {
+	have, err := payload.Measure(before, nil)
+	if err != nil {
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	depth := int64(max(have.Depth, p.shape.Depth))
+	copied := min(p.copies*int64(len(before)+len(p.data)), maxPatchBytes)
+	if have.Nested+p.shape.Nested+copied*depth > payload.MaxNested {
+		return apierrors.NewRequestEntityTooLargeError("the patch, or what it patches, is too large for how deep it nests")
+	}
+	if longest := max(have.Longest, p.shape.Longest) + int64(len(p.ops)); p.indexed*longest > maxMoved {
+		return apierrors.NewRequestEntityTooLargeError("the patch changes too many items of too long a list")
+	}
+	return nil
+}
+
+// comparable bounds what a strategic merge costs: each item of a list in the patch is looked for among those of the object.
+func (p *patch) comparable(before map[string]any) error {
+	const few = 64
+	if p.shape.Items <= few {
+		return nil
+	}
+	if (longest(before)+p.shape.Longest)*p.shape.Items > maxCompared {
+		return apierrors.NewRequestEntityTooLargeError("the patch would compare too many items of lists")
+	}
+	return nil
+}
+
+// longest is the length of the longest list in an object.
+func longest(v any) (n int64) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, in := range v {
+			n = max(n, longest(in))
+		}
+	case []any:
+		n = int64(len(v))
+		for _, in := range v {
+			n = max(n, longest(in))
+		}
+	}
+	return n
+}
+
+func invalidPatch(value string, err error) error {
+	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), brief(value), brief(err.Error()))})
 }
 
 // judge refuses, or warns of, unknown and repeated fields.
-func (p *patch) judge(value any, problems []error) error {
+func (p *patch) judge(value string, problems []error) error {
 	all := slices.Concat(p.problems, problems)
 	if len(all) == 0 || !p.checks() {
 		return nil
@@ -218,14 +319,20 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
+	if err := p.comparable(before); err != nil {
+		return err
+	}
+	if err := payload.Check(p.data, out); err != nil {
+		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
 	after, err := strategicpatch.StrategicMergeMapPatch(before, runtime.DeepCopyJSON(p.merge), out)
 	switch {
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
 		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
-		return apierrors.NewBadRequest(err.Error())
+		return apierrors.NewBadRequest(brief(err.Error()))
 	case errors.Is(err, mergepatch.ErrNoListOfLists), mergepatch.IsPreconditionFailed(err), err != nil:
-		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", err.Error(), 0, false)
+		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
 	}
 	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, out, p.checks())
 	if err == nil {

@@ -78,11 +78,23 @@ func (c *call) reach(asked string, rev int64) error {
 	return status(err, c.gr(), c.Name)
 }
 
+// The bounds of a selector: a watch holds each event against it. A requirement with many values counts as one.
+const (
+	maxSelectorBytes = 128 << 10
+	maxSelectorTerms = 1000
+)
+
 // query checks what a list or watch selects.
 func (c *call) query(o *metav1.ListOptions) (q cache.Query, err error) {
 	q.Namespace = c.Namespace
+	if len(o.LabelSelector) > maxSelectorBytes || len(o.FieldSelector) > maxSelectorBytes {
+		return q, apierrors.NewBadRequest(fmt.Sprintf("a selector may have at most %d bytes", maxSelectorBytes))
+	}
 	if q.Labels, err = labels.Parse(o.LabelSelector); err != nil {
 		return q, apierrors.NewBadRequest(err.Error())
+	}
+	if terms, _ := q.Labels.Requirements(); len(terms) > maxSelectorTerms {
+		return q, apierrors.NewBadRequest(fmt.Sprintf("a label selector may have at most %d requirements", maxSelectorTerms))
 	}
 	if q.Fields, err = fields.ParseSelector(o.FieldSelector); err != nil {
 		return q, apierrors.NewBadRequest(err.Error())

@@ -109,6 +109,7 @@ func New(cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
+	boundCopies()
 	r := &Registry{cfg: cfg, table: cfg.Table, store: cfg.Store, cache: cfg.Cache}
 	r.namespaces = cfg.Table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
