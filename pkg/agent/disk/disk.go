@@ -1,13 +1,15 @@
-// Package disk measures what directories take of a file system.
+// Package disk measures and removes directories that others filled.
 //
-// It may import nothing of Coracle. Its invariant: it never leaves the directory: neither links nor mounts are followed.
+// It may import nothing of Coracle. Its invariants: it never leaves the directory: neither links nor mounts are followed. It takes
+// bounded memory and few file descriptors, however deep the directory is and however many files it holds.
 package disk
 
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"path/filepath"
+	"io"
+	"os"
+	"path"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,48 +20,170 @@ type Usage struct{ Bytes, Inodes uint64 }
 // Plus is the sum.
 func (u Usage) Plus(v Usage) Usage { return Usage{u.Bytes + v.Bytes, u.Inodes + v.Inodes} }
 
+const (
+	// maxOpen is how many levels of directories are open at once.
+	maxOpen = 64
+	// batch is how many names of a directory are read at once.
+	batch = 256
+	// maxPath is the length in bytes of the longest path below a directory that is looked at, maxDeferred that of all paths of
+	// directories that wait because they are deeper than maxOpen, maxEntries the number of files. What is beyond is Endless.
+	maxPath     = 64 << 10
+	maxDeferred = 16 << 20
+	maxEntries  = 1 << 26
+	// maxLinked is how many files with several links are told apart; each link of more counts for itself.
+	maxLinked = 1 << 20
+)
+
+// Endless is the Usage, in bytes, of a directory that is nested too deeply, or has too many files, to be measured. No limit allows it.
+const Endless = 1 << 50
+
+type file struct{ dev, ino uint64 }
+
+type walker struct {
+	ctx    context.Context
+	root   int
+	device uint64
+	linked map[file]bool
+	later  []string // directories below root
+	size   int      // of later, in bytes
+	usage  Usage
+}
+
 // Of walks dir, as du -x does: blocks on disk, and a file with many links once. What goes while it walks is left out,
 // and a dir that does not exist takes nothing. It ends with ctx's error if ctx ends.
 func Of(ctx context.Context, dir string) (Usage, error) {
-	var u Usage
-	var device uint64
-	type file struct{ dev, ino uint64 }
-	var linked map[file]bool
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		var st unix.Stat_t
+	w := &walker{ctx: ctx}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return Usage{}, ignoreGone(err)
+	}
+	w.device = st.Dev
+	w.count(&st)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return w.usage, ctx.Err()
+	}
+	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Usage{}, ignoreGone(err)
+	}
+	w.root = root
+	defer unix.Close(root)
+	w.later = []string{"."}
+	for len(w.later) > 0 {
+		name := w.later[len(w.later)-1]
+		w.later = w.later[:len(w.later)-1]
+		w.size -= len(name)
+		fd, err := w.open(name)
 		if err == nil {
-			err = unix.Lstat(path, &st)
+			err = w.walk(fd, name, 0)
 		}
-		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
+		if err = ignoreGone(err); err != nil {
+			return w.usage, err
+		}
+	}
+	return w.usage, ctx.Err()
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
+		return nil
+	}
+	return err
+}
+
+// open opens a directory below root, in pieces that the kernel takes, and never through a link.
+func (w *walker) open(name string) (int, error) {
+	at, err := unix.Dup(w.root)
+	for err == nil && name != "" {
+		piece := name
+		if len(piece) > unix.PathMax-1 {
+			piece = piece[:unix.PathMax-1]
+			for piece[len(piece)-1] != '/' {
+				piece = piece[:len(piece)-1]
 			}
+		}
+		name = name[len(piece):]
+		var next int
+		next, err = openDir(at, piece)
+		unix.Close(at)
+		at = next
+	}
+	return at, err
+}
+
+func openDir(at int, name string) (int, error) {
+	return unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV})
+}
+
+func (w *walker) count(st *unix.Stat_t) {
+	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		key := file{st.Dev, st.Ino}
+		if w.linked[key] {
+			return
+		}
+		if w.linked == nil {
+			w.linked = map[file]bool{}
+		}
+		if len(w.linked) < maxLinked {
+			w.linked[key] = true
+		}
+	}
+	w.usage = w.usage.Plus(Usage{uint64(st.Blocks) * 512, 1})
+}
+
+// walk counts what is in the directory fd, which it closes.
+func (w *walker) walk(fd int, name string, depth int) error {
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	for {
+		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		if path == dir {
-			device = st.Dev
-		}
-		if st.Dev != device {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
+		if w.usage.Inodes > maxEntries {
+			w.usage.Bytes = max(w.usage.Bytes, Endless)
 			return nil
 		}
-		if st.Nlink > 1 && !d.IsDir() {
-			key := file{st.Dev, st.Ino}
-			if linked[key] {
-				return nil
+		names, err := dir.Readdirnames(batch)
+		for _, n := range names {
+			if err := w.entry(fd, name, n, depth); err != nil {
+				return err
 			}
-			if linked == nil {
-				linked = map[file]bool{}
-			}
-			linked[key] = true
 		}
-		u = u.Plus(Usage{uint64(st.Blocks) * 512, 1})
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return ignoreGone(err)
+		}
+	}
+}
+
+func (w *walker) entry(fd int, parent, name string, depth int) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return ignoreGone(err)
+	}
+	if st.Dev != w.device {
 		return nil
-	})
-	return u, err
+	}
+	w.count(&st)
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil
+	}
+	full := path.Join(parent, name)
+	if depth+1 >= maxOpen {
+		if len(full) > maxPath || w.size+len(full) > maxDeferred {
+			w.usage.Bytes = max(w.usage.Bytes, Endless)
+			return nil
+		}
+		w.later = append(w.later, full)
+		w.size += len(full)
+		return nil
+	}
+	below, err := openDir(fd, name)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	return w.walk(below, full, depth+1)
 }
