@@ -67,7 +67,6 @@ func (a *Agent) keepNode(ctx context.Context) error {
 		case <-a.statusWake:
 		case <-beat.C:
 			renew()
-			a.pods.RotateLogs(ctx)
 		}
 		if a.nodeDeleted.Swap(false) {
 			if err := a.register(ctx); err != nil {

@@ -1,18 +1,25 @@
 package logs
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -106,7 +113,8 @@ func TestFollowAcrossRotationUntilTheEnd(t *testing.T) {
 	out.until(t, "one\n")
 	write(t, path, line(2, "stdout", "F", "two"))
 	out.until(t, "one\ntwo\n")
-	require.NoError(t, Rotate(path, 1, 5, func() error { write(t, path, line(3, "stdout", "F", "three")); return nil }))
+	rotate(t, path)
+	write(t, path, line(3, "stdout", "F", "three"))
 	out.until(t, "one\ntwo\nthree\n")
 	write(t, path, line(4, "stdout", "F", "four"))
 	close(ended)
@@ -114,18 +122,138 @@ func TestFollowAcrossRotationUntilTheEnd(t *testing.T) {
 	require.Equal(t, "one\ntwo\nthree\nfour\n", out.buf.String())
 }
 
-func TestRotateKeepsFive(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "0.log")
-	for i := range 9 {
-		write(t, path, line(i, "stdout", "F", fmt.Sprint(i)))
-		require.NoError(t, Rotate(path, 10, 5, func() error { return nil }))
+// rotate moves the files as the runtime does.
+func rotate(t *testing.T, path string) {
+	t.Helper()
+	for n := 4; n > 0; n-- {
+		from := path
+		if n > 1 {
+			from = fmt.Sprint(path, ".", n-1)
+		}
+		if err := os.Rename(from, fmt.Sprint(path, ".", n)); !os.IsNotExist(err) {
+			require.NoError(t, err)
+		}
 	}
-	write(t, path, line(9, "stdout", "F", "9"))
-	require.Len(t, Files(path), 5)
+}
+
+// A follower that the writer overtakes by several files reads all of them, in order.
+func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, line(0, "stdout", "F", "0"))
+	files, err := openAll(path)
+	require.NoError(t, err)
+	for i := range 3 {
+		rotate(t, path)
+		write(t, path, line(i+1, "stdout", "F", fmt.Sprint(i+1)))
+	}
+	ended := make(chan struct{})
+	close(ended)
 	var b bytes.Buffer
-	require.NoError(t, Read(t.Context(), path, Options{Tail: -1}, &b))
-	require.Equal(t, "5\n6\n7\n8\n9\n", b.String())
-	require.NoError(t, Rotate(path, 1<<20, 5, func() error { t.Fatal("too small to rotate"); return nil }))
+	watch, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+	defer watch.Close()
+	w := &writer{w: &b, o: Options{Ended: ended}}
+	require.NoError(t, w.follow(t.Context(), files[0], bufio.NewReader(files[0]), path, watch))
+	require.Equal(t, "0\n1\n2\n3\n", b.String())
+
+	lost, err := os.Open(path)
+	require.NoError(t, err)
+	for range 5 {
+		rotate(t, path)
+		write(t, path, line(1, "stdout", "F", "x"))
+	}
+	f := next(lost, path)
+	require.NotNil(t, f)
+	defer f.Close()
+	oldest, err := os.Stat(path + ".4")
+	require.NoError(t, err)
+	got, err := f.Stat()
+	require.NoError(t, err)
+	require.True(t, os.SameFile(oldest, got), "what is gone is skipped, and nothing else")
+	require.NoError(t, lost.Close())
+}
+
+// Lines are found from the end as they are from the beginning.
+func TestTailIsTheEndOfAll(t *testing.T) {
+	top := t.TempDir()
+	n := 0
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		path := filepath.Join(top, fmt.Sprint(n))
+		var all []string // text by line
+		text := ""
+		for i := range rapid.IntRange(1, 3).Draw(t, "files") {
+			var b strings.Builder
+			for range rapid.IntRange(0, 12).Draw(t, "lines") {
+				part := strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 100, header, block - 60, block, 2*block + 3}).Draw(t, "length"))
+				tag := rapid.SampledFrom([]string{"F", "F", "P"}).Draw(t, "tag")
+				b.WriteString(line(1, "stdout", tag, part))
+				if text += part; tag == "F" {
+					all, text = append(all, text+"\n"), ""
+				}
+			}
+			if text != "" { // a line does not go on in the next file
+				b.WriteString(line(1, "stdout", "F", ""))
+				all, text = append(all, text+"\n"), ""
+			}
+			name := path
+			if k := 2 - i; k > 0 {
+				name = fmt.Sprint(path, ".", k)
+			}
+			require.NoError(t, os.WriteFile(name, []byte(b.String()), 0o600))
+		}
+		if _, err := os.Stat(path); err != nil {
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+		}
+		tail := rapid.Int64Range(0, 40).Draw(t, "tail")
+		var b bytes.Buffer
+		require.NoError(t, Read(context.Background(), path, Options{Tail: tail}, &b))
+		require.Equal(t, strings.Join(all[max(0, len(all)-int(tail)):], ""), b.String())
+	})
+}
+
+// A terabyte without a newline, and one of newlines, are read in constant memory.
+func TestHugeFilesAndLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	part := line(1, "stdout", "P", strings.Repeat("x", 16<<10))
+	write(t, path, strings.Repeat(part, 4096)) // 64 MiB of one line
+	measure := func(f func()) uint64 {
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		f()
+		goruntime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	require.Less(t, measure(func() {
+		require.Len(t, Tail(path, 80, 2048), 2048)
+	}), uint64(2<<20), "a message is read from the end")
+	var b bytes.Buffer
+	require.Less(t, measure(func() {
+		require.NoError(t, Read(t.Context(), path, Options{Tail: 1, Limit: 100}, &b))
+	}), uint64(2<<20))
+	require.Equal(t, strings.Repeat("x", 100), b.String())
+
+	sparse := filepath.Join(t.TempDir(), "1.log") // nothing like a log: one line of zeros
+	require.NoError(t, os.WriteFile(sparse, nil, 0o600))
+	require.NoError(t, os.Truncate(sparse, 1<<40))
+	require.Less(t, measure(func() {
+		require.Empty(t, Tail(sparse, 0, 2048))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_ = Read(ctx, sparse, Options{Tail: 1}, io.Discard)
+		_ = Read(ctx, sparse, Options{Tail: -1}, io.Discard)
+	}), uint64(4<<20))
+}
+
+// A log is what the runtime wrote, never what a link names.
+func TestLinksAreNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	write(t, secret, line(1, "stdout", "F", "secret"))
+	require.NoError(t, os.Symlink(secret, filepath.Join(dir, "0.log")))
+	require.ErrorIs(t, Read(t.Context(), filepath.Join(dir, "0.log"), Options{Tail: -1}, io.Discard), bounded.ErrNotRegular)
+	require.Empty(t, Tail(filepath.Join(dir, "0.log"), 80, 2048))
+	require.ErrorIs(t, Read(t.Context(), filepath.Join(dir, "1.log"), Options{Tail: -1}, io.Discard), os.ErrNotExist)
 }
 
 func FuzzParse(f *testing.F) {

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/images"
-	"github.com/coracle-dev/coracle/pkg/agent/logs"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -462,31 +461,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	}
 	slices.Sort(out)
 	return out
-}
-
-const (
-	maxLogSize  = 10 << 20
-	maxLogFiles = 5
-)
-
-// RotateLogs moves the logs of running containers aside that have become too large.
-func (m *Manager) RotateLogs(ctx context.Context) {
-	m.mu.Lock()
-	var running []runtime.Container
-	for _, set := range m.live {
-		for _, c := range set {
-			if c.State == runtime.Running && c.LogPath != "" {
-				running = append(running, c)
-			}
-		}
-	}
-	m.mu.Unlock()
-	for _, c := range running {
-		err := logs.Rotate(c.LogPath, maxLogSize, maxLogFiles, func() error { return m.c.Runtime.ReopenLog(ctx, c.ID) })
-		if err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot rotate a container's log", "log", c.LogPath, "error", err)
-		}
-	}
 }
 
 // WaitExit returns once the container has exited or is gone, or ctx ends.

@@ -110,7 +110,8 @@ type Spec struct {
 	// closes it after the first Attach ended.
 	TTY, Stdin, StdinOnce bool
 	// LogPath is the file in CRI log format ("time stream F|P text") that gets all
-	// output. The shim writes it, so that logs go on while the agent is down.
+	// output. The shim writes and rotates it (see crilog), so that logs go on, and stay
+	// within their bound, while the agent is down.
 	LogPath string
 	// StopSignal overrides the image's, e.g. "SIGQUIT".
 	StopSignal string
@@ -197,9 +198,6 @@ type Runtime interface {
 	Stats(ctx context.Context, id string) (Stats, error)
 	// DiskUsage is what a container, running or not, has in its writable layer: bytes and inodes. It walks the layer.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)
-	// ReopenLog makes the container's output go to a new file at LogPath from the next line on. Log
-	// rotation is: rename the file, then call this. A container that does not run needs none: no error.
-	ReopenLog(ctx context.Context, id string) error
 	// PodPIDNS returns the path of a PID namespace that the containers of the pod share, for
 	// Spec.PIDNS (shareProcessNamespace). A small holder process is its first; RemovePod ends it.
 	PodPIDNS(ctx context.Context, podUID string) (string, error)

@@ -243,14 +243,6 @@ func (r *Runtime) Update(ctx context.Context, id string, res runtime.Resources) 
 	return err
 }
 
-func (r *Runtime) ReopenLog(ctx context.Context, id string) error {
-	_, err := r.call(ctx, id, shim.Request{Op: shim.Reopen})
-	if errors.Is(err, runtime.ErrNotRunning) {
-		return nil
-	}
-	return err
-}
-
 func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 	res, err := r.call(ctx, id, shim.Request{Op: shim.Stats})
 	if err != nil {
@@ -340,7 +332,7 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	if err := r.discard(c.dir); err != nil {
+	if err := r.discard(ctx, c.dir); err != nil {
 		return err
 	}
 	r.forget(c)
@@ -351,7 +343,7 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 }
 
 // discard unmounts and deletes a container's directory.
-func (r *Runtime) discard(dir string) error {
+func (r *Runtime) discard(ctx context.Context, dir string) error {
 	if err := unmount(shim.Rootfs(dir)); err != nil {
 		return err
 	}
@@ -359,7 +351,7 @@ func (r *Runtime) discard(dir string) error {
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(gone)
+	return disk.RemoveAll(ctx, gone) // its container may have nested directories without end
 }
 
 func unmount(path string) error {

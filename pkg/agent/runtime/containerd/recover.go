@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
@@ -34,9 +35,9 @@ func (r *Runtime) recover() error {
 		c := &container{dir: dir, status: shim.Status{ID: entry.Name(), State: string(runtime.Created)}}
 		if strings.HasPrefix(entry.Name(), ".") {
 			err = unmount(shim.Rootfs(dir))
-			err = errors.Join(err, os.RemoveAll(dir))
+			err = errors.Join(err, disk.RemoveAll(context.Background(), dir))
 		} else if err = shim.ReadJSON(filepath.Join(dir, "record.json"), &c.record); err != nil {
-			err = errors.Join(err, r.discard(dir)) // lost with the power
+			err = errors.Join(err, r.discard(context.Background(), dir)) // lost with the power
 		} else {
 			var s shim.Status
 			if shim.ReadJSON(shim.StateFile(dir), &s) == nil && s.ID == c.Spec.ID {

@@ -1,10 +1,12 @@
 // Package crilog writes container output in the log format of the container
 // runtime interface: one line of text per line of output, "time stream tag
 // text", where tag P marks a line that the next one of the stream continues.
+// It rotates the log by what was written: PATH.1 is the newest of the old files.
 //
-// It may import nothing of Coracle. Its invariant: what one Write was given
+// It may import nothing of Coracle. Its invariants: what one Write was given
 // is in the file, in order and in whole log lines, before Write returns;
-// only a last line without its end waits for Close.
+// only a last line without its end waits for Close. No log ever takes more
+// than MaxFiles times MaxSize bytes of disk, however fast its container writes.
 package crilog
 
 import (
@@ -12,8 +14,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
+)
+
+const (
+	// MaxSize is the size of one file in bytes, and MaxFiles the number of files, of one log.
+	MaxSize  = 10 << 20
+	MaxFiles = 5
 )
 
 // MaxLine is the size in bytes at which a line is split into partial ones.
@@ -29,6 +38,7 @@ type File struct {
 
 	mu   sync.Mutex
 	file *os.File
+	size int64 // of file, in bytes
 	buf  []byte
 }
 
@@ -36,11 +46,11 @@ type File struct {
 // An empty path drops all output.
 func Open(path string) (*File, error) {
 	f := &File{path: path, now: time.Now}
-	return f, f.Reopen()
+	return f, f.open()
 }
 
-// Reopen opens the path again, after someone renamed the file.
-func (f *File) Reopen() error {
+// open opens the path in place of what is open.
+func (f *File) open() error {
 	if f.path == "" {
 		return nil
 	}
@@ -53,13 +63,34 @@ func (f *File) Reopen() error {
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	info, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return err
+	}
 	if f.file != nil {
 		f.file.Close()
 	}
-	f.file = file
+	f.file, f.size = file, info.Size()
 	return nil
+}
+
+// rotate makes room: the file becomes PATH.1, PATH.1 becomes PATH.2 and so on, and the oldest goes.
+func (f *File) rotate() error {
+	for n := MaxFiles - 1; n > 0; n-- {
+		if err := os.Rename(numbered(f.path, n-1), numbered(f.path, n)); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	return f.open()
+}
+
+// numbered is the name of a log's n-th older file; 0 is the log itself.
+func numbered(path string, n int) string {
+	if n == 0 {
+		return path
+	}
+	return path + "." + strconv.Itoa(n)
 }
 
 // Close closes the file. Writes after it are dropped.
@@ -75,7 +106,8 @@ func (f *File) Close() error {
 }
 
 // Stream returns a writer for one stream: "stdout" or "stderr". It is for one
-// goroutine at a time. Its Close writes a last line that has no newline.
+// goroutine at a time. Its Write never fails: lines that the disk does not take
+// are dropped. Its Close writes a last line that has no newline.
 func (f *File) Stream(name string) io.WriteCloser {
 	return &stream{file: f, name: name}
 }
@@ -106,9 +138,8 @@ func (s *stream) Write(p []byte) (int, error) {
 			s.rest, left = append(s.rest, left...), nil
 		}
 	}
-	if err := f.flush(); err != nil {
-		return 0, err
-	}
+	// What a full disk does not take is lost; the container goes on, and so does its log once there is room.
+	_ = f.flush()
 	return len(p), nil
 }
 
@@ -134,11 +165,25 @@ func (f *File) line(now []byte, stream string, tag byte, parts ...[]byte) {
 	f.buf = append(f.buf, '\n')
 }
 
+// flush writes what was collected. A full file is rotated first; if that fails, as it does when the directory is gone, the file
+// is emptied: its bound matters more than its text.
 func (f *File) flush() error {
 	if f.file == nil || len(f.buf) == 0 {
 		return nil
 	}
-	_, err := f.file.Write(f.buf)
+	if f.size > 0 && f.size+int64(len(f.buf)) > MaxSize {
+		if f.rotate() != nil {
+			if err := f.file.Truncate(0); err != nil {
+				return err
+			}
+			f.size = 0
+		}
+	}
+	n, err := f.file.Write(f.buf)
+	f.size += int64(n)
+	if err != nil && n > 0 && f.file.Truncate(f.size-int64(n)) == nil { // no half line stays
+		f.size -= int64(n)
+	}
 	if cap(f.buf) > 4*MaxLine {
 		f.buf = nil
 	}

@@ -64,16 +64,75 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 	})
 }
 
-func TestReopenAfterRename(t *testing.T) {
+// Whatever is written, and however much at once, a log takes no more than its files may, and the newest lines are there.
+func TestALogIsRotatedByWhatIsWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "logs", "0.log")
+	f, err := Open(path)
+	require.NoError(t, err)
+	out := f.Stream("stdout")
+	chunk := []byte(strings.Repeat(strings.Repeat("x", 1000)+"\n", 32))
+	for written := 0; written < 2*MaxFiles*MaxSize; written += len(chunk) {
+		_, err := out.Write(chunk)
+		require.NoError(t, err)
+	}
+	_, err = out.Write([]byte("last\n"))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	files, err := filepath.Glob(path + "*")
+	require.NoError(t, err)
+	require.Len(t, files, MaxFiles)
+	for _, file := range files {
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.LessOrEqual(t, info.Size(), int64(MaxSize))
+	}
+	require.True(t, strings.HasSuffix(text(t, path, "stdout"), "x\nlast\n"))
+
+	require.NoError(t, os.Truncate(path, MaxSize-1))
+	f, err = Open(path) // as a shim that starts again: what is there counts
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.Stream("stdout").Write([]byte("new\n"))
+	require.NoError(t, err)
+	require.Equal(t, "new\n", text(t, path, "stdout"))
+}
+
+// A log whose directory is gone still is bounded: nobody would find the space that it takes.
+func TestALogWithoutItsDirectoryIsBounded(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs")
+	f, err := Open(filepath.Join(dir, "0.log"))
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // and cannot be made again
+	out := f.Stream("stdout")
+	chunk := []byte(strings.Repeat("x", 1<<20))
+	for range 3 * MaxSize / len(chunk) {
+		_, err := out.Write(chunk)
+		require.NoError(t, err)
+		info, err := f.file.Stat()
+		require.NoError(t, err)
+		require.LessOrEqual(t, info.Size(), int64(MaxSize))
+	}
+}
+
+// A disk that is full loses lines, not the log.
+func TestALogGoesOnAfterAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	f, err := Open(path)
 	require.NoError(t, err)
 	out := f.Stream("stdout")
-	_, _ = out.Write([]byte("one\ntw"))
-	require.NoError(t, os.Rename(path, path+".1"))
-	require.NoError(t, f.Reopen())
-	_, _ = out.Write([]byte("o\n"))
-	require.Equal(t, "one\n", text(t, path+".1", "stdout"))
-	require.Equal(t, "two\n", text(t, path, "stdout"))
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	real := f.file
+	f.file = full
+	n, err := out.Write([]byte("lost\n"))
+	require.NoError(t, err)
+	require.Equal(t, 5, n)
+	require.NoError(t, full.Close())
+	f.file = real
+	_, err = out.Write([]byte("there\n"))
+	require.NoError(t, err)
 	require.NoError(t, f.Close())
+	require.Equal(t, "there\n", text(t, path, "stdout"))
 }

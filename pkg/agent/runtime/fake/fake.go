@@ -341,14 +341,6 @@ func (r *Runtime) Use(id string, change func(*runtime.Stats)) {
 	}
 }
 
-func (r *Runtime) ReopenLog(_ context.Context, id string) error {
-	c, err := r.running(id)
-	if err != nil {
-		return nil
-	}
-	return c.log.Reopen()
-}
-
 func (r *Runtime) PodPIDNS(_ context.Context, podUID string) (string, error) {
 	return "/fake/" + podUID + "/pid", nil
 }

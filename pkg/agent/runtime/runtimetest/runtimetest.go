@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/crilog"
 )
 
 // patience is how long a test waits for what should come at once.
@@ -283,19 +284,25 @@ func rotation(t *testing.T, p *pod) {
 		defer close(done)
 		_ = p.Attach(ctx, id, runtime.Streams{In: r})
 	}()
-	_, _ = io.WriteString(w, "one\n")
-	p.shows(id, "one\n")
-	require.NoError(t, os.Rename(s.LogPath, s.LogPath+".1"))
-	require.NoError(t, p.ReopenLog(p.ctx, id))
-	_, _ = io.WriteString(w, "two\n")
-	p.shows(id, "two\n")
-	require.NotContains(t, p.text(id), "one")
+	text := strings.Repeat(strings.Repeat("x", 1000)+"\n", 1000)
+	for written := 0; written < crilog.MaxSize+len(text); written += len(text) {
+		_, _ = io.WriteString(w, text)
+	}
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(s.LogPath + ".1")
+		return err == nil
+	}, patience, 5*time.Millisecond)
+	_, _ = io.WriteString(w, "last\n")
+	p.shows(id, "last\n")
+	info, err := os.Stat(s.LogPath + ".1")
+	require.NoError(t, err)
+	require.LessOrEqual(t, info.Size(), int64(crilog.MaxSize))
+	require.Greater(t, info.Size(), int64(crilog.MaxSize/2))
 	cancel()
 	w.Close()
 	<-done
 	require.NoError(t, p.Signal(p.ctx, id, syscall.SIGKILL, false))
 	p.until(id, exited)
-	require.NoError(t, p.ReopenLog(p.ctx, id))
 }
 
 func signals(t *testing.T, p *pod) {

@@ -32,7 +32,6 @@ const (
 	Remove   = "remove"   // kill, release and forget
 	Update   = "update"   // change Resources
 	Stats    = "stats"    // answers Usage
-	Reopen   = "reopen"   // open the log file again
 	Exec     = "exec"     // run Process beside the first one
 	Attach   = "attach"   // join the first one's streams
 	Watch    = "watch"    // tell of all containers, then of each change

@@ -126,8 +126,6 @@ func (s *Server) call(req shim.Request) (res shim.Response, err error) {
 	case shim.Stats:
 		res.Usage, err = c.usage()
 		return res, err
-	case shim.Reopen:
-		return res, c.log.Reopen()
 	}
 	return res, fmt.Errorf("unknown operation %q", req.Op)
 }
