@@ -2,6 +2,9 @@ package agent
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	fakeruntime "github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
 )
@@ -109,4 +113,69 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A root container may make its /etc/hosts and its termination message as large as it likes: nothing reads them whole.
+func TestHugeFilesOfAContainer(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		p := simple("web", "sh", "-c", "sleep 5; exit 3")
+		p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
+		p = b.create(p)
+		dir := filepath.Join(b.dir, "data", "pods", string(p.UID))
+		messages, err := filepath.Glob(filepath.Join(dir, "containers", "main", "*"))
+		require.NoError(t, err)
+		require.Len(t, messages, 1)
+		require.NoError(t, os.WriteFile(messages[0], []byte(strings.Repeat("x", 5000)+"end"), 0o600))
+		require.NoError(t, os.Truncate(filepath.Join(dir, "hosts"), 1<<40))
+		require.NoError(t, os.Truncate(filepath.Join(dir, "resolv.conf"), 1<<40))
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		b.pass(time.Minute) // it has ended, and begun again
+		goruntime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+		s := b.pod("web").Status.ContainerStatuses[0]
+		require.Positive(t, s.RestartCount)
+		hosts, err := os.ReadFile(filepath.Join(dir, "hosts"))
+		require.NoError(t, err)
+		require.Less(t, len(hosts), 1000)
+		require.Contains(t, string(hosts), "web")
+
+		messages, err = filepath.Glob(filepath.Join(dir, "containers", "main", "*"))
+		require.NoError(t, err)
+		for _, m := range messages {
+			require.NoError(t, os.Truncate(m, 1<<40))
+		}
+		b.pass(10 * time.Minute)
+		require.Greater(t, b.pod("web").Status.ContainerStatuses[0].RestartCount, s.RestartCount)
+	})
+}
+
+// The end of a message is what is told, as upstream does.
+func TestTerminationMessageIsTheEnd(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		p := simple("web", "sh", "-c", "sleep 5; exit 3")
+		p.Spec.Containers[0].TerminationMessagePath, p.Spec.RestartPolicy = "/dev/termination-log", corev1.RestartPolicyNever
+		p = b.create(p)
+		messages, err := filepath.Glob(filepath.Join(b.dir, "data", "pods", string(p.UID), "containers", "main", "*"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(messages[0], []byte(strings.Repeat("x", 5000)+"end"), 0o600))
+		b.pass(time.Minute)
+		message := b.pod("web").Status.ContainerStatuses[0].State.Terminated.Message
+		require.Len(t, message, 4096)
+		require.True(t, strings.HasSuffix(message, "xend"))
+	})
+}
+
+// What a container writes to /etc/hosts is its pod's, and counts.
+func TestEtcHostsCountsAgainstTheLimit(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		p := simple("web", "sleep", "1000000")
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+		p = b.create(p)
+		b.pass(time.Minute)
+		require.Equal(t, corev1.PodRunning, b.pod("web").Status.Phase)
+		require.NoError(t, os.WriteFile(filepath.Join(b.dir, "data", "pods", string(p.UID), "hosts"), make([]byte, 2<<20), 0o600))
+		b.pass(15 * time.Second)
+		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ", b.pod("web").Status.Message)
+	})
 }

@@ -39,10 +39,11 @@ type Use struct {
 type Usage struct {
 	Containers map[string]Use
 	Volumes    map[string]disk.Usage // emptyDir volumes on disk, by name
+	Files      disk.Usage            // files of the pod's own that its containers write, such as /etc/hosts
 }
 
 func (u *Usage) disk() disk.Usage {
-	var sum disk.Usage
+	sum := u.Files
 	for _, c := range u.Containers {
 		sum = sum.Plus(c.Layer).Plus(c.Logs)
 	}

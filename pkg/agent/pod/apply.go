@@ -369,7 +369,7 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 		errs = append(errs, w.m.c.Runtime.EndPod(ctx, string(w.uid)))
 	}
 	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
-	errs = append(errs, w.m.volumes.Teardown(w.uid, forget))
+	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))
 	if forget && p.Name != "" {
 		errs = append(errs, os.RemoveAll(filepath.Join(w.m.c.LogDir, logDirName(p))))
 	}

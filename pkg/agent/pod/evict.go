@@ -43,6 +43,13 @@ func (m *Manager) Measure(ctx context.Context, p *corev1.Pod) (*eviction.Usage, 
 	if u.Volumes, err = m.volumes.Usage(ctx, p); err != nil {
 		return nil, err
 	}
+	for _, path := range writtenFiles(m.volumes.PodDir(p.UID)) {
+		one, err := disk.Of(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		u.Files = u.Files.Plus(one)
+	}
 	for name, runs := range group(m.containersOf(p.UID)) {
 		var use eviction.Use
 		if use.Logs, err = disk.Of(ctx, filepath.Join(m.c.LogDir, logDirName(p), name)); err != nil {

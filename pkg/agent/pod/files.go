@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const (
@@ -177,10 +179,15 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 		"hostname":    []byte(name + "\n"),
 	} {
 		path := filepath.Join(dir, file)
-		if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, data) {
-			continue
+		if have, err := bounded.File(path, int64(len(data))); err == nil && bytes.Equal(have, data) {
+			continue // containers may write it, and make it as large as they like
 		}
 		errs = append(errs, os.WriteFile(path, data, 0o644))
 	}
 	return errors.Join(errs...)
+}
+
+// writtenFiles are the files of a pod's own that its containers may write: its names and its containers' termination messages.
+func writtenFiles(dir string) []string {
+	return []string{filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"), filepath.Join(dir, "containers")}
 }

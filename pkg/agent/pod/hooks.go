@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/logs"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 // hook runs a lifecycle handler until it is done or ctx ends.
@@ -59,12 +59,7 @@ func (w *worker) message(i Instance) string {
 	}
 	text := ""
 	if path := i.Labels[labelMessage]; path != "" {
-		if f, err := os.Open(path); err == nil {
-			buf := make([]byte, maxMessage)
-			n, _ := f.Read(buf)
-			text = string(buf[:n])
-			f.Close()
-		}
+		text = fileEnd(path, maxMessage)
 	}
 	c, _, _ := containerOf(w.pod, i.Name)
 	if text == "" && i.ExitCode != 0 && c != nil && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
@@ -72,6 +67,22 @@ func (w *worker) message(i Instance) string {
 	}
 	w.messages[i.ID] = text
 	return text
+}
+
+// fileEnd reads the last bytes of a file that a container writes; empty if it cannot be read.
+func fileEnd(path string, most int64) string {
+	f, err := bounded.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	buf := make([]byte, min(info.Size(), most))
+	n, _ := f.ReadAt(buf, info.Size()-int64(len(buf)))
+	return string(buf[:n])
 }
 
 // credentials collects the registry logins of the pod's pull secrets that fit an image.

@@ -264,7 +264,7 @@ func hostPath(h *corev1.HostPathVolumeSource) error {
 }
 
 // Teardown releases all of the pod's volumes and, with forget, its directory. Unknown is no error.
-func (m *Manager) Teardown(uid types.UID, forget bool) error {
+func (m *Manager) Teardown(ctx context.Context, uid types.UID, forget bool) error {
 	m.objects.Track(uid, nil)
 	m.mu.Lock()
 	for k := range m.tokens {
@@ -277,11 +277,11 @@ func (m *Manager) Teardown(uid types.UID, forget bool) error {
 	if err := unmountBelow(dir); err != nil {
 		return err
 	}
-	errs := []error{os.RemoveAll(filepath.Join(m.c.MemoryDir, string(uid)))}
+	errs := []error{disk.RemoveAll(ctx, filepath.Join(m.c.MemoryDir, string(uid)))}
 	if forget {
-		errs = append(errs, os.RemoveAll(dir))
+		errs = append(errs, disk.RemoveAll(ctx, dir))
 	} else {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, "volumes")), os.RemoveAll(filepath.Join(dir, "subpaths")))
+		errs = append(errs, disk.RemoveAll(ctx, filepath.Join(dir, "volumes")), disk.RemoveAll(ctx, filepath.Join(dir, "subpaths")))
 	}
 	return errors.Join(errs...)
 }

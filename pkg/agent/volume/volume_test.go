@@ -58,7 +58,7 @@ func manager(t *testing.T, objects ...ctrl.Object) (*Manager, ctrl.Client) {
 		}, Logger: slog.Default()})
 	require.NoError(t, m.Start())
 	t.Cleanup(func() {
-		require.NoError(t, m.Teardown("u", true))
+		require.NoError(t, m.Teardown(context.Background(), "u", true))
 		require.NoError(t, m.Close())
 	})
 	return m, c
@@ -153,7 +153,7 @@ func TestEmptyDirKeepsItsContentAndGroup(t *testing.T) {
 		}
 	}
 	require.Equal(t, "xx", read(t, m.PodDir("u"), "volumes", "mem", "f"))
-	require.NoError(t, m.Teardown("u", true))
+	require.NoError(t, m.Teardown(context.Background(), "u", true))
 	require.NoDirExists(t, m.PodDir("u"))
 }
 
