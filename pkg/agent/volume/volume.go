@@ -76,13 +76,7 @@ func (m *Manager) Start() error {
 	if err := os.MkdirAll(m.c.MemoryDir, 0o755); err != nil {
 		return err
 	}
-	if mounted, err := isMountPoint(m.c.MemoryDir); err != nil || mounted {
-		return err
-	}
-	if err := unix.Mount("tmpfs", m.c.MemoryDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-		return fmt.Errorf("mount a tmpfs for secrets on %s: %w: run as root with CAP_SYS_ADMIN", m.c.MemoryDir, err)
-	}
-	return nil
+	return m.mountMemory()
 }
 
 // Close unmounts the tmpfs if no pod has anything in it; else it stays for the next Start.
@@ -109,9 +103,10 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		return r, err
 	}
 	var errs []error
+	room := int64(maxPodObjects)
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		path, refresh, err := m.one(ctx, p, v, podIP)
+		path, refresh, err := m.one(ctx, p, v, podIP, &room)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
 			continue
@@ -124,7 +119,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 	return r, errors.Join(errs...)
 }
 
-func (m *Manager) one(ctx context.Context, p *corev1.Pod, v *corev1.Volume, podIP string) (string, time.Time, error) {
+func (m *Manager) one(ctx context.Context, p *corev1.Pod, v *corev1.Volume, podIP string, room *int64) (string, time.Time, error) {
 	none := time.Time{}
 	switch {
 	case v.HostPath != nil:
@@ -136,6 +131,9 @@ func (m *Manager) one(ctx context.Context, p *corev1.Pod, v *corev1.Volume, podI
 	files, refresh, err := m.payload(ctx, p, v, podIP)
 	if err != nil {
 		return "", none, err
+	}
+	if *room -= memoryOf(files); *room < 0 {
+		return "", none, fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the node's memory", maxPodObjects>>20)
 	}
 	dir := filepath.Join(m.c.MemoryDir, string(p.UID), v.Name)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
@@ -187,8 +185,8 @@ func (m *Manager) emptyDir(p *corev1.Pod, v *corev1.Volume) (string, error) {
 		}
 		if !mounted {
 			options := "mode=0777"
-			if q := v.EmptyDir.SizeLimit; q != nil && q.Value() > 0 {
-				options += fmt.Sprintf(",size=%d", q.Value())
+			if size := m.memorySize(p, v.EmptyDir); size > 0 {
+				options += fmt.Sprintf(",size=%d", size)
 			}
 			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
 				return "", fmt.Errorf("mount tmpfs: %w", err)
