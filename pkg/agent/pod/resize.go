@@ -8,6 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// resizeFailed is the reason of a Failure of the runtime to change a running container.
+const resizeFailed = "ResizeError"
+
 // resize gives a running container its new resources, if the node has room for the pod as it is now.
 func (w *worker) resize(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	c, _, _ := containerOf(p, b.Target)
@@ -24,9 +27,9 @@ func (w *worker) resize(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	}
 	if err := w.m.c.Runtime.Update(ctx, b.ID, resources(p, c, w.m.c.MemoryCapacity)); err != nil {
 		if ctx.Err() == nil {
-			w.m.event(p, c.Name, corev1.EventTypeWarning, "ResizeError", err.Error())
+			w.m.event(p, c.Name, corev1.EventTypeWarning, resizeFailed, err.Error())
 		}
-		return w.fail(c.Name, "ResizeError", err, time.Second)
+		return w.fail(c.Name, resizeFailed, err, time.Second)
 	}
 	w.mu.Lock()
 	w.applied[b.ID] = *c.Resources.DeepCopy()

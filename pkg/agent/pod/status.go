@@ -320,7 +320,7 @@ func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now 
 	}
 	set(corev1.PodReady, ready, notReady, why)
 	set(corev1.PodScheduled, true, "", "")
-	resizeCondition(p, o, s, now)
+	resizeConditions(p, o, s, now)
 }
 
 func conditionTrue(s *corev1.PodStatus, kind corev1.PodConditionType) bool {
@@ -348,17 +348,49 @@ func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// resizeCondition says of a resize that is not carried out why.
-func resizeCondition(p *corev1.Pod, o Observed, s *corev1.PodStatus, now time.Time) {
+// resizeConditions say of a resize that it is under way, and of one that is not carried out why.
+func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, now time.Time) {
+	progress, failed := resizing(p, o)
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodResizePending && !pendingResize(o, c.Reason)
+		return c.Type == corev1.PodResizePending && !pendingResize(o, c.Reason) || c.Type == corev1.PodResizeInProgress && !progress
 	})
+	set := func(kind corev1.PodConditionType, reason, message string) {
+		SetCondition(s, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason,
+			Message: message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	}
+	if progress {
+		reason := ""
+		if failed != "" {
+			reason = corev1.PodReasonError
+		}
+		set(corev1.PodResizeInProgress, reason, failed)
+	}
 	for _, name := range sortedKeys(o.Failures) {
 		if f := o.Failures[name]; f.Reason == corev1.PodReasonInfeasible || f.Reason == corev1.PodReasonDeferred {
-			SetCondition(s, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: f.Reason,
-				Message: f.Message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+			set(corev1.PodResizePending, f.Reason, f.Message)
 		}
 	}
+}
+
+// resizing tells whether a container has not yet the resources that it was allowed, and why it could not be given them last.
+func resizing(p *corev1.Pod, o Observed) (progress bool, failed string) {
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			l := o.latest(c.Name)
+			if l == nil || l.State == runtime.Exited && !o.restartForResize(l, c) || !o.resized(l, c) {
+				continue
+			}
+			switch f := o.Failures[c.Name]; f.Reason {
+			case corev1.PodReasonInfeasible, corev1.PodReasonDeferred:
+			case resizeFailed:
+				progress, failed = true, f.Message
+			default:
+				progress = true
+			}
+		}
+	}
+	return progress, failed
 }
 
 func pendingResize(o Observed, reason string) bool {

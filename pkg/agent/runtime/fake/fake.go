@@ -48,6 +48,8 @@ type Config struct {
 	Programs map[string]Program
 	// Create, if set, may fail the creation of a container; Start its start.
 	Create, Start func(s runtime.Spec) error
+	// Update, if set, may fail a change of a container's resources.
+	Update func(id string, r runtime.Resources) error
 }
 
 // Runtime is the fake.
@@ -303,6 +305,11 @@ func (r *Runtime) Update(_ context.Context, id string, res runtime.Resources) er
 	c, err := r.running(id)
 	if err != nil {
 		return err
+	}
+	if r.config.Update != nil {
+		if err := r.config.Update(id, res); err != nil {
+			return err
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
