@@ -21,7 +21,7 @@ func (m *Manager) hook(ctx context.Context, h *corev1.LifecycleHandler, c *corev
 	case h.Exec != nil:
 		_, err := probe.Exec(ctx, m.c.Runtime, id, h.Exec.Command)
 		return err
-	case h.HTTPGet != nil:
+	case h.HTTPGet != nil: // any answer will do, as upstream
 		_, err := probe.HTTPGet(ctx, m.http, h.HTTPGet, c, podIP, "kube-lifecycle/1.37")
 		return err
 	case h.Sleep != nil:

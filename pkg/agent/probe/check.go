@@ -40,10 +40,15 @@ func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning st
 		return "", err
 	case p.HTTPGet != nil:
 		res, err := HTTPGet(ctx, m.http, p.HTTPGet, t.Container, t.PodIP, "kube-probe/1.37")
-		if err == nil && res.Redirected {
+		switch {
+		case err != nil:
+			return "", err
+		case res.Status < 200 || res.Status >= 400:
+			return "", fmt.Errorf("HTTP probe failed with statuscode: %d", res.Status)
+		case res.Status >= 300:
 			return "Probe terminated redirects, Response body: " + res.Body, nil
 		}
-		return "", err
+		return "", nil
 	case p.TCPSocket != nil:
 		return "", m.tcp(ctx, p.TCPSocket, t)
 	case p.GRPC != nil:
@@ -121,13 +126,13 @@ func NewHTTPClient() *http.Client {
 	}
 }
 
-// Response is what an HTTP check got: the first 10 KiB of the body, and whether it is a redirect that was not followed.
+// Response is what an HTTP request got. Of the body it holds the first 10 KiB.
 type Response struct {
-	Body       string
-	Redirected bool
+	Status int
+	Body   string
 }
 
-// HTTPGet sends the request that the action describes; 200 to 399 is success.
+// HTTPGet sends the request that the action describes. Whatever the server answers is no error.
 func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container, podIP, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), container)
 	if err != nil {
@@ -171,10 +176,7 @@ func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, conta
 	if err != nil {
 		return Response{}, err
 	}
-	if res.StatusCode < 200 || res.StatusCode >= 400 {
-		return Response{Body: string(body)}, fmt.Errorf("HTTP probe failed with statuscode: %d", res.StatusCode)
-	}
-	return Response{Body: string(body), Redirected: res.StatusCode >= 300}, nil
+	return Response{res.StatusCode, string(body)}, nil
 }
 
 // Port finds a port by number or by its name in the container.
