@@ -16,10 +16,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
-// Expand replaces $(NAME) by the variable's value; $$ stands for $, and a name that is not known stays as it is.
-func Expand(s string, vars map[string]string) string {
+// The kernel refuses to run a program with an argument or variable of maxString bytes or more, or with more than maxStrings bytes of
+// them in all (execve(2)). They are refused before they are made: a few kilobytes of references can name gigabytes.
+const (
+	maxString  = 128 << 10
+	maxStrings = 6 << 20
+)
+
+// Expand replaces $(NAME) by the variable's value; $$ stands for $, and a name that is not known stays as it is. It fails if the text
+// becomes longer than a program can be given.
+func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
+		if b.Len() >= maxString {
+			break
+		}
 		if s[i] != '$' || i+1 == len(s) {
 			b.WriteByte(s[i])
 			continue
@@ -46,20 +57,52 @@ func Expand(s string, vars map[string]string) string {
 			b.WriteByte('$')
 		}
 	}
-	return b.String()
+	if b.Len() >= maxString {
+		return "", fmt.Errorf("%.40q... becomes longer than %d bytes with its variables", s, maxString-1)
+	}
+	return b.String(), nil
 }
 
 // environment is a container's variables, in the order in which later ones win.
 type environment struct {
 	vars  map[string]string
 	order []string
+	size  int // in bytes
 }
 
-func (e *environment) set(name, value string) {
-	if _, ok := e.vars[name]; !ok {
+func (e *environment) set(name, value string) error {
+	size := len(name) + len("=") + len(value)
+	if size >= maxString {
+		return fmt.Errorf("environment variable %s is longer than %d bytes", name, maxString-1)
+	}
+	if old, ok := e.vars[name]; ok {
+		e.size -= len(name) + len("=") + len(old)
+	} else {
 		e.order = append(e.order, name)
 	}
+	if e.size += size; e.size > maxStrings {
+		return errTooManyStrings
+	}
 	e.vars[name] = value
+	return nil
+}
+
+var errTooManyStrings = fmt.Errorf("the container's arguments and environment take more than %d bytes", maxStrings)
+
+// expand is Expand of arguments, which count with the environment.
+func (e *environment) expand(args []string) ([]string, error) {
+	var out []string
+	for _, a := range args {
+		text, err := Expand(a, e.vars)
+		if err != nil {
+			return nil, err
+		}
+		if e.size += len(text); e.size > maxStrings {
+			return nil, errTooManyStrings
+		}
+		out = append(out, text)
+	}
+	return out, nil
 }
 
 func (e *environment) list() []string {
@@ -76,10 +119,12 @@ func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Cont
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range serviceVars(services, p) {
-		e.set(k, v)
+	ofServices := serviceVars(services, p)
+	for _, k := range sortedKeys(ofServices) {
+		if err := e.set(k, ofServices[k]); err != nil {
+			return nil, err
+		}
 	}
-	sort.Strings(e.order)
 	for _, from := range c.EnvFrom {
 		data, err := m.envFrom(ctx, p, &from)
 		if err != nil {
@@ -92,14 +137,20 @@ func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Cont
 		sort.Strings(keys)
 		for _, k := range keys {
 			name := from.Prefix + k
-			if len(validation.IsRelaxedEnvVarName(name)) == 0 {
-				e.set(name, data[k])
+			if len(validation.IsRelaxedEnvVarName(name)) > 0 {
+				continue
+			}
+			if err := e.set(name, data[k]); err != nil {
+				return nil, err
 			}
 		}
 	}
 	for i := range c.Env {
 		v := &c.Env[i]
-		value := Expand(v.Value, e.vars)
+		value, err := Expand(v.Value, e.vars)
+		if err != nil {
+			return nil, fmt.Errorf("environment variable %s: %w", v.Name, err)
+		}
 		if v.ValueFrom != nil {
 			var skip bool
 			if value, skip, err = m.valueFrom(ctx, p, c, v.ValueFrom, podIP); err != nil {
@@ -109,7 +160,9 @@ func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Cont
 				continue
 			}
 		}
-		e.set(v.Name, value)
+		if err := e.set(v.Name, value); err != nil {
+			return nil, err
+		}
 	}
 	return e, nil
 }

@@ -296,7 +296,9 @@ func TestExpand(t *testing.T) {
 	for in, want := range map[string]string{
 		"$(A)": "a", "$$(A)": "$(A)", "$(B)": "$(A)", "$(C)": "$(C)", "$A": "$A", "x$": "x$", "$(A": "$(A", "$$": "$", "$(A)$(A)": "aa", "$()": "$()",
 	} {
-		require.Equal(t, want, Expand(in, vars), in)
+		got, err := Expand(in, vars)
+		require.NoError(t, err, in)
+		require.Equal(t, want, got, in)
 	}
 }
 

@@ -75,11 +75,11 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 		s.Hostname = m.c.NodeName
 	}
 	s.Env = append([]string{"HOSTNAME=" + s.Hostname}, env.list()...)
-	for _, a := range c.Command {
-		s.Command = append(s.Command, Expand(a, env.vars))
+	if s.Command, err = env.expand(c.Command); err != nil {
+		return s, fmt.Errorf("command: %w", err)
 	}
-	for _, a := range c.Args {
-		s.Args = append(s.Args, Expand(a, env.vars))
+	if s.Args, err = env.expand(c.Args); err != nil {
+		return s, fmt.Errorf("args: %w", err)
 	}
 	if err := m.security(&s, p, c, b.image); err != nil {
 		return s, err
@@ -106,7 +106,10 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		}
 		sub := v.SubPath
 		if v.SubPathExpr != "" {
-			sub = Expand(v.SubPathExpr, vars)
+			var err error
+			if sub, err = Expand(v.SubPathExpr, vars); err != nil {
+				return fmt.Errorf("failed to expand subPath expression: %w", err)
+			}
 			if unresolved(v.SubPathExpr, vars) {
 				return fmt.Errorf("failed to expand subPath expression %q: a variable is not set", v.SubPathExpr)
 			}

@@ -1,0 +1,63 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A pod of a few kilobytes cannot make the agent hold gigabytes: variables that name variables are bounded as the kernel bounds them.
+func TestEnvironmentIsBounded(t *testing.T) {
+	m := &Manager{c: Config{Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }}}
+	doubling := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100)}}
+	for i := range 64 {
+		doubling = append(doubling, corev1.EnvVar{Name: fmt.Sprint("V", i+1), Value: fmt.Sprintf("$(V%d)$(V%d)", i, i)})
+	}
+	wide := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100_000)}}
+	for i := range 100 {
+		wide = append(wide, corev1.EnvVar{Name: fmt.Sprint("W", i), Value: "$(V0)"})
+	}
+	long := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100_000)}, {Name: "V1", Value: strings.Repeat("$(V0)", 200_000)}}
+	for name, tt := range map[string]struct {
+		env  []corev1.EnvVar
+		args []string
+		want string
+	}{
+		"doubling":  {env: doubling, want: "environment variable V11: "},
+		"wide":      {env: wide, want: "more than 6291456 bytes"},
+		"long":      {env: long, want: "environment variable V1: "},
+		"as it is":  {env: []corev1.EnvVar{{Name: "V", Value: strings.Repeat("x", maxString-2)}}, want: "environment variable V is longer"},
+		"just fits": {env: []corev1.EnvVar{{Name: "V", Value: strings.Repeat("x", maxString-3)}}},
+		"same name": {env: func() (all []corev1.EnvVar) {
+			for range 100 {
+				all = append(all, corev1.EnvVar{Name: "V", Value: strings.Repeat("x", 100_000)})
+			}
+			return all
+		}()},
+		"one argument":  {env: wide[:1], args: []string{"$(V0)$(V0)"}, want: "becomes longer than"},
+		"all arguments": {env: wide[:1], args: slices.Repeat([]string{"$(V0)"}, 100), want: "more than 6291456 bytes"},
+		"few arguments": {env: wide[:1], args: slices.Repeat([]string{"$(V0)"}, 10)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			e, err := m.environment(t.Context(), spec(corev1.RestartPolicyAlways, nil, []string{"a"}), &corev1.Container{Env: tt.env}, "")
+			if err == nil {
+				_, err = e.expand(tt.args)
+			}
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+			if tt.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, tt.want)
+			}
+		})
+	}
+}
