@@ -52,7 +52,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Duration("eviction-pressure-transition-period", d.EvictionTransition, "how long pressure is told after it ended")
 	f.Int("image-gc-high-threshold", d.ImageGCHigh, "percentage of disk in use from which unused images are removed; 100 never")
 	f.Int("image-gc-low-threshold", d.ImageGCLow, "percentage of disk in use down to which they are")
-	f.StringSlice("allowed-unsafe-sysctls", nil, "sysctls that pods may set beside the safe ones, a name or a prefix as net.core.*; only of a pod's own network or IPC namespace")
+	f.StringSlice("allowed-unsafe-sysctls", nil, "unsafe sysctls of the network and IPC namespaces that pods may set, by name or prefix, as net.core.*")
 }
 
 func joinFlags(f *pflag.FlagSet) {

@@ -407,7 +407,7 @@ func TestResizeInPlace(t *testing.T) {
 	})
 }
 
-// While several containers of a pod are resized its status says so, and never that what it observed is done.
+// The status reports PodResizeInProgress until all containers are resized.
 func TestResizeOfSeveralContainers(t *testing.T) {
 	amount := func(cpu, memory string) corev1.ResourceRequirements {
 		l := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}

@@ -17,7 +17,7 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
 )
 
-// While a pod ends its readiness is still asked for and told; its liveness is not, of containers and of sidecars alike.
+// While a pod terminates, readiness probes run and liveness probes do not, for containers and sidecars.
 func TestReadinessWhileAPodTerminates(t *testing.T) {
 	var healthy atomic.Bool
 	slow := func(ctx context.Context, p *fakeruntime.Process) int { // takes 20 s after SIGTERM
@@ -74,7 +74,7 @@ func TestReadinessWhileAPodTerminates(t *testing.T) {
 	}
 }
 
-// What the node cannot honour never runs.
+// Pods with settings that the node does not support never run.
 func TestPodsThatTheNodeRefuses(t *testing.T) {
 	no := false
 	for name, tt := range map[string]struct {
@@ -115,7 +115,7 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 	}
 }
 
-// A root container may make its /etc/hosts and its termination message as large as it likes: nothing reads them whole.
+// A container may make /etc/hosts and its termination message arbitrarily large. Reading them is bounded.
 func TestHugeFilesOfAContainer(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sh", "-c", "sleep 5; exit 3")
@@ -150,7 +150,7 @@ func TestHugeFilesOfAContainer(t *testing.T) {
 	})
 }
 
-// The end of a message is what is told, as upstream does.
+// A long termination message is cut at its beginning, as in the kubelet.
 func TestTerminationMessageIsTheEnd(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sh", "-c", "sleep 5; exit 3")
@@ -166,7 +166,7 @@ func TestTerminationMessageIsTheEnd(t *testing.T) {
 	})
 }
 
-// What a container writes to /etc/hosts is its pod's, and counts.
+// /etc/hosts counts against the pod's ephemeral storage.
 func TestEtcHostsCountsAgainstTheLimit(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")

@@ -13,8 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// nest makes directories within each other, as a container does with mkdir and cd: their path is longer than the kernel takes at once.
-// Each has a file.
+// nest creates nested directories, each with a file, as a container does with mkdir and cd: the path can exceed PATH_MAX.
 func nest(t *testing.T, dir, name string, depth int) {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -41,7 +40,7 @@ func openFiles(t *testing.T) int {
 	return len(l)
 }
 
-// A directory however deep is measured whole, and removed.
+// Directories of any depth are measured and removed.
 func TestDeepDirectories(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

@@ -1,7 +1,7 @@
-// Package disk measures and removes directories that others filled.
+// Package disk measures and removes directories that untrusted processes write.
 //
-// It may import nothing of Coracle. Its invariants: it never leaves the directory: neither links nor mounts are followed. It takes
-// bounded memory and few file descriptors, however deep the directory is and however many files it holds.
+// It may import nothing of Coracle. Its invariants: it never leaves the directory: neither links nor mounts are followed. It uses
+// bounded memory and few file descriptors, regardless of how deep a directory is or how many files it holds.
 package disk
 
 import (
@@ -21,20 +21,20 @@ type Usage struct{ Bytes, Inodes uint64 }
 func (u Usage) Plus(v Usage) Usage { return Usage{u.Bytes + v.Bytes, u.Inodes + v.Inodes} }
 
 const (
-	// maxOpen is how many levels of directories are open at once.
+	// maxOpen is the number of nested directories that are open at once.
 	maxOpen = 64
-	// batch is how many names of a directory are read at once.
+	// batch is the number of directory entries read at once.
 	batch = 256
-	// maxPath is the length in bytes of the longest path below a directory that is looked at, maxDeferred that of all paths of
-	// directories that wait because they are deeper than maxOpen, maxEntries the number of files. What is beyond is Endless.
+	// maxPath limits the length of a path below the directory, maxDeferred the total length of the queued paths of directories deeper
+	// than maxOpen, both in bytes, and maxEntries the number of files. A directory beyond a limit is reported as Endless.
 	maxPath     = 64 << 10
 	maxDeferred = 16 << 20
 	maxEntries  = 1 << 26
-	// maxLinked is how many files with several links are told apart; each link of more counts for itself.
+	// maxLinked is the number of hard-linked files that are tracked; beyond it every link is counted.
 	maxLinked = 1 << 20
 )
 
-// Endless is the Usage, in bytes, of a directory that is nested too deeply, or has too many files, to be measured. No limit allows it.
+// Endless is reported, in bytes, for a directory that is nested too deeply or has too many files to be measured. It exceeds any limit.
 const Endless = 1 << 50
 
 type file struct{ dev, ino uint64 }
@@ -91,7 +91,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// open opens a directory below root, in pieces that the kernel takes, and never through a link.
+// open opens a directory below root in steps of at most PATH_MAX bytes, without following symbolic links.
 func (w *walker) open(name string) (int, error) {
 	at, err := unix.Dup(w.root)
 	for err == nil && name != "" {
@@ -132,7 +132,7 @@ func (w *walker) count(st *unix.Stat_t) {
 	w.usage = w.usage.Plus(Usage{uint64(st.Blocks) * 512, 1})
 }
 
-// walk counts what is in the directory fd, which it closes.
+// walk counts the contents of the directory fd and closes it.
 func (w *walker) walk(fd int, name string, depth int) error {
 	dir := os.NewFile(uintptr(fd), name)
 	defer dir.Close()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveAll removes dir and all in it, as os.RemoveAll does, but a directory of any depth takes no more than maxOpen file descriptors:
-// what lies deeper is moved to the top first. Nobody else may write below dir. One that does not exist is no error.
+// RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: deeper ones are moved
+// to the top first. No other process may write below dir. It returns nil if dir does not exist.
 func RemoveAll(ctx context.Context, dir string) error {
 	top, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -35,7 +35,7 @@ type remover struct {
 	moved int // how many directories were moved to it
 }
 
-// remove removes what fd has under the name.
+// remove removes the entry name of the directory fd.
 func (r *remover) remove(fd int, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 		if err := r.empty(dir, depth); err != nil {
 			return err
 		}
-		// What was moved here meanwhile, or was missed while the directory shrank, needs another look.
+		// Entries may have been moved here, or skipped because the directory changed while it was read: read it again.
 		if err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -77,7 +77,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 	}
 }
 
-// empty removes what the directory holds as far as one reading of it tells.
+// empty reads the directory once and removes the entries found.
 func (r *remover) empty(dir *os.File, depth int) error {
 	for {
 		names, err := dir.Readdirnames(batch)

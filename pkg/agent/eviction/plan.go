@@ -39,7 +39,7 @@ type Use struct {
 type Usage struct {
 	Containers map[string]Use
 	Volumes    map[string]disk.Usage // emptyDir volumes on disk, by name
-	Files      disk.Usage            // files of the pod's own that its containers write, such as /etc/hosts
+	Files      disk.Usage            // per-pod files that containers can write, such as /etc/hosts
 }
 
 func (u *Usage) disk() disk.Usage {

@@ -1,9 +1,9 @@
 // Package logs reads the logs that containers write ("time stream tag text",
-// tag P for a partial line), also while they grow and are rotated.
+// tag P for a partial line), including while they grow and are rotated.
 //
 // It may import fsnotify and pkg/bounded. Its invariants: a reader that follows
-// sleeps until the kernel tells of a write; none holds more than a few lines in
-// memory, however large the files and their lines are; none follows a link.
+// sleeps until the kernel reports a write; memory use does not depend on the size
+// of files and lines; symbolic links are not followed.
 package logs
 
 import (
@@ -26,13 +26,13 @@ type Options struct {
 	Limit int64
 	// Stream is "stdout", "stderr", or empty for both.
 	Stream string
-	// window is how many bytes at the end of the files are looked at; 0 for all.
+	// window limits reading to this many bytes at the end of the log; 0 for no limit.
 	window int64
 	// Ended is closed once the container has exited: a follower then reads to the end and returns.
 	Ended <-chan struct{}
 }
 
-// maxLine is how much of a line of a log file is kept, in bytes; those that the runtime writes are much shorter.
+// maxLine is the size in bytes at which a line of a log file is truncated. The runtime writes much shorter ones.
 const maxLine = 1 << 20
 
 // Line is one line of a log file.

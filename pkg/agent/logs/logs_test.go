@@ -122,7 +122,7 @@ func TestFollowAcrossRotationUntilTheEnd(t *testing.T) {
 	require.Equal(t, "one\ntwo\nthree\nfour\n", out.buf.String())
 }
 
-// rotate moves the files as the runtime does.
+// rotate renames the files like the runtime.
 func rotate(t *testing.T, path string) {
 	t.Helper()
 	for n := 4; n > 0; n-- {
@@ -136,7 +136,7 @@ func rotate(t *testing.T, path string) {
 	}
 }
 
-// A follower that the writer overtakes by several files reads all of them, in order.
+// A follower that is several rotations behind reads all files in order.
 func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, line(0, "stdout", "F", "0"))
@@ -173,7 +173,7 @@ func TestFollowAcrossSeveralRotationsAtOnce(t *testing.T) {
 	require.NoError(t, lost.Close())
 }
 
-// Lines are found from the end as they are from the beginning.
+// Tail returns the same lines as reading everything.
 func TestTailIsTheEndOfAll(t *testing.T) {
 	top := t.TempDir()
 	n := 0
@@ -192,7 +192,7 @@ func TestTailIsTheEndOfAll(t *testing.T) {
 					all, text = append(all, text+"\n"), ""
 				}
 			}
-			if text != "" { // a line does not go on in the next file
+			if text != "" { // lines do not span files
 				b.WriteString(line(1, "stdout", "F", ""))
 				all, text = append(all, text+"\n"), ""
 			}
@@ -212,7 +212,7 @@ func TestTailIsTheEndOfAll(t *testing.T) {
 	})
 }
 
-// A terabyte without a newline, and one of newlines, are read in constant memory.
+// Huge files and huge lines are read in constant memory.
 func TestHugeFilesAndLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	part := line(1, "stdout", "P", strings.Repeat("x", 16<<10))
@@ -233,7 +233,7 @@ func TestHugeFilesAndLines(t *testing.T) {
 	}), uint64(2<<20))
 	require.Equal(t, strings.Repeat("x", 100), b.String())
 
-	sparse := filepath.Join(t.TempDir(), "1.log") // nothing like a log: one line of zeros
+	sparse := filepath.Join(t.TempDir(), "1.log") // not a log: zeros without a newline
 	require.NoError(t, os.WriteFile(sparse, nil, 0o600))
 	require.NoError(t, os.Truncate(sparse, 1<<40))
 	require.Less(t, measure(func() {
@@ -245,7 +245,7 @@ func TestHugeFilesAndLines(t *testing.T) {
 	}), uint64(4<<20))
 }
 
-// A log is what the runtime wrote, never what a link names.
+// Logs are not read through symbolic links.
 func TestLinksAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")

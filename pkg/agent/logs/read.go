@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// maxFiles of one log are read; the runtime keeps fewer.
+// maxFiles is the number of files of one log that are read. The runtime keeps fewer.
 const maxFiles = 10
 
 // fileNames lists a log's files, oldest first: path.N, and path itself last.
@@ -28,8 +28,8 @@ func fileNames(path string) []string {
 	return append(rotated, path)
 }
 
-// openAll opens a log's files, oldest first. A rotation meanwhile leaves out none but the newest: files are opened from the newest
-// on, and what moved in between is met again.
+// openAll opens a log's files and returns them oldest first. It opens the newest first, so that a concurrent rotation can make it see a
+// file twice, which is ignored, but never skip one.
 func openAll(path string) (files []*os.File, err error) {
 	names := fileNames(path)
 	var infos []fs.FileInfo
@@ -83,7 +83,7 @@ func next(current *os.File, path string) *os.File {
 	at := slices.IndexFunc(files, func(f *os.File) bool {
 		info, err := f.Stat()
 		return err == nil && os.SameFile(have, info)
-	}) + 1 // 0 if it is gone by now: then the oldest follows
+	}) + 1 // 0 if current was removed: continue with the oldest
 	if at == len(files) {
 		closeAll(files)
 		return nil
@@ -136,7 +136,7 @@ func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 	return done(out.follow(ctx, files[0], in, path, watch))
 }
 
-// follow reads current to its end and, with a watch, goes on with what is written then. It closes current.
+// follow reads current to its end and, given a watch, continues with what is written later. It closes current.
 func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader, path string, watch *fsnotify.Watcher) error {
 	defer func() { current.Close() }()
 	var pending []byte
@@ -152,7 +152,7 @@ func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader,
 			return nil
 		}
 		if f := next(current, path); f != nil {
-			if err := w.drain(ctx, in, &pending); err != nil { // what came between
+			if err := w.drain(ctx, in, &pending); err != nil { // written before the rotation
 				f.Close()
 				return err
 			}
@@ -172,7 +172,7 @@ func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader,
 		case <-w.o.Ended:
 			ended = true
 		case err := <-watch.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) { // then there is something to read, too
+			if !errors.Is(err, fsnotify.ErrEventOverflow) { // after lost events, just read on
 				return err
 			}
 		case _, open := <-watch.Events:

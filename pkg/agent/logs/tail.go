@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// block is how much of a file is read at once from its end, in bytes.
+	// block is the size in bytes of the blocks in which a file is read backward.
 	block = 64 << 10
-	// header is more than a line has before its text, in bytes.
+	// header is an upper bound in bytes of what precedes the text of a line.
 	header = 128
-	// tailWindow bounds what Tail looks at, in bytes.
+	// tailWindow is how much Tail reads at most, in bytes.
 	tailWindow = 128 << 10
 )
 
-// start finds the file, and the place in it, from which on what o asks for follows. midLine says that the place is within a line.
+// start returns the file and the offset at which reading begins according to o. midLine means that the offset is within a line.
 func start(ctx context.Context, files []*os.File, o Options) (index int, offset int64, midLine bool) {
 	if o.Tail >= 0 {
 		index, offset = tailStart(ctx, files, o.Tail, o.Stream)
@@ -47,8 +47,7 @@ func sizeOf(f *os.File) int64 {
 	return info.Size()
 }
 
-// tailStart finds the place from which on the last lines of the stream follow. A line counts by its last part; the partial ones before
-// it belong to it.
+// tailStart returns the position of the last lines of the stream. Partial lines count together with the full line that ends them.
 func tailStart(ctx context.Context, files []*os.File, lines int64, stream string) (int, int64) {
 	last := len(files) - 1
 	if lines == 0 {
@@ -74,11 +73,11 @@ func tailStart(ctx context.Context, files []*os.File, lines int64, stream string
 	return 0, 0
 }
 
-// backward tells of a file's lines, the last one first: how each begins and where it ends, with its newline. It stops when see returns
-// false, the file cannot be read, or ctx ends.
+// backward calls see for each line of a file, last line first, with the line's first bytes and the offset of its end. It stops when see
+// returns false, the file cannot be read, or ctx ends.
 func backward(ctx context.Context, f *os.File, see func(head []byte, end int64) bool) {
 	buf, head := make([]byte, block), make([]byte, header)
-	end := sizeOf(f) // of the line that is looked for
+	end := sizeOf(f) // of the current line
 	line := func(begin int64) bool {
 		n, err := f.ReadAt(head[:min(header, end-begin)], begin)
 		if err != nil && err != io.EOF {
@@ -125,8 +124,8 @@ func (l *last) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Tail gives the last lines of a log as text, at most maxBytes of it; empty if there is none. It reads a bounded part of the files,
-// which is enough for maxBytes of up to 16 KiB in up to 100 lines.
+// Tail returns the last lines of a log, at most maxBytes of text, or an empty string. It reads a bounded part of the log, enough for
+// 16 KiB of text in 100 lines.
 func Tail(path string, lines int64, maxBytes int) string {
 	out := &last{max: maxBytes}
 	if path == "" || Read(context.Background(), path, Options{Tail: lines, window: tailWindow}, out) != nil {

@@ -32,7 +32,7 @@ func (w *worker) admit() {
 	}
 }
 
-// refuse says why the pod may not begin, or nil. The checks come in the kubelet's order.
+// refuse returns why the pod must not start on this node, or nil. The checks are in the kubelet's order.
 func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	m := w.m
 	if m.c.Pressures != nil {

@@ -16,15 +16,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
-// The kernel refuses to run a program with an argument or variable of maxString bytes or more, or with more than maxStrings bytes of
-// them in all (execve(2)). They are refused before they are made: a few kilobytes of references can name gigabytes.
+// The kernel does not run a program with an argument or environment variable of maxString bytes or more, or with more than maxStrings
+// bytes of them in total (execve(2)). The limits are enforced during expansion, because references can expand to gigabytes.
 const (
 	maxString  = 128 << 10
 	maxStrings = 6 << 20
 )
 
-// Expand replaces $(NAME) by the variable's value; $$ stands for $, and a name that is not known stays as it is. It fails if the text
-// becomes longer than a program can be given.
+// Expand replaces $(NAME) by the variable's value; $$ stands for $, and a name that is not known stays as it is. It returns an error
+// if the result is too long for an argument.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -89,7 +89,7 @@ func (e *environment) set(name, value string) error {
 
 var errTooManyStrings = fmt.Errorf("the container's arguments and environment take more than %d bytes", maxStrings)
 
-// expand is Expand of arguments, which count with the environment.
+// expand expands arguments, which share the size limit with the environment.
 func (e *environment) expand(args []string) ([]string, error) {
 	var out []string
 	for _, a := range args {

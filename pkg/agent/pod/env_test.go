@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pod of a few kilobytes cannot make the agent hold gigabytes: variables that name variables are bounded as the kernel bounds them.
+// Expanding variables that refer to each other is bounded: it cannot exhaust the agent's memory.
 func TestEnvironmentIsBounded(t *testing.T) {
 	m := &Manager{c: Config{Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }}}
 	doubling := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100)}}

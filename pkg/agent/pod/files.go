@@ -180,14 +180,14 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	} {
 		path := filepath.Join(dir, file)
 		if have, err := bounded.File(path, int64(len(data))); err == nil && bytes.Equal(have, data) {
-			continue // containers may write it, and make it as large as they like
+			continue // bounded, because containers can write the file
 		}
 		errs = append(errs, os.WriteFile(path, data, 0o644))
 	}
 	return errors.Join(errs...)
 }
 
-// writtenFiles are the files of a pod's own that its containers may write: its names and its containers' termination messages.
+// writtenFiles are the per-pod files that containers can write: /etc/hosts and its like, and termination messages.
 func writtenFiles(dir string) []string {
 	return []string{filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"), filepath.Join(dir, "containers")}
 }

@@ -86,7 +86,7 @@ func TestHostsFile(t *testing.T) {
 	}
 }
 
-// What a container leaves where its message is read from is never followed and never read whole.
+// Termination messages are read in bounded memory and not through symbolic links.
 func TestFileEnd(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "message")

@@ -21,7 +21,7 @@ func (m *Manager) hook(ctx context.Context, h *corev1.LifecycleHandler, c *corev
 	case h.Exec != nil:
 		_, err := probe.Exec(ctx, m.c.Runtime, id, h.Exec.Command)
 		return err
-	case h.HTTPGet != nil: // any answer will do, as upstream
+	case h.HTTPGet != nil: // any status is success, as in the kubelet
 		_, err := probe.HTTPGet(ctx, m.http, h.HTTPGet, c, podIP, "kube-lifecycle/1.37")
 		return err
 	case h.Sleep != nil:
@@ -69,7 +69,7 @@ func (w *worker) message(i Instance) string {
 	return text
 }
 
-// fileEnd reads the last bytes of a file that a container writes; empty if it cannot be read.
+// fileEnd returns at most the last most bytes of a file that a container can write, or an empty string if it cannot be read.
 func fileEnd(path string, most int64) string {
 	f, err := bounded.Open(path)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
 )
 
-// A hook over HTTP wants an answer, whatever its status, as upstream.
+// An HTTP hook succeeds with any status, as in the kubelet.
 func TestHTTPHook(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	host, port, err := net.SplitHostPort(web.Listener.Addr().String())

@@ -48,7 +48,7 @@ type Config struct {
 	ResolvConf string
 	// SeccompDir holds the profiles that a localhostProfile names; default DataDir/seccomp.
 	SeccompDir string
-	// Sysctls are those that pods may set; nil is the safe ones.
+	// Sysctls are the sysctls that pods may set; nil allows the safe ones.
 	Sysctls *Sysctls
 	// MemoryCapacity in bytes.
 	MemoryCapacity int64

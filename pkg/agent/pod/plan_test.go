@@ -74,7 +74,7 @@ func TestPlan(t *testing.T) {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
 		return p
 	}
-	// crashed is a container that ended 30 s ago and waits for backOff in all.
+	// crashed returns a container that exited 30 s ago with the given back-off.
 	crashed := func(backOff time.Duration) Instance {
 		r := run("a", 4, runtime.Exited, 1)
 		r.BackOff = backOff

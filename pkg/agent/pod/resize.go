@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// resizeFailed is the reason of a Failure of the runtime to change a running container.
+// resizeFailed is the reason of a Failure when the runtime could not update a running container.
 const resizeFailed = "ResizeError"
 
 // resize gives a running container its new resources, if the node has room for the pod as it is now.

@@ -15,7 +15,7 @@ import (
 // maxSeccompProfile is the size of the largest seccomp profile that is read, in bytes.
 const maxSeccompProfile = 1 << 20
 
-// modules are the Linux security modules that the node's kernel enforces.
+// modules are the Linux security modules enabled in the node's kernel.
 type modules struct{ appArmor, seLinux bool }
 
 func readModules() modules {
@@ -28,7 +28,7 @@ func readModules() modules {
 	return m
 }
 
-// refuseAppArmor says why the pod cannot have the AppArmor profiles that it asks for, or nil if it asks for none.
+// refuseAppArmor rejects pods that request an AppArmor profile, since the runtime does not apply any.
 func (m modules) refuseAppArmor(p *corev1.Pod) *Verdict {
 	asked := func(a *corev1.AppArmorProfile) bool {
 		return a != nil && a.Type != corev1.AppArmorProfileTypeUnconfined
@@ -66,12 +66,12 @@ func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
 	}
 }
 
-// errNoUserNamespaces is why a pod with hostUsers: false gets no sandbox.
+// errNoUserNamespaces is returned for pods with hostUsers: false.
 var errNoUserNamespaces = errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
 
 func wantsUserNamespace(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
 
-// security sets s as the pod's and the container's security contexts say, and fails if the node cannot honour one of them.
+// security applies the security contexts of pod and container to s. It returns an error for settings that the node does not support.
 func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
 	ps, cs := p.Spec.SecurityContext, c.SecurityContext
 	if ps == nil {
@@ -113,7 +113,7 @@ func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, 
 	return err
 }
 
-// unsupported names a setting that the node would have to ignore.
+// unsupported returns an error for settings that would otherwise be ignored.
 func (m modules) unsupported(p *corev1.Pod, ps *corev1.PodSecurityContext, cs *corev1.SecurityContext) error {
 	switch {
 	case ps.WindowsOptions != nil || cs.WindowsOptions != nil:
@@ -128,7 +128,7 @@ func (m modules) unsupported(p *corev1.Pod, ps *corev1.PodSecurityContext, cs *c
 	return nil
 }
 
-// user sets the user and group, and refuses root where the pod forbids it.
+// user sets user and group and enforces runAsNonRoot.
 func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityContext, image runtime.Image) error {
 	first := func(a, b *int64) *int64 {
 		if a != nil {
@@ -156,7 +156,7 @@ func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityCon
 	return nil
 }
 
-// seccomp is the runtime's name of a profile. Profiles of the node lie below SeccompDir; no link leads out of it.
+// seccomp returns the runtime's name for a profile. Localhost profiles are files below SeccompDir; symbolic links must not lead out of it.
 func (m *Manager) seccomp(profile *corev1.SeccompProfile, privileged bool) (string, error) {
 	if privileged {
 		return "unconfined", nil
@@ -183,7 +183,7 @@ func (m *Manager) seccomp(profile *corev1.SeccompProfile, privileged bool) (stri
 	return path, nil
 }
 
-// localProfile is the real path of a profile below dir.
+// localProfile returns the path of a profile below dir with all symbolic links resolved.
 func localProfile(dir, name string) (string, error) {
 	if !filepath.IsLocal(name) {
 		return "", errors.New("it must be a relative path without \"..\"")
@@ -193,7 +193,7 @@ func localProfile(dir, name string) (string, error) {
 		return "", err
 	}
 	defer root.Close()
-	info, err := root.Stat(name) // fails for a link that leads out
+	info, err := root.Stat(name) // fails for a symbolic link out of dir
 	switch {
 	case err != nil:
 		return "", err

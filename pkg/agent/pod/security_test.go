@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// What the node would have to ignore is refused.
+// Unsupported settings are rejected instead of ignored.
 func TestSecurityThatIsNotSupported(t *testing.T) {
 	unmasked, no, yes := corev1.UnmaskedProcMount, false, true
 	tests := map[string]struct {
@@ -47,7 +47,7 @@ func TestSecurityThatIsNotSupported(t *testing.T) {
 	}
 }
 
-// A localhostProfile is a file below the node's directory, whatever links lie there.
+// A localhostProfile is resolved below SeccompDir, and symbolic links cannot escape from it.
 func TestLocalSeccompProfile(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "seccomp")

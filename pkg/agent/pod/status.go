@@ -348,7 +348,7 @@ func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions = append(s.Conditions, c)
 }
 
-// resizeConditions say of a resize that it is under way, and of one that is not carried out why.
+// resizeConditions sets the conditions of a resize that is in progress or pending.
 func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, now time.Time) {
 	progress, failed := resizing(p, o)
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
@@ -372,7 +372,7 @@ func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, now time.T
 	}
 }
 
-// resizing tells whether a container has not yet the resources that it was allowed, and why it could not be given them last.
+// resizing reports whether an accepted resize has not been applied to all containers yet, and the last error of applying it.
 func resizing(p *corev1.Pod, o Observed) (progress bool, failed string) {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls are isolated between pods and cannot hurt the node: the kubelet's list, of which every kernel that runs Coracle has all.
+// safeSysctls is the kubelet's list of sysctls that are namespaced and isolated. All kernels that can run Coracle have them.
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
 	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
@@ -17,7 +17,7 @@ var safeSysctls = []string{
 	"net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_notsent_lowat",
 }
 
-// maxSysctl is the length of the longest name, in bytes, that the API accepts.
+// maxSysctl is the maximum length of a sysctl's name in bytes, as in the API.
 const maxSysctl = 253
 
 var sysctlPattern = regexp.MustCompile(`^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]$`)
@@ -27,8 +27,8 @@ type Sysctls struct {
 	names, prefixes map[string]sysctl.Namespace
 }
 
-// NewSysctls allows the safe sysctls and those that unsafe names: a name, or a prefix that ends in "*". Only sysctls of a pod's own
-// network or IPC namespace can be allowed; others would change the node.
+// NewSysctls allows the safe sysctls and the unsafe ones given as a name or as a prefix that ends in "*". It returns an error for sysctls
+// outside the network and IPC namespaces, since those would change the node.
 func NewSysctls(unsafe []string) (*Sysctls, error) {
 	s := &Sysctls{names: map[string]sysctl.Namespace{}, prefixes: map[string]sysctl.Namespace{}}
 	for _, name := range safeSysctls {
@@ -51,7 +51,7 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 	return s, nil
 }
 
-// refuse says why the pod may not set a sysctl that it names, or nil.
+// refuse rejects pods that set a sysctl which is not allowed.
 func (s *Sysctls) refuse(p *corev1.Pod) *Verdict {
 	if p.Spec.SecurityContext == nil {
 		return nil

@@ -293,7 +293,7 @@ func (w *worker) observe(p *corev1.Pod) Observed {
 	return o
 }
 
-// probe says how a running container is. Of one that is ending only its readiness is asked for.
+// probe returns the health of a running container. For a container that is ending only the readiness probe runs.
 func (w *worker) probe(p *corev1.Pod, c Instance, ending bool) Health {
 	spec, _, ephemeral := containerOf(p, c.Name)
 	if spec == nil || ephemeral {

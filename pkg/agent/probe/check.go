@@ -30,7 +30,7 @@ const (
 	maxHeaders = 64 << 10
 )
 
-// do runs one check of the container once. It returns a warning of a check that succeeded all the same, and an error if it failed.
+// do runs one probe once. It returns an error if the probe failed; a warning means success.
 func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(max(p.TimeoutSeconds, 1))*time.Second)
 	defer cancel()
@@ -99,11 +99,11 @@ func (l *limited) String() string {
 	return l.buf.String()
 }
 
-// maxRedirects on one host are followed.
+// maxRedirects is the number of redirects to the same host that are followed.
 const maxRedirects = 10
 
-// NewHTTPClient makes the client for probes and hooks: no keep-alive, no check of certificates. A redirect to another host is not
-// followed: it is the answer.
+// NewHTTPClient makes the client for probes and hooks: no keep-alive, no check of certificates. Redirects to
+// another host are not followed but returned.
 func NewHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -111,7 +111,7 @@ func NewHTTPClient() *http.Client {
 			DisableKeepAlives:  true,
 			DisableCompression: true,
 			Proxy:              nil,
-			// Headers are the container's: they are bounded as the body is.
+			// The headers come from the container.
 			MaxResponseHeaderBytes: maxHeaders,
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
@@ -126,13 +126,13 @@ func NewHTTPClient() *http.Client {
 	}
 }
 
-// Response is what an HTTP request got. Of the body it holds the first 10 KiB.
+// Response is the response to an HTTP probe or hook, with at most 10 KiB of the body.
 type Response struct {
 	Status int
 	Body   string
 }
 
-// HTTPGet sends the request that the action describes. Whatever the server answers is no error.
+// HTTPGet sends the request that the action describes. Statuses of failure are no error.
 func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container, podIP, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), container)
 	if err != nil {

@@ -29,7 +29,7 @@ type Target struct {
 	// Started and Ready are what was known of this very container before (by the pod's status), so that an
 	// agent that restarts does not make ready containers unready.
 	Started, Ready bool
-	// Ending: the container is about to end or its pod is, so that only its readiness is still asked for.
+	// Ending means that the container or its pod is being stopped: only the readiness probe runs.
 	Ending bool
 	// Event records an event on the container.
 	Event func(kind, reason, message string)
@@ -143,7 +143,7 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 	m.mu.Lock()
 	before := w.result
 	f(&w.result)
-	if w.ended { // a liveness probe in flight may still have failed
+	if w.ended { // ignore a liveness probe that was in flight
 		w.result.Failed, w.result.Why, w.result.Grace = false, "", nil
 	}
 	differs := before.Started != w.result.Started || before.Ready != w.result.Ready || before.Failed != w.result.Failed
@@ -225,7 +225,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 	}
 }
 
-// End ends the liveness and startup probes of a container. Its readiness probe goes on until Stop.
+// End stops the liveness and startup probes of a container. Its readiness probe runs until Stop.
 func (m *Manager) End(containerID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -240,7 +240,7 @@ func (m *Manager) endLocked(w *worker) {
 	w.result.Failed, w.result.Why, w.result.Grace = false, "", nil
 }
 
-// Stop ends all probes of a container.
+// Stop stops all probes of a container.
 func (m *Manager) Stop(containerID string) {
 	m.mu.Lock()
 	w := m.workers[containerID]

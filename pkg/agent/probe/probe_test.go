@@ -150,7 +150,7 @@ func TestStartupGivesUp(t *testing.T) {
 	})
 }
 
-// Of a container that ends only its readiness is still asked for, as upstream does.
+// While a container ends, only its readiness probe runs, as in the kubelet.
 func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
 		target.Container.ReadinessProbe, target.Container.LivenessProbe = probe(2, 1), probe(1, 1)
@@ -175,7 +175,7 @@ func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
 	})
 }
 
-// An agent that starts while a container ends asks for its readiness alone.
+// An agent that starts while a container is ending runs only its readiness probe.
 func TestWatchOfAnEndingContainer(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
 		target.Container.StartupProbe, target.Container.LivenessProbe, target.Container.ReadinessProbe = probe(1, 1), probe(1, 1), probe(1, 1)
@@ -188,7 +188,7 @@ func TestWatchOfAnEndingContainer(t *testing.T) {
 	})
 }
 
-// A redirect on the host is followed, ten at most; one to another host is success with a warning.
+// Up to ten redirects to the same host are followed; a redirect to another host is success with a warning.
 func TestRedirects(t *testing.T) {
 	var web *httptest.Server
 	web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

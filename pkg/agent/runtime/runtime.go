@@ -110,8 +110,7 @@ type Spec struct {
 	// closes it after the first Attach ended.
 	TTY, Stdin, StdinOnce bool
 	// LogPath is the file in CRI log format ("time stream F|P text") that gets all
-	// output. The shim writes and rotates it (see crilog), so that logs go on, and stay
-	// within their bound, while the agent is down.
+	// output. The shim writes and rotates it (see crilog), also while the agent is down.
 	LogPath string
 	// StopSignal overrides the image's, e.g. "SIGQUIT".
 	StopSignal string

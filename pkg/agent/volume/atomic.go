@@ -144,7 +144,7 @@ func same(dir string, files map[string]File, group *int64) bool {
 	return err == nil && count == len(files)
 }
 
-// symlink makes a link that belongs to the user and the group; nil keeps the agent's own.
+// symlink creates a symbolic link owned by the user and the group; nil keeps the agent's.
 func symlink(to, path string, uid, group *int64) error {
 	if err := os.Symlink(to, path); err != nil || uid == nil && group == nil {
 		return err
@@ -152,7 +152,7 @@ func symlink(to, path string, uid, group *int64) error {
 	return os.Lchown(path, id(uid), id(group))
 }
 
-// id is -1, which changes nothing, for nil.
+// id returns -1, which chown ignores, for nil.
 func id(i *int64) int {
 	if i == nil {
 		return -1

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxPodObjects is what the files of objects of one pod may take of the node's memory, in bytes: the kernel charges nobody for them.
+	// maxPodObjects limits the memory in bytes that a pod's secrets, config maps and so on take. It is not charged to the pod's cgroup.
 	maxPodObjects = 64 << 20
-	// fileCost is what a file takes beside its pages: its inode, its names, and the link to it, in bytes.
+	// fileCost is the memory in bytes that a file takes beside its data, for inodes and directory entries.
 	fileCost = 4096
-	// objectsShare of the node's memory is for objects of all pods, but no less than leastObjects bytes.
+	// All pods' objects together may take 1/objectsShare of the allocatable memory, or leastObjects bytes if that is more.
 	objectsShare = 10
 	leastObjects = 2 * maxPodObjects
 )
 
-// memoryOf is what files take of a tmpfs, in bytes.
+// memoryOf returns the memory that files take in a tmpfs, in bytes.
 func memoryOf(files map[string]File) int64 {
 	sum := int64(0)
 	for _, f := range files {
@@ -32,7 +32,7 @@ func (m *Manager) allocatableMemory() int64 {
 	return q.Value()
 }
 
-// mountMemory mounts the node's tmpfs for objects, or gives the one that is there its size.
+// mountMemory mounts the tmpfs for objects, or sets the size of an existing one.
 func (m *Manager) mountMemory() error {
 	mounted, err := isMountPoint(m.c.MemoryDir)
 	if err != nil {
@@ -53,8 +53,8 @@ func (m *Manager) mountMemory() error {
 	return nil
 }
 
-// memorySize is the size in bytes of an emptyDir in memory: the least of the node's allocatable memory, the pod's limit, if it has one,
-// and the volume's own. 0 is the kernel's default.
+// memorySize returns the size in bytes of a memory-backed emptyDir: the minimum of the node's allocatable memory, the pod's memory limit
+// and the volume's sizeLimit. 0 means the kernel's default.
 func (m *Manager) memorySize(p *corev1.Pod, v *corev1.EmptyDirVolumeSource) int64 {
 	size := m.allocatableMemory()
 	less := func(n int64) {
@@ -69,7 +69,7 @@ func (m *Manager) memorySize(p *corev1.Pod, v *corev1.EmptyDirVolumeSource) int6
 	return size
 }
 
-// memoryLimit is what a pod may take of the memory, in bytes; 0 if it, or one of its containers, has no limit.
+// memoryLimit returns the pod's memory limit in bytes, or 0 if a container has none.
 func memoryLimit(p *corev1.Pod) int64 {
 	podLevel := p.Spec.Resources != nil && !p.Spec.Resources.Limits.Memory().IsZero()
 	if !podLevel {

@@ -20,7 +20,7 @@ func sizeOf(t *testing.T, path string) (bytes, inodes int64) {
 	return int64(st.Blocks) * st.Bsize, int64(st.Files)
 }
 
-// An emptyDir in memory is bounded by the node (1 GiB here), the pod and itself.
+// A memory-backed emptyDir is limited by the node (1 GiB here), the pod and its own sizeLimit.
 func TestMemorySize(t *testing.T) {
 	m, _ := manager(t)
 	limited := func(texts ...string) []corev1.Container {
@@ -68,7 +68,7 @@ func TestMemorySize(t *testing.T) {
 	require.EqualValues(t, 16<<20, size)
 }
 
-// What pods' objects take of the node's memory is bounded: of one pod, and of all.
+// The memory for pods' objects is bounded per pod and per node.
 func TestObjectsInMemoryAreBounded(t *testing.T) {
 	many := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "many"}, Data: map[string]string{}}
 	for i := range 10000 { // some 100 KB as an object, 80 MB as files

@@ -63,7 +63,7 @@ func (m *Manager) payload(ctx context.Context, p *corev1.Pod, v *corev1.Volume, 
 				continue
 			}
 			f := File{Data: []byte(t.text), Mode: mode(nil, def), UID: soleUser(p)}
-			if f.UID != nil || fsGroup(p) != nil { // the group's bits come with the group
+			if f.UID != nil || fsGroup(p) != nil { // the group's permissions are added with its ownership
 				f.Mode = 0o600
 			}
 			files[s.ServiceAccountToken.Path] = f
@@ -77,7 +77,7 @@ func (m *Manager) payload(ctx context.Context, p *corev1.Pod, v *corev1.Volume, 
 	return files, refresh, errors.Join(errs...)
 }
 
-// soleUser is the user that every container of the pod is told to run as, or nil if they differ or one is told none.
+// soleUser returns the user that all containers run as, or nil if they differ or one does not specify it.
 func soleUser(p *corev1.Pod) *int64 {
 	var ofPod *int64
 	if p.Spec.SecurityContext != nil {

@@ -1,12 +1,12 @@
 // Package crilog writes container output in the log format of the container
 // runtime interface: one line of text per line of output, "time stream tag
 // text", where tag P marks a line that the next one of the stream continues.
-// It rotates the log by what was written: PATH.1 is the newest of the old files.
+// It rotates the log by the number of bytes written: PATH.1 is the newest rotated file.
 //
 // It may import nothing of Coracle. Its invariants: what one Write was given
 // is in the file, in order and in whole log lines, before Write returns;
-// only a last line without its end waits for Close. No log ever takes more
-// than MaxFiles times MaxSize bytes of disk, however fast its container writes.
+// only a last line without its end waits for Close. A log never takes more
+// than MaxFiles*MaxSize bytes, regardless of how fast its container writes.
 package crilog
 
 import (
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// MaxSize is the size of one file in bytes, and MaxFiles the number of files, of one log.
+	// MaxSize is the maximum size in bytes of one file of a log, MaxFiles the maximum number of files.
 	MaxSize  = 10 << 20
 	MaxFiles = 5
 )
@@ -49,7 +49,7 @@ func Open(path string) (*File, error) {
 	return f, f.open()
 }
 
-// open opens the path in place of what is open.
+// open opens the path and replaces the open file.
 func (f *File) open() error {
 	if f.path == "" {
 		return nil
@@ -75,7 +75,7 @@ func (f *File) open() error {
 	return nil
 }
 
-// rotate makes room: the file becomes PATH.1, PATH.1 becomes PATH.2 and so on, and the oldest goes.
+// rotate renames the file to PATH.1, PATH.1 to PATH.2 and so on, drops the oldest, and opens a new file.
 func (f *File) rotate() error {
 	for n := MaxFiles - 1; n > 0; n-- {
 		if err := os.Rename(numbered(f.path, n-1), numbered(f.path, n)); err != nil && !os.IsNotExist(err) {
@@ -85,7 +85,7 @@ func (f *File) rotate() error {
 	return f.open()
 }
 
-// numbered is the name of a log's n-th older file; 0 is the log itself.
+// numbered returns the name of the n-th rotated file; 0 is the log itself.
 func numbered(path string, n int) string {
 	if n == 0 {
 		return path
@@ -106,7 +106,7 @@ func (f *File) Close() error {
 }
 
 // Stream returns a writer for one stream: "stdout" or "stderr". It is for one
-// goroutine at a time. Its Write never fails: lines that the disk does not take
+// goroutine at a time. Its Write never fails: lines that cannot be written
 // are dropped. Its Close writes a last line that has no newline.
 func (f *File) Stream(name string) io.WriteCloser {
 	return &stream{file: f, name: name}
@@ -138,7 +138,7 @@ func (s *stream) Write(p []byte) (int, error) {
 			s.rest, left = append(s.rest, left...), nil
 		}
 	}
-	// What a full disk does not take is lost; the container goes on, and so does its log once there is room.
+	// Drop lines on a full disk, so that neither the container nor the log stops.
 	_ = f.flush()
 	return len(p), nil
 }
@@ -165,8 +165,8 @@ func (f *File) line(now []byte, stream string, tag byte, parts ...[]byte) {
 	f.buf = append(f.buf, '\n')
 }
 
-// flush writes what was collected. A full file is rotated first; if that fails, as it does when the directory is gone, the file
-// is emptied: its bound matters more than its text.
+// flush writes the buffer and rotates a full file first. If that fails, for example because the directory was removed, it truncates the
+// file to stay within the limit.
 func (f *File) flush() error {
 	if f.file == nil || len(f.buf) == 0 {
 		return nil
@@ -181,7 +181,7 @@ func (f *File) flush() error {
 	}
 	n, err := f.file.Write(f.buf)
 	f.size += int64(n)
-	if err != nil && n > 0 && f.file.Truncate(f.size-int64(n)) == nil { // no half line stays
+	if err != nil && n > 0 && f.file.Truncate(f.size-int64(n)) == nil { // remove the incomplete line
 		f.size -= int64(n)
 	}
 	if cap(f.buf) > 4*MaxLine {

@@ -64,7 +64,7 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 	})
 }
 
-// Whatever is written, and however much at once, a log takes no more than its files may, and the newest lines are there.
+// A log stays within its limits and keeps the newest lines.
 func TestALogIsRotatedByWhatIsWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "logs", "0.log")
 	f, err := Open(path)
@@ -89,7 +89,7 @@ func TestALogIsRotatedByWhatIsWritten(t *testing.T) {
 	require.True(t, strings.HasSuffix(text(t, path, "stdout"), "x\nlast\n"))
 
 	require.NoError(t, os.Truncate(path, MaxSize-1))
-	f, err = Open(path) // as a shim that starts again: what is there counts
+	f, err = Open(path) // the existing size counts
 	require.NoError(t, err)
 	defer f.Close()
 	_, err = f.Stream("stdout").Write([]byte("new\n"))
@@ -97,14 +97,14 @@ func TestALogIsRotatedByWhatIsWritten(t *testing.T) {
 	require.Equal(t, "new\n", text(t, path, "stdout"))
 }
 
-// A log whose directory is gone still is bounded: nobody would find the space that it takes.
+// A log whose directory was removed stays bounded, too.
 func TestALogWithoutItsDirectoryIsBounded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	f, err := Open(filepath.Join(dir, "0.log"))
 	require.NoError(t, err)
 	defer f.Close()
 	require.NoError(t, os.RemoveAll(dir))
-	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // and cannot be made again
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // it cannot be created again
 	out := f.Stream("stdout")
 	chunk := []byte(strings.Repeat("x", 1<<20))
 	for range 3 * MaxSize / len(chunk) {
@@ -116,7 +116,7 @@ func TestALogWithoutItsDirectoryIsBounded(t *testing.T) {
 	}
 }
 
-// A disk that is full loses lines, not the log.
+// After a full disk the log continues.
 func TestALogGoesOnAfterAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	f, err := Open(path)
