@@ -72,6 +72,8 @@ type Config struct {
 	Eviction eviction.Policy
 	// Machine tells how much there is of what; nil is a machine that is never short of anything.
 	Machine eviction.Machine
+	// Reserved is kept from pods.
+	Reserved config.Reserved
 	// Unused images are removed when ImageGCHigh percent of their disk are in use, until ImageGCLow are. Default 85 and 80.
 	ImageGCHigh, ImageGCLow int
 

@@ -394,13 +394,18 @@ func (a *Agent) capacity() corev1.ResourceList {
 }
 
 func (a *Agent) allocatable() corev1.ResourceList {
-	l := a.capacity()
+	l, whole := a.capacity(), a.capacity()
+	if r := a.c.Reserved; r.PIDs > 0 { // its zero value reserves nothing
+		cpu, memory := l[corev1.ResourceCPU], l[corev1.ResourceMemory]
+		l[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(cpu.MilliValue()-r.MilliCPU, 0), resource.DecimalSI)
+		l[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()-r.MemoryOf(memory.Value()), resource.BinarySI)
+	}
 	// What pods would be evicted for is not theirs to have.
 	for name, signal := range map[corev1.ResourceName]config.Signal{
 		corev1.ResourceMemory: config.MemoryAvailable, corev1.ResourceEphemeralStorage: config.NodeFsAvailable,
 	} {
-		all := l[name]
-		l[name] = *resource.NewQuantity(max(all.Value()-a.c.Eviction.Thresholds[signal].Of(all.Value()), 0), resource.BinarySI)
+		all, left := whole[name], l[name]
+		l[name] = *resource.NewQuantity(max(left.Value()-a.c.Eviction.Thresholds[signal].Of(all.Value()), 0), resource.BinarySI)
 	}
 	return l
 }

@@ -143,7 +143,13 @@ func newNode(p *process, m *membership) (*node, error) {
 		return nil, err
 	}
 	n := &node{}
+	reserved, err := config.ParseReserved(p.KubeReserved)
+	if err != nil {
+		return nil, err
+	}
+	protect()
 	containers := containerdConfig(p.Config)
+	containers.PodPIDs, containers.Reserved = max(p.PodMaxPIDs, 0), reserved
 	containers.ImageReserve = thresholds[config.ImageFsAvailable].Of
 	if n.runtime, err = containerd.New(containers); err != nil {
 		return nil, err
@@ -173,7 +179,8 @@ func newNode(p *process, m *membership) (*node, error) {
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
 		AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
-		Machine:       eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir},
+		Machine:       eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
+		Reserved:      reserved,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
 		Logger:  p.log,

@@ -77,6 +77,10 @@ type Agent struct {
 	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
 	// AllowedUnsafeSysctls are names of sysctls of a network or IPC namespace, or prefixes that end in "*", that pods may set.
 	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
+	// PodMaxPIDs bounds the processes and threads of a pod; -1 does not.
+	PodMaxPIDs int64 `mapstructure:"pod-max-pids"`
+	// KubeReserved is kept from pods, as "memory=512Mi". See ParseReserved.
+	KubeReserved []string `mapstructure:"kube-reserved"`
 	// Join is the URL of a server, and Token a join token of it, for `coracle agent`; TokenFile holds the token instead. A machine
 	// that has joined before needs neither.
 	Join      string `mapstructure:"join"`
@@ -95,6 +99,7 @@ func Default() Config {
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
+			PodMaxPIDs: 4096,
 		},
 	}
 }
@@ -131,7 +136,7 @@ func (c Server) validate() error {
 }
 
 func (c Agent) validate() error {
-	errs := []error{listen("agent-listen", c.AgentListen)}
+	errs := append(c.validateReserved(), listen("agent-listen", c.AgentListen))
 	if bad := validation.IsDNS1123Subdomain(c.NodeName); c.NodeName != "" && len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("node-name %q: %s", c.NodeName, bad[0]))
 	}

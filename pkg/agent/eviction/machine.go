@@ -19,6 +19,8 @@ import (
 type Kernel struct {
 	// NodeDir and ImageDir tell a directory on the disk of the pods' files, and on that of the images.
 	NodeDir, ImageDir func() string
+	// PodsCgroup is the cgroup of all pods, below the root. Where it has a limit, what is left of that counts as available. It may be empty.
+	PodsCgroup string
 }
 
 var _ Machine = Kernel{}
@@ -26,7 +28,7 @@ var _ Machine = Kernel{}
 // Read implements Machine.
 func (k Kernel) Read() map[config.Signal]Reading {
 	all := map[config.Signal]Reading{}
-	if r, err := memory(); err == nil {
+	if r, err := k.memory(); err == nil {
 		all[config.MemoryAvailable] = r
 	}
 	if space, nodes, ok := fileSystem(k.NodeDir()); ok {
@@ -39,6 +41,48 @@ func (k Kernel) Read() map[config.Signal]Reading {
 		all[config.PIDAvailable] = r
 	}
 	return all
+}
+
+// memory that pods can still have: of the machine's, and of their cgroup's limit, as the kubelet's allocatableMemory.available.
+func (k Kernel) memory() (Reading, error) {
+	r, err := memory()
+	if err != nil || k.PodsCgroup == "" {
+		return r, err
+	}
+	if left, ok := leftOf(k.PodsCgroup); ok {
+		r.Available = min(r.Available, left)
+	}
+	return r, nil
+}
+
+// leftOf is what a cgroup may still take of its limit of memory, not counting files that can be dropped from its cache.
+func leftOf(cgroup string) (int64, bool) {
+	v1 := "/sys/fs/cgroup/memory" + cgroup
+	dir, files, inactive := v1, [2]string{"memory.limit_in_bytes", "memory.usage_in_bytes"}, "total_inactive_file "
+	if _, err := os.Stat(dir); err != nil {
+		dir, files, inactive = "/sys/fs/cgroup"+cgroup, [2]string{"memory.max", "memory.current"}, "inactive_file "
+	}
+	var limit, used int64
+	for i, to := range []*int64{&limit, &used} {
+		text, err := os.ReadFile(dir + "/" + files[i])
+		if err != nil {
+			return 0, false
+		}
+		if *to, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil {
+			return 0, false // "max"
+		}
+	}
+	text, err := os.ReadFile(dir + "/memory.stat")
+	if err != nil {
+		return 0, false
+	}
+	for line := range bytes.Lines(text) {
+		if rest, is := bytes.CutPrefix(line, []byte(inactive)); is {
+			n, _ := strconv.ParseInt(string(bytes.TrimSpace(rest)), 10, 64)
+			used -= min(used, n)
+		}
+	}
+	return max(limit-used, 0), true
 }
 
 // memory that programs can have without harm to others: what is free and what caches give back (proc(5), MemAvailable).
@@ -112,7 +156,7 @@ const rearm = 10 * time.Second
 func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	const v1 = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(v1 + "/cgroup.event_control"); err == nil {
-		watchUsage(ctx, v1, below, wake)
+		watchUsage(ctx, v1, k.memory, below, wake)
 		return
 	}
 	trigger, err := stalls("/proc/pressure/memory")
@@ -164,7 +208,7 @@ func watchPriority(ctx context.Context, file *os.File, wake func()) {
 }
 
 // watchUsage is told when the use of a cgroup passes what would leave less than below available.
-func watchUsage(ctx context.Context, dir string, below int64, wake func()) {
+func watchUsage(ctx context.Context, dir string, memory func() (Reading, error), below int64, wake func()) {
 	for ctx.Err() == nil {
 		left, err := memory()
 		if err != nil {

@@ -175,7 +175,11 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	if c.public().State != runtime.Created {
 		return nil
 	}
-	client, err := r.pod(c.Spec.PodUID).shim(ctx)
+	p := r.pod(c.Spec.PodUID)
+	if err := p.limit(c.Spec.CgroupParent); err != nil {
+		return fmt.Errorf("limit the processes of pod %s: %w", c.Spec.PodUID, err)
+	}
+	client, err := p.shim(ctx)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/feed"
 )
@@ -56,6 +57,10 @@ type Config struct {
 	// ImageReserve is how many bytes of a disk of so many images leave free. Pulls, loads and unpacking that would take
 	// more are stopped. Nil is 5 %.
 	ImageReserve func(capacity int64) int64
+	// PodPIDs bounds the processes and threads of each pod; 0 does not.
+	PodPIDs int64
+	// Reserved is kept from all pods together: CgroupRoot is bounded by what is left of the machine. Its zero value reserves nothing.
+	Reserved config.Reserved
 	// patience is how long the host's containerd may take to answer first.
 	patience time.Duration
 	// Log gets few lines; nil is slog.Default().
@@ -189,6 +194,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	own, cancel := context.WithCancel(ctx)
 	r.ctx, r.engine = own, e
+	if err := r.limitPods(); err != nil { // they run without; the pods' own limits hold
+		r.config.Log.Warn("the cgroup of all pods has no limit", "cgroup", r.config.CgroupRoot, "error", err)
+	}
 	err = errors.Join(e.dropLeases(own), r.images.reload(own))
 	if err == nil {
 		err = r.recover()

@@ -3,16 +3,20 @@ package containerd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
 
 // A root container in a PID namespace that it shares finds a first process that it can do nothing with.
@@ -83,4 +87,57 @@ func TestContainersReachNothingOfTheirShim(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, info.Mode().Perm()&0o077, "a user of the machine must not run what a container marked setuid")
 	}
+}
+
+// Sessions are bounded per container, and end with their clients.
+func TestSessionsAreBounded(t *testing.T) {
+	r := start(t)
+	ctx := context.Background()
+	s := spec(r.config, "p", "a", "sh", "-c", "sleep 1000")
+	require.NoError(t, r.Create(ctx, s))
+	require.NoError(t, r.Start(ctx, s.ID))
+	client := r.pod("p").client()
+	attach := func() (net.Conn, error) {
+		conn, err := client.Dial(ctx)
+		require.NoError(t, err)
+		require.NoError(t, shim.WriteHead(conn, shim.Request{Op: shim.Attach, ID: s.ID, Out: true}))
+		var res shim.Response
+		require.NoError(t, shim.ReadHead(conn, &res))
+		if res.Error != "" {
+			return conn, errors.New(res.Error)
+		}
+		return conn, nil
+	}
+	var open []net.Conn
+	for {
+		conn, err := attach()
+		open = append(open, conn)
+		if err != nil {
+			require.ErrorContains(t, err, "sessions")
+			break
+		}
+		require.LessOrEqual(t, len(open), 1000)
+	}
+	for _, conn := range open {
+		conn.Close()
+	}
+	require.Eventually(t, func() bool { // the shim sees the ends one after the other
+		_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"true"}})
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+}
+
+// An image cannot make its shim read any amount to find a user.
+func TestLargeUserFilesAreRefused(t *testing.T) {
+	r := start(t)
+	ctx := context.Background()
+	s := spec(r.config, "p", "a", "true")
+	require.NoError(t, r.Create(ctx, s))
+	upper := shim.Upper(r.dir(s.ID))
+	require.NoError(t, os.MkdirAll(filepath.Join(upper, "etc"), 0o755))
+	f, err := os.Create(filepath.Join(upper, "etc", "group"))
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(1<<40))
+	require.NoError(t, f.Close())
+	require.ErrorContains(t, r.Start(ctx, s.ID), "/etc/group has")
 }

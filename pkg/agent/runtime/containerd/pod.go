@@ -33,6 +33,8 @@ type pod struct {
 	cmd  *exec.Cmd  // nil if an earlier process started the shim
 	mu   sync.Mutex
 	live chan struct{} // closed when the shim's watch ended; nil before
+
+	limited bool // the pod's own cgroup has its limit
 }
 
 func (r *Runtime) pod(uid string) *pod {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +26,9 @@ const (
 
 	// failedToStart is the exit code of a container whose command could not be run.
 	failedToStart = 128
+
+	// maxMessage is how many bytes are told of why a container could not start.
+	maxMessage = 4096
 )
 
 // container goes created -> running -> exited, or created -> exited if it cannot start.
@@ -40,6 +44,7 @@ type container struct {
 	out      *fan
 	errs     *fan
 	done     chan struct{} // closed once exited
+	sessions atomic.Int32
 
 	mu     sync.Mutex
 	status shim.Status
@@ -87,6 +92,9 @@ func plain(err error) string {
 	text := err.Error()
 	for _, prefix := range []string{"unable to start container process: ", "error during container init: "} {
 		text = strings.Replace(text, prefix, "", 1)
+	}
+	if len(text) > maxMessage { // it may name a command, which may have any length
+		text = strings.ToValidUTF8(text[:maxMessage], "") + " ..."
 	}
 	return text
 }

@@ -23,6 +23,9 @@ var rlimits = map[string]int{
 	"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK, "RLIMIT_AS": unix.RLIMIT_AS,
 }
 
+// maxUsers is how many bytes an image's /etc/passwd and /etc/group may have each.
+const maxUsers = 4 << 20
+
 func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	lp := &libcontainer.Process{
 		Args: p.Args, Env: p.Env, UID: int(p.User.UID), GID: int(p.User.GID), Cwd: p.Cwd,
@@ -65,6 +68,9 @@ func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 	var files [2]*os.File
 	for i, name := range []string{"etc/passwd", "etc/group"} {
 		if info, err := root.Stat(name); err == nil && info.Mode().IsRegular() {
+			if info.Size() > maxUsers {
+				return fmt.Errorf("the image's /%s has %d bytes, and %d is the limit", name, info.Size(), maxUsers)
+			}
 			if files[i], err = root.Open(name); err == nil {
 				defer files[i].Close()
 			}

@@ -71,10 +71,8 @@ func (s *Server) serve(conn net.Conn) {
 		return
 	case shim.Exec, shim.Attach:
 		c, err := s.running(req.ID)
-		if err == nil && req.Op == shim.Exec {
-			err = c.exec(conn, req)
-		} else if err == nil {
-			err = c.attach(conn, req)
+		if err == nil {
+			err = c.session(conn, req)
 		}
 		if err != nil {
 			answer(conn, shim.Response{}, err)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -15,6 +16,21 @@ import (
 
 // slowClient is how long an attached client may hold up a container before it is cut off.
 const slowClient = 10 * time.Second
+
+// maxSessions bounds the execs and attachments that a container has at once. Each takes goroutines and buffers of this process.
+const maxSessions = 64
+
+// session serves an exec or attach. An error is returned before anything was written.
+func (c *container) session(conn net.Conn, req shim.Request) error {
+	defer c.sessions.Add(-1)
+	if c.sessions.Add(1) > maxSessions {
+		return fmt.Errorf("the container has %d sessions already: end one of them", maxSessions)
+	}
+	if req.Op == shim.Exec {
+		return c.exec(conn, req)
+	}
+	return c.attach(conn, req)
+}
 
 // session is one client's streams.
 type session struct {

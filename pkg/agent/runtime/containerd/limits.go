@@ -1,0 +1,112 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// hierarchy is where the cgroups of a controller are: all at one place on cgroup v2. It is empty if the kernel has none.
+func hierarchy(controller string) string {
+	if cgroup2() {
+		return "/sys/fs/cgroup"
+	}
+	dir := filepath.Join("/sys/fs/cgroup", controller)
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
+		return ""
+	}
+	return dir
+}
+
+// makeCgroup makes a cgroup in a controller's hierarchy. On cgroup v2 the controller has to be passed down by each cgroup above.
+func makeCgroup(controller, path string) (string, error) {
+	root := hierarchy(controller)
+	if root == "" {
+		return "", fmt.Errorf("the kernel has no %s controller", controller)
+	}
+	at := root
+	for part := range strings.SplitSeq(strings.Trim(filepath.Clean("/"+path), "/"), "/") {
+		if root == "/sys/fs/cgroup" {
+			if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+				return "", err
+			}
+		}
+		at = filepath.Join(at, part)
+		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return at, nil
+}
+
+func setLimit(controller, path, file string, limit int64) error {
+	dir, err := makeCgroup(controller, path)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
+}
+
+// limitPods bounds all pods together by what the machine has without what is reserved, so that whatever they do leaves this process its
+// part (the kubelet's enforcement of node allocatable).
+func (r *Runtime) limitPods() error {
+	reserved := r.config.Reserved
+	if reserved.PIDs == 0 {
+		return nil
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return err
+	}
+	memory := int64(info.Totalram) * int64(info.Unit)
+	file := "memory.limit_in_bytes"
+	if cgroup2() {
+		file = "memory.max"
+	}
+	err := setLimit("memory", r.config.CgroupRoot, file, memory-reserved.MemoryOf(memory))
+	pids, pidsErr := machinePIDs()
+	if pidsErr == nil {
+		pidsErr = setLimit("pids", r.config.CgroupRoot, "pids.max", max(pids-reserved.PIDs, pids/2))
+	}
+	return errors.Join(err, pidsErr)
+}
+
+// machinePIDs is how many processes and threads the kernel allows: the lesser of its two bounds.
+func machinePIDs() (int64, error) {
+	var least int64
+	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", file, err)
+		}
+		if least == 0 || n < least {
+			least = n
+		}
+	}
+	return least, nil
+}
+
+// limit bounds the processes of the pod, once, before its first container starts.
+func (p *pod) limit(cgroup string) error {
+	if p.r.config.PodPIDs <= 0 || filepath.Clean("/"+cgroup) == "/" {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.limited {
+		return nil
+	}
+	err := setLimit("pids", cgroup, "pids.max", p.r.config.PodPIDs)
+	p.limited = err == nil
+	return err
+}

@@ -1,0 +1,73 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// A container that forks without end comes to its pod's limit, which all containers of the pod share, and no other pod notices.
+func TestPodsHaveALimitOfProcesses(t *testing.T) {
+	if hierarchy("pids") == "" {
+		t.Skip("this kernel has no pids controller")
+	}
+	c := testConfig(t)
+	c.PodPIDs = 40
+	c.Reserved, _ = config.ParseReserved([]string{"memory=64Mi", "pid=100"})
+	r := startWith(t, c)
+	ctx := context.Background()
+	begin := func(pod, name string) runtime.Spec {
+		s := spec(c, pod, name, "sleep", "1000")
+		require.NoError(t, r.Create(ctx, s))
+		require.NoError(t, r.Start(ctx, s.ID))
+		return s
+	}
+	run := func(s runtime.Spec, script string) (string, int) {
+		var out bytes.Buffer
+		code, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out}})
+		require.NoError(t, err)
+		return out.String(), code
+	}
+	bomb, sibling, other := begin("p", "a"), begin("p", "b"), begin("q", "a")
+	text, _ := run(bomb, "for i in $(seq 100); do sleep 1000 & done; true")
+	require.Contains(t, text, "fork")
+	stats, err := r.Stats(ctx, bomb.ID)
+	require.NoError(t, err)
+	require.LessOrEqual(t, stats.Pids, uint64(c.PodPIDs))
+	text, code := run(other, "for i in $(seq 20); do true & done; wait; echo fine")
+	require.Equal(t, "fine\n", text)
+	require.Zero(t, code)
+	_, err = r.Exec(ctx, sibling.ID, runtime.Exec{Command: []string{"true"}}) // its pod is full: an error, and no harm
+	t.Logf("exec in the full pod: %v", err)
+	require.NoError(t, r.Remove(ctx, bomb.ID))
+	_, code = run(sibling, "true")
+	require.Zero(t, code)
+
+	// All pods together leave the machine its part.
+	read := func(controller, file string) int64 {
+		text, err := os.ReadFile(hierarchy(controller) + c.CgroupRoot + "/" + file)
+		require.NoError(t, err)
+		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		require.NoError(t, err)
+		return n
+	}
+	var info unix.Sysinfo_t
+	require.NoError(t, unix.Sysinfo(&info))
+	file := "memory.limit_in_bytes"
+	if cgroup2() {
+		file = "memory.max"
+	}
+	require.InDelta(t, int64(info.Totalram)*int64(info.Unit)-64<<20, read("memory", file), 1<<20)
+	all, err := machinePIDs()
+	require.NoError(t, err)
+	require.Equal(t, all-100, read("pids", "pids.max"))
+}
