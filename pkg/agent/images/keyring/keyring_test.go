@@ -111,3 +111,15 @@ func TestDockercfgAndTokens(t *testing.T) {
 	require.Empty(t, k.Lookup("c.io/x"))
 	require.NotEqual(t, k.Lookup("a.io/x")[0].Secret.Hash, k.Lookup("b.io/x")[0].Secret.Hash)
 }
+
+// No secret and no image name makes the keyring panic, or give more than its bound.
+func FuzzKeyring(f *testing.F) {
+	f.Add([]byte(`{"auths":{"https://index.docker.io/v1/":{"auth":"YTpi"}}}`), "busybox")
+	f.Add([]byte(`{"auths":{"*.io:1/[a":{"username":"a"}}}`), "a.io:1/[a")
+	f.Fuzz(func(t *testing.T, data []byte, image string) {
+		var k Keyring
+		_ = k.Add(&corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: data}})
+		_ = k.Add(&corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: data}})
+		require.LessOrEqual(t, len(k.Lookup(image)), maxMatches)
+	})
+}

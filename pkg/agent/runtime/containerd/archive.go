@@ -11,22 +11,31 @@ import (
 const maxFiles = 10_000
 
 // tameArchive passes on the regular files and links of an image archive that is within the bounds, and ends with an error at the first
-// that is not. room is how many bytes its files may have. The caller closes it.
+// that is not. room is how many bytes its files may have. Its Close returns when nothing reads the archive any more.
 func tameArchive(archive io.Reader, room int64) io.ReadCloser {
 	r, w := io.Pipe()
+	t := tamed{r, make(chan struct{})}
 	go func() {
+		defer close(t.done)
 		to := tar.NewWriter(w)
 		err := copyArchive(to, tar.NewReader(archive), room)
-		_ = w.CloseWithError(errors.Join(err, ignoreIf(err != nil, to.Close)))
+		if err == nil {
+			err = to.Close()
+		}
+		_ = w.CloseWithError(err)
 	}()
-	return r
+	return t
 }
 
-func ignoreIf(skip bool, f func() error) error {
-	if skip {
-		return nil
-	}
-	return f()
+type tamed struct {
+	*io.PipeReader
+	done chan struct{}
+}
+
+func (t tamed) Close() error {
+	err := t.PipeReader.Close()
+	<-t.done
+	return err
 }
 
 func copyArchive(to *tar.Writer, from *tar.Reader, room int64) error {

@@ -468,3 +468,39 @@ func FuzzManifest(f *testing.F) {
 		}
 	})
 }
+
+// Whatever an archive is, no more comes out of it than there is room for.
+func FuzzArchive(f *testing.F) {
+	packed := func(write func(w *tar.Writer)) []byte {
+		var out bytes.Buffer
+		w := tar.NewWriter(&out)
+		write(w)
+		_ = w.Close()
+		return out.Bytes()
+	}
+	f.Add(packed(func(w *tar.Writer) {
+		_ = w.WriteHeader(&tar.Header{Name: "manifest.json", Size: 2})
+		_, _ = w.Write([]byte("[]"))
+		_ = w.WriteHeader(&tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "manifest.json"})
+	}))
+	f.Add(packed(func(w *tar.Writer) {
+		_ = w.WriteHeader(&tar.Header{Name: "a", Size: 2048, PAXRecords: map[string]string{"X.y": "z"}})
+		_, _ = w.Write(make([]byte, 2048))
+	}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		const room = 4096
+		archive := tameArchive(bytes.NewReader(data), room)
+		defer archive.Close()
+		from := tar.NewReader(archive)
+		var total int64
+		for {
+			h, err := from.Next()
+			if err != nil {
+				break
+			}
+			require.Contains(t, []byte{tar.TypeReg, tar.TypeSymlink}, h.Typeflag)
+			total += h.Size
+		}
+		require.LessOrEqual(t, total, int64(room))
+	})
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -270,6 +271,18 @@ func nativeOnly(all []specs.Arch) []specs.Arch {
 	})
 }
 
+// maxProfile is how many bytes a seccomp profile may have.
+const maxProfile = 1 << 20
+
+func readProfile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return bounded.All(f, maxProfile)
+}
+
 // seccomp is the profile that the spec names; a privileged container has none.
 func (r *Runtime) seccomp(s runtime.Spec, spec *specs.Spec) (*specs.LinuxSeccomp, error) {
 	if s.Privileged || s.Seccomp == "unconfined" {
@@ -282,7 +295,7 @@ func (r *Runtime) seccomp(s runtime.Spec, spec *specs.Spec) (*specs.LinuxSeccomp
 		}
 		return profile, nil
 	}
-	data, err := os.ReadFile(s.Seccomp)
+	data, err := readProfile(s.Seccomp)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("seccomp profile %s does not exist on this node", s.Seccomp)
 	} else if err != nil {
