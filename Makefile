@@ -4,14 +4,15 @@ SHELL := /bin/bash
 BIN   := bin/coracle
 SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim.zst
 IMAGES := dist/images
-GOFLAGS_SHIM := -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
+GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # kubectl inside says which release it is.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/version/version.go)
 KUBECTL    := k8s.io/component-base/version
-GOFLAGS_BIN := -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES)))"
+# The stamp is made when it is needed, which is not at each make.
+GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench conformance robustness fuzz images deps clean
+.PHONY: start build test unit race e2e lint generate bench conformance robustness fuzz images deps sbom clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -49,6 +50,9 @@ race: $(SHIM) images
 
 e2e: build images
 	go test -count=1 -v ./test/e2e/...
+
+sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)
+	@go run ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM)
 
 lint:
 	go tool -modfile=hack/tools/go.mod golangci-lint run ./...

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -110,12 +111,30 @@ func versionCommand() *cobra.Command {
 		info := version.Info()
 		switch *output {
 		case "json":
-			return json.NewEncoder(os.Stdout).Encode(map[string]any{"coracle": version.Coracle, "kubernetes": info})
+			return json.NewEncoder(os.Stdout).Encode(map[string]any{
+				"coracle": version.Coracle, "commit": info.GitCommit, "treeState": info.GitTreeState, "buildDate": info.BuildDate, "kubernetes": info,
+			})
 		case "":
-			fmt.Printf("coracle %s, Kubernetes %s, %s, %s\n", version.Coracle, version.Kubernetes, info.GoVersion, info.Platform)
+			fmt.Printf("coracle %s%s, Kubernetes %s, %s, %s\n", version.Coracle, build(), version.Kubernetes, info.GoVersion, info.Platform)
 			return nil
 		}
 		return fmt.Errorf("output %q is not known: leave it out, or use json", *output)
 	}
 	return cmd
+}
+
+// build is the version's stamp for people: " (0123456789ab, 2026-11-22)".
+func build() string {
+	commit, changed := version.Commit()
+	if commit == "" {
+		return ""
+	}
+	text := commit[:min(12, len(commit))]
+	if changed {
+		text += " with changes"
+	}
+	if day, _, ok := strings.Cut(version.Date(), "T"); ok {
+		text += ", " + day
+	}
+	return " (" + text + ")"
 }

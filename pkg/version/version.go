@@ -16,14 +16,26 @@ const (
 	minor      = "37"
 )
 
+// What hack/stamp.sh tells the linker; empty in a build without it, such as a test's.
+var commit, treeState, date string
+
+// Commit is the commit of the sources, and whether they had other changes; empty if that is not known.
+func Commit() (hash string, changed bool) { return commit, treeState == "dirty" }
+
+// Date is that of the commit, or SOURCE_DATE_EPOCH's when the build was given one, as RFC 3339; empty if it is not known.
+func Date() string { return date }
+
 // Info is what GET /version answers and nodes report.
 func Info() version.Info {
 	return version.Info{
-		Major:      major,
-		Minor:      minor,
-		GitVersion: Kubernetes + "+coracle-" + Coracle[1:],
-		GoVersion:  runtime.Version(),
-		Compiler:   runtime.Compiler,
-		Platform:   runtime.GOOS + "/" + runtime.GOARCH,
+		Major:        major,
+		Minor:        minor,
+		GitVersion:   Kubernetes + "+coracle-" + Coracle[1:],
+		GitCommit:    commit,
+		GitTreeState: treeState,
+		BuildDate:    date,
+		GoVersion:    runtime.Version(),
+		Compiler:     runtime.Compiler,
+		Platform:     runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }
