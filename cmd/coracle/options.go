@@ -59,7 +59,7 @@ func agentFlags(f *pflag.FlagSet) {
 
 func joinFlags(f *pflag.FlagSet) {
 	f.String("join", "", "URL of a server: https://server:6443")
-	f.String("token", "", "join token, needed the first time; `coracle token create` on the server makes one; - reads it from standard input")
+	f.String("token", "", "join token, needed the first time; coracle token create, on the server, makes one; - reads it from standard input")
 	f.String("token-file", "", "file that holds the join token")
 }
 

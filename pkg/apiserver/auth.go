@@ -43,9 +43,9 @@ func newAuth(cfg Config) (*auth, error) {
 		a.clients = cfg.TLS.ClientCAs
 	}
 	var chain []authenticator.Token
-	if len(cfg.ServiceAccountKeys) > 0 {
-		keys, err := serviceaccount.StaticPublicKeysGetter(cfg.ServiceAccountKeys)
-		if err != nil {
+	if cfg.ServiceAccountKeys != nil {
+		keys := presentKeys(cfg.ServiceAccountKeys)
+		if _, err := serviceaccount.StaticPublicKeysGetter(keys()); err != nil {
 			return nil, err
 		}
 		a.accounts = keys
@@ -75,6 +75,23 @@ func newAuth(cfg Config) (*auth, error) {
 	a.node = node.NewAuthorizer(a.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
 	a.rbac = rbac.New(a.getter, a.getter, a.getter, a.getter)
 	return a, nil
+}
+
+// presentKeys is a serviceaccount.PublicKeysGetter whose keys may change at any time. They are few, and asked for once for each
+// token that is not remembered.
+type presentKeys func() []any
+
+func (presentKeys) AddListener(serviceaccount.Listener) {}
+
+// GetCacheAgeMaxSeconds is upstream's for keys that do not change: relying parties outside of the cluster see a new key that late.
+func (presentKeys) GetCacheAgeMaxSeconds() int { return 3600 }
+
+func (p presentKeys) GetPublicKeys(ctx context.Context, keyIDHint string) []serviceaccount.PublicKey {
+	keys, err := serviceaccount.StaticPublicKeysGetter(p())
+	if err != nil {
+		return nil
+	}
+	return keys.GetPublicKeys(ctx, keyIDHint)
 }
 
 type connectionKey struct{}

@@ -29,7 +29,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -89,7 +88,7 @@ type world struct {
 	url  string
 	http *http.Client // system:masters
 	stop context.CancelFunc
-	sign serviceaccount.TokenGenerator
+	sign *registry.Tokens
 }
 
 func start(t testing.TB, c run.Component) (stop func()) {
@@ -130,7 +129,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w := &world{t: t, ca: newAuthority(t)}
 	saKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	w.sign, err = serviceaccount.JWTTokenGenerator("https://test", saKey)
+	w.sign, err = registry.NewTokens("https://test", saKey)
 	require.NoError(t, err)
 	reg, err := registry.New(registry.Config{Table: table, Store: s, Cache: c, Logger: quiet, Tokens: w.sign, Audiences: []string{"https://test"}})
 	require.NoError(t, err)
@@ -140,7 +139,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w.cfg = Config{
 		Registry: reg, Cache: c, Table: table, Listener: l, Logger: quiet,
 		TLS:                &tls.Config{Certificates: []tls.Certificate{w.ca.issue(t, "server")}, ClientCAs: w.ca.pool},
-		ServiceAccountKeys: []any{&saKey.PublicKey}, Issuer: "https://test", Audiences: []string{"https://test"},
+		ServiceAccountKeys: func() []any { return []any{&saKey.PublicKey} }, Issuer: "https://test", Audiences: []string{"https://test"},
 		Version: version.Info{Major: "1", Minor: "37", GitVersion: "v1.37.1+coracle"},
 	}
 	for _, f := range change {

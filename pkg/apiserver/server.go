@@ -55,9 +55,9 @@ type Config struct {
 	// TLS is required with a socket. ClientCAs are the authorities whose client certificates are believed.
 	TLS *tls.Config
 
-	// ServiceAccountKeys are the public (or private) keys that sign service account tokens; Issuer and
-	// Audiences are what such tokens must carry. Without keys there are no service account tokens.
-	ServiceAccountKeys []any
+	// ServiceAccountKeys gives the public (or private) keys that verify service account tokens at present; Issuer and
+	// Audiences are what such tokens must carry. If it is nil there are no service account tokens.
+	ServiceAccountKeys func() []any
 	Issuer             string
 	Audiences          []string
 	// Tokens authenticates other bearer tokens, such as those with which nodes join. May be nil.
@@ -95,7 +95,7 @@ func (c *Config) Validate() error {
 		return errors.New("apiserver: Registry, Cache and Table are required")
 	case (c.Listener != nil || c.Address != "") && c.TLS == nil:
 		return errors.New("apiserver: TLS is required to serve on a socket")
-	case len(c.ServiceAccountKeys) > 0 && c.Issuer == "":
+	case c.ServiceAccountKeys != nil && c.Issuer == "":
 		return errors.New("apiserver: ServiceAccountKeys need an Issuer")
 	}
 	return nil

@@ -63,6 +63,12 @@ func (c *Client) Stop(ctx context.Context, tell func(Event)) error {
 	return err
 }
 
+// RotateServiceAccountKey makes the server sign service account tokens with a new key.
+func (c *Client) RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error {
+	_, err := c.call(ctx, http.MethodPost, "/certs/service-account?overlap="+overlap.String(), nil, nil, 0)
+	return err
+}
+
 // Images lists the node's images.
 func (c *Client) Images(ctx context.Context) (Event, error) {
 	return c.call(ctx, http.MethodGet, "/images", nil, nil, 0)

@@ -22,7 +22,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type backend struct{ loaded bytes.Buffer }
+type backend struct {
+	loaded  bytes.Buffer
+	overlap time.Duration
+}
 
 // images has only the methods that the test calls.
 type images struct {
@@ -37,6 +40,14 @@ func (b *backend) Status(context.Context) Status { return Status{Running: true, 
 func (b *backend) Stop(_ context.Context, tell func(string)) error {
 	tell("stopping pod a")
 	return errors.New("pod a does not end")
+}
+
+func (b *backend) RotateServiceAccountKey(_ context.Context, overlap time.Duration) error {
+	if overlap < 0 {
+		return errors.New("not possible")
+	}
+	b.overlap = overlap
+	return nil
 }
 
 func (b *backend) Images() runtime.Images { return images{b} }
@@ -89,6 +100,10 @@ func TestControl(t *testing.T) {
 	require.Equal(t, []string{"a/b:c&d"}, last.Images[0].Names)
 	require.Equal(t, int64(1), told[0].Bytes)
 	require.ErrorContains(t, client.Remove(t.Context(), "x"), "not found")
+
+	require.NoError(t, client.RotateServiceAccountKey(t.Context(), 36*time.Hour))
+	require.Equal(t, 36*time.Hour, b.overlap)
+	require.ErrorContains(t, client.RotateServiceAccountKey(t.Context(), -time.Hour), "not possible")
 
 	info, err := os.Stat(filepath.Join(dir, Socket))
 	require.NoError(t, err)

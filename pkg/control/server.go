@@ -20,6 +20,8 @@ type Backend interface {
 	Status(ctx context.Context) Status
 	// Stop ends the node's pods gracefully, telling each step, and then the process.
 	Stop(ctx context.Context, tell func(message string)) error
+	// RotateServiceAccountKey signs service account tokens with a new key from now on; those of the present one are good for overlap more.
+	RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error
 	// Images is nil where the process runs no node.
 	Images() runtime.Images
 }
@@ -80,6 +82,13 @@ func (s *Server) handler() http.Handler {
 		// Who asked may go away; the stop goes on.
 		err := s.backend.Stop(context.WithoutCancel(r.Context()), func(m string) { tell(Event{Message: m}) })
 		finish(tell, nil, err)
+	})
+	mux.HandleFunc("POST /certs/service-account", func(w http.ResponseWriter, r *http.Request) {
+		overlap, err := time.ParseDuration(r.URL.Query().Get("overlap"))
+		if err == nil {
+			err = s.backend.RotateServiceAccountKey(r.Context(), overlap)
+		}
+		finish(newTeller(w), nil, err)
 	})
 	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
 		return i.List(r.Context())

@@ -2,7 +2,7 @@
 // (one signs the API, one signs clients, one signs what nodes serve) and the key that signs service
 // account tokens.
 //
-// It may import nothing of Coracle. Its invariant: only authorities, signing
+// It may import nothing of Coracle but bounded. Its invariant: only authorities, signing
 // keys and a joined machine's own key are on disk (0600). Every leaf certificate is made in memory and
 // made again once two thirds of its life are over (see Renewal), so that no cluster stops because one expired.
 //
@@ -46,8 +46,9 @@ type Set struct {
 	Client *Authority
 	// Node signs what nodes serve; the API server alone trusts it.
 	Node *Authority
-	// ServiceAccount signs service account tokens.
+	// ServiceAccount signs service account tokens. Retired are earlier ones.
 	ServiceAccount *ecdsa.PrivateKey
+	Retired        []RetiredKey
 }
 
 // Load reads the cluster's keys from dir, and makes those that are missing. A half-written
@@ -68,11 +69,15 @@ func Load(dir string) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	account, err := LoadKey(filepath.Join(dir, "service-account.key"))
+	account, err := LoadKey(filepath.Join(dir, accountKeyFile))
 	if err != nil {
 		return nil, err
 	}
-	return &Set{Server: server, Client: client, Node: node, ServiceAccount: account}, nil
+	retired, err := loadRetired(filepath.Join(dir, retiredAccountFile))
+	if err != nil {
+		return nil, err
+	}
+	return &Set{Server: server, Client: client, Node: node, ServiceAccount: account, Retired: retired}, nil
 }
 
 // Authority signs certificates.

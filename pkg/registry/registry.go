@@ -43,7 +43,7 @@ type Config struct {
 	NodePortMin, NodePortMax int32
 
 	// Tokens signs service account tokens; nil where there are none to be had (TokenRequest answers 503).
-	Tokens Tokens
+	Tokens *Tokens
 	// Audiences are those of the API server itself: what a token request without audiences gets.
 	Audiences []string
 	// MaxTokenLife bounds what a token request may ask for; 0 is no bound.

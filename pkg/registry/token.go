@@ -4,6 +4,7 @@ import (
 	"crypto"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -21,12 +22,25 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Tokens signs service account tokens.
-type Tokens = serviceaccount.TokenGenerator
+// Tokens signs service account tokens. Its key can be replaced while it is in use.
+type Tokens struct {
+	issuer  string
+	current atomic.Pointer[serviceaccount.TokenGenerator]
+}
 
 // NewTokens signs with an ECDSA or RSA private key, in an issuer's name.
-func NewTokens(issuer string, key crypto.Signer) (Tokens, error) {
-	return serviceaccount.JWTTokenGenerator(issuer, key)
+func NewTokens(issuer string, key crypto.Signer) (*Tokens, error) {
+	t := &Tokens{issuer: issuer}
+	return t, t.Use(key)
+}
+
+// Use signs with key from now on.
+func (t *Tokens) Use(key crypto.Signer) error {
+	g, err := serviceaccount.JWTTokenGenerator(t.issuer, key)
+	if err == nil {
+		t.current.Store(&g)
+	}
+	return err
 }
 
 var tokenKind = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
@@ -101,7 +115,7 @@ func (c *call) token(in *authenticationv1.TokenRequest, o metav1.CreateOptions) 
 	if err != nil {
 		return Result{}, apierrors.NewInternalError(err)
 	}
-	signed, err := c.cfg.Tokens.GenerateToken(c.ctx, claims, private)
+	signed, err := (*c.cfg.Tokens.current.Load()).GenerateToken(c.ctx, claims, private)
 	if err != nil {
 		return Result{}, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
 	}

@@ -62,7 +62,7 @@ type identity struct {
 // The files of an identity, beside the key.
 const (
 	machineCertificate = "machine.crt"
-	serverAuthority    = "server-ca.crt"
+	serverAuthority    = "cluster-ca.crt"
 )
 
 var (

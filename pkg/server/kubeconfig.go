@@ -1,46 +1,118 @@
 package server
 
 import (
+	"bytes"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/run"
 )
 
 // Context is the name of the context, cluster and user in kubeconfigs.
 const Context = "coracle"
 
-// adminLife is how long the admin's certificate lasts; every start of the server issues a new one.
-const adminLife = 10 * leafYear
+// adminKubeconfig keeps the admin's kubeconfig good: the one in the data directory, and the context that is merged into the user's
+// own. Its certificate lasts a year, as every leaf does; each start issues a new one, and a server that runs does so in time.
+type adminKubeconfig struct {
+	dataDir, url string
+	merged       string // the user's file; empty for none
+	keys         *pki.Set
+	log          *slog.Logger
 
-// writeKubeconfig writes the admin's kubeconfig into the data directory and returns it.
-func writeKubeconfig(dataDir, url string, keys *pki.Set) (*api.Config, error) {
-	cert, key, err := keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}, Life: adminLife})
+	renewal time.Time
+	ready   chan struct{}
+}
+
+var _ run.Component = (*adminKubeconfig)(nil)
+
+// Name implements run.Component.
+func (k *adminKubeconfig) Name() string { return "kubeconfig" }
+
+// Ready implements run.Component.
+func (k *adminKubeconfig) Ready() <-chan struct{} { return k.ready }
+
+// Run renews until ctx ends.
+func (k *adminKubeconfig) Run(ctx context.Context) error {
+	close(k.ready)
+	for {
+		wait := time.Until(k.renewal)
+		if wait <= 0 {
+			if err := k.write(false); err != nil {
+				k.log.Warn("cannot renew the admin's kubeconfig; trying again", "in", clockCheck, "error", err)
+				wait = clockCheck
+			} else {
+				wait = time.Until(k.renewal)
+			}
+		}
+		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // the clock runs on while the machine is suspended
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// write issues a certificate and writes it. A context that the user has taken out of their file comes back only at a start.
+func (k *adminKubeconfig) write(start bool) error {
+	c, renewal, err := k.issue()
 	if err != nil {
-		return nil, err
+		return err
+	}
+	if err := replaceKubeconfig(filepath.Join(k.dataDir, ctl.Kubeconfig), c); err != nil {
+		return err
+	}
+	if k.merged != "" {
+		if err := mergeKubeconfig(k.merged, c, start); err != nil {
+			return err
+		}
+	}
+	k.renewal = renewal
+	return nil
+}
+
+// issue makes a kubeconfig, and says when it is to be replaced.
+func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
+	cert, key, err := k.keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, time.Time{}, err
 	}
 	c := api.NewConfig()
-	c.Clusters[Context] = &api.Cluster{Server: url, CertificateAuthorityData: keys.Server.PEM}
+	c.Clusters[Context] = &api.Cluster{Server: k.url, CertificateAuthorityData: k.keys.Server.PEM}
 	c.AuthInfos[Context] = &api.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 	c.Contexts[Context] = &api.Context{Cluster: Context, AuthInfo: Context}
 	c.CurrentContext = Context
-	return c, clientcmd.WriteToFile(*c, filepath.Join(dataDir, ctl.Kubeconfig))
+	return c, pki.Renewal(pair.Leaf), nil
 }
 
 // userKubeconfig is ~/.kube/config.
 func userKubeconfig() string { return clientcmd.RecommendedHomeFile }
 
-// mergeKubeconfig puts our context into the file at path. It becomes the current one only if there is none.
-func mergeKubeconfig(path string, ours *api.Config) error {
+// mergeKubeconfig puts our context into the file at path; unless add, only if that of the same cluster is there. It becomes the
+// current one only if there is none.
+func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
 		return err
+	}
+	if there := theirs.Clusters[Context]; !add && (there == nil || !bytes.Equal(there.CertificateAuthorityData, ours.Clusters[Context].CertificateAuthorityData)) {
+		return nil
 	}
 	theirs.Clusters[Context] = ours.Clusters[Context]
 	theirs.AuthInfos[Context] = ours.AuthInfos[Context]

@@ -73,7 +73,7 @@ func (m *membership) ranges(cluster, service string) (err error) {
 
 // joinCluster asks the server for an identity and makes the client that uses it.
 func (p *process) joinCluster(ctx context.Context) (*membership, error) {
-	dir := filepath.Join(p.DataDir, "pki")
+	dir := pkiDir(p.DataDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}

@@ -41,6 +41,7 @@ type plane struct {
 	registry    *registry.Registry
 	bootstrap   *bootstrap
 	members     *members
+	admin       *adminKubeconfig
 	apiserver   *apiserver.Server
 	roles       *apiserver.Roles
 	controllers *reconcile.Controllers
@@ -56,6 +57,7 @@ func (p *plane) components() []run.Component {
 		p.members,     // says which nodes' certificates are believed
 		p.apiserver,   // serves what is there now
 		p.roles,       // fills in the roles; administrators and nodes work without them
+		p.admin,       // has been written by now, and is renewed in time
 		p.controllers, // act on what clients and nodes write
 		p.scheduler,
 	}
@@ -88,13 +90,12 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	issuer := "https://kubernetes.default.svc." + p.ClusterDomain
-	tokens, err := registry.NewTokens(issuer, keys.ServiceAccount)
-	if err != nil {
+	if p.accounts, err = newAccountKeys(pkiDir(p.DataDir), issuer, keys); err != nil {
 		return nil, err
 	}
 	l.registry, err = registry.New(registry.Config{
 		Table: table, Store: l.store, Cache: l.cache, ServiceCIDR: services,
-		Tokens: tokens, Audiences: []string{issuer}, Logger: p.log,
+		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: p.log,
 		DenyPrivileged: !p.AllowPrivileged,
 	})
 	if err != nil {
@@ -118,7 +119,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	settings := apiserver.Config{
 		Registry: l.registry, Cache: l.cache, Table: table, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool()},
-		ServiceAccountKeys: []any{keys.ServiceAccount.Public()}, Issuer: issuer, Audiences: []string{issuer},
+		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
 		Nodes: &nodes{
 			client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 			tls:    &tls.Config{RootCAs: keys.Node.Pool(), GetClientCertificate: asServer.Client},
@@ -136,11 +137,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err := l.actors(table); err != nil {
 		return nil, err
 	}
-	admin, err := writeKubeconfig(p.DataDir, l.url, keys)
-	if err == nil && p.MergeKubeconfig {
-		err = mergeKubeconfig(userKubeconfig(), admin)
+	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: p.log, ready: make(chan struct{})}
+	if p.MergeKubeconfig {
+		l.admin.merged = userKubeconfig()
 	}
-	return l, err
+	return l, l.admin.write(true)
 }
 
 // joiner admits other machines.

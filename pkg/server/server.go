@@ -21,7 +21,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -32,7 +31,6 @@ import (
 )
 
 const (
-	leafYear   = 365 * 24 * time.Hour
 	nodesGroup = "system:nodes"
 )
 
@@ -50,7 +48,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 		return err
 	}
 	defer p.close()
-	keys, err := pki.Load(filepath.Join(c.DataDir, "pki"))
+	keys, err := pki.Load(pkiDir(c.DataDir))
 	if err != nil {
 		return err
 	}
@@ -113,6 +111,8 @@ type process struct {
 
 	// onReady, if not nil, is run once all components are ready.
 	onReady func(context.Context) error
+	// accounts is nil for a node alone.
+	accounts *accountKeys
 	// node is nil for a control plane alone.
 	node                         *node
 	url, kubeconfig, joinCommand string

@@ -40,12 +40,11 @@ func TestOneProcessADirectory(t *testing.T) {
 func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
-	data := t.TempDir()
-	ours, err := writeKubeconfig(data, "https://192.0.2.1:6443", keys)
+	ours, _, err := (&adminKubeconfig{url: "https://192.0.2.1:6443", keys: keys}).issue()
 	require.NoError(t, err)
 
 	path := filepath.Join(t.TempDir(), ".kube", "config")
-	require.NoError(t, mergeKubeconfig(path, ours))
+	require.NoError(t, mergeKubeconfig(path, ours, true))
 	merged, err := clientcmd.LoadFromFile(path)
 	require.NoError(t, err)
 	require.Equal(t, Context, merged.CurrentContext)
@@ -63,7 +62,7 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	require.NoError(t, clientcmd.WriteToFile(*theirs, path))
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.NoError(t, mergeKubeconfig(path, ours))
+	require.NoError(t, mergeKubeconfig(path, ours, true))
 	merged, err = clientcmd.LoadFromFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "work", merged.CurrentContext, "the user's choice stays")
@@ -80,7 +79,7 @@ func TestKubeconfigIsMergedAndTakenOut(t *testing.T) {
 	require.Equal(t, string(before), string(after))
 
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	require.ErrorContains(t, mergeKubeconfig(path, ours), "--merge-kubeconfig=false")
+	require.ErrorContains(t, mergeKubeconfig(path, ours, true), "--merge-kubeconfig=false")
 }
 
 func TestForgetStart(t *testing.T) {

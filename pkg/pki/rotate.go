@@ -1,0 +1,156 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
+)
+
+const (
+	accountKeyFile     = "service-account.key"
+	retiredAccountFile = "service-account-retired.pem"
+	// mostRetired bounds the earlier keys that still verify, and with them the work that a token's check costs.
+	mostRetired    = 8
+	maxRetiredFile = 64 << 10
+	untilHeader    = "Until"
+)
+
+// RetiredKey is a public key that signs no more, and that verifies what it has signed for some time.
+type RetiredKey struct {
+	Public *ecdsa.PublicKey
+	Until  time.Time
+}
+
+// RotateServiceAccount makes a new key to sign service account tokens with. Tokens of the present one are good for overlap more; 0
+// makes them worthless at once. It changes s and the files in dir; when it returns, both are on disk. The caller lets nobody else
+// use s meanwhile.
+func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.Time) error {
+	if overlap < 0 {
+		return fmt.Errorf("an overlap of %s is not possible", overlap)
+	}
+	retired := slices.DeleteFunc(slices.Clone(s.Retired), func(r RetiredKey) bool { return !now.Before(r.Until) })
+	switch {
+	case overlap == 0:
+		retired = nil // whoever does this trusts none of them
+	case len(retired) >= mostRetired:
+		return fmt.Errorf("%d earlier keys still verify tokens: wait until one of them has retired, or rotate with an overlap of 0", len(retired))
+	default:
+		retired = append(retired, RetiredKey{&s.ServiceAccount.PublicKey, now.Add(overlap).UTC().Truncate(time.Second)})
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	text, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	var list []byte
+	for _, r := range retired {
+		der, err := x509.MarshalPKIXPublicKey(r.Public)
+		if err != nil {
+			return err
+		}
+		list = append(list, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Headers: map[string]string{untilHeader: r.Until.Format(time.RFC3339)}, Bytes: der})...)
+	}
+	// The list comes first: cut short here, the present key is on it and goes on to sign.
+	if err := WriteFile(filepath.Join(dir, retiredAccountFile), list); err != nil {
+		return err
+	}
+	if err := WriteFile(filepath.Join(dir, accountKeyFile), text); err != nil {
+		return err
+	}
+	s.ServiceAccount, s.Retired = key, retired
+	return nil
+}
+
+func loadRetired(path string) ([]RetiredKey, error) {
+	data, err := bounded.File(path, maxRetiredFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []RetiredKey
+	for {
+		block, rest := pem.Decode(data)
+		if block == nil {
+			return all, nil
+		}
+		public, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		key, ok := public.(*ecdsa.PublicKey)
+		until, err := time.Parse(time.RFC3339, block.Headers[untilHeader])
+		if !ok || err != nil {
+			return nil, fmt.Errorf("%s holds something other than retired keys: restore it from a backup, or remove it, which ends the tokens of earlier keys", path)
+		}
+		all, data = append(all, RetiredKey{key, until}), rest
+	}
+}
+
+// Item is a key or certificate on disk.
+type Item struct {
+	Name, File string
+	// Since is when a certificate was issued or a key was written.
+	Since time.Time
+	// Until is when it ends; zero for a key that signs until it is rotated.
+	Until time.Time
+}
+
+// items are the files that may be in a directory of keys, with what each is to people.
+var items = []struct{ file, name string }{
+	{"server-ca.crt", "authority of the API"},
+	{"client-ca.crt", "authority of clients"},
+	{"node-ca.crt", "authority of nodes"},
+	{accountKeyFile, "service account key"},
+	{"cluster-ca.crt", "authority of the API, as joined"},
+	{"machine.key", "key of this machine"},
+	{"machine.crt", "certificate of this machine"},
+}
+
+// Inspect lists what is in dir, a server's directory of keys or a joined machine's.
+func Inspect(dir string) ([]Item, error) {
+	var all []Item
+	for _, i := range items {
+		path := filepath.Join(dir, i.file)
+		data, err := bounded.File(path, maxRetiredFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		item := Item{Name: i.name, File: path, Since: info.ModTime()}
+		if block, _ := pem.Decode(data); block != nil && block.Type == "CERTIFICATE" {
+			cert, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			item.Since, item.Until = cert.NotBefore.Add(skew), cert.NotAfter
+		}
+		all = append(all, item)
+	}
+	retired, err := loadRetired(filepath.Join(dir, retiredAccountFile))
+	for _, r := range retired {
+		all = append(all, Item{Name: "service account key, retired", File: filepath.Join(dir, retiredAccountFile), Until: r.Until})
+	}
+	return all, err
+}

@@ -1,0 +1,80 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/pki"
+)
+
+const leafYear = 365 * 24 * time.Hour
+
+// TestAccountKeysOverlap: what the earlier key has signed is believed for as long as was said, and no longer.
+func TestAccountKeysOverlap(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		keys, err := pki.Load(dir)
+		require.NoError(t, err)
+		a, err := newAccountKeys(dir, "https://issuer", keys)
+		require.NoError(t, err)
+		first := keys.ServiceAccount
+		require.NoError(t, a.rotate(time.Hour))
+		public := a.public()
+		require.Len(t, public, 2)
+		require.False(t, first.PublicKey.Equal(public[0]), "signs")
+		require.True(t, public[1].(*ecdsa.PublicKey).Equal(first.Public()), "verifies")
+		time.Sleep(time.Hour + time.Second)
+		require.Len(t, a.public(), 1)
+	})
+}
+
+// TestAdminKubeconfigIsRenewed while the server runs, in the data directory and where it was merged into, but not where the
+// user has removed it.
+func TestAdminKubeconfigIsRenewed(t *testing.T) {
+	dir, home := t.TempDir(), filepath.Join(t.TempDir(), "config")
+	synctest.Test(t, func(t *testing.T) {
+		keys, err := pki.Load(filepath.Join(dir, "pki"))
+		require.NoError(t, err)
+		k := &adminKubeconfig{dataDir: dir, url: "https://192.0.2.1:6443", merged: home, keys: keys, log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
+		require.NoError(t, k.write(true))
+		ended := make(chan error)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- k.Run(ctx) }()
+		read := func(path string) []byte {
+			c, err := clientcmd.LoadFromFile(path)
+			require.NoError(t, err)
+			info := c.AuthInfos[Context]
+			if info == nil {
+				return nil
+			}
+			return info.ClientCertificateData
+		}
+		first := read(filepath.Join(dir, ctl.Kubeconfig))
+		require.Equal(t, first, read(home))
+		cert := certificate(t, first)
+		require.WithinDuration(t, time.Now().Add(leafYear), cert.NotAfter, time.Minute)
+
+		time.Sleep(leafYear / 2)
+		require.Equal(t, first, read(home))
+		time.Sleep(leafYear / 4)
+		second := read(filepath.Join(dir, ctl.Kubeconfig))
+		require.NotEqual(t, first, second)
+		require.Equal(t, second, read(home))
+
+		require.NoError(t, unmergeKubeconfig(home, keys.Server.PEM))
+		time.Sleep(leafYear)
+		require.NotEqual(t, second, read(filepath.Join(dir, ctl.Kubeconfig)))
+		require.NoFileExists(t, home)
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
