@@ -47,16 +47,16 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 		return Result{}, apierrors.NewBadRequest(fmt.Sprintf("a %T is not a %s", obj, t.Resource.Kind))
 	}
 	rest.WipeObjectMetaSystemFields(in)
-	if in.GetResourceVersion() != "" {
-		return Result{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
-	}
 	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(c.Namespace, in); err != nil {
 		return Result{}, err
 	}
 	if r := c.Resource; r.Default != nil {
 		r.Default(in)
 	}
-	in.SetManagedFields(nil)
+	dedupOwners(c.ctx, in, false)
+	if in, err = c.manageNew(in, o.FieldManager); err != nil {
+		return Result{}, err
+	}
 	internal, err := c.Resource.Internal(in)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())
@@ -64,7 +64,6 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 	if err := c.mayCreate(c.Name); err != nil {
 		return Result{}, err
 	}
-	dedupOwners(c.ctx, internal, false)
 	if err := c.admit(internal, nil, admission.Create, &o); err != nil {
 		return Result{}, err
 	}
@@ -117,8 +116,16 @@ func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Resu
 	if err := c.validate(obj, nil, name, admission.Create, o); err != nil {
 		return Result{}, err
 	}
+	// Upstream's storage refuses it, when all else is found to be right; a dry run does not come so far.
+	asked := m.GetResourceVersion()
+	if version, err := strconv.ParseUint(asked, 10, 64); err == nil && version != 0 && !c.dry {
+		return Result{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+	}
 	out, value, err := c.encode(obj)
 	if err != nil {
+		return Result{}, err
+	}
+	if out, value, err = c.encodeStorable(out, value); err != nil {
 		return Result{}, err
 	}
 	key := c.row.Key(c.Namespace, name)
@@ -127,6 +134,7 @@ func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Resu
 			err = store.ErrExists
 		}
 		if err == nil {
+			out.SetResourceVersion(asked)
 			return Result{Object: c.shown(out), Created: true}, nil
 		}
 	} else {

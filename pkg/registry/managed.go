@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -31,10 +30,6 @@ import (
 	ours "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Who manages which field is recorded from an object's first server-side apply on, as upstream once did and its
-// field manager still supports: what was there before is then said to be managed by "before-first-apply". So
-// the many objects that are never applied pay nothing for it.
-
 // managers makes the field managers, each when first used: their schema of the built-in kinds is large.
 type managers struct {
 	mu     sync.Mutex
@@ -47,14 +42,8 @@ type managerKey struct {
 	subresource string
 }
 
+// fieldManager is upstream's field manager of the kind that the call writes, or of one of its subresources.
 func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
-	m := &c.managers
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	key := managerKey{c.Resource, c.Subresource}
-	if f := m.of[key]; f != nil {
-		return f, nil
-	}
 	reset := map[fieldpath.APIVersion]fieldpath.Filter{}
 	switch s := strategy.(type) {
 	case rest.ResetFieldsStrategy:
@@ -62,17 +51,25 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	case rest.ResetFieldsFilterStrategy:
 		reset = s.GetResetFieldsFilter()
 	}
-	v := oneVersion{c.Resource}
-	gvk := c.Resource.GroupVersionKind
+	as := oneVersion{c.Resource.GroupVersionKind, func() runtime.Object { return c.Resource.New() }, c.Resource.Default}
+	return c.managers.get(managerKey{c.Resource, c.Subresource}, as, c.Resource.Proto, reset)
+}
+
+func (m *managers) get(key managerKey, v oneVersion, builtin bool, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.of[key]; f != nil {
+		return f, nil
+	}
 	var f *managedfields.FieldManager
 	var err error
-	if c.Resource.Proto {
+	if builtin {
 		if m.schema == nil {
 			m.schema = applyconfigurations.NewTypeConverter(ours.Scheme())
 		}
-		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, gvk, gvk.GroupVersion(), c.Subresource, reset)
+		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, v.gvk, v.gvk.GroupVersion(), key.subresource, reset)
 	} else {
-		f, err = managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), v, v, v, gvk, gvk.GroupVersion(), c.Subresource, reset)
+		f, err = managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), v, v, v, v.gvk, v.gvk.GroupVersion(), key.subresource, reset)
 	}
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -82,35 +79,6 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	}
 	m.of[key] = f
 	return f, nil
-}
-
-// manage records a write that is no apply, on an object whose managers are recorded at all. old is nil when the
-// object is created. It may return another object than it is given.
-func (c *call) manage(strategy any, old *cache.Entry, obj client.Object, manager string) (client.Object, error) {
-	if old == nil || len(old.Object.GetManagedFields()) == 0 {
-		obj.SetManagedFields(nil)
-		return obj, nil
-	}
-	f, err := c.fieldManager(strategy)
-	if err != nil {
-		return nil, err
-	}
-	if manager == "" {
-		manager = "unknown"
-		if c.user != nil && c.user.GetName() != "" {
-			manager = c.user.GetName()
-		}
-	}
-	obj.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
-	live, err := As(c.Resource, old)
-	if err != nil {
-		return nil, err
-	}
-	out, ok := f.UpdateNoErrors(live.Object.DeepCopyObject(), obj, manager).(client.Object)
-	if !ok {
-		return nil, apierrors.NewInternalError(fmt.Errorf("%s has lost its type while its managers were recorded", c.gr()))
-	}
-	return out, nil
 }
 
 // settleTimes takes back the times in managed fields of a write that changed nothing else.
@@ -129,7 +97,7 @@ func settleTimes(ctx context.Context, obj, old runtime.Object) (runtime.Object, 
 // apply is server-side apply (KEP-555). It creates the object if it is not there.
 func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOptions) (Result, error) {
 	if c.Subresource == "scale" {
-		return Result{}, unsupportedPatch(types.ApplyPatchType)
+		return c.applyScale(data, o, update)
 	}
 	w, err := c.write(update)
 	if err != nil {
@@ -154,13 +122,9 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 			}
 			live = shown.Object.DeepCopyObject().(client.Object)
 		}
-		patch := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(config)}
-		out, err := f.Apply(live, patch, o.FieldManager, o.Force != nil && *o.Force)
+		out, err := applyTo(f, live, config, o)
 		if err != nil {
-			if _, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // the field manager does not wrap
-				return nil, err
-			}
-			return nil, apierrors.NewBadRequest(err.Error()) // the schema says no
+			return nil, err
 		}
 		obj, ok := out.(client.Object)
 		if !ok {
@@ -169,6 +133,19 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 		return obj, c.checkName(obj)
 	}
 	return w.run()
+}
+
+// applyTo gives an object with a configuration applied to it.
+func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[string]any, o *metav1.PatchOptions) (runtime.Object, error) {
+	patch := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(config)}
+	out, err := f.Apply(live, patch, o.FieldManager, o.Force != nil && *o.Force)
+	if err != nil {
+		if _, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // the field manager does not wrap
+			return nil, err
+		}
+		return nil, apierrors.NewBadRequest(err.Error()) // the schema says no
+	}
+	return out, nil
 }
 
 // maxApplied bounds the sum of the squares of the lengths of the maps and lists of an applied configuration: sets of fields are kept
@@ -229,37 +206,40 @@ func brief(text string) string {
 
 // oneVersion is the converter, defaulter and maker of a kind that is served in one version: conversion to it only
 // gives unstructured objects their type.
-type oneVersion struct{ row *kind.Resource }
+type oneVersion struct {
+	gvk  schema.GroupVersionKind
+	make func() runtime.Object
+	fill func(runtime.Object) // may be nil
+}
 
 func (v oneVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
-	if gvk != v.row.GroupVersionKind {
+	if gvk != v.gvk {
 		return nil, runtime.NewNotRegisteredErrForKind("registry", gvk)
 	}
-	o := v.row.New()
+	o := v.make()
 	o.GetObjectKind().SetGroupVersionKind(gvk)
 	return o, nil
 }
 
 func (v oneVersion) Default(o runtime.Object) {
-	if v.row.Default != nil {
-		v.row.Default(o)
+	if v.fill != nil {
+		v.fill(o)
 	}
 }
 
 func (v oneVersion) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner) (runtime.Object, error) {
-	gvk := v.row.GroupVersionKind
-	if _, ok := gv.KindForGroupVersionKinds([]schema.GroupVersionKind{gvk}); !ok {
-		return nil, runtime.NewNotRegisteredGVKErrForTarget("registry", gvk, gv)
+	if _, ok := gv.KindForGroupVersionKinds([]schema.GroupVersionKind{v.gvk}); !ok {
+		return nil, runtime.NewNotRegisteredGVKErrForTarget("registry", v.gvk, gv)
 	}
 	u, ok := in.(*unstructured.Unstructured)
 	if !ok {
-		in.GetObjectKind().SetGroupVersionKind(gvk)
+		in.GetObjectKind().SetGroupVersionKind(v.gvk)
 		return in, nil
 	}
-	if u.GroupVersionKind() != gvk {
+	if u.GroupVersionKind() != v.gvk {
 		return nil, runtime.NewNotRegisteredErrForKind("registry", u.GroupVersionKind())
 	}
-	out := v.row.New()
+	out := v.make()
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
@@ -267,7 +247,7 @@ func (v oneVersion) ConvertToVersion(in runtime.Object, gv runtime.GroupVersione
 }
 
 func (v oneVersion) Convert(_, _, _ any) error {
-	return fmt.Errorf("%s is served in one version", v.row.GR())
+	return fmt.Errorf("%s is served in one version", v.gvk.Kind)
 }
 
 func (v oneVersion) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {

@@ -68,7 +68,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 		return Result{}, err
 	}
 	if c.Subresource == "scale" {
-		return c.rescale(update, true, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+		return c.rescale(update, true, c.tracking(o.FieldManager, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 			out := &autoscalingv1.Scale{}
 			if err := p.apply(old, nil, out); err != nil {
 				return nil, err
@@ -77,7 +77,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 				return nil, err
 			}
 			return out, c.sameRevision(out, old)
-		})
+		}))
 	}
 	w, err := c.write(update)
 	if err != nil {

@@ -5,6 +5,9 @@
 // It may import kind, store, cache, client and the Kubernetes libraries. Its
 // invariant: an in-process write returns only once the cache shows its
 // revision, and every error is a metav1.Status error (apierrors) that names the field.
+//
+// Managed fields are upstream's, recorded from a client's create on, but for kinds that are written all the time and for what the
+// server's own components create: tracked.go says which, why, and what was measured.
 package registry
 
 import (

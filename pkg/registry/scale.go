@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,9 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
 	autoscalingvalidation "k8s.io/kubernetes/pkg/apis/autoscaling/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
@@ -67,21 +70,81 @@ func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, 
 	if err := c.checkName(in); err != nil {
 		return Result{}, err
 	}
-	return c.rescale(o, false, func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return in, nil })
+	return c.rescale(o, false, c.tracking(o.FieldManager, func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return in.DeepCopy(), nil }))
 }
 
-// rescale makes a new scale from the present one and writes it into the object.
-func (c *call) rescale(o metav1.UpdateOptions, force bool, change func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)) (Result, error) {
+type changeScale = func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)
+
+// scaleManager is the field manager of scales of the called kind.
+func (c *call) scaleManager() (*managedfields.FieldManager, error) {
+	as := oneVersion{gvk: scaleKind, make: func() runtime.Object { return &autoscalingv1.Scale{} }}
+	return c.managers.get(managerKey{c.Resource, "scale"}, as, false, nil) // the schema that client-go has does not know scales
+}
+
+// tracking makes a change that is no apply record its manager, if managers of the object are recorded.
+func (c *call) tracking(manager string, change changeScale) changeScale {
+	return func(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+		after, err := change(before)
+		if err != nil || len(before.ManagedFields) == 0 {
+			return after, err
+		}
+		f, err := c.scaleManager()
+		if err != nil {
+			return nil, err
+		}
+		after.SetGroupVersionKind(scaleKind)
+		out, ok := f.UpdateNoErrors(before, after, c.manager(manager)).(*autoscalingv1.Scale)
+		if !ok {
+			return nil, apierrors.NewInternalError(errors.New("a scale has lost its type while its managers were recorded"))
+		}
+		return out, nil
+	}
+}
+
+// applyScale applies a scale to what it scales.
+func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.UpdateOptions) (Result, error) {
+	f, err := c.scaleManager()
+	if err != nil {
+		return Result{}, err
+	}
+	config, err := c.configuration(data, o.FieldValidation)
+	if err != nil {
+		return Result{}, err
+	}
+	return c.rescale(update, true, func(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+		obj, err := applyTo(f, before, config, o)
+		if err != nil {
+			return nil, err
+		}
+		out, ok := obj.(*autoscalingv1.Scale)
+		if !ok {
+			return nil, apierrors.NewInternalError(fmt.Errorf("apply made a %T of a scale", obj))
+		}
+		if err := c.checkName(out); err != nil {
+			return nil, err
+		}
+		return out, c.sameRevision(out, before)
+	})
+}
+
+// rescale makes a new scale from the present one and writes it into the object. Who manages the replicas of the one manages those of the other.
+func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (Result, error) {
 	if c.Resource.Subresource("scale") == nil {
 		return Result{}, c.noSubresource()
 	}
-	w := &write{call: c, strategy: c.row.Strategy, options: o, force: force}
+	w := &write{call: c, strategy: c.row.Strategy, options: o, force: force, applied: true}
+	version := c.Resource.GroupVersion()
+	paths := managedfields.ResourcePathMappings{version.String(): fieldpath.MakePathOrDie("spec", "replicas")}
 	w.change = func(old *cache.Entry) (client.Object, error) {
 		before, err := scaleOf(old.Object)
 		if err != nil {
 			return nil, err
 		}
-		scale, err := change(before)
+		handler := managedfields.NewScaleHandler(old.Object.GetManagedFields(), version, paths)
+		if before.ManagedFields, err = handler.ToSubresource(); err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		scale, err := change(before.DeepCopy())
 		if err != nil {
 			return nil, err
 		}
@@ -97,6 +160,12 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change func(*autoscal
 		n := scale.Spec.Replicas
 		*want = &n
 		out.SetResourceVersion(scale.ResourceVersion)
+		entries, err := handler.ToParent(scale.ManagedFields)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		out.SetManagedFields(entries)
+		wholeSeconds(out)
 		return out, nil
 	}
 	res, err := w.run()

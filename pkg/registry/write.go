@@ -124,6 +124,11 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if !w.applied {
+		if out, value, err = w.encodeStorable(out, value); err != nil {
+			return Result{}, err
+		}
+	}
 	if emptied(out, e.Object) {
 		out.SetResourceVersion(e.Object.GetResourceVersion())
 		res := Result{Object: w.shown(out)}
@@ -169,6 +174,10 @@ func emptied(now, was client.Object) bool {
 // make is the way of an update that creates.
 func (w *write) make(obj client.Object) (Result, error) {
 	if uid := obj.GetUID(); uid != "" {
+		if w.applied {
+			return Result{}, apierrors.NewConflict(w.gr(), w.Name,
+				fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", uid))
+		}
 		return Result{}, uidMismatch(w.gr(), w.Name, uid, "")
 	}
 	if err := w.allowed("create"); err != nil {
@@ -179,8 +188,11 @@ func (w *write) make(obj client.Object) (Result, error) {
 	if obj.GetName() == "" {
 		obj.SetName(w.Name)
 	}
+	var err error
 	if !w.applied {
-		obj.SetManagedFields(nil)
+		if obj, err = w.manageNew(obj, w.options.FieldManager); err != nil {
+			return Result{}, err
+		}
 	}
 	in, err := w.Resource.Internal(obj)
 	if err != nil {

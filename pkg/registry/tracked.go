@@ -1,0 +1,158 @@
+package registry
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// Who manages which field of an object is recorded by upstream's own field manager, and stored as upstream stores it, from a client's
+// create on. Two kinds of objects are tracked from their first server-side apply on instead, as upstream's field manager still
+// supports: what was there before is then said to be managed by "before-first-apply".
+//
+//   - The kinds of untracked, which are written all the time. On a loaded machine the field manager takes 1.2 ms for a pod of two
+//     containers where the whole create takes 0.2 ms, 1.7 ms for an update of it, and adds 3.5 KB to its 3 KB. (A ConfigMap: 0.05
+//     and 0.1 ms.)
+//   - What the server's own components create, which give no manager's name. The schema of the built-in kinds takes as long to read as
+//     the server to start, so it is read when a client first needs it.
+//
+// An object with so many fields that the sets of them cost more than they are worth, and one that is too large to be stored with them, loses
+// its record, as upstream's do.
+
+// untracked are the kinds whose managers are not recorded before the first apply.
+var untracked = map[schema.GroupKind]bool{
+	{Kind: "Pod"}:                           true,
+	{Kind: "Node"}:                          true,
+	{Kind: "Event"}:                         true,
+	{Group: "events.k8s.io", Kind: "Event"}: true,
+	{Kind: "Endpoints"}:                     true,
+	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: true,
+	{Group: "coordination.k8s.io", Kind: "Lease"}:      true,
+}
+
+// manageNew records who creates an object, which has its defaults.
+func (c *call) manageNew(obj client.Object, manager string) (client.Object, error) {
+	if manager == "" || untracked[c.Resource.GroupVersionKind.GroupKind()] || c.row != c.Resource || spread(reflect.ValueOf(obj)) > maxApplied {
+		obj.SetManagedFields(nil)
+		return obj, nil
+	}
+	live := c.Resource.New()
+	live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
+	return c.managed(c.row.Strategy, live, obj, manager)
+}
+
+// manage records a write that is no apply, on an object whose managers are recorded at all. It may return another object than it is given.
+func (c *call) manage(strategy any, old *cache.Entry, obj client.Object, manager string) (client.Object, error) {
+	if len(old.Object.GetManagedFields()) == 0 || max(spread(reflect.ValueOf(obj)), spread(reflect.ValueOf(old.Object))) > maxApplied {
+		obj.SetManagedFields(nil)
+		return obj, nil
+	}
+	live, err := As(c.Resource, old)
+	if err != nil {
+		return nil, err
+	}
+	return c.managed(strategy, live.Object.DeepCopyObject().(client.Object), obj, c.manager(manager))
+}
+
+func (c *call) managed(strategy any, live, obj client.Object, manager string) (client.Object, error) {
+	f, err := c.fieldManager(strategy)
+	if err != nil {
+		return nil, err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
+	out, ok := f.UpdateNoErrors(live, obj, manager).(client.Object)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("%s has lost its type while its managers were recorded", c.gr()))
+	}
+	wholeSeconds(out)
+	return out, nil
+}
+
+// wholeSeconds gives the times of managers as they are stored.
+func wholeSeconds(obj metav1.Object) {
+	entries := obj.GetManagedFields()
+	for i := range entries {
+		if t := entries[i].Time; t != nil && t.Nanosecond() != 0 {
+			whole := seconds(*t)
+			entries[i].Time = &whole
+		}
+	}
+	obj.SetManagedFields(entries)
+}
+
+// manager is the name of a write's manager: as given, else that of upstream's component whose work its user does.
+func (c *call) manager(given string) string {
+	if given != "" {
+		return given
+	}
+	if c.user == nil || c.user.GetName() == "" {
+		return "unknown"
+	}
+	name := c.user.GetName()
+	switch {
+	case name == user.KubeScheduler:
+		return "kube-scheduler"
+	case name == user.KubeControllerManager, strings.HasPrefix(name, "system:serviceaccount:kube-system:"):
+		return "kube-controller-manager"
+	case name == user.APIServerUser:
+		return "kube-apiserver"
+	case strings.HasPrefix(name, "system:node:"):
+		return "kubelet"
+	}
+	return name
+}
+
+// spread is the sum of the squares of the lengths of the maps and lists in a value, as far as maxApplied.
+func spread(v reflect.Value) (n int64) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			return spread(v.Elem())
+		}
+	case reflect.Struct:
+		for i := 0; i < v.NumField() && n <= maxApplied; i++ {
+			n += spread(v.Field(i))
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return 0
+		}
+		n = int64(v.Len()) * int64(v.Len())
+		for i := 0; i < v.Len() && n <= maxApplied; i++ {
+			n += spread(v.Index(i))
+		}
+	case reflect.Map:
+		n = int64(v.Len()) * int64(v.Len())
+		switch v.Type().Elem().Kind() {
+		case reflect.Struct, reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
+			for in := v.MapRange(); in.Next() && n <= maxApplied; {
+				n += spread(in.Value())
+			}
+		}
+	}
+	return n
+}
+
+// encodeStorable is encode, without the managers of an object that is too large to be stored with them.
+func (c *call) encodeStorable(obj client.Object, value []byte) (client.Object, []byte, error) {
+	if len(value) <= store.MaxValueBytes || len(obj.GetManagedFields()) == 0 {
+		return obj, value, nil
+	}
+	out := kind.Shallow(obj)
+	out.SetManagedFields(nil)
+	value, err := c.row.Encode(out)
+	if err != nil {
+		return nil, nil, apierrors.NewInternalError(err)
+	}
+	return out, value, nil
+}
