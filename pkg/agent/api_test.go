@@ -18,14 +18,17 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	authnv1 "k8s.io/api/authentication/v1"
 	authzv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	utilexec "k8s.io/client-go/util/exec"
@@ -35,12 +38,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
 )
 
-// reviewing answers access reviews: the user "reader" may get, nobody else may do anything.
+// reviewing answers reviews: each user may do what is listed for it, with subresources of nodes, and has its own name for a token.
 type reviewing struct{ *cluster }
 
 func (r reviewing) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
-	if s, ok := obj.(*authzv1.SubjectAccessReview); ok {
-		s.Status.Allowed = s.Spec.User == "reader" && s.Spec.ResourceAttributes.Verb == "get" && s.Spec.ResourceAttributes.Resource == "nodes"
+	switch review := obj.(type) {
+	case *authzv1.SubjectAccessReview:
+		a := review.Spec.ResourceAttributes
+		review.Status.Allowed = a.Resource == "nodes" && a.Name == "node" && slices.Contains(map[string][]string{
+			"reader":  {"get proxy", "get log", "get stats"},
+			"watcher": {"get pods", "get metrics"},
+			"runner":  {"create proxy"},
+		}[review.Spec.User], a.Verb+" "+a.Subresource)
+		return nil
+	case *authnv1.TokenReview:
+		if review.Spec.Token == "unavailable" {
+			return apierrors.NewServiceUnavailable("no server")
+		}
+		if review.Status.Authenticated = review.Spec.Token != "unknown"; review.Status.Authenticated {
+			review.Status.User.Username = review.Spec.Token
+		}
 		return nil
 	}
 	return r.cluster.Create(ctx, obj, opts...)
@@ -120,6 +137,11 @@ func TestNodeAPI(t *testing.T) {
 	call := func(method, who, path string) (int, string) {
 		req, err := http.NewRequestWithContext(ctx, method, "https://"+address+path, nil)
 		require.NoError(t, err)
+		token, bearer := strings.CutPrefix(who, "token ")
+		if bearer {
+			req.Header.Set("Authorization", "Bearer "+token)
+			who = ""
+		}
 		res, err := as(who).Do(req)
 		require.NoError(t, err)
 		defer res.Body.Close()
@@ -136,6 +158,19 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", "", "/pods", 401, "Unauthorized"},
 		{"GET", "stranger", "/pods", 403, "Forbidden"},
 		{"GET", "reader", "/pods", 200, `"name":"web"`},
+		{"GET", "watcher", "/pods", 200, `"name":"web"`},
+		{"GET", "watcher", "/metrics", 200, "container_"},
+		{"GET", "watcher", "/stats/summary", 403, "subresource(s)=[stats]"},
+		{"GET", "watcher", "/containerLogs/default/web/main", 403, "Forbidden"},
+		{"GET", "reader", "/exec/default/web/main?command=id&output=1", 403, "verb=create"},
+		{"GET", "reader", "/attach/default/web/main?output=1", 403, "verb=create"},
+		{"GET", "reader", "/portForward/default/web", 403, "verb=create"},
+		{"POST", "runner", "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
+		{"GET", "token reader", "/pods", 200, `"name":"web"`},
+		{"GET", "token stranger", "/pods", 403, "user=stranger"},
+		{"GET", "token unknown", "/pods", 401, "Unauthorized"},
+		{"GET", "token unavailable", "/pods", 503, "could not authenticate"},
+		{"GET", "token ", "/pods", 401, "Unauthorized"},
 		{"POST", "reader", "/run/default/web/main?cmd=true", 403, "Forbidden"},
 		{"POST", server, "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
 		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was ended"},

@@ -40,6 +40,11 @@ func (s *Server) proxy(w http.ResponseWriter, req *http.Request, info *request.R
 	case "services":
 		location, err = s.service(t)
 	default:
+		if runsCommands(info.Parts[min(3, len(info.Parts)):]) {
+			if err := s.mayCreate(req.Context()); err != nil {
+				return err
+			}
+		}
 		location, rt, err = s.nodeLocation(req.Context(), t)
 	}
 	if err != nil {
@@ -77,6 +82,12 @@ func (s *Server) nodeLocation(ctx context.Context, t registry.Target) (*url.URL,
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(u.Hostname(), port)}, insecure, nil
+}
+
+// runsCommands reports whether a path of a node's API leads into containers. These take a GET to begin a WebSocket, which
+// "get nodes/proxy" must not be enough for: whoever monitors nodes has it.
+func runsCommands(path []string) bool {
+	return len(path) > 0 && slices.Contains([]string{"exec", "attach", "run", "portForward"}, path[0])
 }
 
 var errNotProxyable = errors.New("address not allowed")

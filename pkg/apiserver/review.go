@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
@@ -53,16 +54,15 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		s.fail(w, req, err)
 		return
 	}
-	if err := s.answer(req, info, obj); err != nil {
+	if err := s.answer(req.Context(), info.Namespace, obj); err != nil {
 		s.fail(w, req, err)
 		return
 	}
 	s.writeObject(w, req, n, http.StatusCreated, obj)
 }
 
-// answer fills in the status of a review.
-func (s *Server) answer(req *http.Request, info *request.RequestInfo, obj runtime.Object) error {
-	ctx := req.Context()
+// answer fills in the status of a review that the context's user makes in a namespace, if the kind has any.
+func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Object) error {
 	who, _ := request.UserFrom(ctx)
 	invalid := func(kind string, errs field.ErrorList) error {
 		if len(errs) == 0 {
@@ -107,7 +107,7 @@ func (s *Server) answer(req *http.Request, info *request.RequestInfo, obj runtim
 		if err := invalid("SubjectAccessReview", validation.ValidateSubjectAccessReview(&in)); err != nil {
 			return err
 		}
-		r.Status = s.access(req, authorizationutil.AuthorizationAttributesFrom(in.Spec))
+		r.Status = s.access(ctx, authorizationutil.AuthorizationAttributesFrom(in.Spec))
 		return nil
 
 	case *authorizationv1.LocalSubjectAccessReview:
@@ -118,10 +118,10 @@ func (s *Server) answer(req *http.Request, info *request.RequestInfo, obj runtim
 		if err := invalid("LocalSubjectAccessReview", validation.ValidateLocalSubjectAccessReview(&in)); err != nil {
 			return err
 		}
-		if in.Spec.ResourceAttributes.Namespace != info.Namespace {
-			return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + info.Namespace)
+		if in.Spec.ResourceAttributes.Namespace != namespace {
+			return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + namespace)
 		}
-		r.Status = s.access(req, authorizationutil.AuthorizationAttributesFrom(in.Spec))
+		r.Status = s.access(ctx, authorizationutil.AuthorizationAttributesFrom(in.Spec))
 		return nil
 
 	case *authorizationv1.SelfSubjectAccessReview:
@@ -133,9 +133,9 @@ func (s *Server) answer(req *http.Request, info *request.RequestInfo, obj runtim
 			return err
 		}
 		if in.Spec.ResourceAttributes != nil {
-			r.Status = s.access(req, authorizationutil.ResourceAttributesFrom(who, *in.Spec.ResourceAttributes))
+			r.Status = s.access(ctx, authorizationutil.ResourceAttributesFrom(who, *in.Spec.ResourceAttributes))
 		} else {
-			r.Status = s.access(req, authorizationutil.NonResourceAttributesFrom(who, *in.Spec.NonResourceAttributes))
+			r.Status = s.access(ctx, authorizationutil.NonResourceAttributesFrom(who, *in.Spec.NonResourceAttributes))
 		}
 		return nil
 
@@ -143,21 +143,21 @@ func (s *Server) answer(req *http.Request, info *request.RequestInfo, obj runtim
 		if r.Spec.Namespace == "" {
 			return apierrors.NewBadRequest("no namespace on request")
 		}
-		return s.rules(req, who, r)
+		return s.rules(ctx, who, r)
 	}
 	return apierrors.NewInternalError(errNoAnswer)
 }
 
-func (s *Server) access(req *http.Request, attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
-	decision, reason, err := s.auth.Authorize(req.Context(), attrs)
+func (s *Server) access(ctx context.Context, attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
+	decision, reason, err := s.auth.Authorize(ctx, attrs)
 	return authorizationv1.SubjectAccessReviewStatus{
 		Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny,
 		Reason: reason, EvaluationError: authorizationutil.BuildEvaluationError(err, attrs),
 	}
 }
 
-func (s *Server) rules(req *http.Request, who user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
-	resources, others, incomplete, err := s.auth.RulesFor(req.Context(), who, r.Spec.Namespace)
+func (s *Server) rules(ctx context.Context, who user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
+	resources, others, incomplete, err := s.auth.RulesFor(ctx, who, r.Spec.Namespace)
 	r.Status = authorizationv1.SubjectRulesReviewStatus{
 		Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{},
 	}

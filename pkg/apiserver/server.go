@@ -156,6 +156,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
+	cfg.Registry.UseReviews(s.answer)
 	s.disc = newDiscovery(cfg.Table)
 	s.metrics = newMetrics(cfg.Table, s.disc, s.fair)
 	s.openapi = newOpenAPI(cfg.Table, cfg.Version)

@@ -63,6 +63,27 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.
 	}
 }
 
+// mayCreate checks that the user of the request, whatever its method, may create what it is about.
+func (s *Server) mayCreate(ctx context.Context) error {
+	attrs, err := authfilters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if attrs.GetVerb() == "create" {
+		return nil
+	}
+	as := *attrs.(*authorizer.AttributesRecord)
+	as.Verb = "create"
+	decision, reason, err := s.auth.Authorize(ctx, as)
+	if decision == authorizer.DecisionAllow {
+		return nil
+	}
+	if err != nil {
+		s.log.Debug("authorization failed", "error", err)
+	}
+	return responsewriters.ForbiddenStatusError(as, reason)
+}
+
 // podGetter gives upstream's location functions the internal form of pods.
 type podGetter struct {
 	s *Server
@@ -176,17 +197,9 @@ func (s *Server) logs(w http.ResponseWriter, req *http.Request, t registry.Targe
 }
 
 func (s *Server) upgrade(w http.ResponseWriter, req *http.Request, t registry.Target) error {
-	// A WebSocket opens with GET, so "get" alone must not be enough to run commands.
-	attrs, err := authfilters.GetAuthorizerAttributes(req.Context())
-	if err != nil {
+	// A WebSocket begins with a GET, and must not need less than a POST does (kubernetes/kubernetes#133515).
+	if err := s.mayCreate(req.Context()); err != nil {
 		return err
-	}
-	if attrs.GetVerb() != "create" {
-		record := *attrs.(*authorizer.AttributesRecord)
-		record.Verb = "create"
-		if d, reason, _ := s.auth.Authorize(req.Context(), record); d != authorizer.DecisionAllow {
-			return responsewriters.ForbiddenStatusError(record, reason)
-		}
 	}
 	var location *url.URL
 	var info *kubelet.ConnectionInfo

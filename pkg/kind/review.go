@@ -32,3 +32,13 @@ func Reviews() []Review {
 		{authz.WithKind("SubjectAccessReview"), "subjectaccessreviews", "subjectaccessreview", false, func() runtime.Object { return &authorizationv1.SubjectAccessReview{} }},
 	}
 }
+
+// IsReview reports whether an object is of one of these kinds.
+func IsReview(o runtime.Object) bool {
+	switch o.(type) {
+	case *authenticationv1.SelfSubjectReview, *authenticationv1.TokenReview, *authorizationv1.LocalSubjectAccessReview,
+		*authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectRulesReview, *authorizationv1.SubjectAccessReview:
+		return true
+	}
+	return false
+}

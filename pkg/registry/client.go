@@ -35,6 +35,7 @@ type verbs interface {
 	Patch(context.Context, Target, types.PatchType, []byte, metav1.PatchOptions) (Result, error)
 	Delete(context.Context, Target, metav1.DeleteOptions) (Result, error)
 	DeleteCollection(context.Context, Target, metav1.DeleteOptions, metav1.ListOptions) (*List, error)
+	Review(ctx context.Context, namespace string, obj runtime.Object) error
 }
 
 var _ verbs = (*Registry)(nil)
@@ -119,6 +120,9 @@ func typed(obj runtime.Object) error {
 }
 
 func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
+	if kind.IsReview(obj) {
+		return c.verbs.Review(c.as(ctx), obj.GetNamespace(), obj)
+	}
 	t, err := c.target(obj, "")
 	if err != nil {
 		return err

@@ -101,6 +101,7 @@ type Registry struct {
 	admission  admission.Interface
 
 	authorizer atomic.Pointer[authorizer.Authorizer]
+	reviews    atomic.Pointer[Reviews]
 
 	managers  managers
 	inProcess // makes the clients (client.go)
@@ -132,6 +133,21 @@ func New(cfg Config) (*Registry, error) {
 
 // UseAuthorizer sets Config.Authorizer, for servers whose authorizer itself reads through the registry.
 func (r *Registry) UseAuthorizer(a authorizer.Authorizer) { r.authorizer.Store(&a) }
+
+// Reviews answers a kind that is created to ask a question and never stored, such as a TokenReview: it fills in the object's status.
+// The user who asks is ctx's.
+type Reviews func(ctx context.Context, namespace string, obj runtime.Object) error
+
+// UseReviews sets who answers the reviews that in-process clients create; until then they are refused.
+func (r *Registry) UseReviews(f Reviews) { r.reviews.Store(&f) }
+
+// Review answers a review of the context's user.
+func (r *Registry) Review(ctx context.Context, namespace string, obj runtime.Object) error {
+	if f := r.reviews.Load(); f != nil {
+		return (*f)(ctx, namespace, obj)
+	}
+	return apierrors.NewServiceUnavailable("this server answers no reviews")
+}
 
 // Target says what a call is about. Name is empty for create, list and deletecollection.
 type Target struct {

@@ -16,11 +16,8 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
-	authnv1 "k8s.io/api/authentication/v1"
-	authzv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,10 +34,12 @@ type Config struct {
 	Runtime runtime.Runtime
 	Network network.Network
 	// Client asks the cluster who a caller is and what it may do.
-	Client   client.Interface
-	LogDir   string
-	NodeName string
-	Node     func() *corev1.Node
+	Client client.Interface
+	LogDir string
+	// HostLogDir is the folder of the machine's own log files; /var/log if empty.
+	HostLogDir string
+	NodeName   string
+	Node       func() *corev1.Node
 	// Trusted tells of client certificates that may do everything; nil for the API server's usual names.
 	Trusted func(*x509.Certificate) bool
 	Logger  *slog.Logger
@@ -57,25 +56,32 @@ type Server struct {
 // New makes a Server.
 func New(c Config) *Server {
 	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background()}
+	if s.c.HostLogDir == "" {
+		s.c.HostLogDir = "/var/log"
+	}
 	if s.c.Trusted == nil {
 		s.c.Trusted = func(c *x509.Certificate) bool {
 			return c.Subject.CommonName == "kube-apiserver-kubelet-client" || slices.Contains(c.Subject.Organization, "system:masters")
 		}
 	}
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	handle := func(pattern, sub string, h http.HandlerFunc) { s.mux.Handle(pattern, s.allow(sub, h)) }
-	handle("GET /pods", "proxy", s.pods)
-	handle("GET /containerLogs/{namespace}/{pod}/{container}", "proxy", s.logs)
-	for _, p := range []string{"{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"} {
-		handle("/exec/"+p, "proxy", s.exec)
-		handle("/attach/"+p, "proxy", s.attach)
-		handle("POST /run/"+p, "proxy", s.run)
+	get := func(pattern string, h http.HandlerFunc, subresources ...string) {
+		s.mux.Handle(pattern, s.allow(h, "", subresources...))
 	}
-	handle("/portForward/{namespace}/{pod}", "proxy", s.portForward)
-	handle("/portForward/{namespace}/{pod}/{uid}", "proxy", s.portForward)
-	handle("GET /stats/summary", "stats", s.summary)
-	handle("GET /metrics/resource", "metrics", s.resourceMetrics)
-	handle("GET /metrics", "metrics", s.resourceMetrics)
+	get("GET /pods", s.pods, "pods", "proxy")
+	get("GET /containerLogs/{namespace}/{pod}/{container}", s.logs, "proxy")
+	get("GET /logs/{path...}", s.hostLogs, "log")
+	get("GET /stats/summary", s.summary, "stats")
+	get("GET /metrics/resource", s.resourceMetrics, "metrics")
+	get("GET /metrics", s.resourceMetrics, "metrics")
+	run := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.allow(h, "create", "proxy")) }
+	for _, p := range []string{"{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"} {
+		run("/exec/"+p, s.exec)
+		run("/attach/"+p, s.attach)
+		run("POST /run/"+p, s.run)
+	}
+	run("/portForward/{namespace}/{pod}", s.portForward)
+	run("/portForward/{namespace}/{pod}/{uid}", s.portForward)
 	return s
 }
 
@@ -100,63 +106,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// allow lets a request through whose sender may use the node's subresource.
-func (s *Server) allow(sub string, h http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var user authnv1.UserInfo
-		switch token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); {
-		case r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
-			c := r.TLS.PeerCertificates[0]
-			if s.c.Trusted(c) {
-				h(w, r)
-				return
-			}
-			user = authnv1.UserInfo{Username: c.Subject.CommonName, Groups: append(c.Subject.Organization, "system:authenticated")}
-		case bearer:
-			review := &authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: token}}
-			if err := s.c.Client.Create(r.Context(), review); err != nil {
-				http.Error(w, "cannot check the token: "+err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			if !review.Status.Authenticated {
-				http.Error(w, "Unauthorized", http.StatusUnauthorized)
-				return
-			}
-			user = review.Status.User
-		default:
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
-		}
-		review := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups,
-			ResourceAttributes: &authzv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: sub, Name: s.c.NodeName, Verb: verb(r.Method)},
-		}}
-		if err := s.c.Client.Create(r.Context(), review); err != nil {
-			http.Error(w, "cannot check the access: "+err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		if !review.Status.Allowed {
-			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource=%s)", user.Username, verb(r.Method), sub), http.StatusForbidden)
-			return
-		}
-		h(w, r)
-	})
-}
-
-func verb(method string) string {
-	switch method {
-	case http.MethodPost:
-		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		return "delete"
-	}
-	return "get"
-}
-
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
 	for _, p := range s.c.Pods.Pods() {
@@ -170,7 +119,10 @@ func reply(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-var errNoPod = errors.New("pod does not exist")
+var (
+	errNoPod        = errors.New("pod does not exist")
+	errUnauthorized = errors.New("Unauthorized") //nolint:staticcheck // the answer's text, as the kubelet's
+)
 
 // find gives the pod and the newest run of the container that a request names.
 func (s *Server) find(r *http.Request) (*corev1.Pod, *pod.Instance, error) {

@@ -1,0 +1,102 @@
+package api
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"strings"
+
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Callers are authorized as the kubelet's are (KEP-2862): a path needs its own subresource of nodes, and for some, nodes/proxy
+// serves as well. Unlike the kubelet's, what runs commands in containers wants the verb create even where a WebSocket begins
+// with a GET: "get nodes/proxy", which monitoring is given, must not be enough for it.
+
+// allow lets a request through whose sender may use one of the node's subresources.
+func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, trusted, code, err := s.caller(r)
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), code)
+			return
+		case trusted:
+			h(w, r)
+			return
+		}
+		want := verb
+		if want == "" {
+			want = verbOf(r.Method)
+		}
+		for _, sub := range subresources {
+			allowed, err := s.allowed(r.Context(), user, want, sub)
+			if err != nil {
+				http.Error(w, "could not authorize the request: "+err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			if allowed {
+				h(w, r)
+				return
+			}
+		}
+		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, want, subresources), http.StatusForbidden)
+	})
+}
+
+// caller finds out who sent a request; trusted callers may do everything. An error comes with the code to answer.
+func (s *Server) caller(r *http.Request) (user authnv1.UserInfo, trusted bool, code int, err error) {
+	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	switch {
+	case r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
+		c := r.TLS.PeerCertificates[0]
+		return userOf(c), s.c.Trusted(c), 0, nil
+	case bearer && strings.TrimSpace(token) != "":
+		review := &authnv1.TokenReview{Spec: authnv1.TokenReviewSpec{Token: strings.TrimSpace(token)}}
+		switch err := s.c.Client.Create(r.Context(), review); {
+		case apierrors.IsBadRequest(err) || apierrors.IsInvalid(err):
+			return user, false, http.StatusUnauthorized, errUnauthorized
+		case err != nil:
+			return user, false, http.StatusServiceUnavailable, fmt.Errorf("could not authenticate the request: %w", err)
+		case !review.Status.Authenticated:
+			return user, false, http.StatusUnauthorized, errUnauthorized
+		}
+		return review.Status.User, false, 0, nil
+	default:
+		return user, false, http.StatusUnauthorized, errUnauthorized
+	}
+}
+
+func userOf(c *x509.Certificate) authnv1.UserInfo {
+	return authnv1.UserInfo{Username: c.Subject.CommonName, Groups: append(c.Subject.Organization, "system:authenticated")}
+}
+
+func (s *Server) allowed(ctx context.Context, user authnv1.UserInfo, verb, subresource string) (bool, error) {
+	extra := make(map[string]authzv1.ExtraValue, len(user.Extra))
+	for k, v := range user.Extra {
+		extra[k] = authzv1.ExtraValue(v)
+	}
+	review := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
+		ResourceAttributes: &authzv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: subresource, Name: s.c.NodeName, Verb: verb},
+	}}
+	err := s.c.Client.Create(ctx, review)
+	return review.Status.Allowed, err
+}
+
+func verbOf(method string) string {
+	switch method {
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return "get"
+}
