@@ -7,5 +7,5 @@ go vet ./...
 hack/deps.sh test
 export PATH=$PATH:$PWD/dist/containerd/usr/bin
 # shellcheck disable=SC2046
-go test -race -timeout 15m $(go list ./... | grep -v -e /test/robustness -e /test/e2e)
+go test -race -timeout 15m $(go list ./... | grep -v -e /test/robustness -e /test/e2e -e /test/abuse)
 go test -count=1 -timeout 10m ./test/e2e/...

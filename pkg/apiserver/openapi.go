@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -203,10 +204,8 @@ func (o *openapi) buildV3(gv schema.GroupVersion) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	paths := map[string]any{}
-	o.paths(paths, gv, 3)
 	return json.Marshal(map[string]any{
-		"openapi": "3.0.0", "info": o.info(), "paths": paths, "components": map[string]any{"schemas": schemas},
+		"openapi": "3.0.0", "info": o.info(), "paths": render(o.paths(gv), 3), "components": map[string]any{"schemas": schemas},
 	})
 }
 
@@ -217,7 +216,7 @@ func (o *openapi) buildV2() ([]byte, error) {
 	}
 	paths := map[string]any{}
 	for _, gv := range o.order {
-		o.paths(paths, gv, 2)
+		maps.Copy(paths, render(o.paths(gv), 2))
 	}
 	return json.Marshal(map[string]any{"swagger": "2.0", "info": o.info(), "paths": paths, "definitions": definitions})
 }

@@ -2,8 +2,10 @@ package apiserver
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
@@ -11,6 +13,8 @@ import (
 	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // models gives the types that a group and version's documents define (all of them for an empty one), and the
@@ -36,6 +40,11 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 		if only.Empty() || gv == only {
 			roots = append(roots, obj)
 		}
+	}
+	// What the paths refer to beside the kinds themselves.
+	roots = append(roots, &metav1.APIResourceList{})
+	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool { return only.Empty() || r.GroupVersion() == only }) {
+		roots = append(roots, &metav1.DeleteOptions{}, &metav1.Patch{}, &metav1.Status{}, &metav1.WatchEvent{})
 	}
 	for _, r := range o.table.All() {
 		list := r.GroupVersionKind

@@ -1,149 +1,317 @@
 package apiserver
 
 import (
+	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-openapi/pkg/util"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// methods is what each verb is on the wire.
-var methods = map[string]struct { //nolint:gochecknoglobals // a constant
-	method, action string
-	item, writes   bool
-}{
-	"get": {"get", "get", true, false}, "list": {"get", "list", false, false}, "create": {"post", "post", false, true},
-	"update": {"put", "put", true, true}, "patch": {"patch", "patch", true, true}, "delete": {"delete", "delete", true, true},
-	"deletecollection": {"delete", "deletecollection", false, true},
+// The paths are declared as upstream's installer declares them, with the same names, so that clients generated from the documents of
+// one server work with the other. openapi_paths_test.go compares them with upstream's published documents.
+
+// pathItem is what one path takes: parameters that all its operations have, and the operations by HTTP method.
+type pathItem struct {
+	params     []parameter
+	operations map[string]*operation
 }
 
-// paths adds the paths of a group and version, in the form of OpenAPI 2 or 3. They carry what clients look for: the
-// kind, the action, and which parameters a write takes.
-func (o *openapi) paths(out map[string]any, gv schema.GroupVersion, form int) {
-	base := "/" + pathOf(gv) + "/"
+// operation is one method of a path, in no version of OpenAPI yet.
+type operation struct {
+	id, action, description, tag string
+	kind                         schema.GroupVersionKind // as x-kubernetes-group-version-kind
+	params                       []parameter
+	consumes                     []string // media types of the body; none without a body
+	body                         string   // name of its schema
+	optional                     bool     // the body may be left out
+	produces                     []string
+	answers                      map[string]string // schema by status code; "" is plain text
+}
+
+// declared makes the paths of one group and version.
+type declared struct {
+	schema.GroupVersion
+	base  string // "/apis/apps/v1/"
+	group string // "AppsV1", as in operation IDs
+	tag   string // "apps_v1"
+	out   map[string]*pathItem
+}
+
+func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
+	d := &declared{GroupVersion: gv, base: "/" + pathOf(gv) + "/", out: map[string]*pathItem{}}
+	d.group, d.tag = groupNames(gv)
+	d.out[d.base] = &pathItem{operations: map[string]*operation{"get": {
+		id: "get" + d.group + "APIResources", description: "get available resources", tag: d.tag, consumes: answerTypes,
+		produces: answerTypes, answers: map[string]string{"200": modelName(&metav1.APIResourceList{})},
+	}}}
 	for _, r := range o.table.All() {
-		if r.GroupVersion() != gv {
-			continue
-		}
-		collection := base + r.Plural
-		if r.Namespaced {
-			out[collection] = operations(r, r.GroupVersionKind, r.New(), []string{"list"}, false, form, "ForAllNamespaces", "")
-			collection = base + "namespaces/{namespace}/" + r.Plural
-		}
-		out[collection] = operations(r, r.GroupVersionKind, r.New(), r.Verbs, false, form, "", "")
-		item := collection + "/{name}"
-		out[item] = operations(r, r.GroupVersionKind, r.New(), r.Verbs, true, form, "", "")
-		if r.Status != nil {
-			out[item+"/status"] = operations(r, r.GroupVersionKind, r.New(), []string{"get", "update", "patch"}, true, form, "", "Status")
-		}
-		for i := range r.Subresources {
-			sub := &r.Subresources[i]
-			var model any = ""
-			if sub.New != nil {
-				model = sub.New()
-			}
-			out[item+"/"+sub.Name] = operations(r, sub.GroupVersionKind, model, sub.Verbs, true, form, "", strings.ToUpper(sub.Name[:1])+sub.Name[1:])
+		if r.GroupVersion() == gv {
+			d.resource(r)
 		}
 	}
 	for i := range o.reviews {
-		r := &o.reviews[i]
-		if r.GroupVersion() != gv {
-			continue
-		}
-		p := base + r.Plural
-		if r.Namespaced {
-			p = base + "namespaces/{namespace}/" + r.Plural
-		}
-		out[p] = operations(&kind.Resource{GroupVersionKind: r.GroupVersionKind, Namespaced: r.Namespaced}, r.GroupVersionKind, r.New(), []string{"create"}, false, form, "", "")
-	}
-}
-
-func operations(r *kind.Resource, gvk schema.GroupVersionKind, model any, verbs []string, item bool, form int, suffix, sub string) map[string]any {
-	out := map[string]any{}
-	for _, verb := range verbs {
-		m, ok := methods[verb]
-		if !ok || (m.item != item && !(item && verb == "create" && sub != "")) {
-			continue
-		}
-		scope := ""
-		if r.Namespaced && suffix == "" {
-			scope = "Namespaced"
-		}
-		group := strings.ToUpper(gvk.Version[:1]) + gvk.Version[1:]
-		if r.Group == "" {
-			group = "Core" + group
-		} else {
-			first, _, _ := strings.Cut(r.Group, ".")
-			group = strings.ToUpper(first[:1]) + first[1:] + group
-		}
-		op := map[string]any{
-			"operationId":         verb + group + scope + r.Kind + sub + suffix,
-			"x-kubernetes-action": m.action,
-			"x-kubernetes-group-version-kind": map[string]string{
-				"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind,
-			},
-		}
-		ref := map[string]any{"type": "string"}
-		if model != "" {
-			name := friendly(util.GetCanonicalTypeName(model))
-			ref = map[string]any{"$ref": "#/definitions/" + name}
-			if form == 3 {
-				ref = map[string]any{"$ref": "#/components/schemas/" + name}
+		if r := &o.reviews[i]; r.GroupVersion() == gv {
+			collection, scope := d.scoped(r.Plural, r.Namespaced)
+			d.out[collection] = &pathItem{
+				params:     slices.Concat(queryOf(metav1.CreateOptions{}), pathParams(r.Namespaced, ""), []parameter{pretty}),
+				operations: map[string]*operation{"post": d.create("create"+d.group+scope+r.Kind, "create "+article(r.Kind), modelName(r.New()), r.GroupVersionKind)},
 			}
 		}
-		op["parameters"] = params(verb, m.writes, form, ref)
-		op["responses"] = responses(form, ref)
-		if form == 2 {
-			op["consumes"], op["produces"] = []string{"*/*"}, []string{typeJSON, typeYAML, typeProto}
-		} else if m.writes && verb != "deletecollection" && verb != "delete" {
-			op["requestBody"] = map[string]any{"required": true, "content": map[string]any{"*/*": map[string]any{"schema": ref}}}
+	}
+	return d.out
+}
+
+// groupNames is how operation IDs and tags name a group and version: "RbacAuthorizationV1" and "rbacAuthorization_v1".
+func groupNames(gv schema.GroupVersion) (id, tag string) {
+	group := "core"
+	if gv.Group != "" {
+		parts := strings.Split(strings.TrimSuffix(gv.Group, ".k8s.io"), ".")
+		for i := 1; i < len(parts); i++ {
+			parts[i] = upper(parts[i])
 		}
-		out[m.method] = op
+		group = strings.Join(parts, "")
 	}
-	return out
+	return upper(group) + upper(gv.Version), group + "_" + gv.Version
 }
 
-func responses(form int, ref map[string]any) map[string]any {
-	ok := map[string]any{"description": "OK"}
-	if form == 3 {
-		ok["content"] = map[string]any{typeJSON: map[string]any{"schema": ref}}
-	} else {
-		ok["schema"] = ref
-	}
-	return map[string]any{"200": ok}
-}
+func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-func params(verb string, writes bool, form int, ref map[string]any) []any {
-	var names []string
+// article gives a noun the article that upstream gives it; plurals have none.
+func article(noun string) string {
 	switch {
-	case verb == "patch":
-		names = []string{"dryRun", "fieldManager", "fieldValidation", "force"}
-	case verb == "create" || verb == "update":
-		names = []string{"dryRun", "fieldManager", "fieldValidation"}
-	case writes:
-		names = []string{"dryRun", "gracePeriodSeconds", "propagationPolicy"}
-	case verb == "list":
-		names = []string{"continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "resourceVersionMatch", "timeoutSeconds", "watch"}
+	case strings.HasSuffix(noun, "s") && !strings.HasSuffix(noun, "ss"):
+		return noun
+	case strings.ContainsRune("AEIOU", rune(noun[0])):
+		return "an " + noun
+	default:
+		return "a " + noun
 	}
-	out := []any{}
-	if form == 2 && (verb == "create" || verb == "update" || verb == "patch") {
-		out = append(out, map[string]any{"name": "body", "in": "body", "required": true, "schema": ref})
-	}
-	for _, n := range names {
-		typ := "string"
-		switch n {
-		case "force", "watch":
-			typ = "boolean"
-		case "limit", "timeoutSeconds", "gracePeriodSeconds":
-			typ = "integer"
-		}
-		p := map[string]any{"name": n, "in": "query", "uniqueItems": true, "type": typ}
-		if form == 3 {
-			p = map[string]any{"name": n, "in": "query", "schema": map[string]any{"type": typ, "uniqueItems": true}}
-		}
-		out = append(out, p)
-	}
-	return out
 }
+
+// modelName is the name under which the documents define a Go type.
+func modelName(o any) string { return friendly(util.GetCanonicalTypeName(o)) }
+
+// scoped is a collection's path and what operation IDs say of its scope.
+func (d *declared) scoped(plural string, namespaced bool) (path, scope string) {
+	if namespaced {
+		return d.base + "namespaces/{namespace}/" + plural, "Namespaced"
+	}
+	return d.base + plural, ""
+}
+
+func (d *declared) resource(r *kind.Resource) {
+	collection, scope := d.scoped(r.Plural, r.Namespaced)
+	model, list := modelName(r.New()), modelName(r.NewList())
+	name := scope + r.Kind
+	has := func(verb string) bool { return slices.Contains(r.Verbs, verb) }
+
+	all := &pathItem{params: append(pathParams(r.Namespaced, ""), pretty), operations: map[string]*operation{}}
+	if has("list") {
+		all.operations["get"] = d.list("list"+d.group+name, r, list, true)
+	}
+	if has("create") {
+		all.operations["post"] = d.create("create"+d.group+name, "create "+article(r.Kind), model, r.GroupVersionKind)
+		all.operations["post"].params = queryOf(metav1.CreateOptions{})
+	}
+	if has("deletecollection") {
+		all.operations["delete"] = &operation{
+			id: "delete" + d.group + "Collection" + name, action: "deletecollection", description: "delete collection of " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
+			params: merge(without(queryOf(metav1.ListOptions{}), "watch", "allowWatchBookmarks"), deleteQuery()), consumes: anyType, body: modelName(&metav1.DeleteOptions{}), optional: true,
+			produces: answerTypes, answers: map[string]string{"200": modelName(&metav1.Status{})},
+		}
+	}
+	d.out[collection] = all
+
+	item := &pathItem{params: append(pathParams(r.Namespaced, r.Kind), pretty), operations: map[string]*operation{}}
+	d.part(item, r.Verbs, name, "", r.Kind, model, r.GroupVersionKind)
+	if has("delete") {
+		answer := modelName(&metav1.Status{})
+		if r.ReturnsDeleted {
+			answer = model
+		}
+		item.operations["delete"] = &operation{
+			id: "delete" + d.group + name, action: "delete", description: "delete " + article(r.Kind), kind: r.GroupVersionKind, tag: d.tag,
+			params: deleteQuery(), consumes: anyType, body: modelName(&metav1.DeleteOptions{}), optional: true,
+			produces: answerTypes, answers: map[string]string{"200": answer, "202": answer},
+		}
+	}
+	d.out[collection+"/{name}"] = item
+
+	if r.Namespaced && has("list") {
+		d.out[d.base+r.Plural] = &pathItem{
+			params:     append(queryOf(metav1.ListOptions{}), pretty),
+			operations: map[string]*operation{"get": d.list("list"+d.group+r.Kind+"ForAllNamespaces", r, list, false)},
+		}
+	}
+	if has("watch") {
+		d.watches(r, name)
+	}
+	if r.Status != nil {
+		d.subresource(r, &kind.Subresource{Name: "status", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"get", "patch", "update"}}, model)
+	}
+	for i := range r.Subresources {
+		s := &r.Subresources[i]
+		switch {
+		case s.New != nil:
+			d.subresource(r, s, modelName(s.New()))
+		case s.Name == "log":
+			d.log(r, s)
+		default:
+			d.connect(r, s)
+		}
+	}
+}
+
+// list is a list or watch of a collection. Where it is the path's only operation, its query is the path's.
+func (d *declared) list(id string, r *kind.Resource, model string, query bool) *operation {
+	op := &operation{
+		id: id, action: "list", description: "list or watch objects of kind " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
+		consumes: anyType, produces: listTypes, answers: map[string]string{"200": model},
+	}
+	if query {
+		op.params = queryOf(metav1.ListOptions{})
+	}
+	return op
+}
+
+func (d *declared) create(id, description, model string, gvk schema.GroupVersionKind) *operation {
+	return &operation{
+		id: id, action: "post", description: description, kind: gvk, tag: d.tag, consumes: anyType, body: model,
+		produces: answerTypes, answers: map[string]string{"200": model, "201": model, "202": model},
+	}
+}
+
+// part adds the operations that read and write one object, or a part of it.
+func (d *declared) part(item *pathItem, verbs []string, name, sub, what, model string, gvk schema.GroupVersionKind) {
+	of := "the specified " + what
+	if sub != "" {
+		of = sub + " of the specified " + what
+		name += upper(sub)
+	}
+	for _, verb := range verbs {
+		op := &operation{kind: gvk, tag: d.tag, consumes: anyType, produces: answerTypes, answers: map[string]string{"200": model}}
+		switch verb {
+		case "get":
+			op.id, op.action, op.description = "read"+d.group+name, "get", "read "+of
+			item.operations["get"] = op
+		case "update":
+			op.id, op.action, op.description = "replace"+d.group+name, "put", "replace "+of
+			op.params, op.body = queryOf(metav1.UpdateOptions{}), model
+			op.answers["201"] = model
+			item.operations["put"] = op
+		case "patch":
+			op.id, op.action, op.description = "patch"+d.group+name, "patch", "partially update "+of
+			op.params, op.body, op.consumes = queryOf(metav1.PatchOptions{}), modelName(&metav1.Patch{}), patchTypes
+			op.answers["201"] = model
+			item.operations["patch"] = op
+		}
+	}
+}
+
+// subresource is one that is read and written as an object.
+func (d *declared) subresource(r *kind.Resource, s *kind.Subresource, model string) {
+	collection, scope := d.scoped(r.Plural, r.Namespaced)
+	what := r.Kind
+	if s.GroupVersionKind != r.GroupVersionKind {
+		what = s.Kind
+	}
+	item := &pathItem{params: append(pathParams(r.Namespaced, what), pretty), operations: map[string]*operation{}}
+	d.part(item, s.Verbs, scope+r.Kind, s.Name, r.Kind, model, s.GroupVersionKind)
+	if slices.Contains(s.Verbs, "create") {
+		item.params = append(queryOf(metav1.CreateOptions{}), item.params...)
+		item.operations["post"] = d.create("create"+d.group+scope+r.Kind+upper(s.Name), "create "+s.Name+" of "+article(r.Kind), model, s.GroupVersionKind)
+	}
+	d.out[collection+"/{name}/"+s.Name] = item
+}
+
+func (d *declared) log(r *kind.Resource, s *kind.Subresource) {
+	collection, scope := d.scoped(r.Plural, r.Namespaced)
+	d.out[collection+"/{name}/log"] = &pathItem{
+		params: slices.Concat(queryOf(corev1.PodLogOptions{}), pathParams(r.Namespaced, r.Kind), []parameter{pretty}),
+		operations: map[string]*operation{"get": {
+			id: "read" + d.group + scope + r.Kind + "Log", action: "get", description: "read log of the specified " + r.Kind, kind: s.GroupVersionKind, tag: d.tag,
+			consumes: anyType, produces: append([]string{"text/plain"}, answerTypes...), answers: map[string]string{"200": ""},
+		}},
+	}
+}
+
+// connects is the options that the streams take, by the kinds that upstream names them with.
+func connects(options string) []parameter {
+	switch options {
+	case "PodAttachOptions":
+		return queryOf(corev1.PodAttachOptions{})
+	case "PodExecOptions":
+		return queryOf(corev1.PodExecOptions{})
+	case "PodPortForwardOptions":
+		return queryOf(corev1.PodPortForwardOptions{})
+	case "PodProxyOptions":
+		return queryOf(corev1.PodProxyOptions{})
+	case "ServiceProxyOptions":
+		return queryOf(corev1.ServiceProxyOptions{})
+	default:
+		return queryOf(corev1.NodeProxyOptions{})
+	}
+}
+
+// connect is a stream: exec, attach, portforward and the proxies.
+func (d *declared) connect(r *kind.Resource, s *kind.Subresource) {
+	collection, scope := d.scoped(r.Plural, r.Namespaced)
+	path := collection + "/{name}/" + s.Name
+	methods := []string{"get", "post"}
+	if s.Name == "proxy" {
+		methods = []string{"delete", "get", "head", "options", "patch", "post", "put"}
+	}
+	add := func(path, suffix string, params []parameter) {
+		item := &pathItem{params: params, operations: map[string]*operation{}}
+		for _, m := range methods {
+			item.operations[m] = &operation{
+				id:     "connect" + d.group + upper(m) + scope + r.Kind + upper(s.Name) + suffix,
+				action: "connect", description: "connect " + strings.ToUpper(m) + " requests to " + s.Name + " of " + r.Kind, kind: s.GroupVersionKind, tag: d.tag,
+				consumes: anyType, produces: anyType, answers: map[string]string{"200": ""},
+			}
+		}
+		d.out[path] = item
+	}
+	params := append(connects(s.Kind), pathParams(r.Namespaced, s.Kind)...)
+	add(path, "", params)
+	if s.Name == "proxy" {
+		add(path+"/{path}", "WithPath", append(slices.Clone(params), parameter{name: "path", in: "path", typ: "string", required: true, description: "path to the resource"}))
+	}
+}
+
+// watches is the old paths below /watch/, of which the query is not used any more.
+func (d *declared) watches(r *kind.Resource, name string) {
+	watch := func(path, id, action, description string, params ...parameter) {
+		d.out[path] = &pathItem{
+			params: slices.Concat(queryOf(metav1.ListOptions{}), params, []parameter{pretty}),
+			operations: map[string]*operation{"get": {
+				id: "watch" + d.group + id, action: action, description: description, kind: r.GroupVersionKind, tag: d.tag,
+				consumes: anyType, produces: listTypes, answers: map[string]string{"200": modelName(&metav1.WatchEvent{})},
+			}},
+		}
+	}
+	const instead = " deprecated: use the 'watch' parameter with a list operation instead"
+	changes := "watch individual changes to a list of " + r.Kind + "." + instead + "."
+	base, _ := strings.CutSuffix(d.base, "/")
+	collection, _ := d.scoped(r.Plural, r.Namespaced)
+	below := base + "/watch" + strings.TrimPrefix(collection, base)
+	watch(below, name+"List", "watchlist", changes, pathParams(r.Namespaced, "")...)
+	watch(below+"/{name}", name, "watch", "watch changes to an object of kind "+r.Kind+"."+instead+
+		", filtered to a single item with the 'fieldSelector' parameter.", pathParams(r.Namespaced, r.Kind)...)
+	if r.Namespaced {
+		watch(base+"/watch/"+r.Plural, r.Kind+"ListForAllNamespaces", "watchlist", changes)
+	}
+}
+
+var (
+	anyType     = []string{"*/*"}
+	answerTypes = []string{typeJSON, typeProto, typeYAML}
+	listTypes   = []string{typeJSON, typeJSON + ";stream=watch", typeProto, typeProto + ";stream=watch", typeYAML}
+	patchTypes  = []string{string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
+)

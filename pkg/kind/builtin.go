@@ -122,6 +122,9 @@ func core() []*Resource {
 	newer := builtin[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
 	newer.ShortNames, newer.TTL, newer.StoredAs = []string{"ev"}, events.TTL, events
 
+	for _, r := range []*Resource{accounts, namespaces, pods, services, templates} {
+		r.ReturnsDeleted = true
+	}
 	return []*Resource{configMaps, endpoints, events, limits, namespaces, nodes, pods, templates, controllers, secrets, accounts, services, newer}
 }
 

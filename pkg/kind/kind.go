@@ -66,6 +66,9 @@ type Resource struct {
 	StoredAs *Resource
 	// Source is the Go source of the types of our own kinds, whose comments describe the fields; empty for built-in ones.
 	Source string
+	// ReturnsDeleted is true where a deletion is answered with the object, as upstream's registry of the kind has it, and
+	// false where it is answered with a Status.
+	ReturnsDeleted bool
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.
 	Verbs []string
 }

@@ -153,7 +153,7 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 			return Result{}, 0, err
 		}
 	}
-	if !returnsDeleted[c.gr().String()] {
+	if !c.Resource.ReturnsDeleted {
 		return Result{Object: &metav1.Status{
 			Status: metav1.StatusSuccess, Code: 200,
 			Details: &metav1.StatusDetails{Name: c.Name, Group: c.Resource.Group, Kind: c.Resource.Plural, UID: e.Object.GetUID()},
@@ -169,11 +169,6 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 		out = kind.AtRevision(out, rev)
 	}
 	return Result{Object: c.shown(out)}, rev, nil
-}
-
-// returnsDeleted is the kinds whose deletion answers the object, as upstream's do.
-var returnsDeleted = map[string]bool{
-	"pods": true, "services": true, "serviceaccounts": true, "podtemplates": true, "namespaces": true,
 }
 
 // admitDelete asks the plugins. Upstream gives them no object, only the old one.

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/coracle-dev/coracle/test/host"
 )
@@ -113,21 +110,10 @@ func check(t *testing.T, api kubernetes.Interface, states []state) {
 	}
 }
 
-// connect makes a client whose connections are inside of the host's network.
+// connect makes a client of the cluster.
 func connect(t *testing.T, h *host.Host) kubernetes.Interface {
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(h.DataDir, "kubeconfig"))
-	require.NoError(t, err)
-	config.QPS = -1
-	config.Dial = func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-		nerr := h.InNetwork(func() error {
-			// The socket belongs to the namespace that its thread was in, for good.
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-			return err
-		})
-		return conn, nerr
-	}
-	api, err := kubernetes.NewForConfig(config)
+	api, err := kubernetes.NewForConfig(h.REST())
 	require.NoError(t, err)
 	return api
 }

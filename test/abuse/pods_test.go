@@ -1,0 +1,251 @@
+package abuse
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+const image = "busybox:1.36"
+
+// pod creates a pod of the tenant's with one container that runs a script as root, and deletes it when the test ends.
+func (c *cluster) pod(t *testing.T, name, script string, change ...func(*corev1.Pod)) {
+	t.Helper()
+	grace := int64(0)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		TerminationGracePeriodSeconds: &grace, RestartPolicy: corev1.RestartPolicyNever,
+		Containers: []corev1.Container{{Name: "a", Image: image, Command: []string{"sh", "-c", script}}},
+	}}
+	for _, f := range change {
+		f(pod)
+	}
+	pods := c.tenant.CoreV1().Pods(tenantNamespace)
+	_, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, pods.Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: &grace}))
+	})
+}
+
+// until waits for a pod of the tenant's to be as the condition says.
+func (c *cluster) until(t *testing.T, name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), host.Patience)
+	defer cancel()
+	yes := true
+	w, err := c.tenant.CoreV1().Pods(tenantNamespace).Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), SendInitialEvents: &yes,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
+	})
+	require.NoError(t, err)
+	defer w.Stop()
+	var last *corev1.Pod
+	for event := range w.ResultChan() {
+		if pod, ok := event.Object.(*corev1.Pod); ok && event.Type != watch.Bookmark {
+			if last = pod; is(pod) {
+				return pod
+			}
+		}
+	}
+	require.NotNil(t, last, "pod %s was never seen", name)
+	t.Fatalf("pod %s is not %s: %+v", name, what, last.Status)
+	return nil
+}
+
+func running(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning }
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// exec runs a command in a pod of the tenant's and returns what it printed.
+func (c *cluster) exec(t *testing.T, pod string, command ...string) (string, error) {
+	t.Helper()
+	return c.Try(append([]string{"ctl", "exec", "-n", tenantNamespace, pod, "--"}, command...)...)
+}
+
+// A service whose external name is its own, and two that name each other.
+func dnsLoop(t *testing.T, c *cluster) {
+	for name, to := range map[string]string{"self": "self", "ping": "pong", "pong": "ping"} {
+		_, err := c.tenant.CoreV1().Services(tenantNamespace).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: to + ".tenant.svc.cluster.local"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	c.pod(t, "asker", "sleep 3600")
+	c.until(t, "asker", "running", running)
+	for _, name := range []string{"self", "ping"} {
+		out, err := c.exec(t, "asker", "nslookup", name+".tenant.svc.cluster.local")
+		require.Error(t, err, out)
+		t.Logf("told: %s", strings.TrimSpace(out))
+	}
+	out, err := c.exec(t, "asker", "nslookup", "kubernetes.default.svc.cluster.local")
+	require.NoError(t, err, out)
+}
+
+// A service that claims the address of cluster DNS as an external one of its own.
+func externalIPs(t *testing.T, c *cluster) {
+	dns, err := c.admin.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	require.NoError(t, err)
+	claim := func(api interface {
+		Create(context.Context, *corev1.Service, metav1.CreateOptions) (*corev1.Service, error)
+	}) error {
+		_, err := api.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "claim"}, Spec: corev1.ServiceSpec{
+			ExternalIPs: []string{dns.Spec.ClusterIP}, Selector: map[string]string{"a": "b"},
+			Ports: []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}},
+		}}, metav1.CreateOptions{})
+		return err
+	}
+	if err := claim(c.tenant.CoreV1().Services(tenantNamespace)); err != nil {
+		t.Logf("told: %v", err)
+	}
+	c.pod(t, "resolver", "sleep 3600")
+	c.until(t, "resolver", "running", running)
+	out, err := c.exec(t, "resolver", "nslookup", "kubernetes.default.svc.cluster.local")
+	require.NoError(t, err, out)
+}
+
+// The root of a container makes files that the agent reads a terabyte long, or something else than files.
+func hostsOfATerabyte(t *testing.T, c *cluster) {
+	c.pod(t, "truncate", "truncate -s 1T /etc/hosts; truncate -s 1T /dev/termination-log; touch /tmp/done; sleep 3600", func(pod *corev1.Pod) {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/tmp/done"}}}}
+	})
+	ready := func(pod *corev1.Pod) bool {
+		return len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Ready || ended(pod)
+	}
+	c.until(t, "truncate", "ready", ready)
+	// The container ends: the agent reads its termination log, and makes the files of the next one.
+	_, _ = c.exec(t, "truncate", "sh", "-c", "kill -9 -1; kill -TERM 1; kill -9 1")
+	pods := c.tenant.CoreV1().Pods(tenantNamespace)
+	pod, err := pods.Get(t.Context(), "truncate", metav1.GetOptions{})
+	require.NoError(t, err)
+	t.Logf("told: phase %s %s %s", pod.Status.Phase, pod.Status.Reason, pod.Status.Message)
+}
+
+// A container writes as fast as it can. What is kept of it is bounded while it writes, not some time later.
+func logFlood(t *testing.T, c *cluster) {
+	c.pod(t, "flood", "yes 'a line of a log that nobody wants to read, and that is written without an end' | head -c 400000000; echo; echo done")
+	c.until(t, "flood", "ended", ended)
+	require.Less(t, folder(t, filepath.Join(c.DataDir, "logs"), "/var/log/pods"), int64(100<<20), "logs kept")
+	out, err := c.Try("ctl", "logs", "-n", tenantNamespace, "flood", "--tail=1")
+	require.NoError(t, err, out)
+	require.Equal(t, "done\n", out)
+}
+
+// folder is the size of the files of the tenant's pods below the first of the folders that is there, in bytes.
+func folder(t *testing.T, roots ...string) (size int64) {
+	t.Helper()
+	for _, root := range roots {
+		if _, err := os.Stat(root); err != nil {
+			continue
+		}
+		require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && strings.Contains(path, tenantNamespace+"_") {
+				if info, err := d.Info(); err == nil {
+					size += info.Size()
+				}
+			}
+			return nil
+		}))
+		return size
+	}
+	t.Fatal("no folder of logs was found")
+	return 0
+}
+
+// A line of 200 MB.
+func endlessLine(t *testing.T, c *cluster) {
+	c.pod(t, "line", "head -c 200000000 /dev/zero | tr '\\0' x")
+	c.until(t, "line", "ended", ended)
+	out, err := c.Try("ctl", "logs", "-n", tenantNamespace, "line", "--tail=1", "--limit-bytes=1000")
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(out), 1000)
+}
+
+// A fork bomb stays within its pod.
+func forkBomb(t *testing.T, c *cluster) {
+	c.pod(t, "bomb", "f() { f | f & }; f; sleep 3600", func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi"),
+		}
+	})
+	c.until(t, "bomb", "started", func(pod *corev1.Pod) bool { return running(pod) || ended(pod) })
+	c.pod(t, "neighbor", "echo hello")
+	c.until(t, "neighbor", "ended", ended)
+}
+
+// The process that holds a shared PID namespace cannot be used to reach the machine, nor can its program be overwritten.
+func writeToProcess1(t *testing.T, c *cluster) {
+	share := true
+	c.pod(t, "shared", `ls -l /proc/1/root/ 2>&1 | head -3; grep CapEff /proc/1/status; (echo x > /proc/1/exe) 2>&1; cat /proc/1/root/etc/hostname 2>&1; exit 0`, func(pod *corev1.Pod) {
+		pod.Spec.ShareProcessNamespace = &share
+	})
+	c.until(t, "shared", "ended", ended)
+	out := c.Run("ctl", "logs", "-n", tenantNamespace, "shared")
+	t.Logf("told: %s", out)
+	require.Contains(t, out, "CapEff:\t0000000000000000")
+	hostname, err := os.ReadFile("/etc/hostname")
+	require.NoError(t, err)
+	if name := strings.TrimSpace(string(hostname)); name != "" {
+		require.NotContains(t, strings.Split(out, "\n"), name)
+	}
+	// Another pod can still be started: the shim is what it was.
+	c.pod(t, "after", "echo hello")
+	c.until(t, "after", "ended", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
+}
+
+// Fields that this node cannot honour are refused, and do not run without it.
+func notHonoured(t *testing.T, c *cluster) {
+	no, unmasked := false, corev1.UnmaskedProcMount
+	for name, change := range map[string]func(*corev1.Pod){
+		"windows": func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
+		"sysctl": func(pod *corev1.Pod) {
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "65536"}}}
+		},
+		"apparmor": func(pod *corev1.Pod) {
+			profile := "strict"
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &profile}}
+		},
+		"seccomp": func(pod *corev1.Pod) {
+			profile := "none/such.json"
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &profile}}
+		},
+		"proc": func(pod *corev1.Pod) {
+			pod.Spec.HostUsers = &no
+			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: &unmasked}
+		},
+	} {
+		pod := "refused-" + name
+		c.pod(t, pod, "echo ran; cat /proc/self/uid_map", change)
+		seen := c.until(t, pod, "refused", func(pod *corev1.Pod) bool { return ended(pod) || waiting(pod) != "" })
+		t.Logf("told: %s: %s %s %s %s", name, seen.Status.Phase, seen.Status.Reason, seen.Status.Message, waiting(seen))
+		if seen.Status.Phase == corev1.PodSucceeded {
+			// It may run only if it was honoured: with users of its own.
+			require.Equal(t, "proc", name, "it ran")
+			out := c.Run("ctl", "logs", "-n", tenantNamespace, pod)
+			require.NotContains(t, strings.Join(strings.Fields(out), " "), "0 0 4294967295")
+		}
+	}
+}
+
+// waiting is why a pod's container does not start, if it is more than that it is being made.
+func waiting(pod *corev1.Pod) string {
+	for _, s := range pod.Status.ContainerStatuses {
+		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return fmt.Sprintf("%s %s", w.Reason, w.Message)
+		}
+	}
+	return ""
+}

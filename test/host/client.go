@@ -1,0 +1,41 @@
+package host
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// REST is the administrator's configuration of clients for the cluster, which must run. It does not throttle, and its connections are
+// made in the host's network.
+func (h *Host) REST() *rest.Config {
+	h.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(h.DataDir, "kubeconfig"))
+	require.NoError(h.t, err)
+	config.QPS = -1
+	config.Dial = h.Dial
+	return config
+}
+
+// Dial connects to an address in the host's network.
+func (h *Host) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	entered := h.InNetwork(func() error {
+		// The socket belongs to the namespace that its thread was in, for good.
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+		return err
+	})
+	return conn, entered
+}
+
+// Listen listens on an address in the host's network.
+func (h *Host) Listen(network, address string) (l net.Listener, err error) {
+	entered := h.InNetwork(func() error {
+		l, err = net.Listen(network, address)
+		return err
+	})
+	return l, entered
+}
