@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=github.com/coracle-dev/coracle/pkg/version
+kubectl=k8s.io/component-base/version # whose commit must be the server's for --match-server-version
 commit=$(git rev-parse HEAD 2>/dev/null || true)
 epoch=${SOURCE_DATE_EPOCH:-}
 if [ -n "$commit" ]; then
@@ -11,6 +12,7 @@ if [ -n "$commit" ]; then
   git diff --quiet HEAD -- || state=dirty
   epoch=${epoch:-$(git show -s --format=%ct HEAD)}
   printf -- '-X %s.commit=%s -X %s.treeState=%s ' "$package" "$commit" "$package" "$state"
+  printf -- '-X %s.gitCommit=%s -X %s.gitTreeState=%s ' "$kubectl" "$commit" "$kubectl" "$state"
 fi
 if [ -n "$epoch" ]; then
   printf -- '-X %s.date=%s' "$package" "$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)"

@@ -21,10 +21,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
+	component "k8s.io/component-base/version"
 	"k8s.io/kubectl/pkg/cmd"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	_ "github.com/coracle-dev/coracle/pkg/ctl/locale" // before kubectl's own packages
+	"github.com/coracle-dev/coracle/pkg/version"
 )
 
 // Kubeconfig is the admin kubeconfig's name in the data directory.
@@ -49,6 +51,8 @@ func UseCluster(dataDir string) {
 // Kubectl runs kubectl with args (without its name) and does not return if it fails. It replaces os.Args: kubectl and its
 // libraries read the command line there too.
 func Kubectl(args []string) {
+	// Both ends of --match-server-version are this binary. It is refused in a build without kubectl's version, whose client has none.
+	_ = component.SetDynamicVersion(version.Info().GitVersion)
 	command := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	if err := cli.RunNoErrOutput(command); err != nil {
 		cmdutil.CheckErr(err)

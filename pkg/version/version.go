@@ -14,6 +14,8 @@ const (
 	Kubernetes = "v1.37.1"
 	major      = "1"
 	minor      = "37"
+	// previous is the oldest release whose clients and nodes may be beside this one's, as upstream's --min-compatibility-version.
+	previous = "36"
 )
 
 // What hack/stamp.sh tells the linker; empty in a build without it, such as a test's.
@@ -28,14 +30,18 @@ func Date() string { return date }
 // Info is what GET /version answers and nodes report.
 func Info() version.Info {
 	return version.Info{
-		Major:        major,
-		Minor:        minor,
-		GitVersion:   Kubernetes + "+coracle-" + Coracle[1:],
-		GitCommit:    commit,
-		GitTreeState: treeState,
-		BuildDate:    date,
-		GoVersion:    runtime.Version(),
-		Compiler:     runtime.Compiler,
-		Platform:     runtime.GOOS + "/" + runtime.GOARCH,
+		Major:                 major,
+		Minor:                 minor,
+		EmulationMajor:        major,
+		EmulationMinor:        minor,
+		MinCompatibilityMajor: major,
+		MinCompatibilityMinor: previous,
+		GitVersion:            Kubernetes + "+coracle-" + Coracle[1:],
+		GitCommit:             commit,
+		GitTreeState:          treeState,
+		BuildDate:             date,
+		GoVersion:             runtime.Version(),
+		Compiler:              runtime.Compiler,
+		Platform:              runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }
