@@ -36,6 +36,13 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
 	f.Duration("node-monitor-grace-period", d.NodeMonitorGracePeriod, "how long a node may be silent before its pods are replaced")
 	f.Bool("allow-privileged", d.AllowPrivileged, "let pods have privileged containers")
+	f.String("tls-min-version", "", "lowest TLS version of the API: VersionTLS12 (the default), VersionTLS13 ...")
+	f.StringSlice("tls-cipher-suites", nil, "cipher suites of the API, by their IANA names; TLS 1.3 has its own (default Go's choice)")
+	f.String("audit-policy-file", "", "audit policy (audit.k8s.io/v1); with --audit-log-path")
+	f.String("audit-log-path", "", "file for audit events, one JSON object a line; - is standard output")
+	f.Int("audit-log-maxage", 0, "days for which rotated audit logs are kept; 0 for ever")
+	f.Int("audit-log-maxbackup", 0, "how many rotated audit logs are kept; 0 all")
+	f.Int("audit-log-maxsize", 0, "size in MiB at which the audit log is rotated (default 100)")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

@@ -13,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
@@ -158,9 +159,9 @@ func roles2(t *testing.T, w *world) *Roles {
 
 func TestPanicIs500(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
-		c.Checks = []Check{{Name: "boom", Check: func(context.Context) error { panic("boom") }}}
+		c.Tokens = authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { panic("boom") })
 	})
-	r := w.do(w.http, "GET", "/readyz", "")
+	r := w.do(w.anonymous(), "GET", "/version", "", "Authorization", "Bearer x")
 	require.Equal(t, 500, r.code)
 	require.Equal(t, metav1.StatusReasonInternalError, r.status(t).Reason)
 }

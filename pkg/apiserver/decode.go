@@ -104,6 +104,7 @@ func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind
 		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", gvk.Kind, err, summary(body)))
 	}
 	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	auditObject(req.Context(), obj)
 	return nil
 }
 

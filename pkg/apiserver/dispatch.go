@@ -26,6 +26,10 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 			s.review(w, req, info, review)
 			return
 		}
+		if gvr == kind.ComponentStatuses().GVR() {
+			s.componentStatuses(w, req, info)
+			return
+		}
 		if gvr == customResources && info.Verb == "list" {
 			s.noCustomResources(w, req)
 			return

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
@@ -23,9 +25,10 @@ import (
 )
 
 // filters is the chain around dispatch, outermost first: recovery, audit ID, request info,
-// deadline, authentication, impersonation, fairness, authorization, body, seat.
+// deadline, authentication, audit, impersonation, fairness, authorization, body, seat.
 func (s *Server) filters() http.Handler {
 	s.imp = impersonation.WithImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
+	s.rest = s.audited(http.HandlerFunc(s.authenticated))
 	return http.HandlerFunc(s.serve)
 }
 
@@ -77,10 +80,14 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx = request.WithReceivedTimestamp(ctx, began)
 	ctx = warning.WithWarningRecorder(ctx, &warnings{header: h})
+	if s.cfg.Audit != nil {
+		ctx = audit.WithAuditContext(ctx)
+		audit.WithAuditID(ctx, types.UID(id))
+	}
 
 	if _, known := request.UserFrom(ctx); !known {
-		if isHealth(req.URL.Path) && req.Header.Get("Authorization") == "" {
-			s.health(out, req)
+		if publicHealth(req.URL.Path) && req.Header.Get("Authorization") == "" && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
+			s.health.ServeHTTP(out, req)
 			return
 		}
 		who, err := s.auth.authenticate(req)
@@ -88,18 +95,22 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 			if err != nil {
 				s.log.Debug("authentication failed", "path", req.URL.Path, "error", err)
 			}
-			s.fail(out, req, apierrors.NewUnauthorized("Unauthorized"))
+			s.refuseUnauthenticated(out, req.WithContext(ctx), apierrors.NewUnauthorized("Unauthorized"))
 			return
 		}
 		ctx = request.WithUser(ctx, who)
 	}
-	req = req.WithContext(ctx)
+	s.rest.ServeHTTP(out, req.WithContext(ctx))
+}
+
+// authenticated goes on with a request whose user is known.
+func (s *Server) authenticated(w http.ResponseWriter, req *http.Request) {
 	if impersonates(req.Header) {
 		req.Header.Del("Authorization")
-		s.imp.ServeHTTP(out, req)
+		s.imp.ServeHTTP(w, req)
 		return
 	}
-	s.authorized(out, req)
+	s.authorized(w, req)
 }
 
 // impersonates reports whether any impersonation header is there; upstream's filter refuses those without a user.
@@ -145,6 +156,13 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	decision, reason, err := s.auth.Authorize(ctx, attrs)
+	if s.cfg.Audit != nil {
+		verdict := "allow"
+		if decision != authorizer.DecisionAllow {
+			verdict = "forbid"
+		}
+		audit.AddAuditAnnotations(ctx, "authorization.k8s.io/decision", verdict, "authorization.k8s.io/reason", reason)
+	}
 	if decision != authorizer.DecisionAllow {
 		if err != nil {
 			s.log.Debug("authorization failed", "path", req.URL.Path, "error", err)
@@ -194,12 +212,13 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 		err = errTimedOut() // whatever came of it: the time was up
 	}
 	status := statusOf(err)
-	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout {
-		s.log.Debug("request failed", "method", req.Method, "path", req.URL.Path, "error", err)
+	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout { // of which the client may choose the time
+		s.failed.report(req, int(status.Code), err)
 	}
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", itoa(int64(d.RetryAfterSeconds)))
 	}
+	auditStatus(req.Context(), status)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	n, nerr := negotiate(req, 0)
 	if nerr != nil {

@@ -40,7 +40,8 @@ import (
 func TestMain(m *testing.M) {
 	klog.SetLogger(klog.Logger{})
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
+		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // of the audit log; it has no end
 }
 
 // authority is a certificate authority for one test.

@@ -106,7 +106,7 @@ func (m *metrics) known(info *request.RequestInfo) bool {
 	r := m.table.ByGVR(gvr)
 	switch {
 	case r == nil:
-		return info.Subresource == "" && m.disc.review(gvr) != nil
+		return info.Subresource == "" && (m.disc.review(gvr) != nil || gvr == kind.ComponentStatuses().GVR())
 	case info.Subresource == "":
 		return true
 	case info.Subresource == "status":

@@ -1,10 +1,10 @@
 package apiserver
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,7 +27,9 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	case path == "/version" || path == "/version/":
 		s.writePlainJSON(w, req, s.cfg.Version)
 	case isHealth(path):
-		s.health(w, req)
+		s.health.ServeHTTP(w, req)
+	case path == "/metrics/slis":
+		s.health.handler.ServeHTTP(w, req)
 	case path == "/metrics":
 		s.metrics.handler.ServeHTTP(w, req)
 	case path == "/openapi/v2":
@@ -50,63 +52,16 @@ func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 			paths = append(paths, "/apis/"+v.GroupVersion)
 		}
 	}
-	paths = append(paths, "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version")
+	paths = append(paths, "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/version", "/healthz", "/livez", "/readyz")
+	for i := range s.health.checks {
+		c := &s.health.checks[i]
+		paths = append(paths, "/readyz/"+c.Name)
+		if c.Live {
+			paths = append(paths, "/healthz/"+c.Name, "/livez/"+c.Name)
+		}
+	}
+	slices.Sort(paths)
 	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
-}
-
-func isHealth(path string) bool {
-	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	return strings.HasPrefix(path, "/") && (first == "healthz" || first == "livez" || first == "readyz")
-}
-
-// health answers /healthz, /livez and /readyz, one check of theirs (/readyz/store), and all of them with ?verbose.
-// ?exclude=name leaves a check out.
-func (s *Server) health(w http.ResponseWriter, req *http.Request) {
-	kind, only, _ := strings.Cut(strings.Trim(req.URL.Path, "/"), "/")
-	q := req.URL.Query()
-	excluded := map[string]bool{}
-	for _, name := range q["exclude"] {
-		excluded[name] = true
-	}
-	checks := append([]Check{{Name: "ping", Check: func(context.Context) error { return nil }, Live: true}}, s.cfg.Checks...)
-	if kind == "readyz" {
-		checks = append(checks, Check{Name: "shutdown", Check: func(context.Context) error {
-			return s.ending.Err()
-		}})
-	}
-	var lines strings.Builder
-	failed, found := false, only == ""
-	for _, c := range checks {
-		if (kind == "livez" && !c.Live) || (only != "" && c.Name != only) {
-			continue
-		}
-		found = true
-		if excluded[c.Name] {
-			fmt.Fprintf(&lines, "[+]%s excluded: ok\n", c.Name)
-			continue
-		}
-		if err := c.Check(req.Context()); err != nil {
-			failed = true
-			s.log.Debug("health check failed", "check", c.Name, "error", err)
-			fmt.Fprintf(&lines, "[-]%s failed: reason withheld\n", c.Name)
-			continue
-		}
-		fmt.Fprintf(&lines, "[+]%s ok\n", c.Name)
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	verbose := len(q["verbose"]) > 0
-	switch {
-	case !found:
-		s.notFound(w, req)
-	case failed:
-		w.WriteHeader(http.StatusInternalServerError)
-		fmt.Fprintf(w, "%s%s check failed\n", lines.String(), kind)
-	case verbose:
-		fmt.Fprintf(w, "%s%s check passed\n", lines.String(), kind)
-	default:
-		fmt.Fprint(w, "ok")
-	}
 }
 
 func wrongVerb(req *http.Request) error {

@@ -54,6 +54,7 @@ func (s *Server) forms(t registry.Target) may {
 
 // writeResult answers with an object, from the cached bytes where there are any.
 func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target, res registry.Result) {
+	auditResult(req.Context(), res)
 	if n.as.Kind != "" {
 		obj := res.Object
 		if res.Entry != nil {
@@ -102,6 +103,7 @@ func (s *Server) list(w http.ResponseWriter, req *http.Request, t registry.Targe
 
 func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t registry.Target, l *registry.List) {
 	meta := metav1.ListMeta{ResourceVersion: itoa(l.Revision), Continue: l.Continue, RemainingItemCount: l.Remaining}
+	auditList(req.Context(), t, meta, l.Entries)
 	gvk := t.Resource.GroupVersionKind
 	gvk.Kind += "List"
 	switch {

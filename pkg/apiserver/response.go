@@ -21,15 +21,20 @@ type response struct {
 	within time.Duration
 }
 
-// recorded is the response that serve made.
+// recorded is the response that serve made, which filters may have wrapped.
 func recorded(w http.ResponseWriter) *response {
-	switch w := w.(type) {
-	case *response:
-		return w
-	case hijackable:
-		return w.response
+	for {
+		switch is := w.(type) {
+		case *response:
+			return is
+		case hijackable:
+			return is.response
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = is.Unwrap()
+		default:
+			return &response{ResponseWriter: w}
+		}
 	}
-	return &response{ResponseWriter: w}
 }
 
 func (r *response) begin(code int) {
@@ -63,6 +68,14 @@ func (r *response) FlushError() error {
 		defer r.stall.Stop()
 	}
 	return http.NewResponseController(r.ResponseWriter).Flush()
+}
+
+// CloseNotify makes upstream's filters take this for what net/http gives.
+func (r *response) CloseNotify() <-chan bool {
+	if n, ok := r.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // see above
+		return n.CloseNotify()
+	}
+	return nil
 }
 
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -21,6 +21,7 @@ import (
 	authorizationutil "k8s.io/kubernetes/pkg/registry/authorization/util"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
 // review answers a kind that is created to ask a question and never stored.
@@ -58,6 +59,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		s.fail(w, req, err)
 		return
 	}
+	auditResult(req.Context(), registry.Result{Object: obj})
 	s.writeObject(w, req, n, http.StatusCreated, obj)
 }
 

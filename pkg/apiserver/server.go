@@ -19,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/coracle-dev/coracle/pkg/apiserver/auditlog"
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -33,12 +34,13 @@ type NodeClient interface {
 	Connect(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
 }
 
-// Check is one named part of /livez, /readyz and /healthz.
+// Check is one named part of /readyz.
 type Check struct {
+	// Name may have slashes, as upstream's: "poststarthook/rbac/bootstrap-roles".
 	Name string
-	// Check returns nil if the part is well. It must answer at once.
+	// Check returns nil if the part is well. Its context ends after two seconds.
 	Check func(context.Context) error
-	// Live makes it a part of /livez too.
+	// Live makes it a part of /livez and /healthz too: a process of which it fails should be started again.
 	Live bool
 }
 
@@ -67,7 +69,12 @@ type Config struct {
 	Nodes   NodeClient
 	Version version.Info
 	Checks  []Check
-	Logger  *slog.Logger
+	// Components are the parts of the control plane that ComponentStatus tells of.
+	Components []Check
+	Logger     *slog.Logger
+
+	// Audit, if not nil, gets an event of each request on the socket, as its policy says. Run writes and closes it.
+	Audit *auditlog.Log
 
 	// CheckNode, if not nil, is asked before a client certificate of a node is believed, in each request, with the Node of that
 	// name, which is nil if there is none. An error refuses the certificate.
@@ -109,11 +116,14 @@ type Server struct {
 	info    *request.RequestInfoFactory
 	fair    *fairness.Set
 	metrics *metrics
+	health  *health
+	failed  failures
 	disc    *discovery
 	openapi *openapi
 	handler http.Handler
-	imp     http.Handler
-	ready   chan struct{}
+	// rest is what follows authentication, and imp what follows impersonation.
+	rest, imp http.Handler
+	ready     chan struct{}
 	// ending ends when the server stops, and with it watches and streams.
 	ending context.Context //nolint:containedctx // the server's own life
 	end    context.CancelFunc
@@ -141,8 +151,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RequestTimeout == 0 {
 		cfg.RequestTimeout = 60 * time.Second
 	}
+	logging := newLogging(cfg.Logger.Handler())
+	cfg.Logger = slog.New(logging)
 	s := &Server{
-		cfg: cfg, log: cfg.Logger,
+		cfg: cfg, log: cfg.Logger, failed: failures{log: cfg.Logger},
 		info: &request.RequestInfoFactory{
 			APIPrefixes:          sets.NewString("api", "apis"),
 			GrouplessAPIPrefixes: sets.NewString("api"),
@@ -159,6 +171,7 @@ func New(cfg Config) (*Server, error) {
 	cfg.Registry.UseReviews(s.answer)
 	s.disc = newDiscovery(cfg.Table)
 	s.metrics = newMetrics(cfg.Table, s.disc, s.fair)
+	s.health = newHealth(cfg, s.ending, logging)
 	s.openapi = newOpenAPI(cfg.Table, cfg.Version)
 	s.handler = s.filters()
 	return s, nil
@@ -186,6 +199,7 @@ func (s *Server) Run(ctx context.Context) error {
 	graphCtx, cancel := context.WithCancel(ctx)
 	go func() { defer close(stopGraph); s.auth.feedGraph(graphCtx) }()
 	defer func() { cancel(); <-stopGraph }()
+	defer s.audit(ctx)()
 
 	l := s.cfg.Listener
 	if l == nil && s.cfg.Address != "" {
@@ -245,6 +259,22 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	<-failed
 	return nil
+}
+
+// audit writes audit events until the function that it returns is called, which waits for the last one.
+func (s *Server) audit(ctx context.Context) func() {
+	if s.cfg.Audit == nil {
+		return func() {}
+	}
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.cfg.Audit.Run(own); err != nil {
+			s.log.Error("could not close the audit log", "error", err)
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // living is ctx, ended also by the end of the server. The function must be called.

@@ -180,6 +180,7 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	if pt != types.ApplyYAMLPatchType {
 		o.FieldManager = manager(o.FieldManager, req)
 	}
+	auditBody(req)
 	res, err := s.cfg.Registry.Patch(req.Context(), t, pt, raw, o)
 	if err != nil {
 		s.fail(w, req, err)
@@ -252,6 +253,7 @@ func (s *Server) delete(w http.ResponseWriter, req *http.Request, t registry.Tar
 		s.fail(w, req, err)
 		return
 	}
+	auditBody(req)
 	res, err := s.cfg.Registry.Delete(req.Context(), t, o)
 	if err != nil {
 		s.fail(w, req, err)
@@ -286,6 +288,7 @@ func (s *Server) deleteCollection(w http.ResponseWriter, req *http.Request, t re
 		s.fail(w, req, err)
 		return
 	}
+	auditBody(req)
 	list, err := s.cfg.Registry.DeleteCollection(req.Context(), t, o, l)
 	if err != nil {
 		s.fail(w, req, err)

@@ -116,14 +116,23 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	}
 	l.members = newMembers(l.client(user.APIServerUser, user.SystemPrivilegedGroup))
 	joiner := l.joiner()
+	minVersion, ciphers, err := p.transport()
+	if err != nil {
+		return nil, err
+	}
+	auditing, err := p.auditLog()
+	if err != nil {
+		return nil, err
+	}
 	settings := apiserver.Config{
 		Registry: l.registry, Cache: l.cache, Table: table, Address: p.Listen,
-		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool()},
+		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool(), MinVersion: minVersion, CipherSuites: ciphers},
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
 		Nodes: &nodes{
 			client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 			tls:    &tls.Config{RootCAs: keys.Node.Pool(), GetClientCertificate: asServer.Client},
 		},
+		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap:      func(next http.Handler) http.Handler { return l.members.handler(joiner.handler(next)) },
 		Version:   version.Info(), Logger: p.log,

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	cliflag "k8s.io/component-base/cli/flag"
 )
 
 // Config is the whole of it; a mode reads the parts that it needs.
@@ -50,8 +51,26 @@ type Server struct {
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
 	// AllowPrivileged lets pods have privileged containers.
 	AllowPrivileged bool `mapstructure:"allow-privileged"`
+	// TLSMinVersion is the lowest TLS version of the API, as crypto/tls names it (VersionTLS12); TLSCipherSuites are the cipher
+	// suites that it offers, by their IANA names. Empty leaves the choice to Go.
+	TLSMinVersion   string   `mapstructure:"tls-min-version"`
+	TLSCipherSuites []string `mapstructure:"tls-cipher-suites"`
+	Audit           `mapstructure:",squash"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
+}
+
+// Audit is the audit log of the API, off without AuditLogPath.
+type Audit struct {
+	// AuditPolicyFile is a Policy of audit.k8s.io/v1; AuditLogPath the file that gets one JSON event a line, or "-" for
+	// standard output. Each needs the other.
+	AuditPolicyFile string `mapstructure:"audit-policy-file"`
+	AuditLogPath    string `mapstructure:"audit-log-path"`
+	// AuditLogMaxAge is for how many days, and AuditLogMaxBackup how many, rotated files are kept; 0 keeps all.
+	AuditLogMaxAge    int `mapstructure:"audit-log-maxage"`
+	AuditLogMaxBackup int `mapstructure:"audit-log-maxbackup"`
+	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 is 100.
+	AuditLogMaxSize int `mapstructure:"audit-log-maxsize"`
 }
 
 // Agent is what a node needs.
@@ -131,6 +150,26 @@ func (c Server) validate() error {
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
 		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes give a sign of life every 10s, so give it %s or more", c.NodeMonitorGracePeriod, shortestGrace))
+	}
+	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
+		errs = append(errs, fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion, strings.Join(cliflag.TLSPossibleVersions(), ", ")))
+	}
+	if _, err := cliflag.TLSCipherSuites(c.TLSCipherSuites); err != nil {
+		errs = append(errs, fmt.Errorf("tls-cipher-suites: %w; there are %s", err, strings.Join(cliflag.TLSCipherPossibleValues(), ", ")))
+	}
+	errs = append(errs, c.Audit.validate())
+	return errors.Join(errs...)
+}
+
+func (c Audit) validate() error {
+	var errs []error
+	if (c.AuditPolicyFile == "") != (c.AuditLogPath == "") {
+		errs = append(errs, errors.New("audit-policy-file and audit-log-path go together: give both, or neither"))
+	}
+	for option, value := range map[string]int{"audit-log-maxage": c.AuditLogMaxAge, "audit-log-maxbackup": c.AuditLogMaxBackup, "audit-log-maxsize": c.AuditLogMaxSize} {
+		if value < 0 {
+			errs = append(errs, fmt.Errorf("%s %d is negative", option, value))
+		}
 	}
 	return errors.Join(errs...)
 }

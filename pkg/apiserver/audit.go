@@ -1,0 +1,131 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	authfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	own "github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/registry"
+)
+
+// mostAudited bounds, in bytes of protobuf, the lists that an event holds whole; of a longer one it says that it was cut.
+const mostAudited = 2 << 20
+
+// audited puts upstream's audit filter around what follows authentication. Without an audit log it costs nothing.
+func (s *Server) audited(next http.Handler) http.Handler {
+	if s.cfg.Audit == nil {
+		return next
+	}
+	return authfilters.WithAudit(next, s.cfg.Audit, s.cfg.Audit, auditsStart)
+}
+
+// auditsStart reports whether the start of the answer is a stage of its own.
+func auditsStart(_ *http.Request, info *request.RequestInfo) bool { return longRunning(info) }
+
+// refuseUnauthenticated answers 401, and leaves an event of it.
+func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request, err error) {
+	var failed http.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.fail(w, req, err) })
+	if s.cfg.Audit != nil {
+		failed = authfilters.WithFailedAuthenticationAudit(failed, s.cfg.Audit, s.cfg.Audit)
+	}
+	failed.ServeHTTP(w, req)
+}
+
+// auditCodecs encodes the objects of requests and answers.
+var auditCodecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(own.Scheme()) }) //nolint:gochecknoglobals // made when first needed
+
+// auditing gives the event of a request whose policy asks for at least level; nil if there is none.
+func auditing(ctx context.Context, level auditinternal.Level) *audit.AuditContext {
+	if ac := audit.AuditContextFrom(ctx); ac != nil && !ac.GetEventLevel().Less(level) {
+		return ac
+	}
+	return nil
+}
+
+// auditObject tells the event of the object that the request brought.
+func auditObject(ctx context.Context, obj runtime.Object) {
+	if auditing(ctx, auditinternal.LevelMetadata) == nil {
+		return
+	}
+	info, _ := request.RequestInfoFrom(ctx)
+	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+	audit.LogRequestObject(ctx, obj, obj.GetObjectKind().GroupVersionKind().GroupVersion(), gvr, info.Subresource, auditCodecs())
+}
+
+// auditBody tells the event of a body that is no object, such as a patch. What is not JSON becomes a string of it.
+func auditBody(req *http.Request) {
+	held, ok := req.Body.(*heldBody)
+	if !ok || len(held.raw) == 0 || auditing(req.Context(), auditinternal.LevelRequest) == nil {
+		return
+	}
+	raw := held.raw
+	if !json.Valid(raw) {
+		raw, _ = json.Marshal(string(raw))
+	}
+	audit.LogRequestPatch(req.Context(), raw)
+}
+
+// auditStatus tells the event of the answer's Status.
+func auditStatus(ctx context.Context, status *metav1.Status) {
+	if auditing(ctx, auditinternal.LevelMetadata) != nil {
+		audit.LogResponseObject(ctx, status, metav1.SchemeGroupVersion, auditCodecs())
+	}
+}
+
+// auditResult tells the event of the object that is answered.
+func auditResult(ctx context.Context, res registry.Result) {
+	if auditing(ctx, auditinternal.LevelRequestResponse) == nil {
+		return
+	}
+	obj := res.Object
+	if res.Entry != nil {
+		obj = res.Entry.Object
+	}
+	if obj != nil { // encoding sets its kind, and the cache's objects are not to be touched
+		obj = obj.DeepCopyObject()
+		audit.LogResponseObject(ctx, obj, obj.GetObjectKind().GroupVersionKind().GroupVersion(), auditCodecs())
+	}
+}
+
+// auditList tells the event of the list that is answered.
+func auditList(ctx context.Context, t registry.Target, lm metav1.ListMeta, entries []*cache.Entry) {
+	ac := auditing(ctx, auditinternal.LevelRequestResponse)
+	if ac == nil {
+		return
+	}
+	size := 0
+	items := make([]runtime.Object, 0, len(entries))
+	for _, e := range entries {
+		if size += len(e.Proto()); size > mostAudited {
+			// As upstream's truncating backend.
+			audit.AddAuditAnnotation(ctx, "audit.k8s.io/truncated", "true")
+			return
+		}
+		items = append(items, e.Object.DeepCopyObject().(client.Object))
+	}
+	list := t.Resource.NewList()
+	if meta.SetList(list, items) != nil {
+		return
+	}
+	gvk := t.Resource.GroupVersionKind
+	gvk.Kind += "List"
+	list.GetObjectKind().SetGroupVersionKind(gvk)
+	list.SetResourceVersion(lm.ResourceVersion)
+	list.SetContinue(lm.Continue)
+	list.SetRemainingItemCount(lm.RemainingItemCount)
+	audit.LogResponseObject(ctx, list, gvk.GroupVersion(), auditCodecs())
+}

@@ -1,0 +1,149 @@
+package auditlog
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // it has no end
+}
+
+const all = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
+
+func policyFile(t *testing.T, text string) string {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func event(id string) *auditinternal.Event {
+	return &auditinternal.Event{Level: auditinternal.LevelMetadata, AuditID: types.UID(id), Stage: auditinternal.StageResponseComplete, Verb: "get"}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func run(t *testing.T, l *Log) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	return func() { cancel(); require.NoError(t, <-done) }
+}
+
+func TestLinesOfTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit", "audit.log")
+	l, err := Open(Config{PolicyFile: policyFile(t, all), Path: path, Logger: quiet()})
+	require.NoError(t, err)
+	stop := run(t, l)
+	big := event("big")
+	big.ResponseObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`)}
+	require.True(t, l.ProcessEvents(event("one"), event("two"), big))
+	stop()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+	var ids []string
+	for lines := bufio.NewReader(f); ; {
+		line, err := lines.ReadString('\n')
+		if err == io.EOF {
+			break
+		}
+		var e auditv1.Event
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		require.Equal(t, "audit.k8s.io/v1", e.APIVersion)
+		require.Equal(t, "Event", e.Kind)
+		ids = append(ids, string(e.AuditID))
+	}
+	require.Equal(t, []string{"one", "two", "big"}, ids)
+	require.EqualValues(t, 3, l.Written())
+}
+
+// stuck is a disk that takes nothing until it is told to.
+type stuck struct{ free chan struct{} }
+
+func (s stuck) Write(p []byte) (int, error) { <-s.free; return len(p), nil }
+func (s stuck) Close() error                { return nil }
+
+func TestAFullBufferDropsEvents(t *testing.T) {
+	file := policyFile(t, all)
+	synctest.Test(t, func(t *testing.T) {
+		disk := stuck{make(chan struct{})}
+		l, err := Open(Config{PolicyFile: file, out: disk, Logger: quiet()})
+		require.NoError(t, err)
+		stop := run(t, l)
+		l.ProcessEvents(event("first"))
+		synctest.Wait() // it is being written
+		for range mostEvents + 10 {
+			require.True(t, l.ProcessEvents(event("more")))
+		}
+		require.EqualValues(t, 10, l.Dropped())
+		close(disk.free)
+		synctest.Wait()
+		require.EqualValues(t, mostEvents+1, l.Written())
+		require.Zero(t, l.bytes.Load())
+		stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		l, err := Open(Config{PolicyFile: file, out: stuck{}, Logger: quiet()})
+		require.NoError(t, err)
+		for range 100 {
+			e := event("large")
+			e.RequestObject = &runtime.Unknown{Raw: make([]byte, 1<<20)}
+			require.True(t, l.ProcessEvents(e))
+		}
+		require.Less(t, len(l.events), 33, "the buffer is bounded in bytes too")
+		require.EqualValues(t, 100-len(l.events), l.Dropped())
+	})
+}
+
+func TestFilesAreRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	l, err := Open(Config{PolicyFile: policyFile(t, all), Path: path, MaxSize: 1, MaxBackups: 2, Logger: quiet()})
+	require.NoError(t, err)
+	stop := run(t, l)
+	for i := range 6 {
+		e := event("large")
+		e.RequestObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)}
+		l.ProcessEvents(e)
+		require.Eventually(t, func() bool { return l.Written() == int64(i+1) }, time.Minute, time.Millisecond)
+	}
+	stop()
+	require.Eventually(t, func() bool {
+		files, err := os.ReadDir(filepath.Dir(path))
+		return err == nil && len(files) == 3
+	}, time.Minute, 10*time.Millisecond)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	for text, want := range map[string]string{
+		"": "audit-policy-file", "kind: Policy": "audit-policy-file",
+		"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Loud}]": "Loud",
+		"apiVersion: audit.k8s.io/v1\nkind: Policy\nrulez: []":              "audit-policy-file",
+	} {
+		_, err := Open(Config{PolicyFile: policyFile(t, text), Path: path, Logger: quiet()})
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := Open(Config{PolicyFile: policyFile(t, all), Path: "/proc/nothing/audit.log", Logger: quiet()})
+	require.ErrorContains(t, err, "audit-log-path")
+}

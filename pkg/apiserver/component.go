@@ -1,0 +1,89 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
+)
+
+// componentStatuses serves the kind of kind.ComponentStatuses, which is stored nowhere: each read asks the parts of the control plane.
+func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	r := kind.ComponentStatuses()
+	t := registry.Target{Resource: r, Name: info.Name}
+	whole := len(info.Parts) < 2
+	switch {
+	case info.Namespace != "" || len(info.Parts) > 2:
+		s.notFound(w, req)
+	case !slices.Contains(r.Verbs, info.Verb) || (info.Verb == "list") != whole:
+		s.wrongMethod(w, req, info)
+	case whole:
+		s.listComponents(w, req, t)
+	default:
+		i := slices.IndexFunc(s.cfg.Components, func(c Check) bool { return c.Name == info.Name })
+		if i < 0 {
+			s.fail(w, req, apierrors.NewNotFound(corev1.Resource("componentstatus"), info.Name))
+			return
+		}
+		n, err := negotiate(req, can(r))
+		if err != nil {
+			s.fail(w, req, err)
+			return
+		}
+		s.writeResult(w, req, n, http.StatusOK, t, registry.Result{Entry: s.component(req.Context(), r, &s.cfg.Components[i])})
+	}
+}
+
+func (s *Server) listComponents(w http.ResponseWriter, req *http.Request, t registry.Target) {
+	n, err := negotiate(req, can(t.Resource))
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	o, err := listOptions(req)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	byLabel, err := labels.Parse(o.LabelSelector)
+	if err != nil {
+		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	byField, err := fields.ParseSelector(o.FieldSelector)
+	if err != nil {
+		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	var list registry.List
+	for i := range s.cfg.Components {
+		c := &s.cfg.Components[i]
+		if byLabel.Matches(labels.Set{}) && byField.Matches(fields.Set{"metadata.name": c.Name}) {
+			list.Entries = append(list.Entries, s.component(req.Context(), t.Resource, c))
+		}
+	}
+	s.writeList(w, req, n, t, &list)
+}
+
+// component asks one part how it is.
+func (s *Server) component(ctx context.Context, r *kind.Resource, c *Check) *cache.Entry {
+	condition := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
+	if err := s.health.run(ctx, "componentstatus", c); err != nil {
+		condition.Status, condition.Message, condition.Error = corev1.ConditionFalse, "", err.Error()
+	}
+	status := &corev1.ComponentStatus{
+		TypeMeta: metav1.TypeMeta{Kind: r.Kind, APIVersion: r.GroupVersion().String()}, ObjectMeta: metav1.ObjectMeta{Name: c.Name},
+		Conditions: []corev1.ComponentCondition{condition},
+	}
+	return cache.NewEntry(r, "/registry/"+r.Keys+"/"+c.Name, status, 0)
+}

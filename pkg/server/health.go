@@ -1,0 +1,73 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/apiserver"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// healthKey is read to see whether the store answers. It is upstream's key for that, and never written.
+const healthKey = "/registry/health"
+
+// mostLag is for how long the cache may show less than the store holds.
+const mostLag = time.Second
+
+// checks are the parts of /readyz, and of /livez where starting the process again would help, by upstream's names where it has one.
+func (l *plane) checks() []apiserver.Check {
+	return []apiserver.Check{
+		{Name: "etcd", Check: l.storeReads, Live: true},
+		{Name: "etcd-readiness", Check: l.storeReads},
+		{Name: "informer-sync", Check: l.cacheFollows},
+		{Name: "poststarthook/bootstrap-controller", Check: started(l.bootstrap.Ready)},
+		{Name: "poststarthook/rbac/bootstrap-roles", Check: started(func() <-chan struct{} { return l.roles.Ready() })},
+		{Name: "poststarthook/scheduling/bootstrap-system-priority-classes", Check: started(l.bootstrap.Ready)},
+		{Name: "poststarthook/start-system-namespaces-controller", Check: started(l.bootstrap.Ready)},
+		{Name: "controllers", Check: started(func() <-chan struct{} { return l.controllers.Ready() })},
+		{Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() })},
+	}
+}
+
+// parts are what ComponentStatus tells of, by upstream's names.
+func (l *plane) parts() []apiserver.Check {
+	return []apiserver.Check{
+		{Name: "controller-manager", Check: started(func() <-chan struct{} { return l.controllers.Ready() })},
+		{Name: "etcd-0", Check: l.storeReads},
+		{Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() })},
+	}
+}
+
+// started reports whether a component is ready. Some are made only after the API server.
+func started(ready func() <-chan struct{}) func(context.Context) error {
+	return func(context.Context) error {
+		select {
+		case <-ready():
+			return nil
+		default:
+			return errors.New("not finished")
+		}
+	}
+}
+
+func (l *plane) storeReads(ctx context.Context) error {
+	if _, err := l.store.Get(ctx, healthKey); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+func (l *plane) cacheFollows(ctx context.Context) error {
+	at, err := l.store.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, mostLag)
+	defer cancel()
+	if err := l.cache.WaitFor(ctx, at); err != nil {
+		return fmt.Errorf("the cache is at revision %d, the store at %d: %w", l.cache.Revision(), at, err)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package server
+
+import (
+	cliflag "k8s.io/component-base/cli/flag"
+
+	"github.com/coracle-dev/coracle/pkg/apiserver/auditlog"
+)
+
+// transport is the TLS version and the cipher suites that the options ask for; zero and nil leave the choice to crypto/tls.
+func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
+	if p.TLSMinVersion != "" {
+		if minVersion, err = cliflag.TLSVersion(p.TLSMinVersion); err != nil {
+			return 0, nil, err
+		}
+	}
+	if len(p.TLSCipherSuites) > 0 {
+		ciphers, err = cliflag.TLSCipherSuites(p.TLSCipherSuites)
+	}
+	return minVersion, ciphers, err
+}
+
+// auditLog opens the audit log; nil without one.
+func (p *process) auditLog() (*auditlog.Log, error) {
+	if p.AuditLogPath == "" {
+		return nil, nil
+	}
+	return auditlog.Open(auditlog.Config{
+		PolicyFile: p.AuditPolicyFile, Path: p.AuditLogPath,
+		MaxAge: p.AuditLogMaxAge, MaxBackups: p.AuditLogMaxBackup, MaxSize: p.AuditLogMaxSize, Logger: p.log,
+	})
+}
