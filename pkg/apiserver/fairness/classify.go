@@ -117,7 +117,13 @@ func matches(r *flowcontrol.PolicyRulesWithSubjects, u user.Info, info *request.
 	if info.IsResourceRequest && len(r.ResourceRules) == 0 || !info.IsResourceRequest && len(r.NonResourceRules) == 0 {
 		return false
 	}
-	if !slices.ContainsFunc(r.Subjects, func(s flowcontrol.Subject) bool { return isSubject(&s, u) }) {
+	subject := false
+	for i := range r.Subjects {
+		if subject = isSubject(&r.Subjects[i], u); subject {
+			break
+		}
+	}
+	if !subject {
 		return false
 	}
 	if info.IsResourceRequest {

@@ -12,6 +12,8 @@
 // not hold a seat. So this package keeps its own queues: one for each flow, instead of shuffle sharding over a fixed number of
 // them, and the flow that holds the fewest seats is served first.
 //
+// One flow has at most three quarters of the seats that its level can reach, so that others need not wait for it.
+//
 // A level's seats that upstream calls lendable are in one pool, from which any level takes what is free. When a seat of the
 // pool is given back, the waiting level that has the smallest part of its nominal seats gets it.
 package fairness
@@ -80,8 +82,8 @@ type level struct {
 	exempt  bool
 	queues  bool // else what finds no seat is refused at once
 	nominal int
-	// guaranteed are the seats that no other level borrows.
-	guaranteed         int
+	// guaranteed are the seats that no other level borrows, most those that one flow can have.
+	guaranteed, most   int
 	executing, waiting int
 	flows              map[flowKey]*flow
 	// purgeAt is the number of flows at which idle ones are forgotten.
@@ -137,6 +139,9 @@ func New(cfg Config) *Set {
 		s.pool -= l.guaranteed
 	}
 	s.pool = max(0, s.pool)
+	for _, l := range s.levels {
+		l.most = max(1, (l.guaranteed+s.pool)*3/4)
+	}
 	s.schemas = schemas(byName, append(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas...))
 	return s
 }
@@ -214,7 +219,8 @@ func (t *Ticket) Acquire(ctx context.Context) error {
 	s.mu.Lock()
 	f := t.flow
 	l := f.level
-	if l.waiting == 0 && s.free(l) {
+	// Those who wait found no free seat, or have as many as they may: none of them is passed over.
+	if len(f.waiters) == 0 && f.executing < l.most && s.free(l) {
 		s.seat(f)
 		t.seated = true
 		s.mu.Unlock()
@@ -306,23 +312,30 @@ func (s *Set) unseat(f *flow) {
 	s.dispatch()
 }
 
+// next is the flow of the level that waits and has the fewest seats; nil if there is none that may have more.
+func (l *level) next() (f *flow) {
+	for _, g := range l.queued {
+		if g.executing < l.most && (f == nil || g.executing < f.executing || (g.executing == f.executing && g.served < f.served)) {
+			f = g
+		}
+	}
+	return f
+}
+
 // dispatch gives free seats to those who wait.
 func (s *Set) dispatch() {
 	for {
-		var next *level
+		var f *flow
 		for _, l := range s.levels {
-			if l.waiting > 0 && s.free(l) && (next == nil || l.executing*next.nominal < next.executing*l.nominal) {
-				next = l
+			if l.waiting == 0 || !s.free(l) || (f != nil && l.executing*f.level.nominal >= f.level.executing*l.nominal) {
+				continue
 			}
-		}
-		if next == nil {
-			return
-		}
-		f := next.queued[0]
-		for _, g := range next.queued[1:] {
-			if g.executing < f.executing || (g.executing == f.executing && g.served < f.served) {
+			if g := l.next(); g != nil {
 				f = g
 			}
+		}
+		if f == nil {
+			return
 		}
 		w := f.waiters[0]
 		f.forget(w)

@@ -111,9 +111,9 @@ func reason(err error) string {
 func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	s := New(Config{Seats: 100})
 	hog := fill(t, s, account("d", "hog"))
-	require.Greater(t, len(hog), 50, "idle seats are lent")
+	require.Greater(t, len(hog), 40, "idle seats are lent")
 	require.Less(t, len(hog), 100)
-	for _, u := range []user.Info{who("system:node:n", user.NodesGroup), who(user.KubeScheduler), account("kube-system", "a"), who("jane")} {
+	for _, u := range []user.Info{account("d", "other"), who("system:node:n", user.NodesGroup), who(user.KubeScheduler), account("kube-system", "a"), who("jane")} {
 		seated(t, s, u).End()
 	}
 }
@@ -123,6 +123,7 @@ func TestTheFlowWithTheFewestSeatsIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Seats: 50})
 		hog := fill(t, s, account("d", "hog"))
+		fill(t, s, account("d", "hog-2"))
 		var order []string
 		wait := func(name string) {
 			k, err := s.Begin(s.Classify(account("d", name), pods), false)
@@ -156,6 +157,7 @@ func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Seats: 10, QueueLength: 2, Queued: 3, Wait: 5 * time.Second, Outstanding: 40, Streams: 2, BodyBytes: 200 << 10, FlowBodyBytes: 100 << 10})
 		fill(t, s, account("d", "hog"))
+		fill(t, s, account("d", "hog-2"))
 		results := make(chan string, 10)
 		wait := func(name string) {
 			k, err := s.Begin(s.Classify(account("d", name), pods), false)
@@ -192,6 +194,7 @@ func TestBounds(t *testing.T) {
 		_, err := s.Begin(class, false)
 		require.Equal(t, "outstanding", reason(err))
 		fill(t, s, who("joe"))
+		fill(t, s, who("jill"))
 		require.Equal(t, "cancelled", reason(all[0].Acquire(ctx)))
 		for range 2 {
 			_, err := s.Begin(class, true)
