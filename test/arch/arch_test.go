@@ -1,4 +1,3 @@
-// Package arch holds the rules of who may import whom, as tests.
 package arch
 
 import (
