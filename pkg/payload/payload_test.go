@@ -110,11 +110,14 @@ func TestHostileProtobufIsRefusedBeforeItIsDecoded(t *testing.T) {
 	}
 	quantity := field(1, 2, []byte(strings.Repeat("9", Small)))
 	for name, body := range map[string][]byte{
-		"containers":    field(2, 2, lists),
-		"split in two":  append(field(2, 2, lists[:len(lists)/2]), field(2, 2, lists[len(lists)/2:])...),
-		"owners":        field(1, 2, []byte(strings.Repeat("\x6a\x00", most/2))),
-		"a label's key": field(1, 2, field(11, 2, field(1, 2, make([]byte, MaxKey+1)))),
-		"a quantity":    field(2, 2, field(32, 2, append(field(1, 2, []byte("cpu")), field(2, 2, quantity)...))),
+		"containers":         field(2, 2, lists),
+		"split in two":       append(field(2, 2, lists[:len(lists)/2]), field(2, 2, lists[len(lists)/2:])...),
+		"owners":             field(1, 2, []byte(strings.Repeat("\x6a\x00", most/2))),
+		"a label's key":      field(1, 2, field(11, 2, field(1, 2, make([]byte, MaxKey+1)))),
+		"after a group":      append([]byte{99<<3&0x7f | 3 | 0x80, 6, 99<<3&0x7f | 4 | 0x80, 6}, field(2, 2, lists)...),
+		"a tag of 33 bits":   append(binary.AppendUvarint(nil, (1<<32+2)<<3|2), field(2, 2, lists)[1:]...),
+		"a tag of ten bytes": append([]byte{0x92, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x7e}, field(2, 2, lists)[1:]...),
+		"a quantity":         field(2, 2, field(32, 2, append(field(1, 2, []byte("cpu")), field(2, 2, quantity)...))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error
@@ -245,6 +248,8 @@ func FuzzMeasureProto(f *testing.F) {
 		least := int64(len(pod.Spec.Containers)) * int64(reflect.TypeFor[corev1.Container]().Size())
 		require.GreaterOrEqual(t, s.Memory, least)
 		require.GreaterOrEqual(t, s.Longest, int64(len(pod.Spec.Containers)))
+		require.GreaterOrEqual(t, s.Items, int64(len(pod.Spec.Containers)+len(pod.OwnerReferences)+len(pod.Spec.Volumes)+len(pod.Finalizers)))
+		require.GreaterOrEqual(t, s.Maps, int64(len(pod.Labels)*len(pod.Labels)))
 	})
 }
 

@@ -1,7 +1,6 @@
 package payload
 
 import (
-	"encoding/binary"
 	"fmt"
 	"reflect"
 )
@@ -31,6 +30,72 @@ type walker struct {
 // fields is how many different field numbers of one message are told apart when their items are counted. Types have fewer.
 const fields = 64
 
+// uvarint reads a number as the generated decoders do: one of ten bytes whose highest bits do not fit loses them.
+func uvarint(data []byte) (v uint64, n int) {
+	for shift := uint(0); shift < 64 && n < len(data); shift += 7 {
+		b := data[n]
+		n++
+		v |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return v, n
+		}
+	}
+	return 0, 0
+}
+
+// tag is the number of a field, cut to 32 bits as the generated decoders cut it, and its wire type.
+func tag(data []byte) (number int32, wire, n int) {
+	v, n := uvarint(data)
+	return int32(v >> 3), int(v & 7), n
+}
+
+// delimited takes a length and as many bytes off the front of data.
+func delimited(data []byte) (in, rest []byte, ok bool) {
+	size, n := uvarint(data)
+	if n == 0 || size > uint64(len(data)-n) {
+		return nil, nil, false
+	}
+	return data[n : n+int(size)], data[n+int(size):], true
+}
+
+// skip takes a field that is not length-delimited off the front of data; a group with all that is in it.
+func skip(data []byte, wire int) (rest []byte, ok bool) {
+	groups := 0
+	for {
+		n := 0
+		switch wire {
+		case 0:
+			if _, n = uvarint(data); n == 0 {
+				return nil, false
+			}
+		case 1:
+			n = 8
+		case 2:
+			if _, data, ok = delimited(data); !ok {
+				return nil, false
+			}
+		case 3:
+			groups++
+		case 4:
+			groups--
+		case 5:
+			n = 4
+		default:
+			return nil, false
+		}
+		if n > len(data) || groups < 0 {
+			return nil, false
+		}
+		if data = data[n:]; groups == 0 {
+			return data, true
+		}
+		if _, wire, n = tag(data); n == 0 {
+			return nil, false
+		}
+		data = data[n:]
+	}
+}
+
 func (w *walker) message(data []byte, p *plan, depth int) error {
 	if w.Depth = max(w.Depth, depth); depth > MaxDepth {
 		return tooDeep()
@@ -38,48 +103,34 @@ func (w *walker) message(data []byte, p *plan, depth int) error {
 	w.Nested += int64(len(data))
 	var seen [fields]int64
 	for len(data) > 0 {
-		tag, n := binary.Uvarint(data)
-		if n <= 0 {
+		number, wire, n := tag(data)
+		if n == 0 {
 			return nil
 		}
 		data = data[n:]
-		switch tag & 7 {
-		case 0:
-			if _, n = binary.Uvarint(data); n <= 0 {
+		count := &seen[uint32(number)%fields]
+		f := w.plans.number(p, int(number))
+		var in []byte
+		var ok bool
+		if wire == 2 {
+			if in, data, ok = delimited(data); !ok {
 				return nil
 			}
-		case 1:
-			n = 8
-		case 5:
-			n = 4
-		case 2:
-			size, m := binary.Uvarint(data)
-			if m <= 0 || size > uint64(len(data)-m) {
-				return nil
-			}
-			data = data[m:]
-			n = int(size)
-			number := int(min(tag>>3, 1<<20))
-			if err := w.field(data[:n], w.plans.number(p, number), &seen[number%fields], depth); err != nil {
+			if err := w.field(in, f, count, depth); err != nil {
 				return err
 			}
-		default:
-			return nil
+			continue
 		}
-		if tag&7 == 0 || tag&7 == 1 || tag&7 == 5 {
-			number := int(min(tag>>3, 1<<20))
-			if f := w.plans.number(p, number); f.class == list {
-				w.Memory += w.plans.of(f.elem).size
-				if err := w.list(seen[number%fields]); err != nil {
-					return err
-				}
-				seen[number%fields]++
+		if f.class == list {
+			w.Memory += w.plans.of(f.elem).size
+			if err := w.list(*count); err != nil {
+				return err
 			}
+			*count++
 		}
-		if n > len(data) {
+		if data, ok = skip(data, wire); !ok {
 			return nil
 		}
-		data = data[n:]
 	}
 	return w.check()
 }
@@ -107,6 +158,11 @@ func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 		}
 		*n++
 		return w.pair(data, in, depth+1)
+	case message:
+		// Decoders join the parts of a message that comes in several; no encoder writes one so.
+		if *n++; *n > 1 {
+			return &ShapeError{"a part of the object comes twice"}
+		}
 	}
 	return w.one(data, p, depth)
 }
@@ -128,28 +184,40 @@ func (w *walker) one(data []byte, p *plan, depth int) error {
 	return w.check()
 }
 
-// pair measures an entry of a map: a message of a key and a value.
+// pair measures an entry of a map: a message of a key and a value. The generated decoders do not look at the wire type of either.
 func (w *walker) pair(data []byte, value *plan, depth int) error {
 	for len(data) > 0 {
-		tag, n := binary.Uvarint(data)
-		if n <= 0 || tag&7 != 2 {
+		number, wire, n := tag(data)
+		if n == 0 {
 			return nil
 		}
-		size, m := binary.Uvarint(data[n:])
-		if m <= 0 || size > uint64(len(data)-n-m) {
-			return nil
-		}
-		data = data[n+m:]
-		in := data[:size]
-		data = data[size:]
-		if tag>>3 != 2 {
+		data = data[n:]
+		var in []byte
+		var ok bool
+		switch {
+		case number == 2 && value.class == scalar && value.extra == 0:
+			if data, ok = skip(data, 0); !ok {
+				return nil
+			}
+		case number == 1 || number == 2:
+			if in, data, ok = delimited(data); !ok {
+				return nil
+			}
+			if number == 2 {
+				if err := w.one(in, value, depth); err != nil {
+					return err
+				}
+				break
+			}
 			if len(in) > MaxKey {
 				return &ShapeError{fmt.Sprintf("a key may have at most %d bytes", MaxKey)}
 			}
 			w.Memory += int64(len(in))
-		} else if err := w.one(in, value, depth); err != nil {
-			return err
+		default:
+			if data, ok = skip(data, wire); !ok {
+				return nil
+			}
 		}
 	}
-	return nil
+	return w.check()
 }

@@ -184,6 +184,16 @@ func (p *patch) parseOperations(bad func(error) error) error {
 	return nil
 }
 
+// operate applies the operations of a JSON patch. The library panics at some that make no sense, such as to replace an object with nothing.
+func (p *patch) operate(before []byte) (after []byte, err error) {
+	defer func() {
+		if wrong := recover(); wrong != nil {
+			err = fmt.Errorf("the operations cannot be applied to the object: %v", wrong)
+		}
+	}()
+	return p.ops.Apply(before)
+}
+
 // indexes says that the last part of a path is the index of a list's item.
 func indexes(path string) bool {
 	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
@@ -218,7 +228,7 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 		return err
 	}
 	if p.kind == types.JSONPatchType {
-		if after, err = p.ops.Apply(before); err != nil {
+		if after, err = p.operate(before); err != nil {
 			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
 		}
 	} else if after, err = jsonpatch.MergePatch(before, p.data); err != nil {
