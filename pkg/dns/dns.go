@@ -12,7 +12,8 @@
 //	dns.New(dns.Config{Listen: []netip.AddrPort{dns.Address(nodeIP)}, Allow: []netip.Prefix{clusterCIDR}, ...})
 //
 // It may import client and miekg/dns. Its invariant: an answer is made from whole services
-// and endpoint slices as they were at one time, and everything it keeps of other names is bounded and expires.
+// and endpoint slices as they were at one time, and everything it keeps of other names is bounded and expires. So is what
+// a client can keep it busy with: see the limits in serve.go and forward.go.
 package dns
 
 import (
@@ -20,10 +21,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -102,6 +101,7 @@ func (c *Config) Validate() error {
 // Server is the component "dns".
 type Server struct {
 	Config
+	guard   run.Guard
 	zone    *zone
 	forward *forwarder
 	own     map[netip.Addr]bool // addresses of this machine, as far as they are known: those listened on, and loopback
@@ -115,13 +115,14 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{Config: c, zone: newZone(c.Domain), ready: make(chan struct{}), own: map[netip.Addr]bool{}}
+	s := &Server{Config: c, guard: run.Guard{Log: c.Logger, Component: "dns"}, zone: newZone(c.Domain), ready: make(chan struct{}), own: map[netip.Addr]bool{}}
 	var self []string
 	for _, a := range c.Listen {
 		s.own[a.Addr()] = true
 		self = append(self, a.String())
 	}
 	s.forward = newForwarder(c.Upstreams, c.ResolvConf, self)
+	s.forward.loops = s.zone.isClusterDNS
 	return s, nil
 }
 
@@ -131,17 +132,14 @@ func (s *Server) Name() string { return "dns" }
 // Ready is closed once it listens and knows all services.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// udpWait is how long miekg/dns reads before it looks around. Shutdown interrupts it, so it need never happen.
-const udpWait = 24 * time.Hour
-
 // Run implements run.Component.
 func (s *Server) Run(ctx context.Context) error {
 	for _, what := range []struct {
 		object  ctrl.Object
 		handler toolscache.ResourceEventHandler
 	}{
-		{&corev1.Service{}, handler(s.zone.setService)},
-		{&discoveryv1.EndpointSlice{}, handler(s.zone.setSlice)},
+		{&corev1.Service{}, handler(&s.guard, s.zone.setService)},
+		{&discoveryv1.EndpointSlice{}, handler(&s.guard, s.zone.setSlice)},
 	} {
 		informer, err := s.Client.Cache().GetInformer(ctx, what.object)
 		if ctx.Err() != nil {
@@ -161,68 +159,38 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	var servers []*dns.Server
+	var listeners []*listener
+	defer func() {
+		for _, l := range listeners {
+			l.close()
+		}
+	}()
 	ended := make(chan error, 2*len(s.Listen))
-	running, up := 0, make(chan struct{}, 2*len(s.Listen))
-	stop := func() {
-		for _, server := range servers {
-			_ = server.Shutdown()
-		}
-		for ; running > 0; running-- {
-			<-ended
-		}
-	}
 	for _, a := range s.Listen {
-		packets, err := net.ListenPacket("udp", a.String())
+		l, err := s.listen(a)
 		if err != nil {
-			stop()
 			return fmt.Errorf("listen on %s for DNS: %w (is another DNS server running?)", a, err)
 		}
-		stream, err := net.Listen("tcp", a.String())
-		if err != nil {
-			_ = packets.Close()
-			stop()
-			return fmt.Errorf("listen on %s for DNS: %w (is another DNS server running?)", a, err)
-		}
-		started := func() { up <- struct{}{} }
-		for _, server := range []*dns.Server{
-			{PacketConn: packets, Handler: s, ReadTimeout: udpWait, NotifyStartedFunc: started},
-			{Listener: stream, Handler: s, NotifyStartedFunc: started, MaxTCPQueries: 128},
-		} {
-			servers = append(servers, server)
-			running++
-			go func() { ended <- server.ActivateAndServe() }()
-		}
-		for range 2 { // Shutdown is possible only once it runs
-			select {
-			case <-up:
-			case err := <-ended:
-				running--
-				stop()
-				return fmt.Errorf("DNS on %s: %w", a, err)
-			}
-		}
+		listeners = append(listeners, l)
+		l.start(ended)
 	}
 	close(s.ready)
 	select {
 	case err := <-ended:
-		running--
-		stop()
 		return fmt.Errorf("DNS: %w", err)
 	case <-ctx.Done():
-		stop()
 		return nil
 	}
 }
 
 // handler calls set for each event.
-func handler[T any](set func(object T, there bool)) toolscache.ResourceEventHandler {
+func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
 	tell := func(o any, there bool) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 			o = gone.Obj
 		}
 		if object, ok := o.(T); ok {
-			set(object, there)
+			_ = guard.Do("event", func() { set(object, there) }, "object", ctrl.ObjectKeyFromObject(object))
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -233,15 +201,10 @@ func handler[T any](set func(object T, there bool)) toolscache.ResourceEventHand
 }
 
 // allowed tells whether a client gets answers.
-func (s *Server) allowed(client net.Addr) bool {
+func (s *Server) allowed(a netip.Addr) bool {
 	if len(s.Allow) == 0 {
 		return true
 	}
-	from, err := netip.ParseAddrPort(client.String())
-	if err != nil {
-		return false
-	}
-	a := from.Addr().Unmap()
 	if a.IsLoopback() || s.own[a] {
 		return true
 	}
@@ -253,48 +216,29 @@ func (s *Server) allowed(client net.Addr) bool {
 	return false
 }
 
-// ServeDNS implements dns.Handler.
-func (s *Server) ServeDNS(w dns.ResponseWriter, request *dns.Msg) {
-	answer := new(dns.Msg)
-	size := dns.MinMsgSize
-	if o := request.IsEdns0(); o != nil {
-		size = max(size, int(o.UDPSize()))
-	}
-	switch {
-	case !s.allowed(w.RemoteAddr()):
-		answer.SetRcode(request, dns.RcodeRefused)
-	case request.Opcode != dns.OpcodeQuery:
-		answer.SetRcode(request, dns.RcodeNotImplemented)
-	case len(request.Question) != 1 || request.Question[0].Qclass != dns.ClassINET:
-		answer.SetRcode(request, dns.RcodeRefused)
-	default:
-		answer = s.answer(request)
-	}
-	if request.IsEdns0() != nil && answer.IsEdns0() == nil {
-		answer.SetEdns0(4096, false)
-	}
-	if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
-		answer.Truncate(size)
-	}
-	// The client waits no longer, or is gone; it asks again.
-	_ = w.WriteMsg(answer)
-}
+// maxChain is how many names a question may lead through, from one external name to the next.
+const maxChain = 8
 
-func (s *Server) answer(request *dns.Msg) *dns.Msg {
+func (s *Server) answer(client netip.Addr, request *dns.Msg) *dns.Msg {
 	q := request.Question[0]
 	found := s.zone.lookup(q)
 	if !found.ours {
-		return s.forward.ask(request)
+		return s.forward.ask(client, request)
 	}
 	answer := new(dns.Msg)
 	answer.SetReply(request)
 	answer.Authoritative, answer.RecursionAvailable = true, true
 	answer.Rcode, answer.Answer, answer.Extra = found.rcode, found.answer, found.extra
-	if found.follow != "" && q.Qtype != dns.TypeCNAME {
-		// An external name: whoever asks for an address expects it behind the alias.
+	// Behind an external name, whoever asks for an address expects the address.
+	for links := 1; found.follow != "" && q.Qtype != dns.TypeCNAME; links++ {
+		if links == maxChain {
+			return failure(request) // too long, or without end
+		}
 		next := new(dns.Msg)
 		next.SetQuestion(found.follow, q.Qtype)
-		if target := s.answer(next); target.Rcode == dns.RcodeSuccess {
+		if found = s.zone.lookup(next.Question[0]); found.ours {
+			answer.Answer = append(answer.Answer, found.answer...)
+		} else if target := s.forward.ask(client, next); target.Rcode == dns.RcodeSuccess {
 			answer.Answer = append(answer.Answer, target.Answer...)
 		}
 	}

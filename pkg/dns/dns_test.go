@@ -283,8 +283,8 @@ func TestRefuses(t *testing.T) {
 		c.Upstreams = []string{}
 	})
 	require.Equal(t, dns.RcodeSuccess, query(t, "udp", address, "web.default.svc.cluster.local.", dns.TypeA).Rcode)
-	require.True(t, s.allowed(&net.UDPAddr{IP: net.IP{10, 42, 3, 4}}))
-	require.False(t, s.allowed(&net.UDPAddr{IP: net.IP{192, 0, 2, 1}}))
+	require.True(t, s.allowed(netip.MustParseAddr("10.42.3.4")))
+	require.False(t, s.allowed(netip.MustParseAddr("192.0.2.1")))
 	require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode, "no upstream")
 	taken, err := New(s.Config)
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package dns
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,12 +14,14 @@ import (
 )
 
 const (
-	// cacheSize is how many answers are kept. When it is full, any one of them makes room.
-	cacheSize = 2048
+	// cacheSize is how many answers are kept, cacheBytes how long they are together. When it is full, any of them make room.
+	cacheSize, cacheBytes = 2048, 4 << 20
 	// longestTTL and negativeTTL bound how long, in seconds, an answer or the absence of one is kept.
 	longestTTL, negativeTTL = 3600, 30
 	// forwardLimit is how many questions may be under way at once; further ones get SERVFAIL and are asked again.
 	forwardLimit = 256
+	// clientLimit is how many questions one client may have under way: no pod takes all of forwardLimit.
+	clientLimit = 64
 	// upstreamTimeout is for each of the upstreams, which are asked one after the other.
 	upstreamTimeout = 2 * time.Second
 )
@@ -30,11 +33,15 @@ type forwarder struct {
 	self     []string // our own addresses, not to be asked
 	underway chan struct{}
 	now      func() time.Time
-	timeout  time.Duration // for each upstream
+	timeout  time.Duration         // for each upstream
+	loops    func(netip.Addr) bool // tells whether that server would ask us; nil: none would
 
 	mu      sync.Mutex
 	cache   map[question]cached
-	read    time.Time // modification time of the file when it was read
+	bytes   int                  // of all in cache
+	flights map[question]*flight // what is being asked: others who ask the same wait for it
+	clients map[netip.Addr]int   // questions of each that are under way
+	read    time.Time            // modification time of the file when it was read
 	servers []string
 }
 
@@ -44,14 +51,21 @@ type question struct {
 	do, noRecn bool // DNSSEC records wanted; no recursion wanted
 }
 
+// flight is one question to the upstreams.
+type flight struct {
+	done   chan struct{} // closed when there is an answer
+	answer *dns.Msg      // nil if there is none; never changed
+}
+
 type cached struct {
-	answer *dns.Msg // never changed: copied for each use
+	answer []byte // packed
 	at     time.Time
 	ttl    uint32
 }
 
 func newForwarder(fixed []string, file string, self []string) *forwarder {
-	return &forwarder{fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now, timeout: upstreamTimeout, cache: map[question]cached{}}
+	return &forwarder{fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now, timeout: upstreamTimeout, cache: map[question]cached{},
+		flights: map[question]*flight{}, clients: map[netip.Addr]int{}}
 }
 
 // upstreams are the servers to ask, in order.
@@ -81,8 +95,8 @@ func (f *forwarder) upstreams() []string {
 	return f.servers
 }
 
-// ask answers a request from the cache or an upstream.
-func (f *forwarder) ask(request *dns.Msg) *dns.Msg {
+// ask answers a request of a client from the cache or an upstream.
+func (f *forwarder) ask(client netip.Addr, request *dns.Msg) *dns.Msg {
 	q := request.Question[0]
 	key := question{name: strings.ToLower(q.Name), kind: q.Qtype, noRecn: !request.RecursionDesired}
 	if o := request.IsEdns0(); o != nil {
@@ -91,39 +105,105 @@ func (f *forwarder) ask(request *dns.Msg) *dns.Msg {
 	if answer := f.cached(key); answer != nil {
 		return reply(request, answer)
 	}
-	select {
-	case f.underway <- struct{}{}:
-		defer func() { <-f.underway }()
-	default:
+	if !f.enter(client) {
 		return failure(request)
 	}
-	query := new(dns.Msg)
-	query.SetQuestion(q.Name, q.Qtype)
-	query.RecursionDesired = request.RecursionDesired
-	query.SetEdns0(4096, key.do)
-	for _, server := range f.upstreams() {
-		answer, err := f.exchange(query, server)
-		if err != nil || answer.Rcode == dns.RcodeServerFailure || answer.Rcode == dns.RcodeRefused {
-			continue
-		}
-		f.keep(key, answer)
+	defer f.leave(client)
+	if answer := f.fly(key); answer != nil {
 		return reply(request, answer)
 	}
 	return failure(request)
 }
 
-// exchange asks one server, by TCP if the answer is too long for UDP.
+func (f *forwarder) enter(client netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.clients[client] >= clientLimit {
+		return false
+	}
+	f.clients[client]++
+	return true
+}
+
+func (f *forwarder) leave(client netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.clients[client]--; f.clients[client] == 0 {
+		delete(f.clients, client)
+	}
+}
+
+// fly asks the upstreams, or waits for who asks them the same already; nil if there is no answer. A question that comes back to us,
+// because an upstream forwards it here, waits for itself until the upstream's time is over.
+func (f *forwarder) fly(key question) *dns.Msg {
+	f.mu.Lock()
+	if other := f.flights[key]; other != nil {
+		f.mu.Unlock()
+		<-other.done
+		return other.answer
+	}
+	own := &flight{done: make(chan struct{})}
+	f.flights[key] = own
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		delete(f.flights, key)
+		f.mu.Unlock()
+		close(own.done)
+	}()
+	select {
+	case f.underway <- struct{}{}:
+		defer func() { <-f.underway }()
+	default:
+		return nil
+	}
+	own.answer = f.fetch(key)
+	return own.answer
+}
+
+// fetch asks the upstreams one after the other.
+func (f *forwarder) fetch(key question) *dns.Msg {
+	query := new(dns.Msg)
+	query.SetQuestion(key.name, key.kind)
+	query.RecursionDesired = !key.noRecn
+	query.SetEdns0(udpSize, key.do)
+	for _, server := range f.upstreams() {
+		if a, err := netip.ParseAddrPort(server); err == nil && f.loops != nil && f.loops(a.Addr()) {
+			continue
+		}
+		answer, err := f.exchange(query, server)
+		if err != nil || answer.Rcode == dns.RcodeServerFailure || answer.Rcode == dns.RcodeRefused {
+			continue
+		}
+		f.keep(key, answer)
+		return answer
+	}
+	return nil
+}
+
+// exchange asks one server, by TCP if the answer is too long for UDP. Each time it does so from a port that the kernel
+// chooses at random, and with a random ID (RFC 5452); an answer from elsewhere or with another ID is not looked at.
 func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
-	udp := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: 4096}
+	query.Id = dns.Id()
+	udp := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
 	answer, _, err := udp.Exchange(query, server)
 	if err == nil && answer.Truncated {
 		tcp := dns.Client{Net: "tcp", Timeout: f.timeout}
 		answer, _, err = tcp.Exchange(query, server)
 	}
-	if err == nil && !answer.Response {
-		err = errors.New("not an answer")
+	if err == nil && !answers(query, answer) {
+		err = errors.New("not an answer to this question")
 	}
 	return answer, err
+}
+
+// answers tells whether a message answers a query.
+func answers(query, answer *dns.Msg) bool {
+	if !answer.Response || answer.Opcode != dns.OpcodeQuery || len(answer.Question) != 1 {
+		return false
+	}
+	asked, got := query.Question[0], answer.Question[0]
+	return strings.EqualFold(asked.Name, got.Name) && asked.Qtype == got.Qtype && asked.Qclass == got.Qclass
 }
 
 func (f *forwarder) cached(key question) *dns.Msg {
@@ -135,12 +215,15 @@ func (f *forwarder) cached(key question) *dns.Msg {
 	}
 	age := uint32(f.now().Sub(c.at) / time.Second)
 	if age >= c.ttl {
-		delete(f.cache, key)
+		f.drop(key)
 		f.mu.Unlock()
 		return nil
 	}
 	f.mu.Unlock()
-	answer := c.answer.Copy()
+	answer := new(dns.Msg)
+	if answer.Unpack(c.answer) != nil {
+		return nil
+	}
 	for _, section := range [][]dns.RR{answer.Answer, answer.Ns, answer.Extra} {
 		for _, r := range section {
 			if h := r.Header(); h.Rrtype != dns.TypeOPT {
@@ -156,15 +239,29 @@ func (f *forwarder) keep(key question, answer *dns.Msg) {
 	if life == 0 || answer.Truncated {
 		return
 	}
+	compressed := *answer
+	compressed.Compress = true
+	packed, err := compressed.Pack()
+	if err != nil {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.cache) >= cacheSize {
-		for old := range f.cache {
-			delete(f.cache, old)
+	f.drop(key)
+	for old := range f.cache {
+		if len(f.cache) < cacheSize && f.bytes+len(packed) <= cacheBytes {
 			break
 		}
+		f.drop(old)
 	}
-	f.cache[key] = cached{answer.Copy(), f.now(), life}
+	f.cache[key] = cached{packed, f.now(), life}
+	f.bytes += len(packed)
+}
+
+// drop forgets an answer. The lock is held.
+func (f *forwarder) drop(key question) {
+	f.bytes -= len(f.cache[key].answer)
+	delete(f.cache, key)
 }
 
 // lifetime is how long an answer may be kept, in seconds (RFC 2308 for those that say that there is nothing).
@@ -197,7 +294,7 @@ func reply(request, answer *dns.Msg) *dns.Msg {
 	out.RecursionDesired, out.RecursionAvailable, out.Authoritative = request.RecursionDesired, true, false
 	out.Extra = slices.DeleteFunc(out.Extra, func(r dns.RR) bool { return r.Header().Rrtype == dns.TypeOPT })
 	if o := request.IsEdns0(); o != nil {
-		out.SetEdns0(4096, o.Do())
+		out.SetEdns0(udpSize, o.Do())
 	}
 	return out
 }

@@ -114,6 +114,14 @@ func (z *zone) point(name types.NamespacedName) {
 	}
 }
 
+// isClusterDNS tells whether an address is the one where pods ask us.
+func (z *zone) isClusterDNS(a netip.Addr) bool {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	s := z.services[ServiceName]
+	return s != nil && slices.Contains(append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...), a.String())
+}
+
 func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
 
 func (z *zone) fqdn(service types.NamespacedName) string {
@@ -249,7 +257,7 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 			return noName
 		}
 		if q.Qtype == dns.TypeSRV {
-			return z.portsOf(q, s, found, func(*corev1.ServicePort) bool { return true })
+			return z.portsOf(q, s, found, anyPort)
 		}
 		return hosts(q, found)
 	case 3:
@@ -267,8 +275,8 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 		if !isProtocol || !isPort {
 			return noName
 		}
-		r := z.portsOf(q, s, found, func(p *corev1.ServicePort) bool {
-			return p.Name == port && strings.EqualFold(string(p.Protocol), protocol)
+		r := z.portsOf(q, s, found, func(name string, of corev1.Protocol) bool {
+			return name == port && strings.EqualFold(string(of), protocol)
 		})
 		if len(r.answer) == 0 && r.rcode == dns.RcodeSuccess && q.Qtype == dns.TypeSRV {
 			return noName
@@ -280,7 +288,7 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 
 func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
 	if q.Qtype == dns.TypeSRV {
-		return z.portsOf(q, s, nil, func(*corev1.ServicePort) bool { return true })
+		return z.portsOf(q, s, nil, anyPort)
 	}
 	r := noRecord
 	seen := map[string]bool{}
@@ -293,44 +301,53 @@ func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
 	return r
 }
 
-// portsOf answers with the SRV records of the service's ports that match: of the service, or of each endpoint of a headless one.
-func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, match func(*corev1.ServicePort) bool) result {
+func anyPort(string, corev1.Protocol) bool { return true }
+
+// portsOf answers with the SRV records of the named ports that match: of the service, or of each endpoint of a headless
+// one, whose endpoint slices may have ports that the service does not name.
+func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, match func(string, corev1.Protocol) bool) result {
 	r := noRecord
 	if q.Qtype != dns.TypeSRV {
 		return r
 	}
-	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+	fqdn := z.fqdn(types.NamespacedName{Namespace: s.Namespace, Name: s.Name})
 	add := func(host string, port uint16, a netip.Addr) {
 		r.answer = append(r.answer, &dns.SRV{Hdr: header(q.Name, dns.TypeSRV), Weight: 100, Port: port, Target: host})
 		r.extra = appendHost(r.extra, dns.Question{Qtype: dns.TypeANY}, host, a)
 	}
-	for i := range s.Spec.Ports {
-		p := &s.Spec.Ports[i]
-		if !match(p) || p.Name == "" {
-			continue
-		}
-		if !headless(s) {
-			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil {
-				add(z.fqdn(name), uint16(p.Port), a)
+	if !headless(s) {
+		for i := range s.Spec.Ports {
+			p := &s.Spec.Ports[i]
+			if a, err := netip.ParseAddr(s.Spec.ClusterIP); err == nil && p.Name != "" && match(p.Name, p.Protocol) {
+				add(fqdn, uint16(p.Port), a)
 			}
-			continue
 		}
-		for _, e := range found {
-			for _, ep := range e.ports {
-				if ep.Port != nil && ep.Name != nil && *ep.Name == p.Name {
-					add(e.host+"."+z.fqdn(name), uint16(*ep.Port), e.addr)
-				}
+		return r
+	}
+	for _, e := range found {
+		for _, p := range e.ports {
+			protocol := corev1.ProtocolTCP
+			if p.Protocol != nil {
+				protocol = *p.Protocol
+			}
+			if p.Port != nil && p.Name != nil && *p.Name != "" && match(*p.Name, protocol) && len(r.answer) < maxRecords {
+				add(e.host+"."+fqdn, uint16(*p.Port), e.addr)
 			}
 		}
 	}
 	return r
 }
 
+// maxRecords is how many records an answer has at most: about as many addresses as fit into the longest message.
+const maxRecords = 4096
+
 // hosts answers with the addresses of endpoints, beginning with any of them so that clients spread.
 func hosts(q dns.Question, found []endpoint) result {
 	r := noRecord
+	// An endpoint may be in two slices, with other ports in each.
+	found = slices.CompactFunc(found, func(a, b endpoint) bool { return a.addr == b.addr })
 	first := rand.IntN(len(found))
-	for i := range found {
+	for i := range min(len(found), maxRecords) {
 		r.answer = appendHost(r.answer, q, q.Name, found[(first+i)%len(found)].addr)
 	}
 	return r

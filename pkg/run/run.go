@@ -58,6 +58,15 @@ type running struct {
 	done   chan error
 }
 
+// life is Run; a component that panics has failed, and the others end in order.
+func life(ctx context.Context, c Component) (err error) {
+	g := Guard{Component: c.Name()}
+	if p := g.Do("run", func() { err = c.Run(ctx) }); p != nil {
+		return p
+	}
+	return err
+}
+
 // All runs the components until ctx ends or one of them fails, then stops
 // those that run, last first. It returns the first failure, named, or nil
 // when ctx ended. A component that returns nil before ctx ends has failed too.
@@ -74,7 +83,7 @@ func All(ctx context.Context, observe Observer, components ...Component) error {
 		r := running{c, cancel, make(chan error, 1)}
 		began := time.Now()
 		go func() {
-			err := c.Run(own)
+			err := life(own, c)
 			if observe.Stopped != nil {
 				observe.Stopped(c.Name(), err)
 			}

@@ -61,6 +61,7 @@ type Scheduler struct {
 	log     *slog.Logger
 	events  *events.Recorder
 	ready   chan struct{}
+	guard   run.Guard
 
 	mu    sync.Mutex // guards what follows
 	state *state
@@ -82,6 +83,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	s.guard = run.Guard{Log: s.log, Component: s.Name()}
 	sample := cfg.SamplePercent
 	if sample == 0 {
 		sample = 10
@@ -115,7 +117,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	wg.Go(func() { s.events.Run(ctx) })
+	wg.Go(func() { s.guard.Loop(ctx, "events", s.events.Run) })
 
 	// Nodes before pods, so that no pod is refused only because its node was not known yet.
 	if _, err := s.client.Cache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
@@ -163,11 +165,13 @@ func (s *Scheduler) drop() {
 }
 
 func (s *Scheduler) backedOff(p *pending) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.where == backingOff && s.queue.pods[p.info.pod.UID] == p {
-		s.queue.activate(p)
-	}
+	_ = s.guard.Do("back-off", func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p.where == backingOff && s.queue.pods[p.info.pod.UID] == p {
+			s.queue.activate(p)
+		}
+	})
 }
 
 // loop places one pod after the other. A slot is taken before a pod is, so that no more than
@@ -191,19 +195,56 @@ func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			write(ctx)
+			_ = s.guard.Do("write", func() { write(ctx) })
 		})
 	}
 }
 
-// next decides about the next pod and returns what is to be written; nil if there is none.
-func (s *Scheduler) next() func(context.Context) {
+// next decides about the next pod and returns what is to be written; nil if there is none. A pod that makes the scheduler
+// panic backs off, and the others have their turn.
+func (s *Scheduler) next() (write func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.queue.pop()
 	if p == nil {
 		return nil
 	}
+	pod := p.info.pod
+	err := s.guard.Do("scheduling attempt", func() { write = s.decide(p) }, "pod", pod.Namespace+"/"+pod.Name)
+	if err == nil {
+		return write
+	}
+	if p.where == underway {
+		s.giveBack(p)
+		s.backOff(p)
+	}
+	return func(context.Context) {
+		s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "internal error of the scheduler; it will be tried again: %s", err)
+	}
+}
+
+// giveBack takes a pod off the node where it counts only because we chose it.
+func (s *Scheduler) giveBack(p *pending) {
+	if n := p.info.node; p.info.assumed && n != nil {
+		s.state.lift(p.info)
+		p.info.assumed = false
+		s.help(n)
+	}
+}
+
+// backOff lets a pod that is underway wait before it is tried again, longer each time.
+func (s *Scheduler) backOff(p *pending) {
+	if p.newer != nil {
+		p.info, p.newer = newPodInfo(p.newer), nil
+	}
+	p.attempts = max(p.attempts, 1) + 1
+	p.failed = now()
+	s.queue.put(p)
+	s.queue.retry(p, p.failed)
+}
+
+// decide finds a node for a pod or says why there is none, and returns what is to be written.
+func (s *Scheduler) decide(p *pending) func(context.Context) {
 	n, failed := s.state.pick(p.info)
 	if failed == nil {
 		promised := s.state.unnominate(p.info.pod.UID)
@@ -212,7 +253,15 @@ func (s *Scheduler) next() func(context.Context) {
 		if promised != nil && promised != n {
 			s.help(promised)
 		}
-		return func(ctx context.Context) { s.bind(ctx, p, n.name) }
+		return func(ctx context.Context) {
+			var err error
+			if p := s.guard.Do("binding", func() { err = s.bind(ctx, p, n.name) }); p != nil {
+				err = p
+			}
+			if err != nil && ctx.Err() == nil {
+				s.refused(p, n.name, err)
+			}
+		}
 	}
 	return s.fail(p, failed)
 }

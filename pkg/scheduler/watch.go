@@ -1,12 +1,14 @@
 package scheduler
 
 import (
+	"log/slog"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func now() time.Time { return time.Now() }
@@ -14,7 +16,27 @@ func now() time.Time { return time.Now() }
 // nodeHandler takes in what happens to nodes.
 type nodeHandler struct{ s *Scheduler }
 
-func (h nodeHandler) OnAdd(o any, _ bool) {
+func (h nodeHandler) OnAdd(o any, _ bool) { h.s.event(o, func() { h.add(o) }) }
+func (h nodeHandler) OnUpdate(was, o any) { h.s.event(o, func() { h.update(was, o) }) }
+func (h nodeHandler) OnDelete(o any)      { h.s.event(o, func() { h.remove(o) }) }
+
+// event handles one event; one that panics is lost, and the others are handled.
+func (s *Scheduler) event(o any, handle func()) {
+	_ = s.guard.Do("event", handle, "object", named{o})
+}
+
+// named is an object's name, for the log alone.
+type named struct{ object any }
+
+// LogValue implements slog.LogValuer.
+func (n named) LogValue() slog.Value {
+	if o, ok := n.object.(ctrlclient.Object); ok {
+		return slog.StringValue(o.GetNamespace() + "/" + o.GetName())
+	}
+	return slog.StringValue("")
+}
+
+func (h nodeHandler) add(o any) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
 		return
@@ -25,7 +47,7 @@ func (h nodeHandler) OnAdd(o any, _ bool) {
 	h.s.help(nil)
 }
 
-func (h nodeHandler) OnUpdate(was, is any) {
+func (h nodeHandler) update(was, is any) {
 	a, ok1 := was.(*corev1.Node)
 	b, ok2 := is.(*corev1.Node)
 	if !ok1 || !ok2 {
@@ -40,7 +62,7 @@ func (h nodeHandler) OnUpdate(was, is any) {
 	}
 }
 
-func (h nodeHandler) OnDelete(o any) {
+func (h nodeHandler) remove(o any) {
 	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 		o = t.Obj
 	}
@@ -95,10 +117,11 @@ func (s *state) may(p *podInfo, n *nodeInfo) bool {
 // podHandler takes in what happens to pods.
 type podHandler struct{ s *Scheduler }
 
-func (h podHandler) OnAdd(o any, _ bool) { h.take(o) }
-func (h podHandler) OnUpdate(_, o any)   { h.take(o) }
+func (h podHandler) OnAdd(o any, _ bool) { h.s.event(o, func() { h.take(o) }) }
+func (h podHandler) OnUpdate(_, o any)   { h.s.event(o, func() { h.take(o) }) }
+func (h podHandler) OnDelete(o any)      { h.s.event(o, func() { h.remove(o) }) }
 
-func (h podHandler) OnDelete(o any) {
+func (h podHandler) remove(o any) {
 	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 		o = t.Obj
 	}

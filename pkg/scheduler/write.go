@@ -15,32 +15,30 @@ func reference(p *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
 
-// bind writes the decision. If that fails, the room is given back and the pod tried again, unless it is gone.
-func (s *Scheduler) bind(ctx context.Context, p *pending, node string) {
+// bind writes the decision.
+func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	pod := p.info.pod
-	err := s.client.SubResource("binding").Create(ctx, reference(pod), &corev1.Binding{
+	if err := s.client.SubResource("binding").Create(ctx, reference(pod), &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
-	})
-	if err == nil {
-		s.events.Event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
-		s.mu.Lock()
-		if s.queue.pods[pod.UID] == p {
-			s.queue.remove(p)
-		}
-		s.mu.Unlock()
-		return
+	}); err != nil {
+		return err
 	}
-	if ctx.Err() != nil {
-		return
-	}
+	s.events.Event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := p.info.node; p.info.assumed && n != nil {
-		s.state.lift(p.info)
-		p.info.assumed = false
-		s.help(n)
+	if s.queue.pods[pod.UID] == p {
+		s.queue.remove(p)
 	}
+	return nil
+}
+
+// refused gives the room back when binding failed, and tries the pod again unless it is gone.
+func (s *Scheduler) refused(p *pending, node string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod := p.info.pod
+	s.giveBack(p)
 	if s.queue.pods[pod.UID] != p {
 		return
 	}
@@ -49,13 +47,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) {
 		return
 	}
 	s.log.Warn("binding failed; it will be tried again", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
-	if p.newer != nil {
-		p.info, p.newer = newPodInfo(p.newer), nil
-	}
-	p.attempts = max(p.attempts, 1) + 1
-	p.failed = now()
-	s.queue.put(p)
-	s.queue.retry(p, p.failed)
+	s.backOff(p)
 }
 
 // report writes the pod's PodScheduled condition. A failure is not tried again: the next attempt writes anew.

@@ -1,0 +1,272 @@
+package dns
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// packetLimit is how many UDP questions are answered at once on one address; further ones wait in the socket. It is more
+	// than forwardLimit, so that names of the cluster are answered while all upstreams are silent.
+	packetLimit = 1024
+	// streamLimit is how many TCP connections an address has, streamsPerClient how many of those one client may have;
+	// further ones are closed at once.
+	streamLimit, streamsPerClient = 256, 16
+	// queriesPerStream is after how many questions a connection is closed.
+	queriesPerStream = 128
+	// streamIdle is how long a connection may take to send a question, or to take an answer.
+	streamIdle = 5 * time.Second
+	// udpSize is the longest answer by UDP, in bytes: what arrives everywhere in one piece (DNS flag day 2020). What is longer is
+	// truncated, and the client asks again by TCP.
+	udpSize = 1232
+	// headerSize is a message's header, in bytes (RFC 1035, section 4.1.1).
+	headerSize = 12
+)
+
+// listener answers on one address, UDP and TCP.
+type listener struct {
+	s       *Server
+	packets net.PacketConn
+	stream  net.Listener
+	done    sync.WaitGroup
+
+	closing chan struct{} // closed by close
+
+	mu      sync.Mutex
+	closed  bool
+	conns   map[net.Conn]netip.Addr
+	clients map[netip.Addr]int // connections of each
+}
+
+func (s *Server) listen(a netip.AddrPort) (*listener, error) {
+	packets, err := net.ListenPacket("udp", a.String())
+	if err != nil {
+		return nil, err
+	}
+	stream, err := net.Listen("tcp", a.String())
+	if err != nil {
+		_ = packets.Close()
+		return nil, err
+	}
+	return &listener{s: s, packets: packets, stream: stream, closing: make(chan struct{}), conns: map[net.Conn]netip.Addr{}, clients: map[netip.Addr]int{}}, nil
+}
+
+// start serves until close; ended gets an error if a socket fails before.
+func (l *listener) start(ended chan<- error) {
+	for _, serve := range []func() error{l.servePackets, l.serveStreams} {
+		l.done.Go(func() {
+			if err := serve(); !l.isClosed() {
+				ended <- err
+			}
+		})
+	}
+}
+
+func (l *listener) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// close ends all connections and waits for the answers that are under way.
+func (l *listener) close() {
+	l.mu.Lock()
+	l.closed = true
+	close(l.closing)
+	for c := range l.conns {
+		_ = c.Close()
+	}
+	l.mu.Unlock()
+	_ = l.packets.Close()
+	_ = l.stream.Close()
+	l.done.Wait()
+}
+
+// pause is how long a listener waits after an error that may pass.
+const pause = 10 * time.Millisecond
+
+// passes tells whether an error of a socket concerns one packet or connection alone (an ICMP error, a client that hung up,
+// too many open files), and waits a little, since it may come again at once.
+func (l *listener) passes(err error) bool {
+	var n net.Error
+	if errors.Is(err, net.ErrClosed) || !errors.As(err, &n) {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-l.closing:
+		return false
+	}
+}
+
+func (l *listener) servePackets() error {
+	slots := make(chan struct{}, packetLimit)
+	buffer := make([]byte, dns.MaxMsgSize)
+	for {
+		slots <- struct{}{}
+		n, client, err := l.packets.ReadFrom(buffer)
+		if err != nil {
+			<-slots
+			if l.passes(err) {
+				continue
+			}
+			return err
+		}
+		packet := append([]byte(nil), buffer[:n]...)
+		l.done.Go(func() {
+			defer func() { <-slots }()
+			if answer := l.s.respond(addrOf(client), packet, true); answer != nil {
+				_, _ = l.packets.WriteTo(answer, client) // a client that is gone asks no more
+			}
+		})
+	}
+}
+
+func (l *listener) serveStreams() error {
+	for {
+		c, err := l.stream.Accept()
+		if err != nil {
+			if l.passes(err) {
+				continue
+			}
+			return err
+		}
+		client := addrOf(c.RemoteAddr())
+		if !l.admit(c, client) {
+			_ = c.Close()
+			continue
+		}
+		l.done.Go(func() {
+			defer l.dismiss(c, client)
+			for range queriesPerStream {
+				if !l.exchange(c, client) {
+					return
+				}
+			}
+		})
+	}
+}
+
+func (l *listener) admit(c net.Conn, client netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.conns) >= streamLimit || l.clients[client] >= streamsPerClient {
+		return false
+	}
+	l.conns[c] = client
+	l.clients[client]++
+	return true
+}
+
+func (l *listener) dismiss(c net.Conn, client netip.Addr) {
+	_ = c.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.conns, c)
+	if l.clients[client]--; l.clients[client] == 0 {
+		delete(l.clients, client)
+	}
+}
+
+// exchange answers one question of a connection; false ends it.
+func (l *listener) exchange(c net.Conn, client netip.Addr) bool {
+	if c.SetReadDeadline(time.Now().Add(streamIdle)) != nil {
+		return false
+	}
+	var length [2]byte
+	if _, err := io.ReadFull(c, length[:]); err != nil {
+		return false
+	}
+	packet := make([]byte, binary.BigEndian.Uint16(length[:]))
+	if _, err := io.ReadFull(c, packet); err != nil {
+		return false
+	}
+	answer := l.s.respond(client, packet, false)
+	if answer == nil || c.SetWriteDeadline(time.Now().Add(streamIdle)) != nil {
+		return false
+	}
+	_, err := c.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer))), answer...))
+	return err == nil
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	from, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return from.Addr().Unmap()
+}
+
+// respond answers one packet, or returns nil for one that deserves no answer. A panic is answered with SERVFAIL.
+func (s *Server) respond(client netip.Addr, packet []byte, udp bool) (out []byte) {
+	if len(packet) < headerSize {
+		return nil
+	}
+	if s.guard.Do("packet", func() { out = s.responded(client, packet, udp) }, "client", client) != nil {
+		return short(packet, dns.RcodeServerFailure)
+	}
+	return out
+}
+
+// short answers with a header alone.
+func short(packet []byte, rcode int) []byte {
+	out := make([]byte, headerSize)
+	copy(out, packet[:4])
+	out[2] = out[2]&0x79 | 0x80 // an answer, with the opcode and "recursion desired" of the question
+	out[3] = byte(rcode)
+	return out
+}
+
+func (s *Server) responded(client netip.Addr, packet []byte, udp bool) []byte {
+	count := func(at int) uint16 { return binary.BigEndian.Uint16(packet[at:]) }
+	switch opcode := int(packet[2]) >> 3 & 0xf; {
+	case packet[2]&0x80 != 0:
+		return nil // an answer: two servers that answer each other's answers would never end
+	case opcode != dns.OpcodeQuery:
+		return short(packet, dns.RcodeNotImplemented)
+	case count(4) != 1 || count(6) != 0 || count(8) != 0 || count(10) > 2:
+		return short(packet, dns.RcodeFormatError)
+	}
+	request := new(dns.Msg)
+	if request.Unpack(packet) != nil || len(request.Question) != 1 {
+		return short(packet, dns.RcodeFormatError)
+	}
+	size := dns.MinMsgSize
+	o := request.IsEdns0()
+	if o != nil {
+		size = min(max(size, int(o.UDPSize())), udpSize)
+	}
+	answer := new(dns.Msg)
+	switch {
+	case !s.allowed(client):
+		answer.SetRcode(request, dns.RcodeRefused)
+	case o != nil && o.Version() != 0:
+		answer.SetRcode(request, dns.RcodeBadVers)
+	case request.Question[0].Qclass != dns.ClassINET:
+		answer.SetRcode(request, dns.RcodeRefused)
+	default:
+		answer = s.answer(client, request)
+	}
+	if o != nil && answer.IsEdns0() == nil {
+		answer.SetEdns0(udpSize, o.Do())
+	}
+	if !udp {
+		size = dns.MaxMsgSize
+	}
+	answer.Truncate(size)
+	out, err := answer.Pack()
+	if err != nil || len(out) > size {
+		return short(packet, dns.RcodeServerFailure)
+	}
+	return out
+}

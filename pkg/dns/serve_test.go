@@ -1,0 +1,338 @@
+package dns
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// alias is an external name that leads to another name.
+func alias(name, to string) *corev1.Service {
+	return testService("default", name, "", func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, to
+	})
+}
+
+func inCluster(name string) string { return name + ".default.svc.cluster.local" }
+
+// TestExternalNamesEnd: external names that lead nowhere are answered, not followed for ever.
+func TestExternalNamesEnd(t *testing.T) {
+	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
+	s.zone.setService(alias("self", inCluster("self")), true)
+	s.zone.setService(alias("a", inCluster("b")), true)
+	s.zone.setService(alias("b", inCluster("a")), true)
+	for i := range 9 {
+		s.zone.setService(alias(fmt.Sprint("long", i), inCluster(fmt.Sprint("long", i+1))), true)
+	}
+	s.zone.setService(testService("default", "long9", "10.43.0.9"), true)
+	for _, name := range []string{"self", "a", "long0"} {
+		require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, inCluster(name)+".", dns.TypeA).Rcode, name)
+		require.Len(t, query(t, "udp", address, inCluster(name)+".", dns.TypeCNAME).Answer, 1)
+	}
+	end := query(t, "udp", address, inCluster("long3")+".", dns.TypeA)
+	require.Len(t, end.Answer, 7)
+	require.Equal(t, "10.43.0.9", end.Answer[6].(*dns.A).A.String())
+}
+
+// TestAnUpstreamThatAsksUs: a question that comes back ends when the upstream's time is over.
+func TestAnUpstreamThatAsksUs(t *testing.T) {
+	relay := ours(Port + 2)
+	s, address := start(t, func(c *Config) {
+		c.Listen = append(c.Listen, relay)
+		c.Upstreams = []string{relay.String()}
+	})
+	s.forward.timeout = 50 * time.Millisecond
+	require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
+	s.zone.setService(testService(ServiceName.Namespace, ServiceName.Name, relay.Addr().String()), true)
+	require.True(t, s.zone.isClusterDNS(relay.Addr()))
+	s.forward.timeout = time.Minute // it is not asked at all now
+	require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
+}
+
+// silent is an upstream that answers only once it is released.
+func silent(t *testing.T) (address string, asked chan string, release func()) {
+	conn, err := net.ListenPacket("udp", ours(Port+3).String())
+	require.NoError(t, err)
+	asked, done, go2 := make(chan string, 1000), make(chan struct{}), make(chan struct{})
+	var waiting sync.WaitGroup
+	go func() {
+		defer close(done)
+		buffer := make([]byte, 4096)
+		for {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			m := new(dns.Msg)
+			if m.Unpack(buffer[:n]) != nil {
+				continue
+			}
+			asked <- m.Question[0].Name
+			waiting.Go(func() {
+				<-go2
+				m.Response = true
+				out, _ := m.Pack()
+				_, _ = conn.WriteTo(out, from)
+			})
+		}
+	}()
+	release = sync.OnceFunc(func() { close(go2) })
+	t.Cleanup(func() { release(); waiting.Wait(); _ = conn.Close(); <-done })
+	return conn.LocalAddr().String(), asked, release
+}
+
+// TestOneClientDoesNotTakeAll: while a client has as many questions under way as it may, others are served, and the same
+// question is put to the upstream once.
+func TestOneClientDoesNotTakeAll(t *testing.T) {
+	up, asked, release := silent(t)
+	s, address := start(t, func(c *Config) { c.Upstreams = []string{up} })
+	greedy, other := netip.MustParseAddr("10.42.0.2"), netip.MustParseAddr("10.42.0.3")
+	ask := func(client netip.Addr, name string) *dns.Msg {
+		m := new(dns.Msg)
+		m.SetQuestion(name, dns.TypeA)
+		return s.forward.ask(client, m)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer release()
+	for i := range clientLimit {
+		wg.Go(func() { ask(greedy, fmt.Sprintf("n%d.example.org.", i)) })
+	}
+	for range clientLimit {
+		<-asked
+	}
+	require.Equal(t, dns.RcodeServerFailure, ask(greedy, "more.example.org.").Rcode)
+	require.Len(t, query(t, "udp", address, inCluster("web")+".", dns.TypeA).Answer, 1)
+	for range 10 {
+		wg.Go(func() { ask(other, "one.example.org.") })
+	}
+	require.Equal(t, "one.example.org.", <-asked)
+	require.Empty(t, asked)
+	release()
+	wg.Wait()
+	require.Empty(t, s.forward.clients)
+	require.Empty(t, s.forward.flights)
+}
+
+// TestAnUpstreamsAnswerMustFit: an answer to another question is none.
+func TestAnUpstreamsAnswerMustFit(t *testing.T) {
+	q := new(dns.Msg)
+	q.SetQuestion("www.example.org.", dns.TypeA)
+	for name, c := range map[string]struct {
+		change func(*dns.Msg)
+		ok     bool
+	}{
+		"the same":        {func(*dns.Msg) {}, true},
+		"another case":    {func(m *dns.Msg) { m.Question[0].Name = "WWW.example.org." }, true},
+		"another name":    {func(m *dns.Msg) { m.Question[0].Name = "bank.example.org." }, false},
+		"another type":    {func(m *dns.Msg) { m.Question[0].Qtype = dns.TypeAAAA }, false},
+		"no question":     {func(m *dns.Msg) { m.Question = nil }, false},
+		"a question only": {func(m *dns.Msg) { m.Response = false }, false},
+	} {
+		a := q.Copy()
+		a.Response = true
+		c.change(a)
+		require.Equal(t, c.ok, answers(q, a), name)
+	}
+}
+
+// TestTheCacheIsBoundedInBytes: few long answers fill it as many short ones do.
+func TestTheCacheIsBoundedInBytes(t *testing.T) {
+	f := newForwarder(nil, "", nil)
+	long := new(dns.Msg)
+	long.SetQuestion("long.example.org.", dns.TypeA)
+	for i := range 3000 {
+		long.Answer = append(long.Answer, &dns.A{Hdr: dns.RR_Header{Name: "long.example.org.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IP{10, 0, byte(i >> 8), byte(i)}})
+	}
+	for i := range 300 {
+		f.keep(question{name: fmt.Sprint(i)}, long)
+		require.LessOrEqual(t, f.bytes, cacheBytes)
+	}
+	require.Greater(t, len(f.cache), 50)
+	require.Len(t, f.cached(question{name: "299"}).Answer, 3000)
+	for q := range f.cache {
+		f.drop(q)
+	}
+	require.Zero(t, f.bytes)
+}
+
+// TestStreamsAreBounded: a client that opens connections and says nothing keeps nobody else out.
+func TestStreamsAreBounded(t *testing.T) {
+	_, address := start(t, nil)
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	for range streamsPerClient {
+		c, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		open = append(open, c)
+	}
+	over, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer over.Close()
+	_, err = over.Read(make([]byte, 1))
+	require.Error(t, err, "closed by the server")
+	host, _, _ := net.SplitHostPort(address)
+	from := netip.MustParseAddr(host).Next()
+	d := dns.Client{Net: "tcp", Timeout: time.Minute, Dialer: &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}}
+	m := new(dns.Msg)
+	m.SetQuestion(inCluster("web")+".", dns.TypeA)
+	a, _, err := d.Exchange(m, address)
+	require.NoError(t, err)
+	require.Len(t, a.Answer, 1)
+}
+
+// TestAPacketThatPanics: it is answered with SERVFAIL, and the next one is served.
+func TestAPacketThatPanics(t *testing.T) {
+	s, address := start(t, func(c *Config) { c.Upstreams = []string{"127.0.0.1:1"} })
+	s.forward.mu.Lock()
+	s.forward.loops = func(netip.Addr) bool { panic("injected") }
+	s.forward.mu.Unlock()
+	for _, network := range []string{"udp", "tcp"} {
+		require.Equal(t, dns.RcodeServerFailure, query(t, network, address, "www.example.org.", dns.TypeA).Rcode)
+		require.Len(t, query(t, network, address, inCluster("web")+".", dns.TypeA).Answer, 1)
+	}
+	require.EqualValues(t, 2, s.guard.Panics())
+	require.Empty(t, s.forward.flights)
+	require.Empty(t, s.forward.clients)
+}
+
+// TestBrokenPackets: what cannot be understood is refused or not answered, and a service of many endpoints is truncated.
+func TestBrokenPackets(t *testing.T) {
+	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
+	client := netip.MustParseAddr("127.0.0.1")
+	q := new(dns.Msg)
+	q.SetQuestion(inCluster("web")+".", dns.TypeA)
+	whole, err := q.Pack()
+	require.NoError(t, err)
+	change := func(f func(p []byte)) []byte {
+		p := append([]byte(nil), whole...)
+		f(p)
+		return p
+	}
+	loop := append(append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12), 0, 1, 0, 1) // the name points at itself
+	for name, c := range map[string]struct {
+		packet []byte
+		rcode  int // -1: no answer
+	}{
+		"whole":          {whole, dns.RcodeSuccess},
+		"short":          {whole[:11], -1},
+		"an answer":      {change(func(p []byte) { p[2] |= 0x80 }), -1},
+		"an update":      {change(func(p []byte) { p[2] = dns.OpcodeUpdate << 3 }), dns.RcodeNotImplemented},
+		"two questions":  {change(func(p []byte) { p[5] = 2 }), dns.RcodeFormatError},
+		"many more":      {change(func(p []byte) { p[10], p[11] = 0xff, 0xff }), dns.RcodeFormatError},
+		"cut":            {whole[:20], dns.RcodeFormatError},
+		"loop":           {loop, dns.RcodeFormatError},
+		"another class":  {change(func(p []byte) { p[len(p)-1] = 3 }), dns.RcodeRefused},
+		"header alone":   {whole[:12], dns.RcodeFormatError},
+		"rubbish behind": {append(change(func([]byte) {}), 1, 2, 3), dns.RcodeSuccess},
+	} {
+		out := s.respond(client, c.packet, true)
+		if c.rcode < 0 {
+			require.Nil(t, out, name)
+			continue
+		}
+		require.GreaterOrEqual(t, len(out), headerSize, name)
+		require.Equal(t, c.packet[:2], out[:2], name)
+		require.Equal(t, c.rcode, int(out[3]&0xf), name)
+	}
+	s.zone.setService(testService("default", "many", "None"), true)
+	var all []string
+	for i := range 6000 {
+		all = append(all, fmt.Sprintf("10.44.%d.%d", i/250, i%250+1))
+	}
+	s.zone.setSlice(testSlice("default", "many", all...), true)
+	require.True(t, query(t, "udp", address, inCluster("many")+".", dns.TypeA).Truncated)
+	byTCP := query(t, "tcp", address, inCluster("many")+".", dns.TypeA)
+	require.Greater(t, len(byTCP.Answer), 4000)
+	edns := new(dns.Msg)
+	edns.SetQuestion(inCluster("many")+".", dns.TypeA)
+	edns.SetEdns0(65535, false)
+	packed, err := edns.Pack()
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(s.respond(client, packed, true)), udpSize)
+}
+
+// TestSlicesMadeByHand: all slices of a headless service count, with the ports that each of them has.
+func TestSlicesMadeByHand(t *testing.T) {
+	z := newZone("cluster.local")
+	z.setService(testService("default", "hand", "None"), true)
+	for i, name := range []string{"http", "https"} {
+		slice := testSlice("default", "hand", fmt.Sprintf("10.42.0.%d", i+1), "10.42.0.9 both", "10.42.0.10 off!")
+		slice.Name = name
+		port := int32(80 + i)
+		slice.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port}}
+		z.setSlice(slice, true)
+	}
+	ask := func(name string, kind uint16) result {
+		return z.lookup(dns.Question{Name: name + inCluster("hand") + ".", Qtype: kind, Qclass: dns.ClassINET})
+	}
+	require.Len(t, ask("", dns.TypeA).answer, 3, "each address once, and none that is not ready")
+	require.Len(t, ask("", dns.TypeSRV).answer, 4)
+	for i, name := range []string{"_http._tcp.", "_https._tcp."} {
+		r := ask(name, dns.TypeSRV)
+		require.Len(t, r.answer, 2, name)
+		require.EqualValues(t, 80+i, r.answer[0].(*dns.SRV).Port)
+		require.Len(t, r.extra, 2)
+	}
+	require.Len(t, ask("both.", dns.TypeA).answer, 1)
+	require.Equal(t, dns.RcodeNameError, ask("off.", dns.TypeA).rcode)
+}
+
+// FuzzPacket: no packet brings the server to a panic, or to an answer that is none or too long. The same bytes are an
+// upstream's answer, too.
+func FuzzPacket(f *testing.F) {
+	s, err := New(Config{Client: fakeClient{}, Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")}, Upstreams: []string{}})
+	require.NoError(f, err)
+	s.zone = testZone()
+	s.zone.setService(alias("self", inCluster("self")), true)
+	for _, name := range []string{inCluster("web"), inCluster("self"), "_http._tcp." + inCluster("db"), "5.0.43.10.in-addr.arpa", "www.example.org"} {
+		for _, kind := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypePTR, dns.TypeANY} {
+			m := new(dns.Msg)
+			m.SetQuestion(name+".", kind)
+			m.SetEdns0(4096, true)
+			p, err := m.Pack()
+			require.NoError(f, err)
+			f.Add(p)
+		}
+	}
+	f.Add([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 12, 0, 1, 0, 1})
+	client := netip.MustParseAddr("127.0.0.1")
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		for _, udp := range []bool{true, false} {
+			out := s.respond(client, packet, udp)
+			if out == nil {
+				continue
+			}
+			limit := dns.MaxMsgSize
+			if udp {
+				limit = udpSize
+			}
+			if len(out) < headerSize || len(out) > limit || out[2]&0x80 == 0 || binary.BigEndian.Uint16(out) != binary.BigEndian.Uint16(packet) {
+				t.Fatalf("%x is answered %x", packet, out)
+			}
+		}
+		if n := s.guard.Panics(); n > 0 {
+			t.Fatalf("%d panics", n)
+		}
+		if m := new(dns.Msg); m.Unpack(packet) == nil && len(m.Question) == 1 {
+			key := question{name: m.Question[0].Name}
+			s.forward.keep(key, m)
+			if kept := s.forward.cached(key); kept != nil {
+				_, _ = reply(m, kept).Pack()
+			}
+		}
+	})
+}

@@ -1,0 +1,124 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// maxStack is how much of a stack is kept, in bytes, and maxPanic how much of a panic's value.
+const (
+	maxStack = 16 << 10
+	maxPanic = 1 << 10
+)
+
+// Panic is the error that a unit of work ended with when it panicked.
+type Panic struct {
+	// Value is what was panicked with, as text of at most 1 KiB.
+	Value string
+	// Stack is the stack of the goroutine, of at most 16 KiB.
+	Stack string
+}
+
+func (p *Panic) Error() string { return "panic: " + p.Value }
+
+// Guard keeps a panic in one unit of work (a pod's sync, a packet, an event) from ending the process, and with it the control
+// plane. It cannot help against what the Go runtime does not let anyone recover from: a stack overflow, concurrent
+// map writes, memory that ran out. The zero Guard and a nil one are ready for use, by many goroutines at once.
+type Guard struct {
+	// Log is slog.Default() if nil.
+	Log *slog.Logger
+	// Component is named in the log.
+	Component string
+
+	mu     sync.Mutex
+	panics uint64
+	silent uint64 // since the last one that was logged
+	logged time.Time
+}
+
+// logEvery bounds how often one Guard writes a stack to the log; in between, panics are only counted.
+const logEvery = time.Second
+
+// Do does one unit of work. If it panics, that is counted and logged with its stack, and returned as a *Panic; the caller
+// decides when to try again. The attributes are for the log, as slog takes them.
+func (g *Guard) Do(unit string, f func(), attributes ...any) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			p := &Panic{Value: bound(fmt.Sprint(v), maxPanic), Stack: bound(string(debug.Stack()), maxStack)}
+			g.report(unit, p, attributes)
+			err = p
+		}
+	}()
+	f()
+	return nil
+}
+
+func bound(s string, most int) string {
+	if len(s) > most {
+		return s[:most] + "..."
+	}
+	return s
+}
+
+func (g *Guard) report(unit string, p *Panic, attributes []any) {
+	log, component, silent := slog.Default(), "", uint64(0)
+	if g != nil {
+		g.mu.Lock()
+		g.panics++
+		if !g.logged.IsZero() && time.Since(g.logged) < logEvery {
+			g.silent++
+			g.mu.Unlock()
+			return
+		}
+		g.logged, silent, g.silent = time.Now(), g.silent, 0
+		g.mu.Unlock()
+		component = g.Component
+		if g.Log != nil {
+			log = g.Log
+		}
+	}
+	log.Error("recovered from a panic", append([]any{"component", component, "unit", unit, "panic", p.Value, "unlogged", silent, "stack", p.Stack}, attributes...)...)
+}
+
+// Panics is how many units of work panicked.
+func (g *Guard) Panics() uint64 {
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.panics
+}
+
+// The pause after the first panic of a loop, and the longest after many in a row.
+const (
+	firstPause = 100 * time.Millisecond
+	mostPause  = 30 * time.Second
+)
+
+// Loop runs a loop that ends when ctx does. One that panics is started again after a pause, which doubles from 100 ms
+// to 30 s and begins anew once the loop held for a minute.
+func (g *Guard) Loop(ctx context.Context, unit string, loop func(context.Context)) {
+	pause := firstPause
+	for {
+		began := time.Now()
+		if g.Do(unit, func() { loop(ctx) }) == nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			pause = firstPause
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		pause = min(2*pause, mostPause)
+	}
+}
