@@ -55,6 +55,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Int("max-pods", d.MaxPods, "how many pods the node may carry")
 	f.Int64("pod-max-pids", d.PodMaxPIDs, "how many processes and threads a pod may have; -1 for no limit")
 	f.StringSlice("kube-reserved", nil, "what is kept from pods, as memory=512Mi,cpu=100m,pid=1000; a 16th of the memory, 128Mi to 512Mi, and 1024 process IDs unless named")
+	f.Bool("pod-metadata-access", false, "let pods connect to link-local addresses such as 169.254.169.254, where clouds serve the machine's credentials")
 	f.String("agent-listen", d.AgentListen, "address and port of the node's API (logs, exec)")
 	f.String("containerd", "", "socket of a containerd of the host's, instead of our own")
 	f.StringSlice("eviction-hard", nil, "below which the node is under pressure and evicts pods, as nodefs.available<10%; what is not named keeps its default (memory.available<100Mi, 5% of disks and inodes), 0% turns one off")

@@ -47,17 +47,19 @@ type claim struct {
 	value   string
 }
 
-// state is what the kernel has, or shall have: the plan of each service, and who claims which element.
-// Where several services claim an element with different values (the same external address and port), the
-// service first by name has it.
+// state is what the kernel has, or shall have: the plan of each service, who has which frontend, and who claims which
+// element. Services claim the elements of the frontends that they have; those of a hairpin they may share.
 type state struct {
 	plans  map[types.NamespacedName]*servicePlan
+	owners owners
+	lost   map[types.NamespacedName]map[Frontend]types.NamespacedName // what a service does not have of its plan
 	claims map[element][]claim
 	chains map[chain]int // how many elements name it
 }
 
 func newState() *state {
-	return &state{plans: map[types.NamespacedName]*servicePlan{}, claims: map[element][]claim{}, chains: map[chain]int{}}
+	return &state{plans: map[types.NamespacedName]*servicePlan{}, owners: owners{},
+		lost: map[types.NamespacedName]map[Frontend]types.NamespacedName{}, claims: map[element][]claim{}, chains: map[chain]int{}}
 }
 
 // delta is what to do in one transaction: remove elements, remove chains, add chains, add elements. An element whose
@@ -66,7 +68,8 @@ type delta struct {
 	remove, add         []element
 	values              map[element]string // of those in add
 	addChain, dropChain []chain
-	// stale holds UDP frontends whose endpoints changed, and where entries of connection tracking may still point.
+	touched             []types.NamespacedName // the services whose plans or frontends changed
+	// stale holds UDP frontends whose endpoints or whose service changed, and where entries of connection tracking may still point.
 	stale map[Frontend]map[netip.AddrPort]bool
 }
 
@@ -89,10 +92,17 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 			absent[e] = true
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(plans), compareNames)
-	for _, name := range names {
-		old, now := s.plans[name], plans[name]
-		was, is := old.elements(), now.elements()
+	plans = s.settle(plans, d)
+	d.touched = slices.SortedFunc(maps.Keys(plans), compareNames)
+	for _, name := range d.touched {
+		old, now, lost := s.plans[name], plans[name], s.owners.lost(name, plans[name])
+		was, is := old.elements(s.lost[name]), now.elements(lost)
+		wasLost := s.lost[name]
+		if len(lost) > 0 {
+			s.lost[name] = lost
+		} else {
+			delete(s.lost, name)
+		}
 		for e, v := range was {
 			if value, stays := is[e]; stays && value == v {
 				continue
@@ -107,8 +117,12 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 			touch(e)
 			s.claim(e, claim{name, v})
 		}
-		d.noteStale(old, now)
-		if len(is) == 0 && now.healthPort == 0 {
+		d.noteStale(old, now, func(f Frontend) bool {
+			_, is := lost[f]
+			_, was := wasLost[f]
+			return is || was && s.owners.of(f) != name
+		})
+		if now.empty() {
 			delete(s.plans, name)
 		} else {
 			s.plans[name] = now
@@ -205,14 +219,22 @@ func compareNames(a, b types.NamespacedName) int {
 	return 1
 }
 
-// elements lists what a plan puts into the kernel.
-func (p *servicePlan) elements() map[element]string {
+// empty tells whether there is nothing to know of the service.
+func (p *servicePlan) empty() bool {
+	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 && p.healthPort == 0
+}
+
+// elements lists what a plan puts into the kernel, without what it would for the frontends that another service has.
+func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[element]string {
 	if p == nil {
 		return nil
 	}
 	all := make(map[element]string, 2*len(p.frontends)+4*len(p.backends))
 	put := func(frontends map[Frontend]action, inside bool, chains, slots set) {
 		for f, a := range frontends {
+			if _, others := lost[f]; others {
+				continue
+			}
 			key := f.key()
 			switch a.verdict {
 			case reject:
@@ -238,6 +260,9 @@ func (p *servicePlan) elements() map[element]string {
 		}
 	}
 	for f := range p.masquerade {
+		if _, others := lost[f]; others {
+			continue
+		}
 		all[element{setMasquerade, f.key()}] = ""
 	}
 	for a := range p.hairpin {
@@ -248,7 +273,7 @@ func (p *servicePlan) elements() map[element]string {
 
 // noteStale finds the UDP frontends that are new, or lost an endpoint: connection tracking would go on sending
 // a client's packets where they went before.
-func (d *delta) noteStale(old, now *servicePlan) {
+func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 	endpoints := func(p *servicePlan, f Frontend) map[netip.AddrPort]bool {
 		if p == nil {
 			return nil
@@ -272,7 +297,7 @@ func (d *delta) noteStale(old, now *servicePlan) {
 		}
 	}
 	for f, udp := range all {
-		if !udp {
+		if !udp || others(f) {
 			continue
 		}
 		was, is := endpoints(old, f), endpoints(now, f)

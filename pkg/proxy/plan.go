@@ -19,6 +19,8 @@ type Node struct {
 	Addresses []netip.Addr
 	// Local services are answered by this node itself at the given address, whatever their endpoints.
 	Local map[types.NamespacedName]netip.AddrPort
+	// Guarded is what services do not get; nil: nothing is.
+	Guarded *Guarded
 }
 
 // Frontend is where clients send to.
@@ -43,6 +45,7 @@ type backend struct {
 type action struct {
 	verdict verdict
 	backend slot
+	class   class
 }
 
 type verdict byte
@@ -66,17 +69,27 @@ type servicePlan struct {
 	// healthPort, if not 0, is where load balancers ask whether this node has endpoints.
 	healthPort  uint16
 	healthCount int
+	// created is when the service was, in seconds.
+	created int64
+	// refused says which external addresses the service does not get, and why.
+	refused []string
 }
+
+// labelProxyName is on services that another proxy than the node's own serves, whatever its value.
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
 // plan says what the kernel shall know of a service; svc is nil for one that is gone. It is pure. Endpoints that were in
 // before keep their numbers, so that a change of one endpoint changes one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
 		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}}
-	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone ||
-		svc.Labels["service.kubernetes.io/service-proxy-name"] != "" {
+	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return p
 	}
+	if _, others := svc.Labels[labelProxyName]; others {
+		return p
+	}
+	p.created = svc.CreationTimestamp.Unix()
 	var affinity uint32
 	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		affinity = 10800
@@ -103,7 +116,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			local[e.Addr()] = true
 		}
 		// to makes the action that balances over a set of endpoints, with that set.
-		to := func(onlyLocal bool) action {
+		to := func(onlyLocal bool, class class) action {
 			chosen, none := all, reject
 			if onlyLocal {
 				chosen = here
@@ -112,7 +125,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 				}
 			}
 			if len(chosen) == 0 {
-				return action{verdict: none}
+				return action{verdict: none, class: class}
 			}
 			s := slotOf(name, port, onlyLocal)
 			if p.backends[s] == nil {
@@ -121,34 +134,40 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 					p.backends[s].endpoints = renumber(before.backends[s].endpoints, chosen)
 				}
 			}
-			return action{balance, s}
+			return action{balance, s, class}
 		}
 		for _, a := range addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP) {
-			p.frontends[Frontend{a, number, uint16(port.Port)}] = to(insideLocal)
+			p.frontends[Frontend{a, number, uint16(port.Port)}] = to(insideLocal, byClusterIP)
 		}
-		var external []Frontend
+		outside := func(f Frontend, class class, refuse func(Frontend) string) {
+			if why := refuse(f); why != "" {
+				p.refused = append(p.refused, why)
+				return
+			}
+			if _, has := p.frontends[f]; has {
+				return // by a better right
+			}
+			p.frontends[f] = to(outsideLocal, class)
+			if outsideLocal {
+				p.inside[f] = to(false, class)
+			} else {
+				p.masquerade[f] = true
+			}
+		}
+		if port.NodePort != 0 && svc.Spec.Type != corev1.ServiceTypeClusterIP {
+			for _, a := range node.Addresses {
+				outside(Frontend{a, number, uint16(port.NodePort)}, byNodePort, node.Guarded.refusePort)
+			}
+		}
 		for _, a := range addresses(svc.Spec.ExternalIPs) {
-			external = append(external, Frontend{a, number, uint16(port.Port)})
+			outside(Frontend{a, number, uint16(port.Port)}, byExternal, node.Guarded.refuse)
 		}
 		for _, ingress := range svc.Status.LoadBalancer.Ingress {
 			if ingress.IPMode != nil && *ingress.IPMode == corev1.LoadBalancerIPModeProxy {
 				continue
 			}
 			for _, a := range addresses([]string{ingress.IP}) {
-				external = append(external, Frontend{a, number, uint16(port.Port)})
-			}
-		}
-		if port.NodePort != 0 && svc.Spec.Type != corev1.ServiceTypeClusterIP {
-			for _, a := range node.Addresses {
-				external = append(external, Frontend{a, number, uint16(port.NodePort)})
-			}
-		}
-		for _, f := range external {
-			p.frontends[f] = to(outsideLocal)
-			if outsideLocal {
-				p.inside[f] = to(false)
-			} else {
-				p.masquerade[f] = true
+				outside(Frontend{a, number, uint16(port.Port)}, byExternal, node.Guarded.refuse)
 			}
 		}
 	}

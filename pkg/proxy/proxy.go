@@ -6,7 +6,11 @@
 // next number in turn, and find the endpoint of (slot, number) in one map for all services. So a change of a
 // service changes a few map elements, whatever the number of services.
 //
-// It may import client and, beside agent/network alone, netlink and nftables. Its invariant:
+// A frontend belongs to one service: whose cluster IP it is, then whose node port, then whose external address, of which the
+// oldest service's counts. External addresses never cover the cluster's own (see Guarded); what is refused is said in
+// an event on the service.
+//
+// It may import client, events and, beside agent/network alone, netlink and nftables. Its invariant:
 // state holds exactly what the kernel's table holds; after an error the whole table is written anew, in one
 // transaction. Stopping leaves the table in place, so services go on working; Reset removes it.
 package proxy
@@ -32,6 +36,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/events"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -49,7 +54,10 @@ type Config struct {
 	ServiceCIDR, ClusterCIDR netip.Prefix
 	// Local services are answered by this node itself, at the address given, instead of by their endpoints. The
 	// cluster's DNS is one.
-	Local  map[types.NamespacedName]netip.AddrPort
+	Local map[types.NamespacedName]netip.AddrPort
+	// Ports are served by nodes themselves (the API, the agent, DNS): no service gets them on a node's address. SSH's, 22, is
+	// always one.
+	Ports  []uint16
 	Prefix string       // begins the name of the nftables table; default "coracle"
 	Logger *slog.Logger // default slog.Default()
 }
@@ -95,13 +103,16 @@ func (c *Config) ClusterIPsMasquerade() bool {
 // Proxy is the component "proxy".
 type Proxy struct {
 	Config
-	node   Node
 	kernel *kernel
 	health *health
+	events *events.Recorder
+	guard  run.Guard
 	ready  chan struct{}
 	wake   chan struct{} // capacity 1: something is dirty
 
 	mu       sync.Mutex
+	node     Node
+	nodes    map[string][]netip.Addr // of all nodes, by name
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	dirty    map[types.NamespacedName]bool
@@ -110,6 +121,9 @@ type Proxy struct {
 
 	state  *state // used by Run's goroutine alone
 	broken bool   // the kernel may hold something else than state
+	plan   func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
+	// complaints are those that were told, by service.
+	complaints map[types.NamespacedName][]string
 }
 
 var _ run.Component = (*Proxy)(nil)
@@ -121,7 +135,9 @@ func New(c Config) (*Proxy, error) {
 	}
 	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
-		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true}
+		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string][]netip.Addr{},
+		complaints: map[types.NamespacedName][]string{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName)}
+	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.node = Node{Name: c.NodeName, Local: c.Local}
 	for _, a := range append([]netip.Addr{c.NodeIP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}, c.NodePortAddresses...) {
 		p.node.Addresses = addresses(nil, append(texts(p.node.Addresses), a.String())...)
@@ -157,6 +173,11 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = p.kernel.close() }()
 	defer p.health.stop()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { p.guard.Loop(ctx, "events", p.events.Run) })
 	if err := p.route(); err != nil {
 		return err
 	}
@@ -164,6 +185,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		object  ctrl.Object
 		handler toolscache.ResourceEventHandler
 	}{
+		{&corev1.Node{}, handler(&p.guard, p.setNode)},
 		{&corev1.Service{}, p.serviceHandler()},
 		{&discoveryv1.EndpointSlice{}, p.sliceHandler()},
 	} {
@@ -189,7 +211,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	var again <-chan time.Time
 	first := true
 	for {
-		err := p.sync()
+		err := p.safely()
 		again = nil
 		switch {
 		case err != nil && errors.Is(err, unix.EPERM):
@@ -215,6 +237,27 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	}
 }
 
+// safely is sync. If that panics, nothing is known of the state any more, and the next sync begins anew.
+func (p *Proxy) safely() (err error) {
+	panicked := p.guard.Do("sync", func() { err = p.sync() })
+	if panicked == nil {
+		return err
+	}
+	p.state, p.broken = newState(), true
+	p.mu.Lock()
+	for name := range p.services {
+		p.dirty[name] = true
+	}
+	p.mu.Unlock()
+	fresh, err := newKernel(&p.Config) // the old one may hold half a transaction
+	if err != nil {
+		return errors.Join(panicked, err)
+	}
+	_ = p.kernel.close()
+	p.kernel = fresh
+	return panicked
+}
+
 // sync brings the kernel to the present services.
 func (p *Proxy) sync() error {
 	p.mu.Lock()
@@ -233,15 +276,23 @@ func (p *Proxy) sync() error {
 		}
 		inputs[name] = in
 	}
+	if p.node.Guarded == nil {
+		p.node.Guarded = p.newGuarded()
+	}
+	node := p.node
 	p.mu.Unlock()
 
 	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
 	for name, in := range inputs {
-		plans[name] = plan(p.node, in.service, in.slices, p.state.plans[name])
+		// A service whose plan panics stays as it is until it changes again.
+		_ = p.guard.Do("plan", func() { plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name]) }, "service", name)
 	}
 	d := p.state.apply(plans)
 	for name, now := range plans {
 		p.health.set(name, now.healthPort, now.healthCount)
+	}
+	for _, name := range d.touched {
+		p.complain(name, p.state.complaints(name))
 	}
 	var err error
 	switch {
@@ -289,7 +340,7 @@ func (p *Proxy) serviceHandler() toolscache.ResourceEventHandler {
 		}
 		p.mark(name)
 	}
-	return handler(set)
+	return handler(&p.guard, set)
 }
 
 func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
@@ -298,7 +349,10 @@ func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		name := types.NamespacedName{Namespace: s.Namespace, Name: service}
-		if there && service != "" {
+		if name == apiService {
+			defer p.guardAnew()
+		}
+		if there && service != "" && !ignored(s) {
 			if p.slices[name] == nil {
 				p.slices[name] = map[string]*discoveryv1.EndpointSlice{}
 			}
@@ -314,16 +368,19 @@ func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
 			p.mark(name)
 		}
 	}
-	return handlerMoving(set, func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] })
+	return handlerMoving(&p.guard, set, func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] })
 }
 
 // handler calls set for each event; a nil old state is of no interest.
-func handler[T any](set func(object T, there bool)) toolscache.ResourceEventHandler {
-	return handlerMoving(set, func(T) string { return "" })
+func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
+	return handlerMoving(guard, set, func(T) string { return "" })
 }
 
 // handlerMoving also removes an object from where it was when its group changes.
-func handlerMoving[T any](set func(object T, there bool), group func(T) string) toolscache.ResourceEventHandler {
+func handlerMoving[T ctrl.Object](guard *run.Guard, unguarded func(object T, there bool), group func(T) string) toolscache.ResourceEventHandler {
+	set := func(object T, there bool) {
+		_ = guard.Do("event", func() { unguarded(object, there) }, "object", ctrl.ObjectKeyFromObject(object))
+	}
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			if object, ok := o.(T); ok {

@@ -27,7 +27,9 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,6 +68,7 @@ type world struct {
 	outside int // a file of the outside's network namespace
 	objects *fakeCache
 	proxy   *Proxy
+	change  func(*Proxy) // of the proxy before it runs
 	pods    map[string]netip.Addr
 	cancel  context.CancelFunc
 	ended   chan error
@@ -152,6 +155,9 @@ func (w *world) start() {
 	p, err := New(Config{Client: fakeClient{cache: w.objects}, NodeName: "n1", NodeIP: nodeAddr, ServiceCIDR: serviceCIDR, ClusterCIDR: clusterCIDR,
 		Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil))})
 	require.NoError(w.t, err)
+	if w.change != nil {
+		w.change(p)
+	}
 	w.proxy = p
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan error, 1)
@@ -554,6 +560,7 @@ type fakeCache struct {
 	mu       sync.Mutex
 	handlers map[string][]toolscache.ResourceEventHandler
 	objects  map[string]ctrl.Object
+	events   []*corev1.Event // that were written
 }
 
 type fakeClient struct {
@@ -561,7 +568,17 @@ type fakeClient struct {
 	cache *fakeCache
 }
 
-func (c fakeClient) Cache() ctrlcache.Cache { return c.cache }
+func (c fakeClient) Cache() ctrlcache.Cache   { return c.cache }
+func (c fakeClient) Scheme() *kruntime.Scheme { return scheme.Scheme }
+
+func (c fakeClient) Create(_ context.Context, o ctrl.Object, _ ...ctrl.CreateOption) error {
+	c.cache.mu.Lock()
+	defer c.cache.mu.Unlock()
+	if e, ok := o.(*corev1.Event); ok {
+		c.cache.events = append(c.cache.events, e)
+	}
+	return nil
+}
 
 func (c *fakeCache) GetInformer(_ context.Context, o ctrl.Object, _ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	return &fakeInformer{cache: c, kind: fmt.Sprintf("%T", o)}, nil

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -160,6 +161,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	n.proxy, err = proxy.New(proxy.Config{
 		Client: m.client, NodeName: p.NodeName, NodeIP: p.nodeIP, ServiceCIDR: m.serviceCIDR, ClusterCIDR: m.clusterCIDR,
 		Local:  map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(p.nodeIP)},
+		Ports:  ownPorts(p.Config),
 		Prefix: instance(p.Config), Logger: p.log,
 	})
 	if err != nil {
@@ -224,7 +226,22 @@ func containerdConfig(c config.Config) containerd.Config {
 }
 
 func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) network.Config {
-	return network.Config{RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c)}
+	return network.Config{RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c),
+		OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess}
+}
+
+// ownPorts are those on which nodes serve: no service gets them on a node's address, and no pod as host ports.
+func ownPorts(c config.Config) []uint16 {
+	ports := []uint16{dns.Port}
+	_, server, _ := strings.Cut(c.Join, "://")
+	for _, listen := range []string{c.Listen, c.AgentListen, strings.TrimSuffix(server, "/")} {
+		if _, text, err := net.SplitHostPort(listen); err == nil {
+			if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
+				ports = append(ports, uint16(port))
+			}
+		}
+	}
+	return ports
 }
 
 // purge removes what the node made on this machine. No other process of ours runs.

@@ -83,6 +83,8 @@ type Agent struct {
 	NodeTaints []string `mapstructure:"node-taints"`
 	// MaxPods bounds the pods of the node, 1 to 1000.
 	MaxPods int `mapstructure:"max-pods"`
+	// PodMetadataAccess lets pods connect to link-local addresses, where clouds serve the credentials of the machine.
+	PodMetadataAccess bool `mapstructure:"pod-metadata-access"`
 	// NodePort is the port of the node's own API (logs, exec).
 	AgentListen string `mapstructure:"agent-listen"`
 	// Containerd is the absolute path of the socket of the host's containerd; empty runs our own.

@@ -120,6 +120,10 @@ func (c *Config) connectHost(host *netlink.Handle, name string, ip netip.Addr) (
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0); err != nil {
 		return 0, err
 	}
+	// The pod knows its gateway without asking; so no pod can fill the node's table of neighbours by asking under many addresses.
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/arp_ignore", []byte("8"), 0); err != nil {
+		return 0, err
+	}
 	if err := host.LinkSetUp(link); err != nil {
 		return 0, err
 	}

@@ -18,7 +18,9 @@ import (
 
 // nat is our nftables table:
 //
-//	guard        keeps pods off the node's 127.0.0.0/8, which route_localnet would open to them
+//	guard        drops what pods send from addresses that are not theirs, and keeps them off the node's 127.0.0.0/8,
+//	             which route_localnet would open to them
+//	forward      keeps pods off link-local addresses, unless Config.MetadataAccess allows them
 //	prerouting   host ports, for packets that arrive
 //	output       host ports, for packets of the node itself
 //	postrouting  hides pods behind the node towards the outside; hides the node's loopback, and a pod that
@@ -95,6 +97,12 @@ func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, c
 	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, netip.MustParsePrefix("127.0.0.0/8")),
 		[]expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
+	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), spoofed(), []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
+	if !c.MetadataAccess {
+		forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
+		rule(forward, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal), isTCP(), notTo(portDNS),
+			[]expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
+	}
 
 	for name, hook := range map[string]*nftables.ChainHook{"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput} {
 		ch := chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)

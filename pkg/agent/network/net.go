@@ -33,7 +33,11 @@ type Config struct {
 	// Prefix begins the names of nftables tables and links, and gives routes their metric; default "coracle". Two installations on one machine need
 	// two prefixes that differ in their first seven characters.
 	Prefix string
-	Logger *slog.Logger // default slog.Default()
+	// OwnPorts are served by the node itself (its agent, the API): no pod gets them as host ports. SSH's, 22, is always one.
+	OwnPorts []uint16
+	// MetadataAccess lets pods connect to link-local addresses, where clouds serve the credentials of the machine.
+	MetadataAccess bool
+	Logger         *slog.Logger // default slog.Default()
 }
 
 var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
@@ -79,6 +83,8 @@ func checkPodCIDR(p netip.Prefix) error {
 	}
 	return nil
 }
+
+const portSSH = 22
 
 // Net is the Network on netlink and nftables.
 type Net struct {
@@ -207,6 +213,11 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 		return Sandbox{}, err
 	}
 	defer unlock()
+	for _, port := range p.HostPorts {
+		if port.HostPort == portSSH || slices.Contains(n.OwnPorts, port.HostPort) {
+			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is the node's own: it is served by SSH or by a part of the cluster", p.Namespace, p.Name, port.HostPort)
+		}
+	}
 	r, known := n.get(p.UID)
 	if known && r.Ready && n.whole(p.UID, r) {
 		return n.sandbox(p.UID, r), nil

@@ -1,6 +1,12 @@
 // Package network gives pods their namespaces and addresses with netlink
 // alone: a veth pair per pod, a /32 address, routes, and masquerade to the outside.
 //
+// What a pod may do by default: send from its own address and no other (IPv6 is off on its link); reach all pods, services,
+// the outside and, as in upstream, what the node serves on its own address, which is for the node's firewall to say. It may not
+// reach the node's loopback, nor by TCP a link-local address other than for DNS: a cloud's metadata service gives
+// whoever asks the machine's credentials, and a tenant's pod is not the machine (Config.MetadataAccess allows it).
+// Pods with hostNetwork are the node, and restricted in nothing. A pod gets no host port on which the node itself serves.
+//
 // It may import netlink and nftables and nothing of Coracle. Its invariant:
 // whatever Setup acquired is found again after a crash from the kernel and
 // from files in the run directory, and Teardown or Reset releases it.

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"github.com/google/nftables"
@@ -59,4 +60,24 @@ func lookup(s *nftables.Set) []expr.Any {
 // member goes on if the key is in the set, or, inverted, if it is not.
 func member(s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg1, SetID: s.ID, SetName: s.Name, Invert: invert}}
+}
+
+// linkLocal is where clouds tell a machine its credentials (169.254.169.254 and others), and some their DNS, on port 53.
+var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
+
+const portDNS = 53
+
+// spoofed goes on if the way back to the packet's source is not the link that it came from: each pod has a route to its
+// address alone.
+func spoofed() []expr.Any {
+	return []expr.Any{&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, 0, 0, 0}}}
+}
+
+func isTCP() []expr.Any {
+	return append(load(proto, reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{unix.IPPROTO_TCP}})
+}
+
+func notTo(port uint16) []expr.Any {
+	return append(load(portDst, reg1), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: binary.BigEndian.AppendUint16(nil, port)})
 }

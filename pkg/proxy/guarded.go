@@ -1,0 +1,148 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// SSH is never taken from a node.
+const portSSH = 22
+
+// apiService is the service whose endpoints are the API servers.
+var apiService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
+
+// Guarded is what no service may take by an external address, whoever may write it: spec.externalIPs is anyone's who may
+// create services (CVE-2020-8554), and status.loadBalancer some controller's. It is never changed once it is in use.
+type Guarded struct {
+	// Ranges are those of cluster IPs and pods: a service's cluster IP is given to it by the server, and no other service answers there.
+	Ranges []netip.Prefix
+	// Nodes are the addresses of all nodes, and Ports what is served on them by others than services: the API, the
+	// agent, DNS, SSH.
+	Nodes map[netip.Addr]bool
+	Ports []uint16
+	// API are the API servers, wherever they are.
+	API map[netip.AddrPort]bool
+}
+
+// refuse says why a frontend must not be a service's, or "".
+func (g *Guarded) refuse(f Frontend) string {
+	if !f.Addr.IsGlobalUnicast() {
+		return fmt.Sprintf("%s is not an address that clients can reach", f.Addr)
+	}
+	if g == nil {
+		return ""
+	}
+	for _, r := range g.Ranges {
+		if r.Contains(f.Addr) {
+			return fmt.Sprintf("%s is in the cluster's own range %s", f.Addr, r)
+		}
+	}
+	return g.refusePort(f)
+}
+
+// refusePort is refuse for an address that is a node's in any case.
+func (g *Guarded) refusePort(f Frontend) string {
+	switch {
+	case g == nil:
+	case g.API[netip.AddrPortFrom(f.Addr, f.Port)]:
+		return fmt.Sprintf("%s:%d is the API server", f.Addr, f.Port)
+	case g.Nodes[f.Addr] && slices.Contains(g.Ports, f.Port):
+		return fmt.Sprintf("port %d of %s is the node's own", f.Port, f.Addr)
+	}
+	return ""
+}
+
+// newGuarded makes what is guarded now. The lock is held.
+func (p *Proxy) newGuarded() *Guarded {
+	g := &Guarded{Nodes: map[netip.Addr]bool{p.NodeIP: true}, API: map[netip.AddrPort]bool{}, Ports: append([]uint16{portSSH}, p.Ports...)}
+	for _, r := range []netip.Prefix{p.ServiceCIDR, p.ClusterCIDR} {
+		if r.IsValid() {
+			g.Ranges = append(g.Ranges, r)
+		}
+	}
+	for _, a := range p.node.Addresses {
+		g.Nodes[a] = true
+	}
+	for _, all := range p.nodes {
+		for _, a := range all {
+			g.Nodes[a] = true
+		}
+	}
+	for _, s := range p.slices[apiService] {
+		for i := range s.Endpoints {
+			for _, a := range addresses(s.Endpoints[i].Addresses) {
+				for _, port := range s.Ports {
+					if port.Port != nil {
+						g.API[netip.AddrPortFrom(a, uint16(*port.Port))] = true
+					}
+				}
+			}
+		}
+	}
+	return g
+}
+
+// setNode takes in a node's addresses.
+func (p *Proxy) setNode(n *corev1.Node, there bool) {
+	var now []netip.Addr
+	if there {
+		for _, a := range n.Status.Addresses {
+			now = append(now, addresses([]string{a.Address})...)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slices.Equal(p.nodes[n.Name], now) {
+		return
+	}
+	if len(now) > 0 {
+		p.nodes[n.Name] = now
+	} else {
+		delete(p.nodes, n.Name)
+	}
+	p.guardAnew()
+}
+
+// guardAnew looks again at all services with external addresses. The lock is held.
+func (p *Proxy) guardAnew() {
+	p.node.Guarded = nil // made when it is next needed
+	for name, s := range p.services {
+		if len(s.Spec.ExternalIPs)+len(s.Status.LoadBalancer.Ingress) > 0 || s.Spec.Type != corev1.ServiceTypeClusterIP {
+			p.mark(name)
+		}
+	}
+}
+
+// complain tells about external addresses that a service does not get, once for each state of them.
+func (p *Proxy) complain(name types.NamespacedName, complaints []string) {
+	slices.Sort(complaints)
+	complaints = slices.Compact(complaints)
+	if slices.Equal(p.complaints[name], complaints) {
+		return
+	}
+	if len(complaints) == 0 {
+		delete(p.complaints, name)
+		return
+	}
+	p.complaints[name] = complaints
+	p.mu.Lock()
+	svc := p.services[name]
+	p.mu.Unlock()
+	for _, c := range complaints {
+		p.Logger.Warn("external address of a service is not served", "service", name, "reason", c)
+		if svc != nil {
+			p.events.Event(svc, corev1.EventTypeWarning, "ExternalAddressRefused", "not served on node %s: %s", p.NodeName, c)
+		}
+	}
+}
+
+// ignored tells whether a slice is for others than the proxy, as kube-proxy does.
+func ignored(s *discoveryv1.EndpointSlice) bool {
+	_, headless := s.Labels[corev1.IsHeadlessService]
+	return headless
+}
