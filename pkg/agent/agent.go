@@ -60,6 +60,10 @@ type Config struct {
 	// CgroupRoot is the cgroup above all pods, the same as the runtime's; default "/coracle".
 	CgroupRoot string
 
+	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR that of services: no node gets a range that does not fit.
+	// Invalid: any does.
+	ClusterCIDR, ServiceCIDR netip.Prefix
+
 	ClusterDNS    []netip.Addr
 	ClusterDomain string // default cluster.local
 	ResolvConf    string // default /etc/resolv.conf
@@ -152,10 +156,11 @@ type Agent struct {
 	machine  machine
 
 	mu         sync.Mutex
-	node       *corev1.Node // as the API gave it last
-	cidr       netip.Prefix // what OnPodCIDR was told
-	routes     map[string]route
-	network    bool // pods can get addresses
+	node       *corev1.Node      // as the API gave it last
+	cidr       netip.Prefix      // what OnPodCIDR was told
+	ranges     map[string]route  // of all nodes that have one, ours too
+	refused    map[string]string // why ranges are not routed, by node
+	network    bool              // pods can get addresses
 	port       int32
 	nodeWake   chan struct{} // the node changed
 	statusWake chan struct{}
@@ -163,17 +168,12 @@ type Agent struct {
 	nodeDeleted atomic.Bool
 }
 
-type route struct {
-	cidrs []netip.Prefix
-	via   netip.Addr
-}
-
 // New makes an Agent. Nothing runs before Run.
 func New(c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), routes: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
+	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
 	a.network = c.OnPodCIDR == nil
 	var err error
 	if a.machine, err = readMachine(c.DataDir); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"sort"
 	"time"
 
@@ -176,17 +177,24 @@ func (a *Agent) seenOwn(ctx context.Context, n *corev1.Node) {
 		return
 	}
 	a.node = n
-	before := a.cidr
 	a.mu.Unlock()
+	a.takeRange(ctx, n)
+}
+
+// takeRange gives our node's pod range to the network, if it is new and may be had.
+func (a *Agent) takeRange(ctx context.Context, n *corev1.Node) {
 	if n.Spec.PodCIDR == "" || a.c.OnPodCIDR == nil {
 		return
 	}
+	a.mu.Lock()
+	before := a.cidr
+	a.mu.Unlock()
 	cidr, err := netip.ParsePrefix(n.Spec.PodCIDR)
 	if err != nil {
 		a.log.Error("the node's podCIDR is no range of addresses", "podCIDR", n.Spec.PodCIDR)
 		return
 	}
-	if cidr == before {
+	if why := a.setRange(n); why != "" || cidr == before {
 		return
 	}
 	if err := a.c.OnPodCIDR(ctx, cidr); err != nil {
@@ -212,56 +220,94 @@ func (a *Agent) nodeSeen(n *corev1.Node) {
 		}
 		return
 	}
-	var r route
+	a.setRange(n)
+}
+
+func (a *Agent) nodeGone(n *corev1.Node) {
+	if n.Name == a.c.NodeName {
+		a.nodeDeleted.Store(true)
+		a.statusSoon()
+		return
+	}
+	a.mu.Lock()
+	own := a.routeAnew(n.Name, nil)
+	a.mu.Unlock()
+	a.retryOwn(own)
+}
+
+// setRange takes in a node's pod range, and returns why it is refused, or "".
+func (a *Agent) setRange(n *corev1.Node) string {
+	r := route{created: n.CreationTimestamp.Unix()}
 	for _, s := range n.Status.Addresses {
 		if s.Type == corev1.NodeInternalIP && !r.via.IsValid() {
 			r.via, _ = netip.ParseAddr(s.Address)
 		}
 	}
-	cidrs := n.Spec.PodCIDRs
-	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
-		cidrs = []string{n.Spec.PodCIDR}
+	if n.Name == a.c.NodeName {
+		r.via = a.c.NodeIP
 	}
-	for _, s := range cidrs {
-		if p, err := netip.ParsePrefix(s); err == nil {
-			r.cidrs = append(r.cidrs, p)
+	for _, s := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
+		if p, err := netip.ParsePrefix(s); err == nil && p.Addr().Is4() {
+			r.cidr = p
+			break
 		}
 	}
-	a.setRoute(n.Name, &r)
-}
-
-func (a *Agent) nodeGone(n *corev1.Node) {
-	if n.Name != a.c.NodeName {
-		a.setRoute(n.Name, nil)
-		return
-	}
-	a.nodeDeleted.Store(true)
-	a.statusSoon()
-}
-
-func (a *Agent) setRoute(name string, r *route) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	old, had := a.routes[name]
-	if r == nil || !r.via.IsValid() || len(r.cidrs) == 0 {
-		if !had {
-			return
-		}
-		delete(a.routes, name)
-	} else {
-		if had && old.via == r.via && apiequality.Semantic.DeepEqual(fmt.Sprint(old.cidrs), fmt.Sprint(r.cidrs)) {
-			return
-		}
-		a.routes[name] = *r
+	own := a.routeAnew(n.Name, &r)
+	why := a.refused[n.Name]
+	a.mu.Unlock()
+	if n.Name != a.c.NodeName {
+		a.retryOwn(own)
 	}
+	return why
+}
+
+// routeAnew sets the routes to other nodes' pods. It tells whether our own range, refused before, is no longer. The lock is held.
+func (a *Agent) routeAnew(name string, r *route) (own bool) {
+	old, had := a.ranges[name]
+	if r == nil || !r.via.IsValid() || !r.cidr.IsValid() {
+		if !had {
+			return false
+		}
+		delete(a.ranges, name)
+	} else {
+		if had && old == *r {
+			return false
+		}
+		a.ranges[name] = *r
+	}
+	accepted, refused := limits{a.c.ClusterCIDR, a.c.ServiceCIDR}.routes(a.ranges, a.c.NodeName)
+	for node, why := range refused {
+		if a.refused[node] != why {
+			a.log.Warn("a node's podCIDR is refused, and its pods are not reached from here", "refused", node, "reason", why)
+		}
+	}
+	_, was := a.refused[a.c.NodeName]
+	_, is := refused[a.c.NodeName]
+	a.refused = refused
 	all := map[netip.Prefix]netip.Addr{}
-	for _, r := range a.routes {
-		for _, c := range r.cidrs {
-			all[c] = r.via
+	for node, r := range accepted {
+		if node != a.c.NodeName {
+			all[r.cidr] = r.via
 		}
 	}
 	if err := a.c.Network.Routes(context.Background(), all); err != nil {
 		a.log.Error("cannot set the routes to other nodes' pods", "error", err)
+	}
+	return was && !is
+}
+
+// retryOwn takes up our own range once nothing is against it any more.
+func (a *Agent) retryOwn(free bool) {
+	if !free {
+		return
+	}
+	a.mu.Lock()
+	n := a.node
+	a.mu.Unlock()
+	if n != nil {
+		a.takeRange(context.Background(), n)
+		a.statusSoon()
 	}
 }
 
@@ -304,7 +350,7 @@ func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus {
 	s := *old.DeepCopy()
 	a.mu.Lock()
-	up, port := a.network, a.port
+	up, port, refused := a.network, a.port, a.refused[a.c.NodeName]
 	a.mu.Unlock()
 	s.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: a.c.NodeIP.String()},
 		{Type: corev1.NodeHostName, Address: a.c.NodeName}}
@@ -330,6 +376,9 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the agent is posting ready status"}
 	if !up {
 		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", "the pod network waits for the node's podCIDR"
+		if refused != "" {
+			ready.Message = "the node's podCIDR is refused: " + refused
+		}
 	}
 	setNodeCondition(&s, ready, now, heartbeat)
 	return s

@@ -123,6 +123,23 @@ func TestUpstreamPlugins(t *testing.T) {
 	_, err = h.Create(node, v1("Pod", ""), smallPod("q"), metav1.CreateOptions{})
 	requireStatus(t, err, 403, "can only create mirror pods")
 
+	// A node does not give itself a range of addresses, neither at first nor later.
+	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: corev1.NodeSpec{PodCIDR: "10.42.7.0/24"}}
+	_, err = h.Create(node, v1("Node", ""), own, metav1.CreateOptions{})
+	requireStatus(t, err, 403, "a node may not set its own podCIDR")
+	own.Spec.PodCIDR = ""
+	res, err := h.Create(node, v1("Node", ""), own, metav1.CreateOptions{})
+	own = copied(answer[*corev1.Node](t, res, err))
+	own.Spec.PodCIDR, own.Spec.PodCIDRs = "10.42.7.0/24", []string{"10.42.7.0/24"}
+	_, err = h.Update(node, v1("Node", "m"), own, metav1.UpdateOptions{})
+	requireStatus(t, err, 403, "a node may not set its own podCIDR")
+	res, err = h.Update(h.ctx, v1("Node", "m"), own, metav1.UpdateOptions{})
+	own = copied(answer[*corev1.Node](t, res, err))
+	require.Equal(t, "10.42.7.0/24", own.Spec.PodCIDR)
+	own.Labels["example.com/a"] = "b"
+	_, err = h.Update(node, v1("Node", "m"), own, metav1.UpdateOptions{})
+	require.NoError(t, err, "and goes on with what it was given")
+
 	q := smallPod("q")
 	q.Spec.ServiceAccountName = "ghost"
 	_, err = h.Create(h.ctx, v1("Pod", ""), q, metav1.CreateOptions{})

@@ -45,6 +45,7 @@ func (r *Registry) upstreamPlugins() (admission.Interface, error) {
 		priority.NewPlugin(),
 		defaulttolerationseconds.NewDefaultTolerationSeconds(),
 		resize,
+		podRanges{nodeidentifier.NewDefaultNodeIdentifier()},
 	}
 	factory := r.Informers()
 	reads := cacheReads{client: r.Client(nil)}

@@ -178,6 +178,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
 		Annotations: map[string]string{machineAnnotation: m.machine}, Mine: m.check,
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
+		ClusterCIDR: m.clusterCIDR, ServiceCIDR: m.serviceCIDR,
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
 		AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),

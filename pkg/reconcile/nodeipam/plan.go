@@ -35,7 +35,7 @@ func (p *pool) hold(node string, cidrs ...string) {
 	for _, s := range cidrs {
 		if n, err := netip.ParsePrefix(s); err == nil && !slices.Contains(now, n.Masked()) {
 			now = append(now, n.Masked())
-			p.taken[n.Masked()]++
+			p.taken[p.slot(n.Masked())]++
 		}
 	}
 	p.release(node)
@@ -44,9 +44,18 @@ func (p *pool) hold(node string, cidrs ...string) {
 	}
 }
 
+// slot is the network of the size that we give away in which a smaller one lies.
+func (p *pool) slot(n netip.Prefix) netip.Prefix {
+	if n.Bits() > Size(p.cluster) && p.cluster.Contains(n.Addr()) {
+		return netip.PrefixFrom(n.Addr(), Size(p.cluster)).Masked()
+	}
+	return n
+}
+
 // release gives a node's networks back.
 func (p *pool) release(node string) {
 	for _, n := range p.nodes[node] {
+		n = p.slot(n)
 		if p.taken[n]--; p.taken[n] > 0 {
 			continue
 		}

@@ -51,6 +51,19 @@ func TestNetworksNeverOverlapAndAllAreUsed(t *testing.T) {
 	})
 }
 
+// A part of a network, which somebody else gave to a node, keeps the whole from others.
+func TestPartOfANetwork(t *testing.T) {
+	p := newPool(netip.MustParsePrefix("10.42.0.0/16"))
+	p.hold("a", "10.42.0.64/26")
+	n, err := p.plan("b")
+	require.NoError(t, err)
+	require.Equal(t, "10.42.1.0/24", n.String())
+	p.release("a")
+	n, err = p.plan("b")
+	require.NoError(t, err)
+	require.Equal(t, "10.42.0.0/24", n.String())
+}
+
 // A network that two nodes were given by somebody else is free when both are gone.
 func TestSharedNetwork(t *testing.T) {
 	p := newPool(netip.MustParsePrefix("10.42.0.0/16"))

@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// route is a node's pod range, and the address under which the node sends on to it.
+type route struct {
+	cidr    netip.Prefix
+	via     netip.Addr
+	created int64 // of the Node, in seconds
+}
+
+// limits say which ranges of pods a node may have. What a Node says of itself is not believed: its spec.podCIDR becomes a route
+// of this machine.
+type limits struct {
+	cluster, service netip.Prefix // invalid: any, none
+}
+
+// largest is the prefix length of the largest range that a node may have: that which nodeipam gives.
+func (l limits) largest() int { return max(24, l.cluster.Bits()) }
+
+// check says why a range cannot be a node's.
+func (l limits) check(p netip.Prefix) error {
+	switch {
+	case !p.IsValid() || !p.Addr().Is4() || p != p.Masked():
+		return fmt.Errorf("%s is no IPv4 range", p)
+	case !l.cluster.IsValid():
+		return nil
+	case !l.cluster.Contains(p.Addr()) || p.Bits() < l.largest() || p.Bits() > 30:
+		return fmt.Errorf("%s is no range of /%d to /30 within the cluster's %s", p, l.largest(), l.cluster)
+	case l.service.IsValid() && l.service.Overlaps(p):
+		return fmt.Errorf("%s overlaps the range of services, %s", p, l.service)
+	}
+	return nil
+}
+
+// checkVia says why an address cannot be a node's.
+func (l limits) checkVia(a netip.Addr) error {
+	if !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
+		return fmt.Errorf("%s is no IPv4 address of a node", a)
+	}
+	for _, r := range []netip.Prefix{l.cluster, l.service} {
+		if r.IsValid() && r.Contains(a) {
+			return fmt.Errorf("%s is not a node's: it is in the cluster's own range %s", a, r)
+		}
+	}
+	return nil
+}
+
+// routes are the ranges to be routed, of all nodes by name, and why others are not. Where two overlap, that of the older
+// node counts, and of two as old that of the one first by name. Our own node's address is what it is.
+func (l limits) routes(nodes map[string]route, own string) (accepted map[string]route, refused map[string]string) {
+	accepted, refused = map[string]route{}, map[string]string{}
+	names := slices.SortedFunc(maps.Keys(nodes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(nodes[a].created, nodes[b].created), cmp.Compare(a, b))
+	})
+	taken := map[netip.Prefix][]string{} // by the network of the largest size
+	for _, name := range names {
+		n := nodes[name]
+		err := l.check(n.cidr)
+		if err == nil && name != own {
+			err = l.checkVia(n.via)
+		}
+		in := netip.Prefix{}
+		if l.cluster.IsValid() && err == nil {
+			in = netip.PrefixFrom(n.cidr.Addr(), l.largest()).Masked()
+		}
+		for _, other := range taken[in] {
+			if err == nil && accepted[other].cidr.Overlaps(n.cidr) {
+				err = fmt.Errorf("%s overlaps %s of the older node %s", n.cidr, accepted[other].cidr, other)
+			}
+		}
+		if err != nil {
+			refused[name] = err.Error()
+			continue
+		}
+		accepted[name] = n
+		taken[in] = append(taken[in], name)
+	}
+	return accepted, refused
+}
