@@ -37,6 +37,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/events"
+	"github.com/coracle-dev/coracle/pkg/run"
 )
 
 // Config of an Agent.
@@ -154,6 +155,7 @@ type Agent struct {
 	eviction *eviction.Manager
 	recorder *events.Recorder
 	machine  machine
+	guard    run.Guard
 
 	mu         sync.Mutex
 	node       *corev1.Node      // as the API gave it last
@@ -174,6 +176,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
+	a.guard = run.Guard{Log: c.Logger, Component: a.Name()}
 	a.network = c.OnPodCIDR == nil
 	var err error
 	if a.machine, err = readMachine(c.DataDir); err != nil {
@@ -263,7 +266,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}()
 	}
 	if a.recorder != nil {
-		spawn(func() error { a.recorder.Run(ctx); return nil })
+		spawn(func() error { a.guard.Loop(ctx, "events", a.recorder.Run); return nil })
 	}
 	if a.c.GetCertificate != nil {
 		serve, err := a.listen()
@@ -277,8 +280,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.eviction.Look()
 	spawn(a.pods.Wait)
-	spawn(func() error { a.eviction.Run(ctx); return nil })
-	spawn(func() error { return a.keepNode(ctx) })
+	spawn(func() error { a.guard.Loop(ctx, "eviction", a.eviction.Run); return nil })
+	spawn(func() (err error) {
+		a.guard.Loop(ctx, "node", func(ctx context.Context) { err = a.keepNode(ctx) })
+		return err
+	})
 	spawn(func() error { return a.follow(ctx) })
 	select {
 	case <-ctx.Done():
@@ -320,7 +326,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		r, err := inf.AddEventHandler(h)
 		return inf, r, err
 	}
-	nodes, nodesReg, err := watch(&corev1.Node{}, handler(a.nodeSeen, a.nodeGone))
+	nodes, nodesReg, err := watch(&corev1.Node{}, handler(&a.guard, a.nodeSeen, a.nodeGone))
 	if err != nil {
 		return err
 	}
@@ -337,7 +343,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		}
 	}
 	mine := func(p *corev1.Pod) bool { return p.Spec.NodeName == a.c.NodeName }
-	pods, podsReg, err := watch(&corev1.Pod{}, handler(func(p *corev1.Pod) {
+	pods, podsReg, err := watch(&corev1.Pod{}, handler(&a.guard, func(p *corev1.Pod) {
 		if mine(p) {
 			a.pods.Update(p)
 		}
@@ -388,7 +394,11 @@ func isReady(n *corev1.Node) bool {
 	return false
 }
 
-func handler[T any](seen, gone func(T)) toolscache.ResourceEventHandler {
+func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache.ResourceEventHandler {
+	call := func(f func(T), object T) {
+		_ = guard.Do("event", func() { f(object) }, "object", ctrl.ObjectKeyFromObject(object))
+	}
+	seen, gone := func(object T) { call(onSeen, object) }, func(object T) { call(onGone, object) }
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			if t, ok := o.(T); ok {

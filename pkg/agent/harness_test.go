@@ -164,6 +164,7 @@ type fakeNetwork struct {
 	mu        sync.Mutex
 	sandboxes map[string]network.Sandbox
 	fail      error
+	panics    string // the name of a pod whose Setup panics
 	next      int
 }
 
@@ -172,6 +173,9 @@ func (n *fakeNetwork) Setup(_ context.Context, p network.Pod) (network.Sandbox, 
 	defer n.mu.Unlock()
 	if n.fail != nil {
 		return network.Sandbox{}, n.fail
+	}
+	if n.panics != "" && n.panics == p.Name {
+		panic("injected")
 	}
 	s, ok := n.sandboxes[p.UID]
 	if !ok {
@@ -203,13 +207,19 @@ func (n *fakeNetwork) Routes(context.Context, map[netip.Prefix]netip.Addr) error
 
 // events remembers them as "reason: message".
 type eventList struct {
-	mu  sync.Mutex
-	all []string
+	mu     sync.Mutex
+	all    []string
+	panics string // the reason of events that panic
+	tried  int    // those that did
 }
 
 func (e *eventList) About(_ corev1.ObjectReference, _, reason, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.panics != "" && e.panics == reason {
+		e.tried++
+		panic("injected")
+	}
 	if len(args) > 0 {
 		format = fmt.Sprintf(format, args...)
 	}

@@ -136,7 +136,7 @@ func TestUpstreamPlugins(t *testing.T) {
 	res, err = h.Update(h.ctx, v1("Node", "m"), own, metav1.UpdateOptions{})
 	own = copied(answer[*corev1.Node](t, res, err))
 	require.Equal(t, "10.42.7.0/24", own.Spec.PodCIDR)
-	own.Labels["example.com/a"] = "b"
+	own.Labels = map[string]string{"example.com/a": "b"}
 	_, err = h.Update(node, v1("Node", "m"), own, metav1.UpdateOptions{})
 	require.NoError(t, err, "and goes on with what it was given")
 

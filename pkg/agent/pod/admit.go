@@ -32,6 +32,15 @@ func (w *worker) admit() {
 	}
 }
 
+// refuseUnchecked refuses a pod that could not be checked, in upstream's words.
+func (w *worker) refuseUnchecked() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.verdict == nil {
+		w.verdict = &Verdict{Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: internal error of the node's agent, which its log has"}
+	}
+}
+
 // refuse returns why the pod must not start on this node, or nil. The checks are in the kubelet's order.
 func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	m := w.m

@@ -282,7 +282,13 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 	w.mu.Lock()
 	ip := w.podIP()
 	w.mu.Unlock()
-	go func() { done <- w.m.hook(hook, c.Lifecycle.PreStop, c, id, ip) }()
+	go func() {
+		var err error
+		if panicked := w.m.guard.Do("hook", func() { err = w.m.hook(hook, c.Lifecycle.PreStop, c, id, ip) }); panicked != nil {
+			err = panicked
+		}
+		done <- err
+	}()
 	timer := time.NewTimer(time.Until(b.end()))
 	defer timer.Stop()
 	for {
@@ -411,7 +417,10 @@ func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
 func (w *worker) postLoop() {
 	wait := 100 * time.Millisecond
 	for {
-		err := w.postOnce(w.m.ctx)
+		var err error
+		if panicked := w.m.guard.Do("pod status", func() { err = w.postOnce(w.m.ctx) }); panicked != nil {
+			err = panicked
+		}
 		w.mu.Lock()
 		if err == nil {
 			w.posting = false

@@ -22,6 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 	"github.com/coracle-dev/coracle/pkg/client"
+	process "github.com/coracle-dev/coracle/pkg/run"
 )
 
 // Recorder takes the events of pods; events.Recorder is one.
@@ -73,6 +74,7 @@ type Manager struct {
 	ctx     context.Context
 	began   time.Time
 	wg      sync.WaitGroup
+	guard   process.Guard
 
 	mu       sync.Mutex
 	stopped  bool
@@ -97,6 +99,7 @@ func New(c Config) *Manager {
 	}
 	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(),
 		workers: map[types.UID]*worker{}, live: map[string]map[string]runtime.Container{}}
+	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
 	m.volumes = volume.New(volume.Config{
@@ -119,7 +122,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err := m.list(ctx); err != nil {
 		return fmt.Errorf("list containers: %w", err)
 	}
-	m.goRun(func() { m.volumes.Objects().Run(ctx) })
+	m.goRun(func() { m.guard.Loop(ctx, "objects of pods", m.volumes.Objects().Run) })
 	m.goRun(func() { m.follow(ctx, changes) })
 	return nil
 }
@@ -153,7 +156,7 @@ func (m *Manager) goRun(f func()) bool {
 	m.wg.Add(1)
 	go func() {
 		defer m.wg.Done()
-		f()
+		_ = m.guard.Do("work", f)
 	}()
 	return true
 }
@@ -161,7 +164,7 @@ func (m *Manager) goRun(f func()) bool {
 func (m *Manager) follow(ctx context.Context, changes <-chan string) {
 	for ctx.Err() == nil {
 		for id := range changes {
-			m.refresh(ctx, id)
+			_ = m.guard.Do("container event", func() { m.refresh(ctx, id) }, "container", id)
 		}
 		if ctx.Err() != nil {
 			return
@@ -282,7 +285,9 @@ func (m *Manager) Update(p *corev1.Pod) {
 		w = newWorker(m, p)
 		m.workers[p.UID] = w
 		m.mu.Unlock()
-		w.admit()
+		if m.guard.Do("pod admission", w.admit, "pod", p.Namespace+"/"+p.Name) != nil {
+			w.refuseUnchecked()
+		}
 		w.wake()
 		return
 	}

@@ -33,6 +33,8 @@ type worker struct {
 	start    time.Time
 	active   bool // a goroutine is stepping
 	dirty    bool
+	panics   int  // of steps, in a row
+	resting  bool // until a timer wakes it, since a step panicked
 	timer    *time.Timer
 	sandbox  *network.Sandbox
 	volumes  *volume.Ready
@@ -87,7 +89,7 @@ func (w *worker) wake() {
 
 func (w *worker) wakeLocked() {
 	w.dirty = true
-	if w.active {
+	if w.active || w.resting {
 		return
 	}
 	w.active = true
@@ -99,14 +101,14 @@ func (w *worker) wakeLocked() {
 func (w *worker) loop() {
 	for {
 		w.mu.Lock()
-		if !w.dirty || w.m.ctx.Err() != nil {
+		if !w.dirty || w.resting || w.m.ctx.Err() != nil {
 			w.active = false
 			w.mu.Unlock()
 			return
 		}
 		w.dirty = false
-		gone := w.step()
-		if gone {
+		gone := w.safely()
+		if gone || w.resting {
 			w.active = false
 		}
 		w.mu.Unlock()
@@ -115,6 +117,35 @@ func (w *worker) loop() {
 			return
 		}
 	}
+}
+
+// The pause after a step that panicked, doubled with each that follows.
+const (
+	firstRest = time.Second
+	mostRest  = 5 * time.Minute
+)
+
+// safely is step. A pod with which it panics rests, whatever happens to it meanwhile, and the others go on. Called with the
+// lock held.
+func (w *worker) safely() (gone bool) {
+	err := w.m.guard.Do("pod sync", func() { gone = w.step() }, "pod", w.pod.Namespace+"/"+w.pod.Name)
+	if err == nil {
+		w.panics = 0
+		return gone
+	}
+	w.dirty, w.resting = true, true
+	rest := min(firstRest<<min(w.panics, 10), mostRest)
+	w.panics++
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	w.timer = time.AfterFunc(rest, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.resting = false
+		w.wakeLocked()
+	})
+	return false
 }
 
 // update takes a newer version of the pod.
@@ -474,6 +505,16 @@ func (o *op) end() time.Time {
 	return o.deadline
 }
 
+// doSafely is do. An action that panics has failed.
+func (w *worker) doSafely(ctx context.Context, p *corev1.Pod, b *op) (f *Failure) {
+	err := w.m.guard.Do("pod action", func() { f = w.do(ctx, p, b) }, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
+	if err != nil {
+		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node's agent: "+err.Error())
+		return w.fail(b.Target, "InternalError", err, time.Second)
+	}
+	return f
+}
+
 // launch runs an action in the background and wakes the worker when it is done. Called with the lock held.
 func (w *worker) launch(p *corev1.Pod, a Action) {
 	ctx, cancel := context.WithCancel(w.m.ctx)
@@ -482,7 +523,7 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 	if !w.m.goRun(func() {
 		defer cancel()
 		began := time.Now()
-		f := w.do(ctx, p, b)
+		f := w.doSafely(ctx, p, b)
 		w.m.log.Debug("pod action", "pod", p.Namespace+"/"+p.Name, "action", a.Kind, "on", a.Target, "took", time.Since(began), "failure", f)
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/run"
 )
 
 // Target is a running container with its address.
@@ -62,6 +63,7 @@ type Manager struct {
 	mu      sync.Mutex
 	workers map[string]*worker // by container ID
 	wg      sync.WaitGroup
+	guard   run.Guard
 }
 
 type worker struct {
@@ -75,7 +77,8 @@ type worker struct {
 
 // New makes a Manager. Its goroutines end with Stop, StopAll or their context.
 func New(c Config) *Manager {
-	return &Manager{runtime: c.Runtime, changed: c.Changed, http: NewHTTPClient(), workers: map[string]*worker{}}
+	return &Manager{runtime: c.Runtime, changed: c.Changed, http: NewHTTPClient(), workers: map[string]*worker{},
+		guard: run.Guard{Log: c.Logger, Component: "probes"}}
 }
 
 // Watch begins to probe a container; for one that is probed already it does nothing. It returns what is known.
@@ -189,9 +192,15 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 		case <-timer.C:
 		}
 		began := time.Now()
-		warning, err := m.do(ctx, p, w.target)
+		var warning string
+		var err error
+		panicked := m.guard.Do("probe", func() { warning, err = m.do(ctx, p, w.target) }, "container", w.target.ContainerID)
 		if ctx.Err() != nil {
 			return
+		}
+		if panicked != nil { // says nothing about the container
+			timer.Reset(period)
+			continue
 		}
 		if err != nil && eager && time.Now().Add(pause).Before(first) {
 			timer.Reset(pause)
