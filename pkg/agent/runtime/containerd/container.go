@@ -176,9 +176,7 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 		return nil
 	}
 	p := r.pod(c.Spec.PodUID)
-	if err := p.limit(c.Spec.CgroupParent); err != nil {
-		return fmt.Errorf("limit the processes of pod %s: %w", c.Spec.PodUID, err)
-	}
+	p.limit(c.Spec.CgroupParent)
 	client, err := p.shim(ctx)
 	if err != nil {
 		return err

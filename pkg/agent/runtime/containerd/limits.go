@@ -96,17 +96,19 @@ func machinePIDs() (int64, error) {
 	return least, nil
 }
 
-// limit bounds the processes of the pod, once, before its first container starts.
-func (p *pod) limit(cgroup string) error {
+// limit bounds the processes of the pod, once, before its first container starts. Where the controller cannot be had, as in a container
+// that was given no cgroup of its own, pods run without, and the log says so.
+func (p *pod) limit(cgroup string) {
 	if p.r.config.PodPIDs <= 0 || filepath.Clean("/"+cgroup) == "/" {
-		return nil
+		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.limited {
-		return nil
+		return
 	}
-	err := setLimit("pids", cgroup, "pids.max", p.r.config.PodPIDs)
-	p.limited = err == nil
-	return err
+	p.limited = true
+	if err := setLimit("pids", cgroup, "pids.max", p.r.config.PodPIDs); err != nil {
+		p.r.config.Log.Warn("pod has no limit of processes", "pod", p.uid, "error", err)
+	}
 }

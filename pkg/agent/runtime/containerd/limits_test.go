@@ -71,3 +71,15 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, all-100, read("pids", "pids.max"))
 }
+
+// Where a limit cannot be set, pods run all the same.
+func TestPodsRunWhereNoLimitCanBeSet(t *testing.T) {
+	c := testConfig(t)
+	c.PodPIDs = 1 << 62 // which no kernel takes
+	r := startWith(t, c)
+	ctx := context.Background()
+	s := spec(c, "p", "a", "true")
+	require.NoError(t, r.Create(ctx, s))
+	require.NoError(t, r.Start(ctx, s.ID))
+	wait(t, r, s.ID, runtime.Exited)
+}

@@ -34,7 +34,7 @@ type pod struct {
 	mu   sync.Mutex
 	live chan struct{} // closed when the shim's watch ended; nil before
 
-	limited bool // the pod's own cgroup has its limit
+	limited bool // limit was called for the pod's own cgroup
 }
 
 func (r *Runtime) pod(uid string) *pod {
