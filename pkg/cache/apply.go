@@ -198,6 +198,9 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 			t.mu.Unlock()
 		}
 	}
+	if first {
+		c.loaded.Store(rev)
+	}
 	c.commit(rev, !first)
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,9 @@ type Source interface {
 	// Changes reports the changes after revision rev, in batches of whole revisions. When the channel
 	// closes, the function says why: kind.ErrCompacted if the history is gone.
 	Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error)
+	// History reads the changes after revision after, up to and with revision to, with previous values, as far as they are
+	// held and as the latest of them fit into limit bytes; begin is the revision behind which they begin.
+	History(ctx context.Context, prefix string, after, to, limit int64) (changes []kind.Change, begin int64, err error)
 }
 
 // Config says what to hold and how much of the past.
@@ -51,7 +55,8 @@ type Config struct {
 	// Logger tells of objects that cannot be decoded, and of reloads. Default slog.Default().
 	Logger *slog.Logger
 	// RingSize bounds the latest changes held for watchers of one kind; it is rounded up to a power of two.
-	// A watcher that falls further behind gets ErrExpired. Memory is taken with use. Default 8192.
+	// A watcher that falls further behind gets ErrExpired. Changes from before the start are fetched from the source when a
+	// watch first asks for them. Memory is taken with use. Default 8192.
 	RingSize int
 	// RingFor is how long a change is held at the most, so that a burst's memory is given back. Default 5 minutes.
 	RingFor time.Duration
@@ -97,6 +102,10 @@ type Cache struct {
 	waiters waiters
 	offers  offers
 
+	loaded     atomic.Int64 // the revision of the first state; 0 until it is read
+	recallOnce sync.Once
+	recalled   chan struct{} // holds one: there are changes from before the start in the rings
+
 	touched []*table // by the batch being applied; used by the applying goroutine alone
 }
 
@@ -108,7 +117,7 @@ func New(cfg Config) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{
-		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}),
+		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
 		byRow: map[*kind.Resource]*table{}, byKeys: map[string]*table{},
 	}
 	for _, r := range cfg.Table.All() {
@@ -221,6 +230,11 @@ func (c *Cache) follow(ctx context.Context) error {
 				return errors.New("the stream of changes ended")
 			}
 			c.applyBatch(b)
+			if !armed {
+				trim.Reset(c.cfg.RingFor)
+				armed = true
+			}
+		case <-c.recalled:
 			if !armed {
 				trim.Reset(c.cfg.RingFor)
 				armed = true

@@ -27,6 +27,10 @@ type memory struct {
 	now map[string]kind.KV
 	rev int64
 	end error
+	// log has all changes with previous values but those up to revision compacted.
+	log       []kind.Change
+	compacted int64
+	asked     int // how often History was called
 
 	mu       sync.Mutex
 	changes  chan kind.Batch
@@ -66,10 +70,29 @@ func (m *memory) Changes(context.Context, string, int64) (<-chan kind.Batch, fun
 	return m.changes, func() error { return m.end }
 }
 
+func (m *memory) History(_ context.Context, _ string, after, to, limit int64) (changes []kind.Change, begin int64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked++
+	begin = max(after, m.compacted)
+	for _, ch := range m.log {
+		if ch.Revision > begin && ch.Revision <= to {
+			changes = append(changes, ch)
+		}
+	}
+	return changes, begin, nil
+}
+
 // write makes one change and returns it.
-func (m *memory) write(t require.TestingT, p *corev1.Pod, deleted bool) kind.Change {
+func (m *memory) write(t require.TestingT, p *corev1.Pod, deleted bool) (made kind.Change) {
 	m.rev++
 	key := pods.Key(p.Namespace, p.Name)
+	prev := m.now[key]
+	defer func() {
+		logged := made
+		logged.Prev = prev
+		m.log = append(m.log, logged)
+	}()
 	if deleted {
 		delete(m.now, key)
 		return kind.Change{KV: kind.KV{Key: key, Revision: m.rev}, Deleted: true}
@@ -200,6 +223,76 @@ func TestModel(t *testing.T) {
 			},
 		})
 		c.verify()
+	})
+}
+
+// A watch goes on from where it was when its server is started anew: it misses nothing, sees nothing twice, and expires only
+// if the history is dropped, or was too much to hold.
+func TestModelRestart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMemory()
+		ring := rapid.SampledFrom([]int{16, 64}).Draw(t, "ring")
+		open := func() *Cache {
+			c, err := New(Config{Table: testTable, Source: m, RingSize: ring, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			require.NoError(t, c.load(context.Background()))
+			return c
+		}
+		c := open()
+		type past struct {
+			rev   int64
+			views []view
+		}
+		var pasts []past
+		trimmed := false
+		remember := func() {
+			p := past{rev: c.Revision()}
+			for _, q := range queries {
+				entries, _ := c.List(pods, q)
+				p.views = append(p.views, viewOf(entries))
+			}
+			pasts = append(pasts[max(0, len(pasts)-7):], p)
+		}
+		remember()
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				var b kind.Batch
+				for range rapid.IntRange(1, 12).Draw(t, "changes") {
+					p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
+					was, there := m.now[pods.Key(p.Namespace, p.Name)]
+					p.UID = types.UID(fmt.Sprint(m.rev))
+					if there {
+						old, err := pods.Decode(was.Value, was.Revision)
+						require.NoError(t, err)
+						p.UID = old.GetUID()
+					}
+					p.Labels = map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}
+					p.Spec.NodeName = rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node")
+					b.Events = append(b.Events, m.write(t, p, there && rapid.Bool().Draw(t, "delete")))
+				}
+				b.Revision = m.rev
+				c.applyBatch(b)
+				remember()
+			},
+			"restart": func(*rapid.T) { c, m.asked, trimmed = open(), 0, false },
+			"compact": func(t *rapid.T) { m.compacted = max(m.compacted, m.rev-int64(rapid.IntRange(0, 30).Draw(t, "kept"))) },
+			"trim":    func(*rapid.T) { c.trim(time.Now().Add(time.Hour)); trimmed = true },
+			"watch": func(t *rapid.T) {
+				p := rapid.SampledFrom(pasts).Draw(t, "past")
+				for i, q := range queries {
+					want := slow(t, m, q)
+					w, _, _, err := c.Watch(pods, q, p.rev)
+					if err == nil {
+						require.Equal(t, want, replayed(t, w, maps.Clone(p.views[i])), "since revision %d", p.rev)
+						w.Close()
+						continue
+					}
+					require.ErrorIs(t, err, ErrExpired)
+					require.True(t, trimmed || p.rev < m.compacted || m.rev-p.rev > int64(ring), "revision %d of %d is held", p.rev, m.rev)
+				}
+				require.LessOrEqual(t, m.asked, 1)
+			},
+		})
 	})
 }
 

@@ -49,7 +49,7 @@ type snapshot struct {
 const nodeName = "spec.nodeName"
 
 func newTable(row *kind.Resource, limit int) *table {
-	t := &table{row: row, indexes: map[string]*index{}, ring: ring{limit: limit, floor: math.MaxInt64}}
+	t := &table{row: row, indexes: map[string]*index{}, ring: ring{limit: limit, floor: math.MaxInt64, first: firstSequence, next: firstSequence}}
 	if isPods(row) {
 		t.indexes[nodeName] = &index{values: func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }}
 	}

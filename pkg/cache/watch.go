@@ -44,7 +44,7 @@ type Watcher struct {
 	events  []Event
 }
 
-// Watch starts after revision rev. ErrExpired if the ring no longer reaches back so far. With rev < 0 it starts with
+// Watch starts after revision rev. ErrExpired if neither the ring nor the source's history reaches back so far. With rev < 0 it starts with
 // the present state: entries as Added, then what follows, with none lost between; sync is the revision of that state.
 func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial []*Entry, sync int64, err error) {
 	w, err = c.newWatcher(r, q)
@@ -55,7 +55,11 @@ func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial
 		initial, rev, err = w.startNow()
 		return w, initial, rev, err
 	}
-	return w, nil, rev, w.start(rev)
+	err = w.start(rev)
+	if errors.Is(err, ErrExpired) && c.recall(rev) {
+		err = w.start(rev)
+	}
+	return w, nil, rev, err
 }
 
 func (c *Cache) newWatcher(r *kind.Resource, q Query) (*Watcher, error) {

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// History reads the changes under prefix after revision after, up to and with revision to, with previous values. It begins
+// later if older history is dropped already, or if more than limit bytes of values came after that; begin says behind
+// which revision.
+func (s *Store) History(ctx context.Context, prefix string, after, to, limit int64) (events []Event, begin int64, err error) {
+	e, err := s.running()
+	if err != nil {
+		return nil, 0, err
+	}
+	for {
+		begin = max(after, firstRevision(e))
+		events, begin, err = s.between(ctx, prefix, begin, to, limit)
+		dropped := firstRevision(e)
+		if errors.Is(err, ErrCompacted) && dropped > begin {
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		// The previous values of what was dropped in the meantime may be missing.
+		if dropped > begin {
+			n := 0
+			for n < len(events) && events[n].Revision <= dropped {
+				n++
+			}
+			events, begin = events[n:], min(dropped, to)
+		}
+		return events, begin, nil
+	}
+}
+
+func (s *Store) between(ctx context.Context, prefix string, begin, to, limit int64) (events []Event, _ int64, err error) {
+	if begin >= to {
+		return nil, to, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	batches, end := s.Watch(ctx, prefix, begin)
+	var bytes int64
+	first := 0
+	for b := range batches {
+		for _, ev := range b.Events {
+			if ev.Revision > to {
+				break
+			}
+			events = append(events, ev)
+			bytes += size(ev)
+			for ; bytes > limit && first < len(events); first++ {
+				bytes -= size(events[first])
+				begin = events[first].Revision
+				events[first] = Event{}
+			}
+		}
+		if b.Revision >= to {
+			return events[first:], begin, nil
+		}
+	}
+	if err = end(); err == nil {
+		err = fmt.Errorf("%w: the stream of changes ended", ErrUnavailable)
+	}
+	return nil, begin, err
+}
+
+func size(ev Event) int64 { return int64(len(ev.Value) + len(ev.Prev.Value)) }
