@@ -12,7 +12,7 @@ KUBECTL    := k8s.io/component-base/version
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench conformance robustness fuzz images deps sbom clean
+.PHONY: start build test unit race e2e lint generate bench conformance conformance-deps robustness fuzz images deps sbom clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -21,13 +21,13 @@ build: deps $(BIN) ## bin/coracle
 
 $(BIN): $(SOURCES) $(SHIM)
 	@echo "building $@"
-	@CGO_ENABLED=0 go build $(GOFLAGS_BIN) -o $@ ./cmd/coracle
+	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
 # The shim is a small static program of its own, carried inside the big one.
 $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
-	@CGO_ENABLED=1 go build $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
+	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
 	@go run ./hack/pack dist/coracle-shim $@
 
 images: deps $(IMAGES)/.done ## the container images of examples and tests, built without internet
@@ -63,8 +63,11 @@ generate: ## deepcopy functions
 bench: build images ## measure a fresh cluster against the budgets
 	@hack/bench.sh
 
-conformance: build images ## upstream's conformance suite; FOCUS=regex narrows it
+conformance: conformance-deps build images ## upstream's conformance suite; FOCUS=regex narrows it
 	@hack/conformance.sh "$(FOCUS)"
+
+conformance-deps: # before anything is built for minutes
+	@hack/deps.sh conformance
 
 robustness: build images ## kill -9 in the middle of writes, and linearizability of what was acknowledged
 	go test -count=1 -v -timeout 30m ./test/robustness/...

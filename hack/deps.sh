@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs what a new Debian machine lacks to build and test Coracle. Go itself must be there. With "test" it also gets
-# what tests alone need: a containerd to try --containerd with, unpacked into dist (26 MB, 3 s), so that none is started as a service.
+# what tests alone need: a containerd to try --containerd with, unpacked into dist (26 MB, 3 s), so that none is started as a service. With "conformance" it gets what goes into that suite's images.
 set -euo pipefail
 command -v go >/dev/null || { echo "Go is missing: install Go 1.26 or newer (https://go.dev/doc/install)" >&2; exit 1; }
 missing=()
+packages="gcc libc6-dev pkg-config libseccomp-dev busybox-static curl git iproute2 nftables procps util-linux"
+if [ "${1:-}" = conformance ]; then packages+=" bind9-dnsutils"; fi
 have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
-for package in gcc libc6-dev pkg-config libseccomp-dev busybox-static curl git iproute2 nftables procps util-linux; do
+for package in $packages; do
   have "$package" || missing+=("$package")
 done
 if [ ${#missing[@]} -ne 0 ]; then

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Runs `go build` with the arguments given and says how far it is, since a first build takes minutes: hack/build.sh -o FILE PACKAGE.
+# The packages compiled are counted from -v, which costs nothing; what the compiler has to say is passed on.
+set -euo pipefail
+every=10 # seconds between two lines
+count=0 next=$every linking=
+main=$(go list "${@: -1}")
+go build -v "$@" 2>&1 | {
+  while IFS= read -r line; do
+    case $line in
+    '#'* | *' '* | *:*) echo "$line" >&2 && continue ;; # a message
+    esac
+    count=$((count + 1))
+    if [ "$line" = "$main" ] && [ "$SECONDS" -ge $every ]; then
+      linking=yes
+      echo "  packages compiled: $count, after ${SECONDS}s; linking"
+    elif [ "$SECONDS" -ge $next ]; then
+      next=$((SECONDS + every))
+      echo "  packages compiled: $count, after ${SECONDS}s"
+    fi
+  done
+  if [ "$linking" ]; then echo "  built after ${SECONDS}s"; fi
+}
