@@ -43,6 +43,7 @@ func serverFlags(f *pflag.FlagSet) {
 	f.Int("audit-log-maxage", 0, "days for which rotated audit logs are kept; 0 for ever")
 	f.Int("audit-log-maxbackup", 0, "how many rotated audit logs are kept; 0 all")
 	f.Int("audit-log-maxsize", 0, "size in MiB at which the audit log is rotated (default 100)")
+	f.String("store-quota", "", "bytes that all objects together may take, as 512Mi; beyond it nothing new is accepted (default an eighth of the memory, 8Gi at most)")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

@@ -28,6 +28,7 @@ type Status struct {
 	Kubeconfig string      `json:"kubeconfig,omitempty"`
 	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the one with which another joins
 	Pressure   []string    `json:"pressure,omitempty"` // what the node is short of, in words
+	Warnings   []string    `json:"warnings,omitempty"` // what needs somebody's attention, in words
 	Components []Component `json:"components"`
 	Processes  []Process   `json:"processes"`
 }

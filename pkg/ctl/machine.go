@@ -58,6 +58,9 @@ func printStatus(s control.Status, out io.Writer) {
 	for _, pressure := range s.Pressure {
 		rows = append(rows, [2]string{"Pressure", pressure})
 	}
+	for _, warning := range s.Warnings {
+		rows = append(rows, [2]string{"Warning", warning})
+	}
 	for _, row := range rows {
 		if row[1] != "" {
 			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])

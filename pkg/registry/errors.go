@@ -3,8 +3,10 @@ package registry
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -32,6 +34,11 @@ func status(err error, gr schema.GroupResource, name string) error {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, cache.ErrExpired):
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
+	case errors.Is(err, store.ErrFull):
+		// RFC 4918, 11.5. Clients do not repeat it by themselves, as they would a 503.
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error(),
+		}}
 	case errors.Is(err, store.ErrUnavailable):
 		return apierrors.NewServiceUnavailable(err.Error())
 	case errors.Is(err, kind.ErrDecode):

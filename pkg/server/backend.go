@@ -65,11 +65,17 @@ func (p *process) Status(context.Context) control.Status {
 	if p.node != nil {
 		pressure = p.node.agent.Pressure()
 	}
+	var warnings []string
+	if p.store != nil {
+		if w := p.store.Warning(); w != "" {
+			warnings = append(warnings, "the store is nearly full: "+w)
+		}
+	}
 	return control.Status{
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: p.url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
-		Pressure: pressure, Components: p.parts.snapshot(), Processes: processes(p.DataDir, p.RunDir),
+		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(), Processes: processes(p.DataDir, p.RunDir),
 	}
 }
 

@@ -83,7 +83,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	}
 	l := &plane{process: p, keys: keys, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, ctl.Kubeconfig)}
 
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log}); err != nil {
+	quota, err := p.storeQuota()
+	if err != nil {
+		return nil, err
+	}
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota}); err != nil {
 		return nil, err
 	}
 	if l.cache, err = cache.New(cache.Config{Table: table, Source: l.store, Logger: p.log}); err != nil {

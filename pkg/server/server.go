@@ -28,6 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 const (
@@ -69,7 +70,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 		components = append(components, n.components()...)
 		p.node, p.onReady = n, plane.markNode
 	}
-	p.url, p.kubeconfig = plane.url, plane.kubeconfig
+	p.url, p.kubeconfig, p.store = plane.url, plane.kubeconfig, plane.store
 	p.joinCommand = "coracle token create --print-join-command"
 	return p.run(ctx, report, components)
 }
@@ -113,6 +114,8 @@ type process struct {
 	onReady func(context.Context) error
 	// accounts is nil for a node alone.
 	accounts *accountKeys
+	// store is nil for a node alone.
+	store *store.Store
 	// node is nil for a control plane alone.
 	node                         *node
 	url, kubeconfig, joinCommand string

@@ -16,23 +16,36 @@ import (
 // The database file is rewritten once this much of it is free, and that is more than what is in use.
 const defragBytes = 128 << 20
 
-// space keeps what the last look at the disk said.
+// space keeps what the last looks at the disk and at the quota said.
 type space struct {
 	looked atomic.Int64 // Unix nanoseconds
 	free   atomic.Int64 // bytes
-	wanted atomic.Bool  // a write was refused: all history may go
+	wanted atomic.Bool  // a write was refused, or the quota is nearly used up: all history may go
+	nearly atomic.Bool  // more than nearlyFull of the quota is in use
 }
 
-const lookEvery = 200 * time.Millisecond
+const (
+	lookEvery = 200 * time.Millisecond
+	// From nearlyFull on, in percent of the quota, history is dropped early and the user is warned; below calmAgain the warning ends.
+	nearlyFull = 80
+	calmAgain  = 70
+	// An update may use this part of the quota beyond it: nodes keep reporting, and a deletion that is an update first (graceful,
+	// or with finalizers) is still possible in a full store.
+	updateReserve = 8
+)
 
 // checkSpace refuses a write of size bytes that the quota or the disk has no room for. It looks at
 // the disk at most every lookEvery, and only when there are writes.
-func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int) error {
-	if used := e.Backend().SizeInUse(); used+int64(size) > s.cfg.QuotaBytes {
+func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int, update bool) error {
+	used, quota := e.Backend().SizeInUse(), s.cfg.QuotaBytes
+	s.watchQuota(used)
+	if update {
+		quota += quota / updateReserve
+	}
+	if used+int64(size) > quota {
 		s.space.wanted.Store(true)
 		s.compactSoon()
-		return fmt.Errorf("%w: its %d MB of data are over the quota of %d MB: delete objects, or raise the quota",
-			ErrUnavailable, used>>20, s.cfg.QuotaBytes>>20)
+		return fmt.Errorf("%w: its %d MB of data are over the quota of %d MB: %s", ErrFull, used>>20, s.cfg.QuotaBytes>>20, s.advice())
 	}
 	now := time.Now().UnixNano()
 	if last := s.space.looked.Load(); now-last > int64(lookEvery) && s.space.looked.CompareAndSwap(last, now) {
@@ -139,6 +152,9 @@ func (s *Store) compactLoop(ctx context.Context) {
 			if full = s.space.wanted.Swap(false); full {
 				to = e.KV().Rev()
 			}
+		case <-s.measure:
+			s.measured(ctx, e)
+			continue
 		}
 		if to <= s.compacted.Load() {
 			continue

@@ -23,8 +23,8 @@ type Config struct {
 	RetainRevisions int64
 	// RetainBytes bounds it in the same way by the size of the values written. Default 64 MiB.
 	RetainBytes int64
-	// QuotaBytes bounds the live data on disk. Beyond it creates and updates get ErrUnavailable and
-	// history is dropped at once; deletes are still taken. Default 8 GiB.
+	// QuotaBytes bounds the live data on disk. Beyond it creates get ErrFull, and updates from an eighth more on, and
+	// history is dropped at once; deletes are still taken. The data is in memory too, several times as large. Default 8 GiB.
 	QuotaBytes int64
 	// MinFreeBytes is the free space on the disk below which creates and updates get ErrUnavailable.
 	// The log takes space in pieces of 64 MB. Default 128 MB.
@@ -53,6 +53,9 @@ func (c *Config) Validate() error {
 	}
 	if c.QuotaBytes == 0 {
 		c.QuotaBytes = 8 << 30
+	}
+	if c.QuotaBytes > 0 {
+		c.RetainBytes = min(c.RetainBytes, max(c.QuotaBytes/16, 1))
 	}
 	if c.MinFreeBytes == 0 {
 		c.MinFreeBytes = 128 << 20

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -225,6 +226,7 @@ func TestFull(t *testing.T) {
 		s.server.Load().KV().Commit()
 	}
 	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, ErrFull)
 	require.ErrorContains(t, err, "over the quota of 1 MB: delete objects")
 	for i, rev := range revs {
 		_, err := s.Delete(ctx, fmt.Sprintf("/registry/%d", i), rev)
@@ -241,6 +243,37 @@ func TestFull(t *testing.T) {
 	require.ErrorContains(t, err, "is full")
 	_, err = s.Create(ctx, "/registry/large", make([]byte, MaxValueBytes+1), 0)
 	require.ErrorIs(t, err, ErrTooLarge)
+}
+
+// A store that is nearly full says so, and by what; a full one still takes updates that are needed to delete something.
+func TestNearlyFull(t *testing.T) {
+	s, _ := open(t, Config{Dir: t.TempDir(), QuotaBytes: 8 << 20})
+	ctx := t.Context()
+	require.Empty(t, s.Warning())
+	small, err := s.Create(ctx, "/registry/leases/a", []byte("lease"), 0)
+	require.NoError(t, err)
+	big := bytes.Repeat([]byte("x"), 500<<10)
+	var revs []int64
+	for i := range 40 {
+		var rev int64
+		if rev, err = s.Create(ctx, fmt.Sprintf("/registry/secrets/%d", i), big, 0); err != nil {
+			break
+		}
+		revs = append(revs, rev)
+		s.server.Load().KV().Commit()
+	}
+	require.ErrorIs(t, err, ErrFull)
+	small, err = s.Update(ctx, "/registry/leases/a", []byte("renewed"), small, 0)
+	require.NoError(t, err)
+	_, err = s.Delete(ctx, "/registry/leases/a", small)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return strings.Contains(s.Warning(), "most is in secrets: ") }, time.Minute, time.Millisecond)
+	require.Regexp(t, `^\d MB of the quota of 8 MB are in use: delete objects`, s.Warning())
+	for i, rev := range revs {
+		_, err := s.Delete(ctx, fmt.Sprintf("/registry/secrets/%d", i), rev)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return s.Warning() == "" }, time.Minute, 10*time.Millisecond, "deletions make room by themselves")
 }
 
 func TestOneProcessOnly(t *testing.T) {

@@ -47,6 +47,8 @@ var (
 	// ErrUnavailable says that the store cannot answer now: it is starting, stopping, full or broken.
 	// A write that failed with it may still have been made.
 	ErrUnavailable = errors.New("the store is not available")
+	// ErrFull says that the quota is used up. It is an ErrUnavailable too.
+	ErrFull = fmt.Errorf("%w: it is full", ErrUnavailable)
 )
 
 // MaxValueBytes is the largest value taken: the largest request body the API takes (3 MiB), and room
@@ -71,6 +73,8 @@ type Store struct {
 	members   atomic.Int32
 	compacted atomic.Int64
 	compact   chan struct{} // asks for a compaction now
+	measure   chan struct{} // asks which kinds take most
+	biggest   atomic.Pointer[string]
 	watches   sync.WaitGroup
 	stopping  chan struct{}
 	stopMu    sync.Mutex
@@ -85,7 +89,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	return &Store{
 		cfg: cfg, ready: make(chan struct{}), failed: make(chan struct{}),
-		compact: make(chan struct{}, 1), stopping: make(chan struct{}),
+		compact: make(chan struct{}, 1), measure: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}, nil
 }
 

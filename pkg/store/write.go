@@ -39,6 +39,11 @@ func (s *Store) Delete(ctx context.Context, key string, rev int64) (int64, error
 	at, ok, found, err := s.txn(ctx, e, key, rev, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
 		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
 	}})
+	if ok && s.space.nearly.Load() {
+		// What was deleted takes space until its history is dropped.
+		s.space.wanted.Store(true)
+		s.compactSoon()
+	}
 	return at, outcome(ok, found, err)
 }
 
@@ -61,7 +66,7 @@ func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, tt
 	if len(value) > MaxValueBytes {
 		return 0, false, false, ErrTooLarge
 	}
-	if err := s.checkSpace(e, len(value)); err != nil {
+	if err := s.checkSpace(e, len(value), rev != 0); err != nil {
 		return 0, false, false, err
 	}
 	for {

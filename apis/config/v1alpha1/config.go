@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
 )
@@ -56,6 +57,8 @@ type Server struct {
 	TLSMinVersion   string   `mapstructure:"tls-min-version"`
 	TLSCipherSuites []string `mapstructure:"tls-cipher-suites"`
 	Audit           `mapstructure:",squash"`
+	// StoreQuota bounds the stored data, as a quantity of bytes ("512Mi"); empty is an eighth of the machine's memory.
+	StoreQuota string `mapstructure:"store-quota"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -159,6 +162,9 @@ func (c Server) validate() error {
 	if _, err := cliflag.TLSCipherSuites(c.TLSCipherSuites); err != nil {
 		errs = append(errs, fmt.Errorf("tls-cipher-suites: %w; there are %s", err, strings.Join(cliflag.TLSCipherPossibleValues(), ", ")))
 	}
+	if _, err := c.StoreQuotaBytes(); err != nil {
+		errs = append(errs, err)
+	}
 	errs = append(errs, c.Audit.validate())
 	return errors.Join(errs...)
 }
@@ -174,6 +180,24 @@ func (c Audit) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// The bounds of StoreQuota. Beyond the upper one etcd does not recommend to go; below the lower one not even the roles fit.
+const (
+	MinStoreQuota = 16 << 20
+	MaxStoreQuota = 8 << 30
+)
+
+// StoreQuotaBytes is StoreQuota in bytes, 0 if it is empty.
+func (c Server) StoreQuotaBytes() (int64, error) {
+	if c.StoreQuota == "" {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(c.StoreQuota)
+	if err != nil || q.Value() < MinStoreQuota || q.Value() > MaxStoreQuota {
+		return 0, fmt.Errorf("store-quota %q is not a quantity of bytes within 16Mi to 8Gi", c.StoreQuota)
+	}
+	return q.Value(), nil
 }
 
 func (c Agent) validate() error {

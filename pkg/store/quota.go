@@ -1,0 +1,88 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/server/v3/etcdserver"
+)
+
+// biggest is how many kinds are named when the store is nearly full, and measurePage how many values are read at once to find them.
+const (
+	biggest     = 3
+	measurePage = 500
+)
+
+// watchQuota notes that the quota is nearly used up, or no longer.
+func (s *Store) watchQuota(used int64) {
+	switch percent := used * 100 / s.cfg.QuotaBytes; {
+	case percent >= nearlyFull && s.space.nearly.CompareAndSwap(false, true):
+		s.space.wanted.Store(true)
+		s.compactSoon()
+		select {
+		case s.measure <- struct{}{}:
+		default:
+		}
+	case percent < calmAgain && s.space.nearly.CompareAndSwap(true, false):
+		s.cfg.Logger.Info("store: there is room again", "used_mb", used>>20, "quota_mb", s.cfg.QuotaBytes>>20)
+	}
+}
+
+// Warning says in words that the quota is nearly used up, and by what; empty if it is not.
+func (s *Store) Warning() string {
+	e := s.server.Load()
+	if e == nil || !s.space.nearly.Load() {
+		return ""
+	}
+	used := e.Backend().SizeInUse()
+	s.watchQuota(used)
+	if !s.space.nearly.Load() {
+		return ""
+	}
+	return fmt.Sprintf("%d MB of the quota of %d MB are in use: %s", used>>20, s.cfg.QuotaBytes>>20, s.advice())
+}
+
+// advice says what to delete, as far as it is known.
+func (s *Store) advice() string {
+	most := ""
+	if text := s.biggest.Load(); text != nil && *text != "" {
+		most = " (most is in " + *text + ")"
+	}
+	return "delete objects that are not needed" + most + ", or raise --store-quota"
+}
+
+// measured finds out which kinds take most, and warns. It reads everything, and so is called only when the quota begins to be
+// nearly used up.
+func (s *Store) measured(ctx context.Context, e *etcdserver.EtcdServer) {
+	sizes := map[string]int64{}
+	const prefix = "/registry/"
+	for from := ""; ; {
+		kvs, _, remaining, err := s.Range(ctx, prefix, from, measurePage, 0)
+		if err != nil {
+			return // it stops, or what it read at was dropped: the warning says less then
+		}
+		for _, kv := range kvs {
+			kind, _, _ := strings.Cut(strings.TrimPrefix(kv.Key, prefix), "/")
+			sizes[kind] += int64(len(kv.Key) + len(kv.Value))
+		}
+		if remaining == 0 || len(kvs) == 0 {
+			break
+		}
+		from = kvs[len(kvs)-1].Key + "\x00"
+	}
+	kinds := make([]string, 0, len(sizes))
+	for kind := range sizes {
+		kinds = append(kinds, kind)
+	}
+	slices.SortFunc(kinds, func(a, b string) int { return int(sizes[b] - sizes[a]) })
+	var parts []string
+	for _, kind := range kinds[:min(biggest, len(kinds))] {
+		parts = append(parts, fmt.Sprintf("%s: %d MB", kind, sizes[kind]>>20))
+	}
+	text := strings.Join(parts, ", ")
+	s.biggest.Store(&text)
+	s.cfg.Logger.Warn("store: the quota is nearly used up: delete objects that are not needed, or raise --store-quota",
+		"used_mb", e.Backend().SizeInUse()>>20, "quota_mb", s.cfg.QuotaBytes>>20, "most", text)
+}
