@@ -30,6 +30,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/pod"
 	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
 	"k8s.io/kubernetes/pkg/registry/core/replicationcontroller"
+	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
 	"k8s.io/kubernetes/pkg/registry/core/secret"
 	"k8s.io/kubernetes/pkg/registry/core/service"
 	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
@@ -113,6 +114,9 @@ func core() []*Resource {
 	limits := builtin[corev1.LimitRange, corev1.LimitRangeList](gv("", "v1"), "limitranges", "limitrange", limitrange.Strategy, metaFields)
 	limits.ShortNames, limits.Table = []string{"limits"}, namesOnly(limits.GR())
 
+	quotas := builtin[corev1.ResourceQuota, corev1.ResourceQuotaList](gv("", "v1"), "resourcequotas", "resourcequota", resourcequota.Strategy, metaFields)
+	quotas.ShortNames, quotas.Status = []string{"quota"}, resourcequota.StatusStrategy
+
 	templates := builtin[corev1.PodTemplate, corev1.PodTemplateList](gv("", "v1"), "podtemplates", "podtemplate", podtemplate.Strategy, metaFields)
 
 	controllers := builtin[corev1.ReplicationController, corev1.ReplicationControllerList](gv("", "v1"), "replicationcontrollers", "replicationcontroller", replicationcontroller.Strategy, controllerFields)
@@ -122,10 +126,10 @@ func core() []*Resource {
 	newer := builtin[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
 	newer.ShortNames, newer.TTL, newer.StoredAs = []string{"ev"}, events.TTL, events
 
-	for _, r := range []*Resource{accounts, namespaces, pods, services, templates} {
+	for _, r := range []*Resource{accounts, namespaces, pods, quotas, services, templates} {
 		r.ReturnsDeleted = true
 	}
-	return []*Resource{configMaps, endpoints, events, limits, namespaces, nodes, pods, templates, controllers, secrets, accounts, services, newer}
+	return []*Resource{configMaps, endpoints, events, limits, namespaces, nodes, pods, templates, controllers, quotas, secrets, accounts, services, newer}
 }
 
 // groups is the rows of the named groups.

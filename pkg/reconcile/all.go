@@ -12,6 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
 	"github.com/coracle-dev/coracle/pkg/reconcile/podgc"
 	"github.com/coracle-dev/coracle/pkg/reconcile/replicaset"
+	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/serviceaccount"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
@@ -37,6 +38,9 @@ func All(cfg Config) []*engine.Reconciler {
 	}
 	if len(cfg.RootCA) > 0 {
 		list = append(list, rootca.New(cfg.RootCA))
+	}
+	if cfg.QuotaUsage != nil {
+		list = append(list, resourcequota.New(cfg.Kinds, cfg.QuotaUsage))
 	}
 	if cfg.ClusterCIDR.IsValid() {
 		list = append(list, nodeipam.New(cfg.ClusterCIDR))

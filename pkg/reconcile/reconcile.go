@@ -16,6 +16,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -34,6 +35,8 @@ type Config struct {
 	// ClusterCIDR is where nodes get the addresses of their pods from, a /24 each (a /64 of IPv6).
 	// Invalid (the zero value): nodes get none.
 	ClusterCIDR netip.Prefix
+	// QuotaUsage counts what a quota's scope uses, with what its version was charged for. Nil: quotas get no status.
+	QuotaUsage resourcequota.Usage
 	// NodePatience is how long a node may be silent before it counts as lost; 0 is 40 s.
 	NodePatience time.Duration
 	// Log is slog.Default() if nil.

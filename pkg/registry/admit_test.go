@@ -92,14 +92,12 @@ func readPod(h *house, name string) Result {
 // TestANodeEvictsItsOwnPodsOnly: with upstream's own plugins.
 func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
 	h := build(t)
-	plugins, err := h.upstreamPlugins()
-	require.NoError(t, err)
 	for name, node := range map[string]string{"mine": "a", "other": "b"} {
 		p := smallPod(name)
 		p.Spec.NodeName = node
 		put(h, v1("Pod", ""), p)
 	}
-	h.admission = plugins
+	require.NoError(t, h.usePlugins(Plugins{}))
 	node := request.WithUser(context.Background(), &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes"}})
 	evict := func(name string) error {
 		_, err := h.Create(node, sub(v1("Pod", name), "eviction"),

@@ -63,9 +63,7 @@ func pods(namespace, name string) Target {
 // benchRegistry has upstream's plugins, and the service account they want.
 func benchRegistry(b testing.TB) *Registry {
 	r := whole(b, 0)
-	var err error
-	r.admission, err = r.upstreamPlugins()
-	require.NoError(b, err)
+	require.NoError(b, r.usePlugins(Plugins{}))
 	require.NoError(b, admin(r).Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"}}))
 	return r
 }

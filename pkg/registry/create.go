@@ -121,6 +121,11 @@ func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Resu
 	if version, err := strconv.ParseUint(asked, 10, 64); err == nil && version != 0 && !c.dry {
 		return Result{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
 	}
+	charged, err := c.charge(obj, nil, name, admission.Create, o, 0)
+	if err != nil {
+		return Result{}, err
+	}
+	defer charged.release()
 	out, value, err := c.encode(obj)
 	if err != nil {
 		return Result{}, err

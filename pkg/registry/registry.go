@@ -55,7 +55,8 @@ type Config struct {
 	// Authorizer is asked where a write needs more than its own verb: creation by an update, and rules that
 	// a role's author does not have. Nil allows all. UseAuthorizer can give it later.
 	Authorizer authorizer.Authorizer
-	// Admission takes the place of upstream's default plugins, which run if it is nil.
+	// Plugins chooses among upstream's admission plugins. Admission, if not nil, takes the place of all of them.
+	Plugins   Plugins
 	Admission admission.Interface
 
 	// DenyPrivileged refuses pods with privileged containers, as kube-apiserver does without --allow-privileged.
@@ -99,6 +100,7 @@ type Registry struct {
 	namespaces *kind.Resource // nil in a table without them
 	services   *kind.Resource
 	admission  admission.Interface
+	quotas     *quotas // nil without the plugin ResourceQuota
 
 	authorizer atomic.Pointer[authorizer.Authorizer]
 	reviews    atomic.Pointer[Reviews]
@@ -123,8 +125,7 @@ func New(cfg Config) (*Registry, error) {
 	}
 	r.admission = cfg.Admission
 	if r.admission == nil {
-		var err error
-		if r.admission, err = r.upstreamPlugins(); err != nil {
+		if err := r.usePlugins(cfg.Plugins); err != nil {
 			return nil, err
 		}
 	}

@@ -114,6 +114,11 @@ func (w *write) once(e *cache.Entry) (res Result, err error) {
 		if err := w.validate(in, old, w.Name, admission.Update, &w.options); err != nil {
 			return Result{}, err
 		}
+		charged, err := w.charge(in, old, w.Name, admission.Update, &w.options, e.Revision)
+		if err != nil {
+			return Result{}, err
+		}
+		defer charged.release()
 	}
 	return w.commit(in, e)
 }

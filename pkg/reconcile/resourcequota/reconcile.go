@@ -1,0 +1,127 @@
+// Package resourcequota keeps the status of resource quotas: what of each limited resource is in use.
+//
+// It may import engine. Its invariant: it never lowers a quota's use while a write that was charged to it may still
+// come. Config.Usage counts such writes too, and a status is only written over the one that it was computed from.
+package resourcequota
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// Usage counts what is used of the resources in a quota's spec.hard, within its scopes. It must count what the given
+// version of the quota was charged for.
+type Usage func(*corev1.ResourceQuota) (corev1.ResourceList, error)
+
+// What frees a resource is counted soon; anything else only corrects what admission charged, and is counted when it calms
+// down. Resync repairs what was missed, as often as upstream does.
+const (
+	soon   = 50 * time.Millisecond
+	later  = time.Second
+	resync = 5 * time.Minute
+)
+
+// New declares the reconciler; kinds are all that a quota may count.
+func New(kinds []engine.Kind, usage Usage) *engine.Reconciler {
+	r := &engine.Reconciler{
+		Name:    "resourcequota",
+		Watches: []engine.Watch{{Object: &corev1.ResourceQuota{}, Event: changedQuota}},
+		Writes:  []engine.Write{{Object: &corev1.ResourceQuota{}, Parts: []engine.Part{engine.Status}}},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				var q corev1.ResourceQuota
+				if err := env.Cache.Get(ctx, req.NamespacedName, &q); err != nil {
+					return engine.Result{}, client.IgnoreNotFound(err)
+				}
+				used, err := usage(&q)
+				if err != nil {
+					return engine.Result{}, err
+				}
+				if status, changed := Plan(&q, used); changed {
+					next := q.DeepCopy()
+					next.Status = status
+					err = env.Client.Status().Update(ctx, next)
+				}
+				return engine.Result{RequeueAfter: resync}, client.IgnoreNotFound(err)
+			}
+		},
+	}
+	for _, k := range kinds {
+		if !k.Namespaced || k.Kind == "Event" || k.Kind == "ResourceQuota" {
+			continue
+		}
+		o := &metav1.PartialObjectMetadata{}
+		o.SetGroupVersionKind(k.GroupVersionKind)
+		watched := client.Object(o)
+		switch k.GroupVersionKind {
+		case corev1.SchemeGroupVersion.WithKind("Pod"):
+			watched = &corev1.Pod{}
+		case corev1.SchemeGroupVersion.WithKind("Service"):
+			watched = &corev1.Service{}
+		}
+		r.Watches = append(r.Watches, engine.Watch{Object: watched, Event: changed})
+	}
+	return r
+}
+
+func changedQuota(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if was == nil || is == nil {
+		changed(ctx, env, was, is) // quotas are limited too
+	}
+	q, ok := is.(*corev1.ResourceQuota)
+	if !ok {
+		return nil
+	}
+	req := engine.RequestFor(q.Namespace, q.Name)
+	if old, ok := was.(*corev1.ResourceQuota); ok && equality.Semantic.DeepEqual(old.Spec, q.Spec) {
+		env.Enqueue(req, later) // it was charged, perhaps for a write that fails
+		return nil
+	}
+	return []engine.Request{req}
+}
+
+// changed asks for the quotas of a namespace in which something may have been freed or changed its use.
+func changed(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	after := later
+	if is == nil {
+		is, after = was, soon
+	} else if was != nil {
+		switch before := was.(type) {
+		case *corev1.Pod:
+			now := is.(*corev1.Pod)
+			if ended(before) == ended(now) && (before.DeletionTimestamp == nil) == (now.DeletionTimestamp == nil) &&
+				before.Generation == now.Generation && len(before.Status.ContainerStatuses) == len(now.Status.ContainerStatuses) &&
+				equality.Semantic.DeepEqual(before.Status.Conditions, now.Status.Conditions) {
+				return nil
+			}
+			after = soon
+		case *corev1.Service:
+			if equality.Semantic.DeepEqual(before.Spec, is.(*corev1.Service).Spec) {
+				return nil
+			}
+			after = soon
+		default:
+			return nil // other kinds are only counted
+		}
+	}
+	var list corev1.ResourceQuotaList
+	if err := env.Cache.List(ctx, &list, client.InNamespace(is.GetNamespace())); err != nil {
+		env.Log.Warn("could not list resource quotas", "namespace", is.GetNamespace(), "error", err)
+		return nil
+	}
+	for i := range list.Items {
+		env.Enqueue(engine.RequestFor(is.GetNamespace(), list.Items[i].Name), after)
+	}
+	return nil
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,71 @@
+package registry
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// cacheReads is as much of a clientset as the plugins use: the live lookups of those that do not trust their
+// informers. Ours are the cache itself, so the lookups read it again. Any other call of it panics.
+type cacheReads struct {
+	kubernetes.Interface
+	client client.Interface
+}
+
+func (c cacheReads) CoreV1() typedcorev1.CoreV1Interface { return coreReads{client: c.client} }
+
+type coreReads struct {
+	typedcorev1.CoreV1Interface
+	client client.Interface
+}
+
+func (c coreReads) Namespaces() typedcorev1.NamespaceInterface {
+	return namespaceReads{client: c.client}
+}
+
+func (c coreReads) ServiceAccounts(namespace string) typedcorev1.ServiceAccountInterface {
+	return accountReads{client: c.client, namespace: namespace}
+}
+
+func (c coreReads) LimitRanges(namespace string) typedcorev1.LimitRangeInterface {
+	return limitReads{client: c.client, namespace: namespace}
+}
+
+type namespaceReads struct {
+	typedcorev1.NamespaceInterface
+	client client.Interface
+}
+
+func (n namespaceReads) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.Namespace, error) {
+	out := &corev1.Namespace{}
+	return out, n.client.Get(ctx, ctrl.ObjectKey{Name: name}, out)
+}
+
+type accountReads struct {
+	typedcorev1.ServiceAccountInterface
+	client    client.Interface
+	namespace string
+}
+
+func (a accountReads) Get(ctx context.Context, name string, _ metav1.GetOptions) (*corev1.ServiceAccount, error) {
+	out := &corev1.ServiceAccount{}
+	return out, a.client.Get(ctx, ctrl.ObjectKey{Namespace: a.namespace, Name: name}, out)
+}
+
+type limitReads struct {
+	typedcorev1.LimitRangeInterface
+	client    client.Interface
+	namespace string
+}
+
+func (l limitReads) List(ctx context.Context, _ metav1.ListOptions) (*corev1.LimitRangeList, error) {
+	out := &corev1.LimitRangeList{}
+	return out, l.client.List(ctx, out, ctrl.InNamespace(l.namespace))
+}

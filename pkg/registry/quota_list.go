@@ -1,0 +1,76 @@
+package registry
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// snapshot is the objects of one namespace, each kind as it was when first asked for.
+type snapshot struct {
+	q         *quotas
+	namespace string
+	lists     map[*kind.Resource][]*cache.Entry
+}
+
+func (s *snapshot) list(row *kind.Resource) []*cache.Entry {
+	list, ok := s.lists[row]
+	if !ok {
+		list, _ = s.q.r.cache.List(row, cache.Query{Namespace: s.namespace})
+		s.lists[row] = list
+	}
+	return list
+}
+
+// shows says whether the snapshot has what a charge was made for.
+func (s *snapshot) shows(h *charge) bool {
+	for _, e := range s.list(h.row) {
+		if e.Object.GetName() == h.name {
+			return e.Revision > h.was
+		}
+	}
+	return false
+}
+
+// lister implements quota.ListerForResourceFunc. There is nothing of a kind that is not served.
+func (s *snapshot) lister(gvr schema.GroupVersionResource) (toolscache.GenericLister, error) {
+	return listed{s, s.q.r.table.ByGVR(gvr)}, nil
+}
+
+// listed is the objects of one kind.
+type listed struct {
+	s   *snapshot
+	row *kind.Resource
+}
+
+func (l listed) ByNamespace(string) toolscache.GenericNamespaceLister { return l }
+
+func (l listed) List(selector labels.Selector) ([]runtime.Object, error) {
+	if l.row == nil {
+		return nil, nil
+	}
+	entries := l.s.list(l.row)
+	out := make([]runtime.Object, 0, len(entries))
+	for _, e := range entries {
+		if selector.Matches(labels.Set(e.Object.GetLabels())) {
+			out = append(out, e.Object)
+		}
+	}
+	return out, nil
+}
+
+func (l listed) Get(name string) (runtime.Object, error) {
+	if l.row != nil {
+		for _, e := range l.s.list(l.row) {
+			if e.Object.GetName() == name {
+				return e.Object, nil
+			}
+		}
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{}, name)
+}
