@@ -101,6 +101,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		Table: table, Store: l.store, Cache: l.cache, ServiceCIDR: services,
 		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: p.log,
 		DenyPrivileged: !p.AllowPrivileged,
+		Plugins:        registry.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig},
 	})
 	if err != nil {
 		return nil, err
@@ -195,7 +196,7 @@ func (l *plane) actors(table *kind.Table) error {
 	}
 	l.controllers, err = reconcile.New(reconcile.Config{
 		ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-		Kinds:     kinds, RootCA: l.keys.Server.PEM, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
+		Kinds:     kinds, RootCA: l.keys.Server.PEM, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
 	})
 	if err != nil {
 		return err

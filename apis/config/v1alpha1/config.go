@@ -50,6 +50,11 @@ type Server struct {
 	ClusterDomain string `mapstructure:"cluster-domain"`
 	// NodeMonitorGracePeriod is how long a node may be silent before it counts as lost. Nodes give a sign of life every 10 s.
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
+	// EnableAdmissionPlugins and DisableAdmissionPlugins change which admission plugins run, by upstream's names.
+	EnableAdmissionPlugins  []string `mapstructure:"enable-admission-plugins"`
+	DisableAdmissionPlugins []string `mapstructure:"disable-admission-plugins"`
+	// AdmissionConfig is the absolute path of an AdmissionConfiguration (apiserver.config.k8s.io/v1); empty for none.
+	AdmissionConfig string `mapstructure:"admission-control-config-file"`
 	// AllowPrivileged lets pods have privileged containers.
 	AllowPrivileged bool `mapstructure:"allow-privileged"`
 	// TLSMinVersion is the lowest TLS version of the API, as crypto/tls names it (VersionTLS12); TLSCipherSuites are the cipher
@@ -164,6 +169,9 @@ func (c Server) validate() error {
 	}
 	if _, err := c.StoreQuotaBytes(); err != nil {
 		errs = append(errs, err)
+	}
+	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
+		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
 	}
 	errs = append(errs, c.Audit.validate())
 	return errors.Join(errs...)
