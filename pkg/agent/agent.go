@@ -183,7 +183,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	if c.Recorder == nil {
-		a.recorder = events.New(c.Client, "kubelet", c.NodeName)
+		a.recorder = events.New(c.Client, "kubelet", c.NodeName, a.log)
 		c.Recorder = a.recorder
 	}
 	sysctls, err := pod.NewSysctls(c.AllowedUnsafeSysctls)

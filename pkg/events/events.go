@@ -1,15 +1,19 @@
 // Package events records events for people: what happened to an object, and why.
 //
 // It may import client. Its invariant: recording never blocks and never fails the
-// caller's work; an event that repeats is counted, not written again.
+// caller's work; an event that repeats is counted, not written again; an event that is lost
+// is counted and logged.
 package events
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,16 +34,25 @@ const (
 	remembered = 1000
 	// maxMessage is upstream's bound on a message, in bytes.
 	maxMessage = 1024
+	// reportEvery is how often lost events are logged at the most.
+	reportEvery = time.Minute
 )
+
+var errBacklog = errors.New("too many events wait to be written")
 
 // Recorder writes events as one component. Safe for concurrent use; a nil Recorder records nothing.
 type Recorder struct {
 	client    cc.Interface
 	component string
 	host      string
+	log       *slog.Logger
 	queue     chan happening
+	overflow  atomic.Uint64 // events that found the queue full
+	refused   atomic.Uint64 // events that could not be written
 
-	known map[happening]known // Run's alone
+	known     map[happening]known // Run's alone, as what follows
+	reported  uint64              // of the lost events, how many were logged
+	lastError error
 }
 
 // happening is what makes two events the same.
@@ -55,9 +68,20 @@ type known struct {
 	count int32
 }
 
-// New makes a recorder for a component ("replicaset-controller") on a host (empty if it is none's).
-func New(c cc.Interface, component, host string) *Recorder {
-	return &Recorder{client: c, component: component, host: host, queue: make(chan happening, backlog), known: map[happening]known{}}
+// New makes a recorder for a component ("replicaset-controller") on a host (empty if it is none's). log is slog.Default() if nil.
+func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
+	if log == nil {
+		log = slog.Default()
+	}
+	return &Recorder{client: c, component: component, host: host, log: log, queue: make(chan happening, backlog), known: map[happening]known{}}
+}
+
+// Lost is how many events could not be recorded so far.
+func (r *Recorder) Lost() uint64 {
+	if r == nil {
+		return 0
+	}
+	return r.overflow.Load() + r.refused.Load()
 }
 
 // Event records what happened to obj: kind is corev1.EventTypeNormal or EventTypeWarning, reason is
@@ -91,22 +115,49 @@ func (r *Recorder) About(ref corev1.ObjectReference, kind, reason, format string
 	select {
 	case r.queue <- happening{about: ref, kind: kind, reason: reason, message: message, at: time.Now()}:
 	default:
+		r.overflow.Add(1)
 	}
 }
 
-// Run writes what is recorded until ctx ends.
+// Run writes what is recorded until ctx ends. It logs that events are lost at once, and then once a minute while more are.
 func (r *Recorder) Run(ctx context.Context) {
+	var quiet <-chan time.Time // while nothing is logged
 	for {
 		select {
 		case <-ctx.Done():
+			r.report()
 			return
+		case <-quiet:
+			quiet = nil
 		case h := <-r.queue:
-			r.write(ctx, h)
+			if err := r.write(ctx, h); err != nil && ctx.Err() == nil {
+				r.refused.Add(1)
+				r.lastError = err
+			}
+		}
+		if quiet == nil && r.report() {
+			quiet = time.After(reportEvery)
 		}
 	}
 }
 
-func (r *Recorder) write(ctx context.Context, h happening) {
+// report logs what was lost since it last did, if anything was.
+func (r *Recorder) report() bool {
+	lost := r.Lost()
+	if lost == r.reported {
+		return false
+	}
+	err := r.lastError
+	if err == nil {
+		err = errBacklog
+	}
+	r.log.Warn("could not record events", "component", r.component, "lost", lost-r.reported, "lostInAll", lost, "error", err)
+	r.reported, r.lastError = lost, nil
+	return true
+}
+
+// write answers an error if the event is lost and somebody may miss it: not in a namespace that ends.
+func (r *Recorder) write(ctx context.Context, h happening) error {
 	at := metav1.NewTime(h.at)
 	key := h
 	key.at, key.about.ResourceVersion = time.Time{}, ""
@@ -122,10 +173,10 @@ func (r *Recorder) write(ctx context.Context, h happening) {
 		err := r.client.Patch(ctx, old, client.RawPatch(types.MergePatchType, patch))
 		if err == nil {
 			r.remember(key, was)
-			return
+			return nil
 		}
 		if !apierrors.IsNotFound(err) {
-			return
+			return err
 		}
 	}
 	name := h.about.Name + "." + strconv.FormatInt(h.at.UnixNano(), 16)
@@ -139,9 +190,13 @@ func (r *Recorder) write(ctx context.Context, h happening) {
 		Source:              corev1.EventSource{Component: r.component, Host: r.host},
 		ReportingController: r.component, ReportingInstance: r.host,
 	})
-	if err == nil {
+	switch {
+	case err == nil:
 		r.remember(key, known{name: name, count: 1})
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
+		return nil
 	}
+	return err
 }
 
 func (r *Recorder) remember(key happening, k known) {

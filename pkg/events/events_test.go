@@ -1,8 +1,10 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,10 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
@@ -38,7 +42,7 @@ func stored(t *testing.T, c cc.Interface) map[string]corev1.Event {
 func TestRepeatsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}
-		r := New(c, "test-controller", "host")
+		r := New(c, "test-controller", "host", nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); r.Run(ctx) }()
@@ -69,11 +73,66 @@ func TestRepeatsAreCounted(t *testing.T) {
 }
 
 func TestRecordingNeverBlocks(t *testing.T) {
-	r := New(stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}, "c", "")
+	r := New(stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}, "c", "", nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}
 	for range backlog + 10 { // nobody writes
 		r.Event(pod, corev1.EventTypeNormal, "R", "m")
 	}
+	require.EqualValues(t, 10, r.Lost())
 	var none *Recorder
 	none.Event(pod, corev1.EventTypeNormal, "R", "m")
+}
+
+// TestLostEventsAreLogged: at once, then once a minute, and when the recorder ends.
+func TestLostEventsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail error
+		c := stub{interceptor.NewClient(fake.NewClientBuilder().WithScheme(cc.Scheme()).Build(), interceptor.Funcs{
+			Create: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.CreateOption) error {
+				if fail != nil {
+					return fail
+				}
+				return c.Create(ctx, o, opts...)
+			},
+		})}
+		var out bytes.Buffer
+		r := New(c, "test-controller", "", slog.New(slog.NewTextHandler(&out, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		record := func(reason string) {
+			r.Event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}, corev1.EventTypeNormal, reason, "m")
+			synctest.Wait()
+		}
+		lines := func() int { return strings.Count(out.String(), "could not record events") }
+		record("Written")
+		require.Zero(t, lines())
+		fail = apierrors.NewTooManyRequestsError("limit reached")
+		for i := range 5 {
+			record(fmt.Sprint("Lost", i))
+		}
+		require.EqualValues(t, 5, r.Lost())
+		require.Equal(t, 1, lines())
+		require.Contains(t, out.String(), `lost=1 lostInAll=1 error="Too many requests: limit reached"`)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 2, lines())
+		require.Contains(t, out.String(), "lost=4 lostInAll=5")
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 2, lines(), "nothing more was lost")
+
+		fail = apierrors.NewForbidden(corev1.Resource("events"), "e", nil)
+		terminating := fail.(*apierrors.StatusError) //nolint:errorlint // made above
+		terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+		record("Late")
+		require.EqualValues(t, 5, r.Lost(), "nobody misses events of a namespace that ends")
+		fail = apierrors.NewTooManyRequestsError("limit reached")
+		record("Lost6")
+		record("Lost7")
+		require.Equal(t, 3, lines())
+		cancel()
+		<-done
+		require.Contains(t, out.String(), "lost=1 lostInAll=7")
+	})
 }

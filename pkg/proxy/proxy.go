@@ -136,7 +136,7 @@ func New(c Config) (*Proxy, error) {
 	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
 		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string][]netip.Addr{},
-		complaints: map[types.NamespacedName][]string{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName)}
+		complaints: map[types.NamespacedName][]string{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.node = Node{Name: c.NodeName, Local: c.Local}
 	for _, a := range append([]netip.Addr{c.NodeIP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}, c.NodePortAddresses...) {

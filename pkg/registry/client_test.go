@@ -117,7 +117,7 @@ func TestRecorderCountsRepeats(t *testing.T) {
 	c := admin(r)
 	w, err := c.Watch(ctx, &corev1.EventList{}, ctrl.InNamespace("work"))
 	require.NoError(t, err)
-	rec := events.New(c, "test", "")
+	rec := events.New(c, "test", "", nil)
 	ended := make(chan struct{})
 	go func() { defer close(ended); rec.Run(ctx) }()
 	defer func() { cancel(); <-ended }()

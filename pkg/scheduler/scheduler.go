@@ -88,7 +88,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if sample == 0 {
 		sample = 10
 	}
-	s.events = events.New(cfg.Client, s.name, "")
+	s.events = events.New(cfg.Client, s.name, "", cfg.Log)
 	s.queue = newQueue()
 	s.queue.later = s.backedOff
 	s.state = newState(sample, s.namespaceLabels)

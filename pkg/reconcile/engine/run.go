@@ -113,7 +113,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Request](retryFirst, retryMost)
 	q := newQueue(limiter)
-	recorder := events.New(l.client, l.r.Name+"-controller", "")
+	recorder := events.New(l.client, l.r.Name+"-controller", "", l.log)
 	wg.Go(func() { recorder.Run(ctx) })
 	r := reader{l.client.Cache(), l.declared}
 	env := Env{
