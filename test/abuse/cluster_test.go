@@ -140,6 +140,9 @@ func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 	stop()
 	wg.Wait()
 	require.NoError(t, failure, "the bystander was refused")
+	if out, err := c.Try("status"); err != nil {
+		t.Fatalf("the server is gone: %v: %s", err, out)
+	}
 	require.Equal(t, pid, c.Status().PID, "the server was restarted")
 	peak := peak(t, pid)
 	t.Logf("%d requests of a bystander, slowest %s; the server's peak %d MB", count, worst.Round(time.Millisecond), peak>>20)
