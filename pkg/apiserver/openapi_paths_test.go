@@ -90,6 +90,13 @@ func (d document) methods(path string) (out []string) {
 	return out
 }
 
+// listedOnly reports whether a path is of a kind that cannot be created yet.
+func listedOnly(table *kind.Table, gv schema.GroupVersion, path string) bool {
+	return slices.ContainsFunc(table.All(), func(r *kind.Resource) bool {
+		return r.GroupVersion() == gv && !slices.Contains(r.Verbs, "create") && slices.Contains(strings.Split(path, "/"), r.Plural)
+	})
+}
+
 // TestPathsAreUpstreams compares every operation that is declared here with upstream's published document of the same group and version.
 func TestPathsAreUpstreams(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
@@ -114,7 +121,11 @@ func TestPathsAreUpstreams(t *testing.T) {
 			if !assert.NotNil(t, want.Paths[path], "upstream has no %s", path) {
 				continue
 			}
-			assert.Equal(t, want.methods(path), have.methods(path), path)
+			if listedOnly(table, gv, path) {
+				assert.Subset(t, want.methods(path), have.methods(path), path)
+			} else {
+				assert.Equal(t, want.methods(path), have.methods(path), path)
+			}
 			for _, method := range have.methods(path) {
 				wanted, had := want.comparable(t, path, method), have.comparable(t, path, method)
 				if had.OperationID == "deleteCoreV1Namespace" {
@@ -127,6 +138,9 @@ func TestPathsAreUpstreams(t *testing.T) {
 		}
 		for path := range want.Paths {
 			for _, r := range table.All() {
+				if !slices.Contains(r.Verbs, "create") {
+					continue
+				}
 				if r.Plural == "namespaces" && strings.Contains(path, "{namespace}") {
 					continue // what is in a namespace is no part of it
 				}

@@ -48,7 +48,7 @@ const EventTTL = time.Hour
 
 // Builtin is the table of every kind that Coracle serves, built when first asked for.
 var Builtin = sync.OnceValue(func() *Table {
-	return NewTable(slices.Concat(core(), groups(), ours())...)
+	return NewTable(slices.Concat(core(), groups(), listed(), ours())...)
 })
 
 // Verbs in upstream's order.

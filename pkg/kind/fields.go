@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -52,6 +53,10 @@ func selectFields[P client.Object](names []string, values func(P, []string) []st
 }
 
 var metaFields = selectFields(nil, func(client.Object, []string) []string { return nil })
+
+var jobFields = selectFields([]string{"status.successful"}, func(j *batchv1.Job, v []string) []string {
+	return append(v, strconv.Itoa(int(j.Status.Succeeded)))
+})
 
 var controllerFields = selectFields([]string{"status.replicas"}, func(c *corev1.ReplicationController, v []string) []string {
 	return append(v, strconv.Itoa(int(c.Status.Replicas)))

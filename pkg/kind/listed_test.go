@@ -1,0 +1,38 @@
+package kind
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubectl/pkg/util/prune"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+)
+
+// TestKubectlCanPrune: kubectl maps each kind of its default list before it prunes any.
+func TestKubectlCanPrune(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, r := range Builtin().All() {
+		scope := meta.RESTScopeNamespace
+		if !r.Namespaced {
+			scope = meta.RESTScopeRoot
+		}
+		mapper.AddSpecific(r.GroupVersionKind, r.GVR(), r.GroupVersion().WithResource(r.Singular), scope)
+	}
+	namespaced, others, err := prune.GetRESTMappings(mapper, nil, false)
+	require.NoError(t, err)
+	require.Len(t, namespaced, 14)
+	require.Len(t, others, 2)
+	for _, m := range append(namespaced, others...) {
+		require.Subset(t, Builtin().ByGVR(m.Resource).Verbs, []string{"delete", "get", "list", "watch"}, m.Resource)
+	}
+}
+
+func TestKindsThatNothingActsOnCannotBeMade(t *testing.T) {
+	r := Builtin().ByGVK(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"})
+	require.NotContains(t, r.Verbs, "create")
+	require.NotContains(t, r.Verbs, "update")
+	require.NotContains(t, r.Verbs, "patch")
+	require.Empty(t, r.Categories)
+}
