@@ -36,6 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/events"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -294,6 +295,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
+// The bounds on the connections of the node's API. The API server has one for each stream that it passes on.
+const (
+	maxConnections           = 4096
+	maxConnectionsPerAddress = 2048
+)
+
 func (a *Agent) listen() (func(context.Context) error, error) {
 	l, err := net.Listen("tcp", a.c.ListenAddress)
 	if err != nil {
@@ -312,7 +319,8 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 		MinVersion: tls.VersionTLS12, GetCertificate: a.c.GetCertificate,
 		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.c.ClientCAs, NextProtos: []string{"http/1.1"},
 	}
-	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(l, tlsConfig)) }, nil
+	limited := connlimit.New(l, connlimit.Config{Most: maxConnections, Each: maxConnectionsPerAddress, Logger: a.log})
+	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(limited, tlsConfig)) }, nil
 }
 
 // follow brings the events of nodes and pods to where they matter, and opens Ready.

@@ -5,10 +5,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -202,27 +200,4 @@ func TestConnectionsAreBounded(t *testing.T) {
 		res, err := w.http.Get(w.url + "/version")
 		return err == nil && res.Body.Close() == nil && res.StatusCode == 200
 	}, time.Minute, time.Millisecond, "those that end make room")
-}
-
-func address(s string) netip.Addr { return netip.MustParseAddr(s) }
-
-func TestFewConnectionsAreKeptForOthers(t *testing.T) {
-	l := newConnections(nil, 100, 90, newMetrics(newWorld(t).cfg.Table, nil, nil).connections, slog.New(slog.DiscardHandler))
-	count := func(from string) (n int) {
-		for l.admit(address(from)) {
-			n++
-		}
-		return n
-	}
-	require.Equal(t, 75, count("192.0.2.1"))
-	require.Equal(t, fewConnections, count("192.0.2.2"))
-	require.Equal(t, fewConnections, count("192.0.2.3"))
-	require.Equal(t, fewConnections, count("192.0.2.4"))
-	require.Equal(t, 1, count("192.0.2.5"), "the bound of all")
-	l.leave(address("192.0.2.1"))
-	require.Equal(t, 1, count("192.0.2.5"))
-	for range 74 {
-		l.leave(address("192.0.2.1"))
-	}
-	require.NotContains(t, l.of, address("192.0.2.1"))
 }

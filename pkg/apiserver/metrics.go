@@ -16,6 +16,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
+// connectionMetrics count the connections of the socket.
+type connectionMetrics struct {
+	open    prometheus.Gauge
+	refused prometheus.Counter
+}
+
 // metrics counts requests under upstream's names. A request costs one map lookup.
 type metrics struct {
 	handler     http.Handler

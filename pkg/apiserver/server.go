@@ -22,6 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver/auditlog"
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -242,7 +243,10 @@ func (s *Server) Run(ctx context.Context) error {
 			MaxReceiveBufferPerConnection: 1 << 20},
 	}
 	failed := make(chan error, 1)
-	limited := newConnections(l, s.cfg.MaxConnections, s.cfg.MaxConnectionsPerAddress, s.metrics.connections, s.log)
+	limited := connlimit.New(l, connlimit.Config{
+		Most: s.cfg.MaxConnections, Each: s.cfg.MaxConnectionsPerAddress, Logger: s.log,
+		Opened: func(open int) { s.metrics.connections.open.Set(float64(open)) }, Refused: s.metrics.connections.refused.Inc,
+	})
 	go func() { failed <- h.ServeTLS(gathering{limited, s.cfg.WriteStall}, "", "") }()
 	close(s.ready)
 	select {
