@@ -200,7 +200,7 @@ func TestHostileImages(t *testing.T) {
 		_, err := r.Images().Pull(ctx, h.ref(tag), nil, nil)
 		goruntime.ReadMemStats(&after)
 		require.ErrorContains(t, err, want, tag)
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(600<<20), tag) // of which most is garbage at once
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30), tag) // of which most is garbage at once; half as much again with the race detector
 		_, err = r.Images().Get(ctx, h.ref(tag))
 		require.ErrorIs(t, err, runtime.ErrNotFound, tag)
 		require.LessOrEqual(t, size(t, r.config.DataDir+"/content"), blobsBefore, tag)
