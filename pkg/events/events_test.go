@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,6 +84,24 @@ func TestRecordingNeverBlocks(t *testing.T) {
 	none.Event(pod, corev1.EventTypeNormal, "R", "m")
 }
 
+// lockedBuffer is a log that is written and read at once.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // TestLostEventsAreLogged: at once, then once a minute, and when the recorder ends.
 func TestLostEventsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +114,7 @@ func TestLostEventsAreLogged(t *testing.T) {
 				return c.Create(ctx, o, opts...)
 			},
 		})}
-		var out bytes.Buffer
+		var out lockedBuffer
 		r := New(c, "test-controller", "", slog.New(slog.NewTextHandler(&out, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
