@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -72,6 +73,9 @@ type Config struct {
 	Upstreams  []string
 	ResolvConf string       // default /etc/resolv.conf
 	Logger     *slog.Logger // default slog.Default()
+
+	// upstreamTimeout takes the place of the constant in tests.
+	upstreamTimeout time.Duration
 }
 
 // Validate fills in defaults and says what is wrong.
@@ -122,6 +126,9 @@ func New(c Config) (*Server, error) {
 		self = append(self, a.String())
 	}
 	s.forward = newForwarder(c.Upstreams, c.ResolvConf, self)
+	if c.upstreamTimeout > 0 {
+		s.forward.timeout = c.upstreamTimeout
+	}
 	s.forward.loops = s.zone.isClusterDNS
 	return s, nil
 }

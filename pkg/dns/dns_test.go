@@ -192,13 +192,12 @@ func upstream(t *testing.T) (address string, asked *atomic.Int64) {
 }
 
 func start(t *testing.T, change func(*Config)) (*Server, string) {
-	c := Config{Client: fakeClient{}, Listen: []netip.AddrPort{ours(Port)}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	c := Config{Client: fakeClient{}, Listen: []netip.AddrPort{ours(Port)}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), upstreamTimeout: time.Minute}
 	if change != nil {
 		change(&c)
 	}
 	s, err := New(c)
 	require.NoError(t, err)
-	s.forward.timeout = time.Minute
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

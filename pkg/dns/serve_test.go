@@ -43,18 +43,26 @@ func TestExternalNamesEnd(t *testing.T) {
 	require.Equal(t, "10.43.0.9", end.Answer[6].(*dns.A).A.String())
 }
 
-// TestAnUpstreamThatAsksUs: a question that comes back ends when the upstream's time is over.
+// TestAnUpstreamThatAsksUs: a question that comes back ends when the upstream's time is over, and what is known to be ourselves is not asked.
 func TestAnUpstreamThatAsksUs(t *testing.T) {
 	relay := ours(Port + 2)
-	s, address := start(t, func(c *Config) {
-		c.Listen = append(c.Listen, relay)
-		c.Upstreams = []string{relay.String()}
+	relayed := func(timeout time.Duration) func(*Config) {
+		return func(c *Config) {
+			c.Listen = append(c.Listen, relay)
+			c.Upstreams = []string{relay.String()}
+			c.upstreamTimeout = timeout
+		}
+	}
+	t.Run("unknown", func(t *testing.T) {
+		_, address := start(t, relayed(50*time.Millisecond))
+		require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
 	})
-	require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
-	s.zone.setService(testService(ServiceName.Namespace, ServiceName.Name, relay.Addr().String()), true)
-	require.True(t, s.zone.isClusterDNS(relay.Addr()))
-	// It is not asked at all now.
-	require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
+	t.Run("known", func(t *testing.T) {
+		s, address := start(t, relayed(time.Hour)) // the question would end first
+		s.zone.setService(testService(ServiceName.Namespace, ServiceName.Name, relay.Addr().String()), true)
+		require.True(t, s.zone.isClusterDNS(relay.Addr()))
+		require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
+	})
 }
 
 // silent is an upstream that answers only once it is released.

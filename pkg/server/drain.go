@@ -57,6 +57,21 @@ func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
 		}
 		return strings.Join(list, ", ")
 	}
+	// Both the agent and this loop report, one at a time, and nobody does once this has returned: the caller's connection ends then.
+	var reporting sync.Mutex
+	returned := false
+	say := func(message string) {
+		reporting.Lock()
+		defer reporting.Unlock()
+		if !returned {
+			tell(message)
+		}
+	}
+	defer func() {
+		reporting.Lock()
+		defer reporting.Unlock()
+		returned = true
+	}()
 	limit := longest + drainMargin
 	deadline := time.Now().Add(limit)
 	drain, cancel := context.WithTimeout(ctx, limit)
@@ -68,7 +83,7 @@ func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
 			mu.Lock()
 			delete(left, name)
 			mu.Unlock()
-			tell("stopped pod " + name)
+			say("stopped pod " + name)
 		})
 	}()
 	report := time.NewTimer(waitingAfter)
@@ -87,7 +102,7 @@ func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
 			return notStopped(names(), limit)
 		case <-report.C:
 			if waiting := names(); waiting != "" {
-				tell(fmt.Sprintf("waiting for %s (at most %s more)", waiting, time.Until(deadline).Round(time.Second)))
+				say(fmt.Sprintf("waiting for %s (at most %s more)", waiting, time.Until(deadline).Round(time.Second)))
 			}
 			report.Reset(waitingEvery)
 		}
