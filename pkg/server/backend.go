@@ -96,32 +96,21 @@ func (p *process) Stop(ctx context.Context, tell func(string)) error {
 	return stopPods(ctx, p.node.agent, tell)
 }
 
-// processes finds this process and the shims that run from dataDir or serve runDir, with their memory.
+// processes finds this process and the shims that run from dataDir or runDir, with their memory. Shims are known by their executables:
+// to read a command line takes the lock of the process's memory, which those of a throttled pod may hold for long.
 func processes(dataDir, runDir string) []control.Process {
 	list := []control.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(os.Getpid())}}
-	for _, pid := range pids(func(command string) bool {
-		return strings.HasPrefix(command, dataDir+"/") || strings.Contains(command, "\x00"+runDir+"/")
-	}) {
-		if pid != os.Getpid() {
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, link := range links {
+		exe, err := os.Readlink(link)
+		if err != nil || !strings.HasPrefix(exe, dataDir+"/") && !strings.HasPrefix(exe, runDir+"/") {
+			continue // it ended while we looked, or is another's
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && pid != os.Getpid() {
 			list = append(list, control.Process{PID: pid, Name: "shim", PSS: pss(pid)})
 		}
 	}
 	return list
-}
-
-// pids lists the processes whose command line, with its words separated by NUL, is wanted.
-func pids(wanted func(command string) bool) (found []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		command, err := os.ReadFile(file)
-		if err != nil || !wanted(string(command)) {
-			continue // it ended while we looked, or is another's
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
-			found = append(found, pid)
-		}
-	}
-	return found
 }
 
 // pss is the memory of a process in bytes, with shared pages divided among those who share them; 0 if it is gone.
