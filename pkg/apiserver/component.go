@@ -14,12 +14,13 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// componentStatuses serves the kind of kind.ComponentStatuses, which is stored nowhere: each read asks the parts of the control plane.
+// componentStatuses serves the kind of builtin.ComponentStatuses, which is stored nowhere: each read asks the parts of the control plane.
 func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
-	r := kind.ComponentStatuses()
+	r := builtin.ComponentStatuses()
 	t := registry.Target{Resource: r, Name: info.Name}
 	whole := len(info.Parts) < 2
 	switch {

@@ -15,6 +15,7 @@ import (
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // groupOrder is the order in which clients look for a kind in groups; others follow by name.
@@ -26,7 +27,7 @@ var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 
 // discovery holds the discovery documents, made once.
 type discovery struct {
-	reviews  []kind.Review
+	reviews  []builtin.Review
 	groups   []metav1.APIGroup
 	versions map[schema.GroupVersion]*metav1.APIResourceList
 	core     *aggregated // of /api
@@ -39,7 +40,7 @@ type aggregated struct {
 }
 
 func newDiscovery(t *kind.Table) *discovery {
-	d := &discovery{reviews: kind.Reviews(), versions: map[schema.GroupVersion]*metav1.APIResourceList{}}
+	d := &discovery{reviews: builtin.Reviews(), versions: map[schema.GroupVersion]*metav1.APIResourceList{}}
 	for _, r := range t.All() {
 		d.add(r)
 	}
@@ -47,7 +48,7 @@ func newDiscovery(t *kind.Table) *discovery {
 		r := &d.reviews[i]
 		d.resource(r.GroupVersion(), metav1.APIResource{Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: metav1.Verbs{"create"}})
 	}
-	c := kind.ComponentStatuses()
+	c := builtin.ComponentStatuses()
 	d.resource(c.GroupVersion(), metav1.APIResource{Name: c.Plural, SingularName: c.Singular, ShortNames: c.ShortNames, Kind: c.Kind, Verbs: c.Verbs})
 	var order []schema.GroupVersion
 	for gv, list := range d.versions {
@@ -179,7 +180,7 @@ func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.A
 	return out
 }
 
-func (d *discovery) review(gvr schema.GroupVersionResource) *kind.Review {
+func (d *discovery) review(gvr schema.GroupVersionResource) *builtin.Review {
 	for i := range d.reviews {
 		if d.reviews[i].GVR() == gvr {
 			return &d.reviews[i]

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
@@ -26,7 +27,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 			s.review(w, req, info, review)
 			return
 		}
-		if gvr == kind.ComponentStatuses().GVR() {
+		if gvr == builtin.ComponentStatuses().GVR() {
 			s.componentStatuses(w, req, info)
 			return
 		}

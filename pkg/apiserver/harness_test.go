@@ -31,7 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
-	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/store"
@@ -123,7 +123,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	s, err := store.New(store.Config{Dir: t.TempDir(), Logger: quiet})
 	require.NoError(t, err)
 	start(t, s)
-	table := kind.Builtin()
+	table := builtin.Kinds()
 	c, err := cache.New(cache.Config{Table: table, Source: s, Logger: quiet, RingSize: ringSize})
 	require.NoError(t, err)
 	start(t, c)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // connectionMetrics count the connections of the socket.
@@ -112,7 +113,7 @@ func (m *metrics) known(info *request.RequestInfo) bool {
 	r := m.table.ByGVR(gvr)
 	switch {
 	case r == nil:
-		return info.Subresource == "" && (m.disc.review(gvr) != nil || gvr == kind.ComponentStatuses().GVR())
+		return info.Subresource == "" && (m.disc.review(gvr) != nil || gvr == builtin.ComponentStatuses().GVR())
 	case info.Subresource == "":
 		return true
 	case info.Subresource == "status":

@@ -22,13 +22,14 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // openapi serves the OpenAPI documents. Each is built when first asked for and kept compressed; the definitions it
 // is built from, which take tens of megabytes, are let go.
 type openapi struct {
 	table   *kind.Table
-	reviews []kind.Review
+	reviews []builtin.Review
 	version version.Info
 	// order lists the groups and versions, ids their paths below /openapi/v3.
 	order []schema.GroupVersion
@@ -38,7 +39,7 @@ type openapi struct {
 }
 
 func newOpenAPI(t *kind.Table, v version.Info) *openapi {
-	o := &openapi{table: t, reviews: kind.Reviews(), version: v, built: map[string][]byte{}}
+	o := &openapi{table: t, reviews: builtin.Reviews(), version: v, built: map[string][]byte{}}
 	seen := map[schema.GroupVersion]bool{}
 	add := func(gv schema.GroupVersion) {
 		if !seen[gv] {

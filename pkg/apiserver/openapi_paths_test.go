@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // document is as much of an OpenAPI 3 document as is compared.
@@ -102,7 +103,7 @@ func TestPathsAreUpstreams(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	require.NoError(t, err)
 	folder := filepath.Join(strings.TrimSpace(string(out)), "api/openapi-spec/v3")
-	table := kind.Builtin()
+	table := builtin.Kinds()
 	o := newOpenAPI(table, version.Info{GitVersion: "v1.37.1"})
 	compared := 0
 	for _, gv := range o.order {

@@ -20,12 +20,12 @@ import (
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
 	authorizationutil "k8s.io/kubernetes/pkg/registry/authorization/util"
 
-	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
 // review answers a kind that is created to ask a question and never stored.
-func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Review) {
+func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *builtin.Review) {
 	if info.Verb != "create" || info.Name != "" || r.Namespaced != (info.Namespace != "") {
 		s.wrongMethod(w, req, info)
 		return

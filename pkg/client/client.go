@@ -3,8 +3,8 @@
 // HTTP form; registry.Registry.Client is its in-process form, in which reads
 // share the server's cache by pointer and writes pass no socket.
 //
-// It may import apis, kind and the Kubernetes client libraries, never registry,
-// apiserver or store. Its invariant: an object that came out of Cache is
+// It may import apis and the Kubernetes client libraries, never kind, registry,
+// apiserver or store; it does not reach k8s.io/kubernetes. Its invariant: an object that came out of Cache is
 // immutable; who wants to change it makes a DeepCopy first.
 package client
 

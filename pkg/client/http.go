@@ -10,8 +10,6 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-
-	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // Config says which cluster to reach, as whom, and how much of it to hold.
@@ -60,12 +58,12 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	// Kinds that are not in our table, of another cluster, are looked up there, when first asked for.
+	// Kinds that not every server has are discovered when first asked for.
 	dynamic, err := apiutil.NewDynamicRESTMapper(cfg, httpClient)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{Mapper(kind.Builtin()), dynamic}}
+	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{Mapper(Kinds()), dynamic}}
 	shared := true
 	cache, err := ctrlcache.New(cfg, ctrlcache.Options{HTTPClient: httpClient, Scheme: Scheme(), Mapper: mapper,
 		ByObject: c.Only, DefaultUnsafeDisableDeepCopy: &shared, NewInformer: newInformer})

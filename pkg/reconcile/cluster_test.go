@@ -26,7 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -64,15 +64,15 @@ func start(t testing.TB, o options) *cluster {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s, err := store.New(store.Config{Dir: dir})
 	require.NoError(t, err)
-	ca, err := cache.New(cache.Config{Table: kind.Builtin(), Source: s})
+	ca, err := cache.New(cache.Config{Table: builtin.Kinds(), Source: s})
 	require.NoError(t, err)
-	r, err := registry.New(registry.Config{Table: kind.Builtin(), Store: s, Cache: ca})
+	r, err := registry.New(registry.Config{Table: builtin.Kinds(), Store: s, Cache: ca})
 	require.NoError(t, err)
 	as := func(name string) client.Interface {
 		return r.Client(&user.DefaultInfo{Name: name, Groups: []string{"system:masters"}})
 	}
 	var kinds []reconcile.Kind
-	for _, row := range kind.Builtin().All() {
+	for _, row := range builtin.Kinds().All() {
 		if row.StoredAs == nil {
 			kinds = append(kinds, reconcile.Kind{GroupVersionKind: row.GroupVersionKind, Resource: row.Plural, Namespaced: row.Namespaced, Deletable: true})
 		}
@@ -133,12 +133,12 @@ func (c *cluster) serve(dir string, ca *cache.Cache) func(string) client.Interfa
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv, err := apiserver.New(apiserver.Config{
-		Registry: c.registry, Cache: ca, Table: kind.Builtin(), Listener: l, Logger: slog.New(slog.DiscardHandler),
+		Registry: c.registry, Cache: ca, Table: builtin.Kinds(), Listener: l, Logger: slog.New(slog.DiscardHandler),
 		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()},
 	})
 	require.NoError(t, err)
 	c.run(srv)
-	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.registry, Cache: ca, Table: kind.Builtin(), Logger: slog.New(slog.DiscardHandler)})
+	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.registry, Cache: ca, Table: builtin.Kinds(), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NoError(t, roles.Reconcile(request.WithUser(c.ctx, &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})))
 	dial := func(name string) *client.Client {

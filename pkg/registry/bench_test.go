@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // bigPod is about what a controller creates: 3 KB of protobuf with two containers, probes and volumes.
@@ -57,7 +57,7 @@ func asUser(ctx context.Context) context.Context {
 }
 
 func pods(namespace, name string) Target {
-	return Target{Resource: kind.Builtin().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), Namespace: namespace, Name: name}
+	return Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), Namespace: namespace, Name: name}
 }
 
 // benchRegistry has upstream's plugins, and the service account they want.

@@ -23,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // verbs is what the client asks of a Registry.
@@ -120,7 +121,7 @@ func typed(obj runtime.Object) error {
 }
 
 func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
-	if kind.IsReview(obj) {
+	if builtin.IsReview(obj) {
 		return c.verbs.Review(c.as(ctx), obj.GetNamespace(), obj)
 	}
 	t, err := c.target(obj, "")

@@ -46,7 +46,7 @@ type indexKey struct {
 func newShared(c *cache.Cache, kinds *kind.Table) *shared {
 	s := &shared{table: c, kinds: kinds,
 		types:     map[reflect.Type]*kind.Resource{},
-		mapper:    sync.OnceValue(func() meta.RESTMapper { return client.Mapper(kinds) }),
+		mapper:    sync.OnceValue(func() meta.RESTMapper { return mapperOf(kinds) }),
 		informers: map[informerKey]*informer{},
 		indexes:   map[indexKey]func(ctrl.Object) []string{}}
 	for _, r := range kinds.All() {
@@ -267,3 +267,12 @@ func (c *userClient) fill(list ctrl.ObjectList, entries []*cache.Entry, rev int6
 }
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }
+
+// mapperOf maps between the kinds and resources of a table.
+func mapperOf(t *kind.Table) meta.RESTMapper {
+	kinds := make([]client.Kind, 0, len(t.All()))
+	for _, r := range t.All() {
+		kinds = append(kinds, client.Kind{GroupVersionKind: r.GroupVersionKind, Plural: r.Plural, Namespaced: r.Namespaced, Singular: r.Singular})
+	}
+	return client.Mapper(kinds)
+}

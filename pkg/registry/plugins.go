@@ -73,13 +73,13 @@ limits:
 - {type: User, qps: 50, burst: 20000, cacheSize: 4096}
 `
 
-// builtin is what the registry does itself, from the cache, and cannot be turned off.
-var builtin = []string{"NamespaceLifecycle", "PodTopologyLabels"}
+// alwaysOn is what the registry does itself, from the cache, and cannot be turned off.
+var alwaysOn = []string{"NamespaceLifecycle", "PodTopologyLabels"}
 
 // on lists the plugins to run, in order.
 func (p Plugins) on() ([]plugin, error) {
 	var errs []error
-	known := slices.Clone(builtin)
+	known := slices.Clone(alwaysOn)
 	for _, o := range ordered {
 		known = append(known, o.name)
 	}
@@ -90,7 +90,7 @@ func (p Plugins) on() ([]plugin, error) {
 		}
 	}
 	for _, name := range p.Disable {
-		if slices.Contains(builtin, name) {
+		if slices.Contains(alwaysOn, name) {
 			errs = append(errs, fmt.Errorf("the admission plugin %s cannot be disabled", name))
 		}
 		if slices.Contains(p.Enable, name) {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/warning"
 
-	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // house is a registry with the calls that tests make most.
@@ -38,7 +38,7 @@ func build(t testing.TB) *house {
 }
 
 func at(gvk schema.GroupVersionKind, namespace, name string) Target {
-	r := kind.Builtin().ByGVK(gvk)
+	r := builtin.Kinds().ByGVK(gvk)
 	if !r.Namespaced {
 		namespace = ""
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -64,7 +65,7 @@ func (p *plane) components() []run.Component {
 }
 
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
-	table := kind.Builtin()
+	table := builtin.Kinds()
 	services, err := netip.ParsePrefix(p.ServiceCIDR)
 	if err != nil {
 		return nil, err

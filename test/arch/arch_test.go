@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,24 +22,33 @@ type pkg struct {
 	Imports, Deps []string
 }
 
+// packages lists the module's packages with what they import and what they reach. The go command is run once.
 func packages(t *testing.T) []pkg {
 	t.Helper()
+	all, err := listed()
+	require.NoError(t, err)
+	return all
+}
+
+var listed = sync.OnceValues(func() ([]pkg, error) {
 	command := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"...")
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()
-	require.NoError(t, err, stderr.String())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, stderr.String())
+	}
 	var all []pkg
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return all
+			return all, nil
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		all = append(all, p)
 	}
-}
+})
 
 // under reports whether path is one of the roots or below one.
 func under(path string, roots ...string) bool {
@@ -67,7 +79,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"github.com/opencontainers/runc", ours("pkg/agent/runtime/shim", "cmd/coracle-shim")},
 		{"github.com/vishvananda", ours("pkg/agent/network", "pkg/proxy")},
 		{"github.com/google/nftables", ours("pkg/agent/network", "pkg/proxy")},
-		{"k8s.io/kubernetes", ours("pkg/kind", "pkg/registry", "pkg/apiserver")},
+		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/apiserver")},
 		{"k8s.io/apiserver", ours("pkg/kind", "pkg/registry", "pkg/apiserver", "pkg/server")},
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
@@ -112,6 +124,54 @@ func TestImportsPointOneWay(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLibrariesReachNoFurther: what is large is linked by those alone who are made of it, however long the chain of imports.
+func TestLibrariesReachNoFurther(t *testing.T) {
+	rules := []struct {
+		library string
+		by      []string
+	}{
+		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/apiserver", "pkg/server", "cmd/coracle")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/cache", "pkg/store", "pkg/registry", "pkg/apiserver", "pkg/server", "cmd/coracle")},
+		{"go.etcd.io/etcd/server", ours("pkg/store", "pkg/registry", "pkg/apiserver", "pkg/server", "cmd/coracle")},
+	}
+	all := packages(t)
+	for _, rule := range rules {
+		for _, p := range all {
+			if under(p.ImportPath, rule.by...) {
+				continue
+			}
+			if i := slices.IndexFunc(p.Deps, func(d string) bool { return under(d, rule.library) }); i >= 0 {
+				t.Errorf("%s reaches %s: %s", p.ImportPath, p.Deps[i], strings.Join(chain(all, p.ImportPath, p.Deps[i]), " imports "))
+			}
+		}
+	}
+}
+
+// chain is a shortest chain of imports from one package to another; past the module's own packages it is cut short.
+func chain(all []pkg, from, to string) []string {
+	known := make(map[string]pkg, len(all))
+	for _, p := range all {
+		known[p.ImportPath] = p
+	}
+	for queue, seen := [][]string{{from}}, map[string]bool{from: true}; len(queue) > 0; queue = queue[1:] {
+		path := queue[0]
+		p, ours := known[path[len(path)-1]]
+		if !ours {
+			continue
+		}
+		if slices.Contains(p.Imports, to) {
+			return append(path, to)
+		}
+		for _, i := range p.Imports {
+			if next, ours := known[i]; ours && !seen[i] && slices.Contains(next.Deps, to) {
+				seen[i] = true
+				queue = append(queue, append(slices.Clone(path), i))
+			}
+		}
+	}
+	return []string{from, "...", to}
 }
 
 // TestReconcilersStandAlone: a reconciler never imports another one.

@@ -1,4 +1,4 @@
-package kind
+package builtin
 
 import (
 	"fmt"
@@ -17,6 +17,8 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"
 	_ "k8s.io/kubernetes/pkg/apis/scheduling/install"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // object is a pointer type whose element is T.
@@ -30,12 +32,15 @@ type list[T any] interface {
 	client.ObjectList
 }
 
-// builtin makes the row of one of Kubernetes' own kinds, driven by upstream's
+// row makes the row of one of Kubernetes' own kinds, driven by upstream's
 // strategy, defaults and conversions.
-func builtin[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, singular string, s Strategy, fields selectable) *Resource {
+func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, singular string, s kind.Strategy, fields kind.Selectable) *kind.Resource {
 	gvk := group.WithKind(reflect.TypeFor[T]().Name())
+	if !s.NamespaceScoped() {
+		fields = fields.ClusterScoped()
+	}
 	internal := schema.GroupVersion{Group: group.Group, Version: runtime.APIVersionInternal}
-	r := &Resource{
+	r := &kind.Resource{
 		GroupVersionKind: gvk,
 		Plural:           plural,
 		Singular:         singular,
@@ -45,8 +50,8 @@ func builtin[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plura
 		New:              func() client.Object { return P(new(T)) },
 		NewList:          func() client.ObjectList { return PL(new(L)) },
 		Strategy:         s,
-		Fields:           fields.set,
-		FieldNames:       fields.names,
+		Fields:           fields.Set,
+		FieldNames:       fields.Names,
 		Default:          legacyscheme.Scheme.Default,
 		Internal: func(o client.Object) (runtime.Object, error) {
 			return legacyscheme.Scheme.UnsafeConvertToVersion(o, internal)
@@ -64,9 +69,6 @@ func builtin[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plura
 		},
 		Verbs: allVerbs,
 	}
-	if !r.Namespaced {
-		r.Fields, r.FieldNames = fields.clusterScoped()
-	}
-	r.Table = &table{row: r, print: printInternal}
+	r.Table = printer(r)
 	return r
 }

@@ -1,4 +1,4 @@
-package kind
+package builtin
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 // TestKubectlCanPrune: kubectl maps each kind of its default list before it prunes any.
 func TestKubectlCanPrune(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, r := range Builtin().All() {
+	for _, r := range Kinds().All() {
 		scope := meta.RESTScopeNamespace
 		if !r.Namespaced {
 			scope = meta.RESTScopeRoot
@@ -25,12 +25,12 @@ func TestKubectlCanPrune(t *testing.T) {
 	require.Len(t, namespaced, 14)
 	require.Len(t, others, 2)
 	for _, m := range append(namespaced, others...) {
-		require.Subset(t, Builtin().ByGVR(m.Resource).Verbs, []string{"delete", "get", "list", "watch"}, m.Resource)
+		require.Subset(t, Kinds().ByGVR(m.Resource).Verbs, []string{"delete", "get", "list", "watch"}, m.Resource)
 	}
 }
 
 func TestKindsThatNothingActsOnCannotBeMade(t *testing.T) {
-	r := Builtin().ByGVK(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"})
+	r := Kinds().ByGVK(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"})
 	require.NotContains(t, r.Verbs, "create")
 	require.NotContains(t, r.Verbs, "update")
 	require.NotContains(t, r.Verbs, "patch")

@@ -1,4 +1,4 @@
-package kind
+package builtin
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,6 +12,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim"
 	"k8s.io/kubernetes/pkg/registry/networking/ingress"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // listVerbs are those of kinds that cannot be created.
@@ -20,23 +22,23 @@ var listVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 // listed is the rows of kinds that nothing acts on yet. They cannot be created (405), but listed, watched and deleted, so that
 // clients that go through all of them work: `kubectl apply --prune` refuses to start without. They are in no category, since
 // what is not there need not be asked for by `kubectl get all`.
-func listed() []*Resource {
+func listed() []*kind.Resource {
 	apps, batch := gv("apps", "v1"), gv("batch", "v1")
-	volumes := builtin[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)
+	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)
 	volumes.ShortNames = []string{"pv"}
-	claims := builtin[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
+	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
 	claims.ShortNames = []string{"pvc"}
-	daemons := builtin[appsv1.DaemonSet, appsv1.DaemonSetList](apps, "daemonsets", "daemonset", daemonset.Strategy, metaFields)
+	daemons := row[appsv1.DaemonSet, appsv1.DaemonSetList](apps, "daemonsets", "daemonset", daemonset.Strategy, metaFields)
 	daemons.ShortNames = []string{"ds"}
-	stateful := builtin[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy, metaFields)
+	stateful := row[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy, metaFields)
 	stateful.ShortNames = []string{"sts"}
-	jobs := builtin[batchv1.Job, batchv1.JobList](batch, "jobs", "job", job.Strategy, jobFields)
-	crons := builtin[batchv1.CronJob, batchv1.CronJobList](batch, "cronjobs", "cronjob", cronjob.Strategy, metaFields)
+	jobs := row[batchv1.Job, batchv1.JobList](batch, "jobs", "job", job.Strategy, jobFields)
+	crons := row[batchv1.CronJob, batchv1.CronJobList](batch, "cronjobs", "cronjob", cronjob.Strategy, metaFields)
 	crons.ShortNames = []string{"cj"}
-	ingresses := builtin[networkingv1.Ingress, networkingv1.IngressList](gv("networking.k8s.io", "v1"), "ingresses", "ingress", ingress.Strategy, metaFields)
+	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](gv("networking.k8s.io", "v1"), "ingresses", "ingress", ingress.Strategy, metaFields)
 	ingresses.Keys, ingresses.ShortNames = "ingress", []string{"ing"}
 	volumes.ReturnsDeleted, claims.ReturnsDeleted = true, true
-	rows := []*Resource{volumes, claims, daemons, stateful, jobs, crons, ingresses}
+	rows := []*kind.Resource{volumes, claims, daemons, stateful, jobs, crons, ingresses}
 	for _, r := range rows {
 		r.Verbs = listVerbs
 	}

@@ -1,7 +1,12 @@
-package kind
+// Package own makes the rows of our own kinds from what their folder under apis brings: types, defaults, validation, columns.
+//
+// It may import kind and the Kubernetes API libraries, never k8s.io/kubernetes. It holds pure functions only.
+package own
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,12 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/names"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Definition is what a kind of our own brings; Own makes its row. Kind, Plural, New and NewList are
+// Definition is what a kind of our own brings; Row makes its row. Kind, Plural, New and NewList are
 // needed, nil functions do nothing. Metadata is validated as upstream validates it.
 type Definition[P client.Object] struct {
 	Kind                  schema.GroupVersionKind
@@ -45,13 +53,13 @@ type withStatus[T any] interface {
 	*T
 }
 
-// Own makes the row of one of our own kinds. The writers of spec and status are apart: a write to the
+// Row makes the row of one of our own kinds. The writers of spec and status are apart: a write to the
 // object leaves its status, a write to its status subresource leaves all else. status gives the address
 // of an object's status, or is nil if the kind has none; its generation counts changes of all but status and metadata.
-func Own[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *Resource {
-	s := &ownStrategy[T, S, P]{NameGenerator: names.SimpleNameGenerator, Definition: d, status: status}
+func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Resource {
+	s := &strategy[T, S, P]{NameGenerator: names.SimpleNameGenerator, Definition: d, status: status}
 	group := d.Kind.GroupVersion()
-	r := &Resource{
+	r := &kind.Resource{
 		GroupVersionKind: d.Kind,
 		Plural:           d.Plural,
 		Singular:         strings.ToLower(d.Kind.Kind),
@@ -68,32 +76,33 @@ func Own[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *Resourc
 			o.GetObjectKind().SetGroupVersionKind(group.WithKind(d.Kind.Kind))
 			return o.(client.Object), nil
 		},
-		Verbs: allVerbs,
+		Verbs: []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"},
 	}
 	if status != nil {
-		r.Status = &ownStatus[T, S, P]{s}
+		r.Status = &statusStrategy[T, S, P]{s}
 	}
 	if d.Default != nil {
 		r.Default = func(o runtime.Object) { d.Default(o.(P)) }
 	}
-	own := metaFields
+	selectable := kind.MetaFields()
 	if d.Fields != nil {
-		for n := range d.Fields(d.New()) {
-			own.names = append(own.names[:len(own.names):len(own.names)], n)
-		}
-		own.set = func(o client.Object) fields.Set {
-			set := d.Fields(o.(P))
-			set[nameField], set[namespaceField] = o.GetName(), o.GetNamespace()
-			return set
-		}
+		further := slices.Sorted(maps.Keys(d.Fields(d.New())))
+		selectable = kind.SelectFields(further, func(o P, v []string) []string {
+			set := d.Fields(o)
+			for _, n := range further {
+				v = append(v, set[n])
+			}
+			return v
+		})
 	}
-	if r.Fields, r.FieldNames = own.set, own.names; d.Cluster {
-		r.Fields, r.FieldNames = own.clusterScoped()
+	if d.Cluster {
+		selectable = selectable.ClusterScoped()
 	}
-	r.Table = namesOnly(r.GR())
+	r.Fields, r.FieldNames = selectable.Set, selectable.Names
+	r.Table = rest.NewDefaultTableConvertor(r.GR())
 	if d.Cells != nil {
 		columns := d.Columns()
-		r.Table = &table{row: r, print: func(_ *Resource, o client.Object, headers bool) (*metav1.Table, error) {
+		r.Table = &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
 			t := &metav1.Table{Rows: []metav1.TableRow{{Cells: d.Cells(o.(P), time.Now())}}}
 			if headers {
 				t.ColumnDefinitions = columns
@@ -104,43 +113,43 @@ func Own[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *Resourc
 	return r
 }
 
-// ownStrategy is the strategy of our own kinds' main resource.
-type ownStrategy[T, S any, P withStatus[T]] struct {
+// strategy is the strategy of our own kinds' main resource.
+type strategy[T, S any, P withStatus[T]] struct {
 	names.NameGenerator
 	Definition[P]
 	status func(P) *S
 }
 
 // ObjectKinds and Recognizes say of what kind an object is, without a scheme.
-func (s *ownStrategy[T, S, P]) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+func (s *strategy[T, S, P]) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
 	if _, ok := o.(P); !ok {
 		return nil, false, runtime.NewNotRegisteredErrForKind("kind", s.Kind)
 	}
 	return []schema.GroupVersionKind{s.Kind}, false, nil
 }
 
-func (s *ownStrategy[T, S, P]) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == s.Kind }
-func (s *ownStrategy[T, S, P]) NamespaceScoped() bool                       { return !s.Cluster }
+func (s *strategy[T, S, P]) Recognizes(gvk schema.GroupVersionKind) bool { return gvk == s.Kind }
+func (s *strategy[T, S, P]) NamespaceScoped() bool                       { return !s.Cluster }
 
-func (s *ownStrategy[T, S, P]) AllowCreateOnUpdate(context.Context) bool {
+func (s *strategy[T, S, P]) AllowCreateOnUpdate(context.Context) bool {
 	return s.Definition.AllowCreateOnUpdate
 }
 
-func (s *ownStrategy[T, S, P]) AllowUnconditionalUpdate(context.Context) bool {
+func (s *strategy[T, S, P]) AllowUnconditionalUpdate(context.Context) bool {
 	return !s.RequireUpdateRevision
 }
 
 // Canonicalize has nothing to do: what was validated is what is stored.
-func (s *ownStrategy[T, S, P]) Canonicalize(runtime.Object) {}
+func (s *strategy[T, S, P]) Canonicalize(runtime.Object) {}
 
-func (s *ownStrategy[T, S, P]) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
+func (s *strategy[T, S, P]) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
 
-func (s *ownStrategy[T, S, P]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+func (s *strategy[T, S, P]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }
 
 // PrepareForCreate begins the generation and drops a status that the author sent, leaving its defaults.
-func (s *ownStrategy[T, S, P]) PrepareForCreate(_ context.Context, obj runtime.Object) {
+func (s *strategy[T, S, P]) PrepareForCreate(_ context.Context, obj runtime.Object) {
 	o := obj.(P)
 	o.SetGeneration(1)
 	if s.status != nil {
@@ -153,7 +162,7 @@ func (s *ownStrategy[T, S, P]) PrepareForCreate(_ context.Context, obj runtime.O
 }
 
 // PrepareForUpdate keeps the status and counts the generation.
-func (s *ownStrategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+func (s *strategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	o, was := obj.(P), old.(P)
 	if s.status != nil {
 		*s.status(o) = *s.status(was)
@@ -165,7 +174,7 @@ func (s *ownStrategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runt
 }
 
 // sameSpec compares all but kind, metadata and status.
-func (s *ownStrategy[T, S, P]) sameSpec(a, b P) bool {
+func (s *strategy[T, S, P]) sameSpec(a, b P) bool {
 	bare := func(p P) P {
 		c := *p
 		o := P(&c)
@@ -184,7 +193,7 @@ func (s *ownStrategy[T, S, P]) sameSpec(a, b P) bool {
 	return equality.Semantic.DeepEqual(bare(a), bare(b))
 }
 
-func (s *ownStrategy[T, S, P]) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+func (s *strategy[T, S, P]) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
 	o := obj.(P)
 	errs := apivalidation.ValidateObjectMetaAccessor(o, !s.Cluster, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
 	if s.Definition.Validate != nil {
@@ -193,7 +202,7 @@ func (s *ownStrategy[T, S, P]) Validate(_ context.Context, obj runtime.Object) f
 	return errs
 }
 
-func (s *ownStrategy[T, S, P]) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+func (s *strategy[T, S, P]) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := validateMetaUpdate(obj.(P), old.(P), !s.Cluster)
 	if s.Definition.ValidateUpdate != nil {
 		errs = append(errs, s.Definition.ValidateUpdate(obj.(P), old.(P))...)
@@ -210,7 +219,7 @@ func validateMetaUpdate(o, old client.Object, namespaced bool) field.ErrorList {
 }
 
 // GetResetFields says what server-side apply must not own through the main resource.
-func (s *ownStrategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+func (s *strategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if s.status == nil {
 		return nil
 	}
@@ -219,11 +228,11 @@ func (s *ownStrategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldp
 	}
 }
 
-// ownStatus is the strategy of the status subresource.
-type ownStatus[T, S any, P withStatus[T]] struct{ *ownStrategy[T, S, P] }
+// statusStrategy is the strategy of the status subresource.
+type statusStrategy[T, S any, P withStatus[T]] struct{ *strategy[T, S, P] }
 
 // PrepareForUpdate keeps all of the old object but its status and who manages it.
-func (s *ownStatus[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+func (s *statusStrategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	o := obj.(P)
 	status, managed, rv := *s.status(o), o.GetManagedFields(), o.GetResourceVersion()
 	*o = *old.DeepCopyObject().(P)
@@ -232,7 +241,7 @@ func (s *ownStatus[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtim
 	o.SetResourceVersion(rv)
 }
 
-func (s *ownStatus[T, S, P]) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+func (s *statusStrategy[T, S, P]) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := validateMetaUpdate(obj.(P), old.(P), !s.Cluster)
 	if s.ValidateStatus != nil {
 		errs = append(errs, s.ValidateStatus(obj.(P), old.(P))...)
@@ -241,7 +250,7 @@ func (s *ownStatus[T, S, P]) ValidateUpdate(_ context.Context, obj, old runtime.
 }
 
 // GetResetFields says what server-side apply must not own through the status subresource.
-func (s *ownStatus[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+func (s *statusStrategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("spec")),
 	}

@@ -1,4 +1,4 @@
-package kind
+package builtin
 
 import (
 	authenticationv1 "k8s.io/api/authentication/v1"

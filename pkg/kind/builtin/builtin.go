@@ -1,0 +1,185 @@
+// Package builtin is the rows of the kinds that a server starts with: Kubernetes' own, driven by upstream's strategies,
+// defaults, conversions and columns, and Coracle's.
+//
+// It may import kind, kind/own, apis and the Kubernetes libraries, k8s.io/kubernetes included; who imports it links nearly all of the
+// API server. Its invariant: it holds types and pure functions only, and each row is made once.
+package builtin
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/registry/apps/controllerrevision"
+	"k8s.io/kubernetes/pkg/registry/apps/deployment"
+	"k8s.io/kubernetes/pkg/registry/apps/replicaset"
+	"k8s.io/kubernetes/pkg/registry/coordination/lease"
+	"k8s.io/kubernetes/pkg/registry/core/configmap"
+	"k8s.io/kubernetes/pkg/registry/core/endpoint"
+	"k8s.io/kubernetes/pkg/registry/core/event"
+	"k8s.io/kubernetes/pkg/registry/core/limitrange"
+	"k8s.io/kubernetes/pkg/registry/core/namespace"
+	"k8s.io/kubernetes/pkg/registry/core/node"
+	"k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/kubernetes/pkg/registry/core/podtemplate"
+	"k8s.io/kubernetes/pkg/registry/core/replicationcontroller"
+	"k8s.io/kubernetes/pkg/registry/core/resourcequota"
+	"k8s.io/kubernetes/pkg/registry/core/secret"
+	"k8s.io/kubernetes/pkg/registry/core/service"
+	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
+	"k8s.io/kubernetes/pkg/registry/discovery/endpointslice"
+	"k8s.io/kubernetes/pkg/registry/rbac/clusterrole"
+	"k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding"
+	"k8s.io/kubernetes/pkg/registry/rbac/role"
+	"k8s.io/kubernetes/pkg/registry/rbac/rolebinding"
+	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// EventTTL is how long an event lives after its last write, as upstream's --event-ttl has it.
+const EventTTL = time.Hour
+
+// Kinds is the table of every kind that a server starts with, built when first asked for.
+var Kinds = sync.OnceValue(func() *kind.Table {
+	return kind.NewTable(slices.Concat(core(), groups(), listed(), ours())...)
+})
+
+// Verbs in upstream's order.
+var (
+	allVerbs     = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	noCollection = []string{"create", "delete", "get", "list", "patch", "update", "watch"}
+	partVerbs    = []string{"get", "patch", "update"}
+	createVerbs  = []string{"create"}
+	streamVerbs  = []string{"create", "get"}
+	proxyVerbs   = []string{"create", "delete", "get", "patch", "update"}
+)
+
+// core is the rows of the group "".
+func core() []*kind.Resource {
+	events := row[corev1.Event, corev1.EventList](gv("", "v1"), "events", "event", event.Strategy, eventFields)
+	events.ShortNames, events.TTL = []string{"ev"}, func(client.Object) time.Duration { return EventTTL }
+
+	namespaces := row[corev1.Namespace, corev1.NamespaceList](gv("", "v1"), "namespaces", "namespace", namespace.Strategy, namespaceFields)
+	namespaces.Namespaced, namespaces.ShortNames, namespaces.Verbs = false, []string{"ns"}, noCollection
+	namespaces.Status = namespace.StatusStrategy
+	namespaces.Subresources = []kind.Subresource{{Name: "finalize", GroupVersionKind: namespaces.GroupVersionKind, Verbs: []string{"update"},
+		New: func() runtime.Object { return &corev1.Namespace{} }, Update: namespace.FinalizeStrategy}}
+
+	nodes := row[corev1.Node, corev1.NodeList](gv("", "v1"), "nodes", "node", node.Strategy, nodeFields)
+	nodes.Namespaced, nodes.Keys, nodes.ShortNames = false, "minions", []string{"no"}
+	nodes.Status = node.StatusStrategy
+	nodes.Subresources = []kind.Subresource{stream("proxy", "NodeProxyOptions", proxyVerbs)}
+
+	pods := row[corev1.Pod, corev1.PodList](gv("", "v1"), "pods", "pod", pod.Strategy, podFields)
+	pods.ShortNames, pods.Categories = []string{"po"}, []string{"all"}
+	pods.Status = pod.StatusStrategy
+	newPod := func() runtime.Object { return &corev1.Pod{} }
+	pods.Subresources = []kind.Subresource{
+		stream("attach", "PodAttachOptions", streamVerbs),
+		{Name: "binding", GroupVersionKind: gv("", "v1").WithKind("Binding"), Verbs: createVerbs, New: func() runtime.Object { return &corev1.Binding{} }},
+		{Name: "ephemeralcontainers", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.EphemeralContainersStrategy},
+		{Name: "eviction", GroupVersionKind: gv("policy", "v1").WithKind("Eviction"), Verbs: createVerbs, New: func() runtime.Object { return &policyv1.Eviction{} }},
+		stream("exec", "PodExecOptions", streamVerbs),
+		stream("log", "Pod", []string{"get"}),
+		stream("portforward", "PodPortForwardOptions", streamVerbs),
+		stream("proxy", "PodProxyOptions", proxyVerbs),
+		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
+	}
+
+	services := row[corev1.Service, corev1.ServiceList](gv("", "v1"), "services", "service", service.Strategy, serviceFields)
+	services.Keys, services.ShortNames, services.Categories = "services/specs", []string{"svc"}, []string{"all"}
+	services.Status = service.StatusStrategy
+	services.Subresources = []kind.Subresource{stream("proxy", "ServiceProxyOptions", proxyVerbs)}
+
+	endpoints := row[corev1.Endpoints, corev1.EndpointsList](gv("", "v1"), "endpoints", "endpoints", endpoint.Strategy, metaFields)
+	endpoints.Keys, endpoints.ShortNames = "services/endpoints", []string{"ep"}
+
+	configMaps := row[corev1.ConfigMap, corev1.ConfigMapList](gv("", "v1"), "configmaps", "configmap", configmap.Strategy, metaFields)
+	configMaps.ShortNames = []string{"cm"}
+
+	secrets := row[corev1.Secret, corev1.SecretList](gv("", "v1"), "secrets", "secret", secret.Strategy, secretFields)
+
+	accounts := row[corev1.ServiceAccount, corev1.ServiceAccountList](gv("", "v1"), "serviceaccounts", "serviceaccount", serviceaccount.Strategy, metaFields)
+	accounts.ShortNames = []string{"sa"}
+	accounts.Subresources = []kind.Subresource{{Name: "token", GroupVersionKind: gv("authentication.k8s.io", "v1").WithKind("TokenRequest"),
+		Verbs: createVerbs, New: func() runtime.Object { return &authenticationv1.TokenRequest{} }}}
+
+	limits := row[corev1.LimitRange, corev1.LimitRangeList](gv("", "v1"), "limitranges", "limitrange", limitrange.Strategy, metaFields)
+	limits.ShortNames, limits.Table = []string{"limits"}, namesOnly(limits.GR())
+
+	quotas := row[corev1.ResourceQuota, corev1.ResourceQuotaList](gv("", "v1"), "resourcequotas", "resourcequota", resourcequota.Strategy, metaFields)
+	quotas.ShortNames, quotas.Status = []string{"quota"}, resourcequota.StatusStrategy
+
+	templates := row[corev1.PodTemplate, corev1.PodTemplateList](gv("", "v1"), "podtemplates", "podtemplate", podtemplate.Strategy, metaFields)
+
+	controllers := row[corev1.ReplicationController, corev1.ReplicationControllerList](gv("", "v1"), "replicationcontrollers", "replicationcontroller", replicationcontroller.Strategy, controllerFields)
+	controllers.Keys, controllers.ShortNames, controllers.Categories = "controllers", []string{"rc"}, []string{"all"}
+	controllers.Status, controllers.Subresources = replicationcontroller.StatusStrategy, []kind.Subresource{scale()}
+
+	newer := row[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
+	newer.ShortNames, newer.TTL, newer.StoredAs = []string{"ev"}, events.TTL, events
+
+	for _, r := range []*kind.Resource{accounts, namespaces, pods, quotas, services, templates} {
+		r.ReturnsDeleted = true
+	}
+	return []*kind.Resource{configMaps, endpoints, events, limits, namespaces, nodes, pods, templates, controllers, quotas, secrets, accounts, services, newer}
+}
+
+// groups is the rows of the named groups.
+func groups() []*kind.Resource {
+	deployments := row[appsv1.Deployment, appsv1.DeploymentList](gv("apps", "v1"), "deployments", "deployment", deployment.Strategy, metaFields)
+	deployments.ShortNames, deployments.Categories = []string{"deploy"}, []string{"all"}
+	deployments.Status, deployments.Subresources = deployment.StatusStrategy, []kind.Subresource{scale()}
+
+	replicaSets := row[appsv1.ReplicaSet, appsv1.ReplicaSetList](gv("apps", "v1"), "replicasets", "replicaset", replicaset.Strategy, metaFields)
+	replicaSets.ShortNames, replicaSets.Categories = []string{"rs"}, []string{"all"}
+	replicaSets.Status, replicaSets.Subresources = replicaset.StatusStrategy, []kind.Subresource{scale()}
+
+	revisions := row[appsv1.ControllerRevision, appsv1.ControllerRevisionList](gv("apps", "v1"), "controllerrevisions", "controllerrevision", controllerrevision.Strategy, metaFields)
+
+	leases := row[coordinationv1.Lease, coordinationv1.LeaseList](gv("coordination.k8s.io", "v1"), "leases", "lease", lease.Strategy, metaFields)
+
+	slices := row[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](gv("discovery.k8s.io", "v1"), "endpointslices", "endpointslice", endpointslice.Strategy, metaFields)
+
+	rbac := gv("rbac.authorization.k8s.io", "v1")
+	clusterBindings := row[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](rbac, "clusterrolebindings", "clusterrolebinding", clusterrolebinding.Strategy, metaFields)
+	clusterBindings.Namespaced = false
+	clusterRoles := row[rbacv1.ClusterRole, rbacv1.ClusterRoleList](rbac, "clusterroles", "clusterrole", clusterrole.Strategy, metaFields)
+	clusterRoles.Namespaced, clusterRoles.Table = false, namesOnly(clusterRoles.GR())
+	bindings := row[rbacv1.RoleBinding, rbacv1.RoleBindingList](rbac, "rolebindings", "rolebinding", rolebinding.Strategy, metaFields)
+	roles := row[rbacv1.Role, rbacv1.RoleList](rbac, "roles", "role", role.Strategy, metaFields)
+	roles.Table = namesOnly(roles.GR())
+
+	priorities := row[schedulingv1.PriorityClass, schedulingv1.PriorityClassList](gv("scheduling.k8s.io", "v1"), "priorityclasses", "priorityclass", priorityclass.Strategy, metaFields)
+	priorities.Namespaced, priorities.ShortNames = false, []string{"pc"}
+
+	return []*kind.Resource{revisions, deployments, replicaSets, leases, slices, clusterBindings, clusterRoles, bindings, roles, priorities}
+}
+
+func gv(group, version string) schema.GroupVersion {
+	return schema.GroupVersion{Group: group, Version: version}
+}
+
+// stream is a subresource that is a byte stream, with the query options it takes as its kind.
+func stream(name, options string, verbs []string) kind.Subresource {
+	return kind.Subresource{Name: name, GroupVersionKind: gv("", "v1").WithKind(options), Verbs: verbs}
+}
+
+func scale() kind.Subresource {
+	return kind.Subresource{Name: "scale", GroupVersionKind: gv("autoscaling", "v1").WithKind("Scale"), Verbs: partVerbs,
+		New: func() runtime.Object { return &autoscalingv1.Scale{} }}
+}

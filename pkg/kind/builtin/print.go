@@ -1,0 +1,33 @@
+package builtin
+
+import (
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/printers"
+	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// upstreamColumns is built when the first table is asked for: a server that nobody looks at need not hold it.
+var upstreamColumns = sync.OnceValue(func() *printers.HumanReadableGenerator {
+	return printers.NewTableGenerator().With(printersinternal.AddHandlers)
+})
+
+// printer prints a kind with upstream's columns.
+func printer(r *kind.Resource) *kind.Printer {
+	return &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
+		in, err := r.Internal(o)
+		if err != nil {
+			return nil, err
+		}
+		return upstreamColumns().GenerateTable(in, printers.GenerateOptions{Wide: true, NoHeaders: !headers})
+	}}
+}
+
+// namesOnly is for kinds that upstream gives no columns beyond name and creation time.
+func namesOnly(gr schema.GroupResource) rest.TableConvertor { return rest.NewDefaultTableConvertor(gr) }
