@@ -25,6 +25,8 @@ func Reset(dirs ...string) error {
 	}
 	var errs []error
 	for _, point := range slices.Backward(points) {
+		// Detaching the copy of a shared mount would detach the mounts below the original, too.
+		_ = unix.Mount("", point, "", unix.MS_PRIVATE, "")
 		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			errs = append(errs, &os.PathError{Op: "unmount", Path: point, Err: err})
 		}

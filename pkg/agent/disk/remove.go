@@ -12,7 +12,8 @@ import (
 )
 
 // RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: deeper ones are moved
-// to the top first. No other process may write below dir. It returns nil if dir does not exist.
+// to the top first. No other process may write below dir. It returns nil if dir does not exist, and EBUSY if dir or something below it is a
+// mount point, whose contents it leaves alone.
 func RemoveAll(ctx context.Context, dir string) error {
 	top, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -41,20 +42,29 @@ func (r *remover) remove(fd int, name string, depth int) error {
 		return err
 	}
 	err := unix.Unlinkat(fd, name, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return busy(name)
+	}
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) { // POSIX allows both for a directory
 		return err
 	}
-	if err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+	if err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); errors.Is(err, unix.EBUSY) {
+		return busy(name)
+	}
+	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	if depth >= maxOpen {
 		r.moved++
 		return unix.Renameat(fd, name, r.root, fmt.Sprintf(".removed-%d-%d", os.Getpid(), r.moved))
 	}
-	below, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	below, err := openDir(fd, name)
+	if errors.Is(err, unix.EXDEV) { // mounted since
+		return busy(name)
+	}
 	if err != nil {
 		return err
 	}
@@ -76,6 +86,8 @@ func (r *remover) remove(fd int, name string, depth int) error {
 		}
 	}
 }
+
+func busy(name string) error { return fmt.Errorf("%q is a mount point: %w", name, unix.EBUSY) }
 
 // empty reads the directory once and removes the entries found.
 func (r *remover) empty(dir *os.File, depth int) error {

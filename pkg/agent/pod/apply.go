@@ -136,7 +136,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	event := func(kind, reason, message string) { m.event(p, c.Name, kind, reason, message) }
 	w.mu.Lock()
-	bld := build{pod: p, c: c, sandbox: *w.sandbox, volumes: w.volumes.Paths, podIP: w.podIP(), attempt: b.Attempt}
+	bld := build{pod: p, c: c, sandbox: *w.sandbox, volumes: w.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
 	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
 		return m.credentials(ctx, p, c.Image)

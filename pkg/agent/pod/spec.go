@@ -16,6 +16,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
 // containerID is a function of the run, so that a start that was cut off finds what it made.
@@ -37,7 +38,7 @@ type build struct {
 	c       *corev1.Container
 	image   runtime.Image
 	sandbox network.Sandbox
-	volumes map[string]string
+	volumes map[string]volume.Mounted
 	podIP   string
 	attempt int
 	pidNS   string
@@ -100,11 +101,11 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 	p, c := b.pod, b.c
 	taken := map[string]bool{}
 	for i, v := range c.VolumeMounts {
-		root, ok := b.volumes[v.Name]
+		mounted, ok := b.volumes[v.Name]
 		if !ok {
 			return fmt.Errorf("volume %q of mount %s is not there", v.Name, v.MountPath)
 		}
-		sub := v.SubPath
+		root, sub := mounted.Path, v.SubPath
 		if v.SubPathExpr != "" {
 			var err error
 			if sub, err = Expand(v.SubPathExpr, vars); err != nil {
@@ -122,7 +123,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 			if root, err = m.volumes.SubPath(p.UID, v.Name, root, sub, c.Name, i, v.ReadOnly); err != nil {
 				return err
 			}
-		} else if isHostPath(p, v.Name) {
+		} else if mounted.CreateMissing {
 			if _, err := os.Stat(root); errors.Is(err, os.ErrNotExist) {
 				if err := os.MkdirAll(root, 0o755); err != nil {
 					return err
@@ -133,7 +134,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if !filepath.IsAbs(target) {
 			target = filepath.Join("/", target)
 		}
-		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || readOnlyVolume(p, v.Name)}
+		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || mounted.ReadOnly}
 		if v.RecursiveReadOnly != nil && *v.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
 			mt.RecursiveReadOnly = true
 		}
@@ -172,25 +173,6 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path})
 	}
 	return nil
-}
-
-func isHostPath(p *corev1.Pod, name string) bool {
-	for i := range p.Spec.Volumes {
-		if p.Spec.Volumes[i].Name == name {
-			return p.Spec.Volumes[i].HostPath != nil
-		}
-	}
-	return false
-}
-
-// readOnlyVolume: containers may not write what is made of objects.
-func readOnlyVolume(p *corev1.Pod, name string) bool {
-	for _, v := range p.Spec.Volumes {
-		if v.Name == name {
-			return v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil
-		}
-	}
-	return false
 }
 
 func checkSubPath(sub string) error {

@@ -57,10 +57,22 @@ func WriteAtomic(dir string, files map[string]File, group *int64) error {
 	if err := link(dir, files, group); err != nil {
 		return err
 	}
-	if current != "" {
-		return os.RemoveAll(filepath.Join(dir, current))
+	return sweep(dir, filepath.Base(fresh))
+}
+
+// sweep removes the directories of earlier writes, also of those that were killed.
+func sweep(dir, keep string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
 	}
-	return nil
+	var errs []error
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, dataLink+"-") && name != keep {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func permissions(f File, group *int64) fs.FileMode {

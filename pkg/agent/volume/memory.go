@@ -27,18 +27,18 @@ func memoryOf(files map[string]File) int64 {
 	return sum
 }
 
-func (m *Manager) allocatableMemory() int64 {
-	q := m.c.Allocatable()[corev1.ResourceMemory]
+func memoryIn(r corev1.ResourceList) int64 {
+	q := r[corev1.ResourceMemory]
 	return q.Value()
 }
 
 // mountMemory mounts the tmpfs for objects, or sets the size of an existing one.
 func (m *Manager) mountMemory() error {
-	mounted, err := isMountPoint(m.c.MemoryDir)
+	_, mounted, err := mountAt(m.c.MemoryDir)
 	if err != nil {
 		return err
 	}
-	size := max(m.allocatableMemory()/objectsShare, leastObjects)
+	size := max(memoryIn(m.c.Allocatable())/objectsShare, leastObjects)
 	options := fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", size, size/fileCost)
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
 	if mounted {
@@ -55,8 +55,8 @@ func (m *Manager) mountMemory() error {
 
 // memorySize returns the size in bytes of a memory-backed emptyDir: the minimum of the node's allocatable memory, the pod's memory limit
 // and the volume's sizeLimit. 0 means the kernel's default.
-func (m *Manager) memorySize(p *corev1.Pod, v *corev1.EmptyDirVolumeSource) int64 {
-	size := m.allocatableMemory()
+func (e emptyDir) memorySize(p *corev1.Pod, v *corev1.EmptyDirVolumeSource) int64 {
+	size := memoryIn(e.allocatable())
 	less := func(n int64) {
 		if n > 0 && (size == 0 || n < size) {
 			size = n

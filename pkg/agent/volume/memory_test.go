@@ -58,13 +58,13 @@ func TestMemorySize(t *testing.T) {
 		p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: v}})
 		p.Spec.InitContainers, p.Spec.Containers = tt.init, tt.containers
 		want := resource.MustParse(tt.want)
-		require.Equal(t, want.Value(), m.memorySize(p, v), i)
+		require.Equal(t, want.Value(), emptyDir{allocatable: m.c.Allocatable}.memorySize(p, v), i)
 	}
 	p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
 	p.Spec.Containers = limited("16Mi")
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
-	size, _ := sizeOf(t, r.Paths["v"])
+	size, _ := sizeOf(t, r.Volumes["v"].Path)
 	require.EqualValues(t, 16<<20, size)
 }
 
@@ -94,7 +94,7 @@ func TestObjectsInMemoryAreBounded(t *testing.T) {
 	r, err := m.Setup(t.Context(), podWith(volumes...), "")
 	require.ErrorContains(t, err, `volume "69"`)
 	require.NotContains(t, err.Error(), `volume "60"`)
-	require.Len(t, r.Paths, 63)
+	require.Len(t, r.Volumes, 63)
 	_, err = m.Setup(t.Context(), podWith(volumes[:60]...), "")
 	require.NoError(t, err)
 	require.NoError(t, m.Start(), "again, while it is in use")

@@ -1,169 +1,144 @@
 package volume
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"sort"
-	"strings"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 )
 
-func isMountPoint(path string) (bool, error) {
-	var self, parent unix.Stat_t
-	if err := unix.Lstat(path, &self); err != nil {
-		return false, err
-	}
-	if err := unix.Lstat(filepath.Dir(path), &parent); err != nil {
-		return false, err
-	}
-	return self.Dev != parent.Dev, nil
+// mountID identifies a mount. Both parts are known before the mount is attached, so that they can be recorded first.
+type mountID struct {
+	// ID is the kernel's for the mount (statx(2), STATX_MNT_ID_UNIQUE where the kernel has it).
+	ID uint64 `json:"id"`
+	// Dev and Ino are of the mount's root. They are the same for its copies in other mount namespaces, whose ID differs.
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
 }
 
-// mountsBelow lists the mount points at or below dir, deepest first.
-func mountsBelow(dir string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	var out []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		if at := unescape.Replace(fields[4]); at == dir || strings.HasPrefix(at, dir+"/") {
-			out = append(out, at)
-		}
-	}
-	sort.Slice(out, func(i, j int) bool { return len(out[i]) > len(out[j]) })
-	return out, lines.Err()
+func (a mountID) same(b mountID) bool {
+	return a.ID == b.ID && a.ID != 0 || a.Dev == b.Dev && a.Ino == b.Ino && a.Ino != 0
 }
 
-// unmountBelow frees every mount at or below dir. It fails if one is left: nothing below may then be removed.
-func unmountBelow(dir string) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+// identify returns the mount to which an open file belongs, and whether the file is its root.
+func identify(fd int) (id mountID, root bool, err error) {
+	var sx unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID_UNIQUE, &sx); err != nil {
+		return id, false, err
 	}
-	if err != nil {
-		return err
-	}
-	mounts, err := mountsBelow(real)
-	if err != nil || len(mounts) == 0 {
-		return err
-	}
-	for _, at := range mounts {
-		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("unmount %s: %w", at, err)
+	if sx.Mask&unix.STATX_MNT_ID_UNIQUE == 0 { // Linux before 6.8
+		if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &sx); err != nil {
+			return id, false, err
 		}
 	}
-	if left, err := mountsBelow(real); err != nil || len(left) > 0 {
-		return errors.Join(err, fmt.Errorf("still mounted: %s", strings.Join(left, ", ")))
+	if sx.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return id, false, errors.New("the kernel does not tell mount points from other directories: Linux 5.8 or newer is needed")
+	}
+	id = mountID{ID: sx.Mnt_id, Dev: unix.Mkdev(sx.Dev_major, sx.Dev_minor), Ino: sx.Ino}
+	return id, sx.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+}
+
+// mountAt returns the topmost mount at path, and whether there is one. A symbolic link is no mount point.
+func mountAt(path string) (mountID, bool, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return mountID{}, false, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	return identify(fd)
+}
+
+// newTmpfs makes a tmpfs that is attached nowhere yet. It goes with the file descriptor, which the caller closes.
+func newTmpfs(options map[string]string) (fd int, id mountID, err error) {
+	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, id, fmt.Errorf("make a tmpfs: %w", err)
+	}
+	defer unix.Close(fsfd)
+	err = unix.FsconfigSetString(fsfd, "source", "tmpfs")
+	for key, value := range options {
+		if err == nil {
+			err = unix.FsconfigSetString(fsfd, key, value)
+		}
+	}
+	if err == nil {
+		err = unix.FsconfigCreate(fsfd)
+	}
+	if err != nil {
+		return -1, id, fmt.Errorf("make a tmpfs with the options %v: %w", options, err)
+	}
+	if fd, err = unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0); err != nil {
+		return -1, id, fmt.Errorf("make a tmpfs: %w", err)
+	}
+	if id, _, err = identify(fd); err != nil {
+		unix.Close(fd)
+		return -1, id, err
+	}
+	return fd, id, nil
+}
+
+// newBind makes a copy of the mounts at and below an open file, attached nowhere yet. It goes with the file descriptor, which the
+// caller closes.
+func newBind(of int) (fd int, id mountID, err error) {
+	fd, err = unix.OpenTree(of, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, id, err
+	}
+	if id, _, err = identify(fd); err != nil {
+		unix.Close(fd)
+		return -1, id, err
+	}
+	return fd, id, nil
+}
+
+// attach mounts what newTmpfs or newBind made.
+func attach(fd int, path string) error {
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mount", Path: path, Err: err}
 	}
 	return nil
 }
 
-// SubPath gives a host path for a path inside a volume that no symbolic link can lead out of: the
-// target is opened strictly beneath the volume and bound to a place of the agent's own. A missing
-// target is made as a directory unless readOnly. index is the mount's place in the container.
-func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string, index int, readOnly bool) (string, error) {
-	if filepath.IsAbs(sub) {
-		return "", fmt.Errorf("subPath %q must be a relative path", sub)
-	}
-	for _, part := range strings.Split(sub, "/") {
-		if part == ".." {
-			return "", fmt.Errorf("subPath %q must not contain \"..\"", sub)
+// maxStacked limits how many mounts are detached from one place.
+const maxStacked = 8
+
+// detach detaches the mount want from path, with what is mounted below it. It succeeds if nothing is mounted there, and fails if
+// something else is: that is never detached.
+func detach(path string, want mountID) error {
+	for range maxStacked {
+		more, err := detachOne(path, want)
+		if err != nil || !more {
+			return err
 		}
 	}
-	base, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", fmt.Errorf("open volume %s: %w", volumeName, err)
-	}
-	defer unix.Close(base)
-	fd, err := beneath(base, sub)
+	return fmt.Errorf("more than %d mounts at %s", maxStacked, path)
+}
+
+func detachOne(path string, want mountID) (more bool, err error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		if fd, err = makeBeneath(base, sub); errors.Is(err, unix.EROFS) || readOnly && err != nil {
-			return "", fmt.Errorf("subPath %q does not exist in volume %s", sub, volumeName)
-		}
+		return false, nil
 	}
 	if err != nil {
-		if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ELOOP) {
-			return "", fmt.Errorf("subpath %q not within volume path %q", sub, root)
-		}
-		return "", fmt.Errorf("failed to prepare subPath %q of volume %s: %w", sub, volumeName, err)
+		return false, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	at := filepath.Join(m.PodDir(uid), "subpaths", volumeName, container, fmt.Sprint(index))
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return "", err
+	id, mounted, err := identify(fd)
+	if err != nil || !mounted {
+		return false, err
 	}
-	if err := unmountBelow(at); err != nil { // of an earlier start of this container
-		return "", err
+	if !id.same(want) {
+		return false, fmt.Errorf("%s has a mount that is not the volume's: unmount it", path)
 	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		_ = os.Remove(at)
-		err = os.MkdirAll(at, 0o750)
-	} else if err = os.MkdirAll(filepath.Dir(at), 0o750); err == nil {
-		_ = os.Remove(at)
-		var f *os.File
-		if f, err = os.OpenFile(at, os.O_CREATE|os.O_WRONLY, 0o640); err == nil {
-			err = f.Close()
-		}
+	// What is opened is what is unmounted, whatever the path names by now.
+	open := fmt.Sprintf("/proc/self/fd/%d", fd)
+	// Detaching the copy of a shared mount would detach the mounts below the original, too.
+	if err := unix.Mount("", open, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return false, &os.PathError{Op: "make private", Path: path, Err: err}
 	}
-	if err != nil {
-		return "", err
+	if err := unix.Unmount(open, unix.MNT_DETACH); err != nil {
+		return false, &os.PathError{Op: "unmount", Path: path, Err: err}
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return "", fmt.Errorf("bind subPath %q of volume %s: %w", sub, volumeName, err)
-	}
-	return at, nil
-}
-
-func beneath(base int, sub string) (int, error) {
-	return unix.Openat2(base, sub, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
-	})
-}
-
-// makeBeneath makes the directories of sub one by one, never through a link that leads out.
-func makeBeneath(base int, sub string) (int, error) {
-	at, err := unix.Dup(base)
-	if err != nil {
-		return -1, err
-	}
-	done := ""
-	var st unix.Stat_t
-	if err := unix.Fstat(base, &st); err != nil {
-		unix.Close(at)
-		return -1, err
-	}
-	for _, part := range strings.Split(filepath.Clean(sub), "/") {
-		done = filepath.Join(done, part)
-		next, err := beneath(base, done)
-		if errors.Is(err, unix.ENOENT) {
-			// mkdirat does not follow a link in the last part, and at was opened beneath.
-			if err = unix.Mkdirat(at, part, 0o750); err == nil {
-				if next, err = beneath(base, done); err == nil {
-					name := fmt.Sprintf("/proc/self/fd/%d", next)
-					err = errors.Join(os.Chown(name, -1, int(st.Gid)), unix.Chmod(name, st.Mode&0o7777|0o750))
-				}
-			}
-		}
-		unix.Close(at)
-		if err != nil {
-			return -1, err
-		}
-		at = next
-	}
-	return at, nil
+	return true, nil
 }

@@ -53,7 +53,7 @@ func TestTokenOwner(t *testing.T) {
 			}
 			r, err := m.Setup(t.Context(), p, "")
 			require.NoError(t, err)
-			path := filepath.Join(r.Paths["t"], "token")
+			path := filepath.Join(r.Volumes["t"].Path, "token")
 			info, err := os.Stat(path)
 			require.NoError(t, err)
 			require.Equal(t, tt.mode, info.Mode())
@@ -63,7 +63,7 @@ func TestTokenOwner(t *testing.T) {
 				st := i.Sys().(*syscall.Stat_t)
 				require.Equal(t, []uint32{tt.uid, tt.gid}, []uint32{st.Uid, st.Gid}, i.Mode())
 			}
-			dir, err := os.Stat(r.Paths["t"])
+			dir, err := os.Stat(r.Volumes["t"].Path)
 			require.NoError(t, err)
 			require.Equal(t, tt.gid, dir.Sys().(*syscall.Stat_t).Gid)
 		})

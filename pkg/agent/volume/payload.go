@@ -8,16 +8,9 @@ import (
 	"path"
 	"time"
 
-	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-type token struct {
-	text    string
-	refresh time.Time
-}
 
 func mode(item, def *int32) fs.FileMode {
 	switch {
@@ -29,44 +22,55 @@ func mode(item, def *int32) fs.FileMode {
 	return 0o644
 }
 
-// payload collects the files of a volume that is made of objects.
-func (m *Manager) payload(ctx context.Context, p *corev1.Pod, v *corev1.Volume, podIP string) (map[string]File, time.Time, error) {
-	files := map[string]File{}
+// sources are what volumes made of API objects are read from.
+type sources struct {
+	objects     *Objects
+	tokens      *tokens
+	hostIP      string
+	allocatable func() corev1.ResourceList
+}
+
+// collect returns the files of a volume, by path, and when they should be collected again; zero means never.
+type collect func(context.Context, Pod) (map[string]File, time.Time, error)
+
+func (s *sources) configMapFiles(ctx context.Context, p Pod) (map[string]File, time.Time, error) {
+	files, v := map[string]File{}, p.Source.ConfigMap
+	return files, time.Time{}, s.configMap(ctx, p.Pod, files, v.Name, v.Items, v.DefaultMode, v.Optional)
+}
+
+func (s *sources) secretFiles(ctx context.Context, p Pod) (map[string]File, time.Time, error) {
+	files, v := map[string]File{}, p.Source.Secret
+	return files, time.Time{}, s.secret(ctx, p.Pod, files, v.SecretName, v.Items, v.DefaultMode, v.Optional)
+}
+
+func (s *sources) downwardFiles(_ context.Context, p Pod) (map[string]File, time.Time, error) {
+	files, v := map[string]File{}, p.Source.DownwardAPI
+	return files, time.Time{}, s.downward(p, files, v.Items, v.DefaultMode)
+}
+
+func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, time.Time, error) {
+	files, def := map[string]File{}, p.Source.Projected.DefaultMode
 	var refresh time.Time
-	switch {
-	case v.ConfigMap != nil:
-		s := v.ConfigMap
-		return files, refresh, m.configMap(ctx, p, files, s.Name, s.Items, s.DefaultMode, s.Optional)
-	case v.Secret != nil:
-		s := v.Secret
-		return files, refresh, m.secret(ctx, p, files, s.SecretName, s.Items, s.DefaultMode, s.Optional)
-	case v.DownwardAPI != nil:
-		return files, refresh, m.downward(p, files, v.DownwardAPI.Items, v.DownwardAPI.DefaultMode, podIP)
-	case v.Projected != nil:
-	default:
-		return nil, refresh, errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, configMap, secret, downwardAPI or projected")
-	}
 	var errs []error
-	for _, s := range v.Projected.Sources {
-		def := v.Projected.DefaultMode
+	for _, v := range p.Source.Projected.Sources {
 		switch {
-		case s.ConfigMap != nil:
-			errs = append(errs, m.configMap(ctx, p, files, s.ConfigMap.Name, s.ConfigMap.Items, def, s.ConfigMap.Optional))
-		case s.Secret != nil:
-			errs = append(errs, m.secret(ctx, p, files, s.Secret.Name, s.Secret.Items, def, s.Secret.Optional))
-		case s.DownwardAPI != nil:
-			errs = append(errs, m.downward(p, files, s.DownwardAPI.Items, def, podIP))
-		case s.ServiceAccountToken != nil:
-			t, err := m.token(ctx, p, s.ServiceAccountToken)
+		case v.ConfigMap != nil:
+			errs = append(errs, s.configMap(ctx, p.Pod, files, v.ConfigMap.Name, v.ConfigMap.Items, def, v.ConfigMap.Optional))
+		case v.Secret != nil:
+			errs = append(errs, s.secret(ctx, p.Pod, files, v.Secret.Name, v.Secret.Items, def, v.Secret.Optional))
+		case v.DownwardAPI != nil:
+			errs = append(errs, s.downward(p, files, v.DownwardAPI.Items, def))
+		case v.ServiceAccountToken != nil:
+			t, err := s.tokens.get(ctx, p.Pod, v.ServiceAccountToken)
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			f := File{Data: []byte(t.text), Mode: mode(nil, def), UID: soleUser(p)}
-			if f.UID != nil || fsGroup(p) != nil { // the group's permissions are added with its ownership
+			f := File{Data: []byte(t.text), Mode: mode(nil, def), UID: soleUser(p.Pod)}
+			if f.UID != nil || fsGroup(p.Pod) != nil { // the group's permissions are added with its ownership
 				f.Mode = 0o600
 			}
-			files[s.ServiceAccountToken.Path] = f
+			files[v.ServiceAccountToken.Path] = f
 			if refresh.IsZero() || t.refresh.Before(refresh) {
 				refresh = t.refresh
 			}
@@ -127,9 +131,9 @@ func add(files map[string]File, data map[string][]byte, items []corev1.KeyToPath
 	return nil
 }
 
-func (m *Manager) configMap(ctx context.Context, p *corev1.Pod, files map[string]File, name string, items []corev1.KeyToPath, def *int32, opt *bool) error {
+func (s *sources) configMap(ctx context.Context, p *corev1.Pod, files map[string]File, name string, items []corev1.KeyToPath, def *int32, opt *bool) error {
 	optional := opt != nil && *opt
-	cm, err := m.objects.ConfigMap(ctx, p.Namespace, name)
+	cm, err := s.objects.ConfigMap(ctx, p.Namespace, name)
 	if apierrors.IsNotFound(err) && optional {
 		return nil
 	}
@@ -146,27 +150,27 @@ func (m *Manager) configMap(ctx context.Context, p *corev1.Pod, files map[string
 	return add(files, data, items, def, optional, "configmap")
 }
 
-func (m *Manager) secret(ctx context.Context, p *corev1.Pod, files map[string]File, name string, items []corev1.KeyToPath, def *int32, opt *bool) error {
+func (s *sources) secret(ctx context.Context, p *corev1.Pod, files map[string]File, name string, items []corev1.KeyToPath, def *int32, opt *bool) error {
 	optional := opt != nil && *opt
-	s, err := m.objects.Secret(ctx, p.Namespace, name)
+	object, err := s.objects.Secret(ctx, p.Namespace, name)
 	if apierrors.IsNotFound(err) && optional {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return add(files, s.Data, items, def, optional, "secret")
+	return add(files, object.Data, items, def, optional, "secret")
 }
 
-func (m *Manager) downward(p *corev1.Pod, files map[string]File, items []corev1.DownwardAPIVolumeFile, def *int32, podIP string) error {
+func (s *sources) downward(p Pod, files map[string]File, items []corev1.DownwardAPIVolumeFile, def *int32) error {
 	for _, i := range items {
 		var text string
 		var err error
 		switch {
 		case i.FieldRef != nil:
-			text, err = Field(p, i.FieldRef.FieldPath, podIP, m.c.HostIP)
+			text, err = Field(p.Pod, i.FieldRef.FieldPath, p.IP, s.hostIP)
 		case i.ResourceFieldRef != nil:
-			text, err = Resource(p, i.ResourceFieldRef, "", m.c.Allocatable())
+			text, err = Resource(p.Pod, i.ResourceFieldRef, "", s.allocatable())
 		}
 		if err != nil {
 			return err
@@ -174,48 +178,4 @@ func (m *Manager) downward(p *corev1.Pod, files map[string]File, items []corev1.
 		files[path.Clean(i.Path)] = File{Data: []byte(text), Mode: mode(i.Mode, def)}
 	}
 	return nil
-}
-
-// token returns a token for the pod's service account, a new one when four fifths of the old one's life, or a
-// day, are over.
-func (m *Manager) token(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token, error) {
-	seconds := int64(3600)
-	if s.ExpirationSeconds != nil {
-		seconds = *s.ExpirationSeconds
-	}
-	key := fmt.Sprintf("%s/%s/%d", p.UID, s.Audience, seconds)
-	now := time.Now()
-	m.mu.Lock()
-	t, have := m.tokens[key]
-	m.mu.Unlock()
-	if have && now.Before(t.refresh) {
-		return t, nil
-	}
-	account := p.Spec.ServiceAccountName
-	if account == "" {
-		account = "default"
-	}
-	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},
-	}}
-	if s.Audience != "" {
-		req.Spec.Audiences = []string{s.Audience}
-	}
-	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: account}}
-	if err := m.c.Client.SubResource("token").Create(ctx, sa, req); err != nil {
-		if have && now.Before(t.refresh.Add(time.Duration(seconds)*time.Second/5)) {
-			return t, nil // the old one is good for a while
-		}
-		return token{}, fmt.Errorf("failed to fetch token: %w", err)
-	}
-	life := time.Until(req.Status.ExpirationTimestamp.Time)
-	if life <= 0 {
-		life = time.Duration(seconds) * time.Second
-	}
-	t = token{text: req.Status.Token, refresh: now.Add(min(life*4/5, 24*time.Hour))}
-	m.mu.Lock()
-	m.tokens[key] = t
-	m.mu.Unlock()
-	return t, nil
 }

@@ -1,10 +1,13 @@
-// Package volume prepares the volumes of pods: emptyDir, hostPath, configMap,
-// secret, downwardAPI and projected.
+// Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown side by side:
+// emptyDir, hostPath, configMap, secret, downwardAPI and projected.
 //
-// It may import client and the mount system calls. Its invariant: everything
-// of a pod's volumes lies in two directories named by the pod's UID, one on disk
-// and one on the node's tmpfs, so that Teardown needs to know the UID alone,
-// and Setup can be repeated at any time without touching what is in use.
+// It may import client, agent/disk, agent/failpoint and the mount system calls. Its invariant: what a plugin acquires is recorded in the
+// pod's directory first, so that Teardown needs to know the pod's UID alone, also after the agent was killed, and undoes exactly
+// what Setup did. It follows no symbolic link that a container made and detaches no mount that is not recorded.
+//
+// Decisions: mounts are made detached (fsopen(2), open_tree(2)), because their identity can then be recorded before they are
+// attached. A mount that something else made inside a volume, such as a container with bidirectional propagation, stops Teardown with an
+// error that names it, as in the kubelet: neither it nor its files are touched.
 package volume
 
 import (
@@ -13,9 +16,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,51 +28,66 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// The pod's directories for volumes on disk and for the mounts of subPaths.
+const (
+	volumesDir  = "volumes"
+	subPathsDir = "subpaths"
 )
 
 // Config of a Manager.
 type Config struct {
 	Client client.Interface
-	// Dir holds one directory per pod, on disk: emptyDir volumes and subPath binds.
+	// Dir holds one directory per pod, on disk.
 	Dir string
-	// MemoryDir is where the node's tmpfs for object volumes is mounted.
+	// MemoryDir is where the node's tmpfs for volumes made of API objects is mounted.
 	MemoryDir string
 	// Changed is called when an object that a pod's volumes or environment refer to changed.
 	Changed func(types.UID)
 	// HostIP is the node's address.
 	HostIP string
-	// Allocatable gives the node's allocatable resources, the default of a resourceFieldRef's limits.
+	// Allocatable returns the node's allocatable resources, the default of a resourceFieldRef's limits.
 	Allocatable func() corev1.ResourceList
 	Logger      *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
-// Manager prepares and releases volumes. Safe for concurrent use, one call per pod at a time.
+// Manager sets up and tears down volumes. It is safe for concurrent use, with one Setup or Teardown per pod at a time.
 type Manager struct {
 	c       Config
 	objects *Objects
+	tokens  *tokens
+	plugins []Plugin
 
-	mu     sync.Mutex
-	tokens map[string]token
+	mu      sync.Mutex
+	records map[types.UID]*podRecord
 }
 
 // Ready is what Setup made.
 type Ready struct {
-	// Paths maps the volumes' names to host paths.
-	Paths map[string]string
-	// Refresh is when Setup should run again to renew a token; zero for never.
+	// Volumes by name.
+	Volumes map[string]Mounted
+	// Refresh is when Setup should run again to renew a token; zero means never.
 	Refresh time.Time
 }
 
-// New makes a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
+// New returns a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
 func New(c Config) *Manager {
-	return &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: map[string]token{}}
+	m := &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: newTokens(c.Client), records: map[types.UID]*podRecord{}}
+	m.plugins = []Plugin{hostPath{}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}}
+	s := &sources{objects: m.objects, tokens: m.tokens, hostIP: c.HostIP, allocatable: c.Allocatable}
+	m.plugins = append(m.plugins, objectPlugins(s, c.Failpoints)...)
+	return m
 }
 
 // Objects are the config maps and secrets that pods refer to.
 func (m *Manager) Objects() *Objects { return m.objects }
 
-// Start mounts the tmpfs for object volumes if it is not there yet.
+// Start mounts the tmpfs for volumes made of API objects if it is not there yet.
 func (m *Manager) Start() error {
 	if err := os.MkdirAll(m.c.Dir, 0o755); err != nil {
 		return err
@@ -85,74 +104,64 @@ func (m *Manager) Close() error {
 	if err != nil || len(left) > 0 {
 		return nil
 	}
-	if mounted, err := isMountPoint(m.c.MemoryDir); err != nil || !mounted {
+	if _, mounted, err := mountAt(m.c.MemoryDir); err != nil || !mounted {
 		return err
 	}
-	return unix.Unmount(m.c.MemoryDir, unix.MNT_DETACH)
+	return unix.Unmount(m.c.MemoryDir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 }
 
-// PodDir is the pod's directory on disk.
+// PodDir returns the pod's directory on disk.
 func (m *Manager) PodDir(uid types.UID) string { return filepath.Join(m.c.Dir, string(uid)) }
 
-// Setup makes what is missing of the pod's volumes and updates those whose sources changed. podIP may be
-// empty while the pod has none.
+// Setup sets up what is missing of the pod's volumes and updates those whose sources changed. podIP may be empty while the pod has none.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready, error) {
-	r := Ready{Paths: make(map[string]string, len(p.Spec.Volumes))}
+	out := Ready{Volumes: make(map[string]Mounted, len(p.Spec.Volumes))}
 	m.objects.Track(p.UID, References(p))
-	if err := os.MkdirAll(m.PodDir(p.UID), 0o750); err != nil {
-		return r, err
+	if err := os.MkdirAll(filepath.Join(m.PodDir(p.UID), volumesDir), 0o750); err != nil {
+		return out, err
+	}
+	if err := m.c.Failpoints.At("volume.dir"); err != nil {
+		return out, err
+	}
+	r, err := m.record(p.UID)
+	if err != nil {
+		return out, err
 	}
 	var errs []error
-	room := int64(maxPodObjects)
+	failed := func(name string, err error) {
+		errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", name, err))
+	}
+	plugins, names := map[string]Plugin{}, map[string]string{}
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		path, refresh, err := m.one(ctx, p, v, podIP, &room)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", v.Name, err))
+		plugin := m.pluginFor(&v.VolumeSource)
+		if plugin == nil {
+			failed(v.Name, errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, configMap, secret, downwardAPI or projected"))
 			continue
 		}
-		r.Paths[v.Name] = path
-		if !refresh.IsZero() && (r.Refresh.IsZero() || refresh.Before(r.Refresh)) {
-			r.Refresh = refresh
+		plugins[v.Name], names[v.Name] = plugin, plugin.Name()
+	}
+	if err := r.claim(names); err != nil {
+		return out, errors.Join(append(errs, err)...)
+	}
+	memory := int64(maxPodObjects)
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		plugin := plugins[v.Name]
+		if plugin == nil {
+			continue
+		}
+		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Source: &v.VolumeSource, IP: podIP, memory: &memory}, m.volume(p.UID, v.Name, r))
+		if err != nil {
+			failed(v.Name, err)
+			continue
+		}
+		out.Volumes[v.Name] = mounted
+		if t := mounted.Refresh; !t.IsZero() && (out.Refresh.IsZero() || t.Before(out.Refresh)) {
+			out.Refresh = t
 		}
 	}
-	return r, errors.Join(errs...)
-}
-
-func (m *Manager) one(ctx context.Context, p *corev1.Pod, v *corev1.Volume, podIP string, room *int64) (string, time.Time, error) {
-	none := time.Time{}
-	switch {
-	case v.HostPath != nil:
-		return v.HostPath.Path, none, hostPath(v.HostPath)
-	case v.EmptyDir != nil:
-		path, err := m.emptyDir(p, v)
-		return path, none, err
-	}
-	files, refresh, err := m.payload(ctx, p, v, podIP)
-	if err != nil {
-		return "", none, err
-	}
-	if *room -= memoryOf(files); *room < 0 {
-		return "", none, fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the node's memory", maxPodObjects>>20)
-	}
-	dir := filepath.Join(m.c.MemoryDir, string(p.UID), v.Name)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o750); err != nil {
-		return "", none, err
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", none, err
-	}
-	mode := 0o777 | os.ModeSticky
-	if g := fsGroup(p); g != nil {
-		mode |= os.ModeSetgid
-		if err := os.Chown(dir, -1, int(*g)); err != nil {
-			return "", none, err
-		}
-	}
-	if err := os.Chmod(dir, mode); err != nil {
-		return "", none, err
-	}
-	return dir, refresh, WriteAtomic(dir, files, fsGroup(p))
+	return out, errors.Join(errs...)
 }
 
 func fsGroup(p *corev1.Pod) *int64 {
@@ -162,146 +171,70 @@ func fsGroup(p *corev1.Pod) *int64 {
 	return p.Spec.SecurityContext.FSGroup
 }
 
-func (m *Manager) emptyDirPath(uid types.UID, name string) string {
-	return filepath.Join(m.PodDir(uid), "volumes", name)
-}
-
-func (m *Manager) emptyDir(p *corev1.Pod, v *corev1.Volume) (string, error) {
-	dir := m.emptyDirPath(p.UID, v.Name)
-	switch v.EmptyDir.Medium {
-	case corev1.StorageMediumDefault, corev1.StorageMediumMemory:
-	default:
-		return "", fmt.Errorf("emptyDir medium %q is not supported on this node", v.EmptyDir.Medium)
-	}
-	_, statErr := os.Stat(dir)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return "", err
-	}
-	fresh := statErr != nil
-	if v.EmptyDir.Medium == corev1.StorageMediumMemory {
-		mounted, err := isMountPoint(dir)
-		if err != nil {
-			return "", err
-		}
-		if !mounted {
-			options := "mode=0777"
-			if size := m.memorySize(p, v.EmptyDir); size > 0 {
-				options += fmt.Sprintf(",size=%d", size)
-			}
-			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-				return "", fmt.Errorf("mount tmpfs: %w", err)
-			}
-			fresh = true
-		}
-	}
-	if !fresh {
-		return dir, nil
-	}
-	mode := fs.FileMode(0o777)
-	if g := fsGroup(p); g != nil {
-		if err := os.Chown(dir, -1, int(*g)); err != nil {
-			return "", err
-		}
-		mode |= os.ModeSetgid
-	}
-	return dir, os.Chmod(dir, mode)
-}
-
-func hostPath(h *corev1.HostPathVolumeSource) error {
-	kind := corev1.HostPathUnset
-	if h.Type != nil {
-		kind = *h.Type
-	}
-	if kind == corev1.HostPathUnset {
-		return nil
-	}
-	info, err := os.Stat(h.Path)
-	missing := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !missing {
+// Teardown releases all of the pod's volumes and, with forget, removes its directory. It succeeds if there is nothing.
+func (m *Manager) Teardown(ctx context.Context, uid types.UID, forget bool) error {
+	m.objects.Track(uid, nil)
+	m.tokens.forget(uid)
+	r, err := m.record(uid)
+	if err != nil {
 		return err
 	}
-	switch kind {
-	case corev1.HostPathDirectoryOrCreate:
-		if missing {
-			return os.MkdirAll(h.Path, 0o755)
-		}
-	case corev1.HostPathFileOrCreate:
-		if missing {
-			f, err := os.OpenFile(h.Path, os.O_CREATE|os.O_WRONLY, 0o644)
-			if err != nil {
-				return err
-			}
-			return f.Close()
+	all := r.content()
+	if err := m.tearDownSubPaths(uid, all.SubPaths); err != nil {
+		return err
+	}
+	if err := m.c.Failpoints.At("subpath.unmounted"); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(all.Volumes)) {
+		if err := m.tearDown(ctx, uid, name, all.Volumes[name].Plugin, r); err != nil {
+			errs = append(errs, fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", name, err))
 		}
 	}
-	ok := false
-	if !missing {
-		mode := info.Mode()
-		switch kind {
-		case corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory:
-			ok = mode.IsDir()
-		case corev1.HostPathFileOrCreate, corev1.HostPathFile:
-			ok = mode.IsRegular()
-		case corev1.HostPathSocket:
-			ok = mode&os.ModeSocket != 0
-		case corev1.HostPathCharDev:
-			ok = mode&os.ModeCharDevice != 0
-		case corev1.HostPathBlockDev:
-			ok = mode&os.ModeDevice != 0 && mode&os.ModeCharDevice == 0
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return m.forget(ctx, uid, forget)
+}
+
+func (m *Manager) tearDown(ctx context.Context, uid types.UID, name, plugin string, r *podRecord) error {
+	if !filepath.IsLocal(name) || filepath.Base(name) != name {
+		return errors.New("invalid recorded name")
+	}
+	p, err := m.pluginNamed(plugin)
+	if err != nil {
+		return err
+	}
+	return p.Teardown(ctx, m.volume(uid, name, r))
+}
+
+// forget removes the directories that held the volumes, the record last.
+func (m *Manager) forget(ctx context.Context, uid types.UID, all bool) error {
+	dir := m.PodDir(uid)
+	for _, d := range []string{filepath.Join(dir, subPathsDir), filepath.Join(dir, volumesDir), filepath.Join(m.c.MemoryDir, string(uid))} {
+		if err := disk.RemoveAll(ctx, d); err != nil {
+			return err
+		}
+		if err := m.c.Failpoints.At("volume.remove"); err != nil {
+			return err
 		}
 	}
-	if !ok {
-		names := map[corev1.HostPathType]string{
-			corev1.HostPathDirectoryOrCreate: "a directory", corev1.HostPathDirectory: "a directory",
-			corev1.HostPathFileOrCreate: "a file", corev1.HostPathFile: "a file", corev1.HostPathSocket: "a socket file",
-			corev1.HostPathCharDev: "a character device", corev1.HostPathBlockDev: "a block device",
+	m.mu.Lock()
+	delete(m.records, uid)
+	m.mu.Unlock()
+	if all {
+		return disk.RemoveAll(ctx, dir)
+	}
+	for _, name := range []string{recordFile + ".new", recordFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
-		return fmt.Errorf("hostPath type check failed: %s is not %s", h.Path, names[kind])
 	}
 	return nil
 }
 
-// Teardown releases all of the pod's volumes and, with forget, its directory. Unknown is no error.
-func (m *Manager) Teardown(ctx context.Context, uid types.UID, forget bool) error {
-	m.objects.Track(uid, nil)
-	m.mu.Lock()
-	for k := range m.tokens {
-		if strings.HasPrefix(k, string(uid)+"/") {
-			delete(m.tokens, k)
-		}
-	}
-	m.mu.Unlock()
-	dir := m.PodDir(uid)
-	if err := unmountBelow(dir); err != nil {
-		return err
-	}
-	errs := []error{disk.RemoveAll(ctx, filepath.Join(m.c.MemoryDir, string(uid)))}
-	if forget {
-		errs = append(errs, disk.RemoveAll(ctx, dir))
-	} else {
-		errs = append(errs, disk.RemoveAll(ctx, filepath.Join(dir, "volumes")), disk.RemoveAll(ctx, filepath.Join(dir, "subpaths")))
-	}
-	return errors.Join(errs...)
-}
-
-// Usage is what the pod's emptyDir volumes on disk take, by name. It walks them.
-func (m *Manager) Usage(ctx context.Context, p *corev1.Pod) (map[string]disk.Usage, error) {
-	all := map[string]disk.Usage{}
-	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
-			continue
-		}
-		u, err := disk.Of(ctx, m.emptyDirPath(p.UID, v.Name))
-		if err != nil {
-			return nil, err
-		}
-		all[v.Name] = u
-	}
-	return all, nil
-}
-
-// List names the pods that have something on this node.
+// List returns the pods that have something on this node.
 func (m *Manager) List() ([]types.UID, error) {
 	seen := map[types.UID]bool{}
 	var out []types.UID

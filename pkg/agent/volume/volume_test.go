@@ -90,7 +90,7 @@ func TestProjected(t *testing.T) {
 	}}}})
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
-	dir := r.Paths["all"]
+	dir := r.Volumes["all"].Path
 	require.Equal(t, "v", read(t, dir, "deep/er/k"))
 	info, err := os.Stat(filepath.Join(dir, "deep/er/k"))
 	require.NoError(t, err)
@@ -142,10 +142,10 @@ func TestEmptyDirKeepsItsContentAndGroup(t *testing.T) {
 		r, err := m.Setup(t.Context(), p, "")
 		require.NoError(t, err)
 		for _, name := range []string{"disk", "mem"} {
-			info, err := os.Stat(r.Paths[name])
+			info, err := os.Stat(r.Volumes[name].Path)
 			require.NoError(t, err)
 			require.Equal(t, fs.ModeDir|fs.ModeSetgid|0o777, info.Mode())
-			f, err := os.OpenFile(filepath.Join(r.Paths[name], "f"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+			f, err := os.OpenFile(filepath.Join(r.Volumes[name].Path, "f"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 			require.NoError(t, err)
 			_, err = f.WriteString("x")
 			require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestSubPathStaysInside(t *testing.T) {
 	m, _ := manager(t)
 	r, err := m.Setup(t.Context(), podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}), "")
 	require.NoError(t, err)
-	root := r.Paths["v"]
+	root := r.Volumes["v"].Path
 	outside := t.TempDir()
 	require.NoError(t, os.Symlink(outside, filepath.Join(root, "abs")))
 	require.NoError(t, os.Symlink("../../..", filepath.Join(root, "up")))
@@ -198,11 +198,11 @@ func TestTokenIsRenewed(t *testing.T) {
 		time.Sleep(time.Until(r.Refresh) - time.Second)
 		_, err = m.Setup(t.Context(), p, "")
 		require.NoError(t, err)
-		require.Equal(t, "token-1", read(t, r.Paths["t"], "token"))
+		require.Equal(t, "token-1", read(t, r.Volumes["t"].Path, "token"))
 		time.Sleep(time.Second)
 		_, err = m.Setup(t.Context(), p, "")
 		require.NoError(t, err)
-		require.Equal(t, "token-2", read(t, r.Paths["t"], "token"))
+		require.Equal(t, "token-2", read(t, r.Volumes["t"].Path, "token"))
 	})
 }
 

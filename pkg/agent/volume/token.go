@@ -1,0 +1,85 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+type token struct {
+	text    string
+	refresh time.Time
+}
+
+// tokens requests service account tokens and holds them until they are renewed. Safe for concurrent use.
+type tokens struct {
+	client client.Interface
+
+	mu    sync.Mutex
+	byKey map[string]token // by pod UID, audience and lifetime
+}
+
+func newTokens(c client.Interface) *tokens { return &tokens{client: c, byKey: map[string]token{}} }
+
+// forget drops the tokens of a pod.
+func (t *tokens) forget(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range t.byKey {
+		if strings.HasPrefix(k, string(uid)+"/") {
+			delete(t.byKey, k)
+		}
+	}
+}
+
+// get returns a token for the pod's service account, a new one when four fifths of the old one's lifetime, or a day, are over.
+func (t *tokens) get(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token, error) {
+	seconds := int64(3600)
+	if s.ExpirationSeconds != nil {
+		seconds = *s.ExpirationSeconds
+	}
+	key := fmt.Sprintf("%s/%s/%d", p.UID, s.Audience, seconds)
+	now := time.Now()
+	t.mu.Lock()
+	have, ok := t.byKey[key]
+	t.mu.Unlock()
+	if ok && now.Before(have.refresh) {
+		return have, nil
+	}
+	account := p.Spec.ServiceAccountName
+	if account == "" {
+		account = "default"
+	}
+	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},
+	}}
+	if s.Audience != "" {
+		req.Spec.Audiences = []string{s.Audience}
+	}
+	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: account}}
+	if err := t.client.SubResource("token").Create(ctx, sa, req); err != nil {
+		if ok && now.Before(have.refresh.Add(time.Duration(seconds)*time.Second/5)) {
+			return have, nil // it has a fifth of its life left
+		}
+		return token{}, fmt.Errorf("failed to fetch token: %w", err)
+	}
+	life := time.Until(req.Status.ExpirationTimestamp.Time)
+	if life <= 0 {
+		life = time.Duration(seconds) * time.Second
+	}
+	fresh := token{text: req.Status.Token, refresh: now.Add(min(life*4/5, 24*time.Hour))}
+	t.mu.Lock()
+	t.byKey[key] = fresh
+	t.mu.Unlock()
+	return fresh, nil
+}
