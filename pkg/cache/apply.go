@@ -20,12 +20,13 @@ const (
 // were not there: its key can still be deleted through the store.
 func (c *Cache) decode(n int, value func(int) (kind.KV, bool)) []*Entry {
 	entries := make([]*Entry, n)
+	h := c.held.Load()
 	one := func(i int) {
 		kv, ok := value(i)
 		if !ok {
 			return
 		}
-		t := c.tableOf(kv.Key)
+		t := h.of(kv.Key)
 		if t == nil {
 			return
 		}
@@ -69,6 +70,7 @@ func (c *Cache) applyBatch(b kind.Batch) {
 	}
 	if len(b.Events) > 0 {
 		entries := c.decode(len(b.Events), func(i int) (kind.KV, bool) { return b.Events[i].KV, !b.Events[i].Deleted })
+		h := c.held.Load()
 		// The latest staged state of a key, where the batch has it more than once.
 		var seen map[string]*Entry
 		if len(b.Events) > 1 {
@@ -76,13 +78,17 @@ func (c *Cache) applyBatch(b kind.Batch) {
 		}
 		for i := range b.Events {
 			ev := &b.Events[i]
-			t := c.tableOf(ev.Key)
+			t := h.of(ev.Key)
 			if t == nil {
+				continue
+			}
+			if t.join != nil {
+				t.join.setAside(ev.Key, ev.Revision, entries[i])
 				continue
 			}
 			prev, staged := seen[ev.Key]
 			if !staged {
-				prev = t.get(ev.Key[len(registry)+len(t.row.Keys)+1:])
+				prev = t.get(t.tail(ev.Key))
 			}
 			if seen != nil {
 				seen[ev.Key] = entries[i]
@@ -101,7 +107,6 @@ func (c *Cache) stage(t *table, ch *change) {
 		c.touched = append(c.touched, t)
 	}
 	t.staged = append(t.staged, ch)
-	c.owners.update(ch.prev, ch.entry)
 	if ch.prev != nil {
 		ch.prev.verify()
 	}
@@ -134,20 +139,21 @@ func (c *Cache) load(ctx context.Context) error {
 
 func (c *Cache) loadOnce(ctx context.Context) error {
 	first := c.rev.Load() == 0
+	h := c.held.Load()
 	var changes []*change
 	var rev int64
 	seen := map[string]bool{}
 	for from := ""; ; {
-		kvs, at, remaining, err := c.cfg.Source.Range(ctx, registry, from, loadPage, rev)
+		kvs, at, remaining, err := c.cfg.Source.Range(ctx, kind.Root, from, loadPage, rev)
 		if err != nil {
 			return err
 		}
 		rev = at
 		prevs := make([]*Entry, len(kvs))
 		for i, kv := range kvs {
-			if t := c.tableOf(kv.Key); t != nil && !first {
+			if t := h.of(kv.Key); t != nil && !first {
 				seen[kv.Key] = true
-				prevs[i] = t.get(kv.Key[len(registry)+len(t.row.Keys)+1:])
+				prevs[i] = t.get(t.tail(kv.Key))
 			}
 		}
 		entries := c.decode(len(kvs), func(i int) (kind.KV, bool) {
@@ -174,7 +180,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 		return errors.New("its revision went back: it is not the store that it was")
 	}
 	if !first {
-		for _, t := range c.tables {
+		for _, t := range h.all {
 			t.snapshot().each("", func(e *Entry) bool {
 				if !seen[e.Key] {
 					changes = append(changes, &change{rev: rev, prev: e})
@@ -189,10 +195,12 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 		if e == nil {
 			e = ch.prev
 		}
-		c.stage(c.byRow[e.row], ch)
+		if t := h.of(e.Key); t.join == nil { // a table that is not readable yet is loaded by itself
+			c.stage(t, ch)
+		}
 	}
 	if first {
-		for _, t := range c.tables {
+		for _, t := range h.all {
 			t.mu.Lock()
 			t.ring.floor = rev // no reader has seen anything yet
 			t.mu.Unlock()

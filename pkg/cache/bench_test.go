@@ -2,7 +2,6 @@ package cache
 
 import (
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"sync"
@@ -38,7 +37,7 @@ func filled(b testing.TB, n int) (*Cache, *memory) {
 	for i := range n {
 		m.write(b, realistic(fmt.Sprintf("p-%06d", i), i%100), false)
 	}
-	c, err := New(Config{Table: testTable, Source: m})
+	c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m})
 	require.NoError(b, err)
 	require.NoError(b, c.load(b.Context()))
 	return c, m
@@ -49,7 +48,7 @@ func BenchmarkLoad(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			_, m := filled(b, n)
 			for b.Loop() {
-				c, _ := New(Config{Table: testTable, Source: m})
+				c, _ := New(Config{Kinds: kind.NewCatalog(testTable), Source: m})
 				_ = c.load(b.Context())
 			}
 		})
@@ -73,7 +72,7 @@ func BenchmarkList3000(b *testing.B) {
 		for b.Loop() {
 			entries, _ := c.List(pods, Query{})
 			for _, e := range entries {
-				_ = e.WriteJSONItem(io.Discard)
+				_ = e.JSONItem()
 			}
 		}
 	})
@@ -82,7 +81,7 @@ func BenchmarkList3000(b *testing.B) {
 			entries, _ := c.List(pods, Query{})
 			for _, e := range entries {
 				e.full.Store(nil)
-				_ = e.WriteJSONItem(io.Discard)
+				_ = e.JSONItem()
 			}
 		}
 	})

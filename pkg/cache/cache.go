@@ -6,8 +6,9 @@
 // make a DeepCopy first. Test builds check by hash.
 //
 // It may import kind and the Kubernetes libraries; it takes its events from an
-// interface that store.Store meets. Its invariant: a table only moves forward
-// in revision, and a reader that waited for a revision sees all of it.
+// interface that store.Store meets. The kinds that it holds come and go with a
+// kind.Catalog. Its invariant: a table only moves forward in revision, and a
+// reader that waited for a revision sees all of it.
 package cache
 
 import (
@@ -16,7 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +33,8 @@ var (
 	ErrStopped = errors.New("the cache has stopped")
 	// ErrUnknownKind says that the cache has no table of that kind.
 	ErrUnknownKind = errors.New("the cache does not hold this kind")
+	// ErrRemoved says that the kind was removed while it was watched.
+	ErrRemoved = errors.New("the kind is no longer served")
 )
 
 // Source is where the cache's data comes from; *store.Store is one.
@@ -50,7 +52,8 @@ type Source interface {
 
 // Config says what to hold and how much of the past.
 type Config struct {
-	Table  *kind.Table
+	// Kinds says what to hold. The cache subscribes to it: a kind is held before it is served.
+	Kinds  *kind.Catalog
 	Source Source
 	// Logger tells of objects that cannot be decoded, and of reloads. Default slog.Default().
 	Logger *slog.Logger
@@ -67,8 +70,8 @@ type Config struct {
 
 // Validate fills in the defaults and reports what is wrong.
 func (c *Config) Validate() error {
-	if c.Table == nil || c.Source == nil {
-		return errors.New("cache: a table of kinds and a source are needed")
+	if c.Kinds == nil || c.Source == nil {
+		return errors.New("cache: a catalog of kinds and a source are needed")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -93,10 +96,8 @@ type Cache struct {
 	ready   chan struct{}
 	stopped chan struct{}
 
-	tables []*table
-	byRow  map[*kind.Resource]*table
-	byKeys map[string]*table // by Resource.Keys
-	owners owners
+	held  atomic.Pointer[held]
+	kinds kinds
 
 	rev     atomic.Int64
 	waiters waiters
@@ -118,15 +119,13 @@ func New(cfg Config) (*Cache, error) {
 	}
 	c := &Cache{
 		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
-		byRow: map[*kind.Resource]*table{}, byKeys: map[string]*table{},
+		kinds: kinds{joins: make(chan *join), loads: make(chan *join)},
 	}
-	for _, r := range cfg.Table.All() {
-		if r.StoredAs != nil || r.Keys == "" {
-			continue
-		}
-		t := newTable(r, cfg.RingSize)
-		c.tables = append(c.tables, t)
-		c.byRow[r], c.byKeys[r.Keys] = t, t
+	c.held.Store(&held{})
+	now, unsubscribe := cfg.Kinds.Subscribe(c)
+	c.kinds.unsubscribe = unsubscribe
+	for _, r := range stored(now) {
+		c.held.Store(c.held.Load().with(newTable(r, cfg.RingSize)))
 	}
 	return c, nil
 }
@@ -141,39 +140,13 @@ func (c *Cache) Ready() <-chan struct{} { return c.ready }
 func (c *Cache) Revision() int64 { return c.rev.Load() }
 
 // table is the one that holds a row's objects, or nil.
-func (c *Cache) table(r *kind.Resource) *table {
-	if r.StoredAs != nil {
-		r = r.StoredAs
-	}
-	return c.byRow[r]
-}
-
-const registry = "/registry/"
-
-// tableOf finds the table of a storage key; nil for keys of kinds that are not served.
-func (c *Cache) tableOf(key string) *table {
-	rest, ok := strings.CutPrefix(key, registry)
-	if !ok {
-		return nil
-	}
-	i := strings.IndexByte(rest, '/')
-	if i < 0 {
-		return nil
-	}
-	if t := c.byKeys[rest[:i]]; t != nil {
-		return t
-	}
-	if j := strings.IndexByte(rest[i+1:], '/'); j >= 0 {
-		return c.byKeys[rest[:i+1+j]]
-	}
-	return nil
-}
+func (c *Cache) table(r *kind.Resource) *table { return c.held.Load().byStorage[r.Storage] }
 
 // Run reads the source's state and follows its changes until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
 	defer c.stop()
 	defer c.verify()
-	if err := c.load(ctx); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return ended(ctx, err)
 	}
 	close(c.ready)
@@ -187,6 +160,7 @@ func (c *Cache) Run(ctx context.Context) error {
 			return fmt.Errorf("cannot follow the store: %w", err)
 		}
 		c.cfg.Logger.Warn("cache: lost its place in the store's history, reading all of it again", "revision", c.rev.Load(), "reason", err)
+		c.restartJoins()
 		if err := c.load(ctx); err != nil {
 			return ended(ctx, err)
 		}
@@ -196,7 +170,9 @@ func (c *Cache) Run(ctx context.Context) error {
 // stop ends all watchers and waits.
 func (c *Cache) stop() {
 	close(c.stopped)
-	for _, t := range c.tables {
+	c.kinds.loading.Wait()
+	c.kinds.unsubscribe()
+	for _, t := range c.held.Load().all {
 		t.bells.ring()
 	}
 }
@@ -212,7 +188,7 @@ func ended(ctx context.Context, err error) error {
 func (c *Cache) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	batches, end := c.cfg.Source.Changes(ctx, registry, c.rev.Load())
+	batches, end := c.cfg.Source.Changes(ctx, kind.Root, c.rev.Load())
 	// The timer runs only while there are old changes to let go of.
 	trim := time.NewTimer(c.cfg.RingFor)
 	trim.Stop()
@@ -234,6 +210,10 @@ func (c *Cache) follow(ctx context.Context) error {
 				trim.Reset(c.cfg.RingFor)
 				armed = true
 			}
+		case j := <-c.kinds.joins:
+			c.join(ctx, j)
+		case j := <-c.kinds.loads:
+			c.joined(ctx, j)
 		case <-c.recalled:
 			if !armed {
 				trim.Reset(c.cfg.RingFor)
@@ -251,7 +231,7 @@ func (c *Cache) follow(ctx context.Context) error {
 
 // trim lets go of changes older than cutoff, and returns the time of the oldest left.
 func (c *Cache) trim(cutoff time.Time) (oldest time.Time) {
-	for _, t := range c.tables {
+	for _, t := range c.held.Load().all {
 		t.mu.Lock()
 		at := t.ring.trim(cutoff)
 		t.mu.Unlock()
@@ -267,7 +247,7 @@ func (c *Cache) verify() {
 	if !c.cfg.CheckImmutable {
 		return
 	}
-	for _, t := range c.tables {
+	for _, t := range c.held.Load().all {
 		t.snapshot().each("", func(e *Entry) bool {
 			e.verify()
 			return true

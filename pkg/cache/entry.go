@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"strconv"
 	"sync/atomic"
 
@@ -24,11 +23,12 @@ type Entry struct {
 	full  atomic.Pointer[[]byte]
 	item  atomic.Pointer[[]byte]
 	proto atomic.Pointer[[]byte]
+	other atomic.Pointer[converted]
 	sum   uint64 // of the JSON when the entry was made, if the cache checks that nobody changes it
 }
 
 // tail is the part of the key after the kind's prefix: "namespace/name", or "name".
-func (e *Entry) tail() string { return e.Key[len("/registry/")+len(e.row.Keys)+1:] }
+func (e *Entry) tail() string { return e.Key[len(kind.Root)+len(e.row.Storage.Keys)+1:] }
 
 // JSON is the object's encoding with kind and apiVersion first, without a trailing newline. Shared: do not change.
 func (e *Entry) JSON() []byte {
@@ -40,8 +40,7 @@ func (e *Entry) JSON() []byte {
 	return *e.full.Load()
 }
 
-// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list. It is kept beside
-// JSON; WriteJSONItem writes the same without a second copy.
+// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list.
 func (e *Entry) JSONItem() []byte {
 	if b := e.item.Load(); b != nil {
 		return *b
@@ -54,21 +53,6 @@ func (e *Entry) JSONItem() []byte {
 	}
 	e.item.CompareAndSwap(nil, &b)
 	return *e.item.Load()
-}
-
-var brace = []byte{'{'}
-
-// WriteJSONItem writes what JSONItem returns.
-func (e *Entry) WriteJSONItem(w io.Writer) error {
-	full := e.JSON()
-	if n := e.typeMetaLen(full); n > 0 {
-		if _, err := w.Write(brace); err != nil {
-			return err
-		}
-		full = full[n:]
-	}
-	_, err := w.Write(full)
-	return err
 }
 
 // typeMetaLen is the length of `{"kind":"Pod","apiVersion":"v1",` where the encoding begins with it, as that of
@@ -107,6 +91,40 @@ func (e *Entry) Proto() []byte {
 	}
 	e.proto.CompareAndSwap(nil, &b)
 	return *e.proto.Load()
+}
+
+// converted is an entry in another version, and those in further versions.
+type converted struct {
+	*Entry
+	next *converted
+}
+
+// In is the entry in the version of row, which is of the same resource: itself, or a conversion that is made once, when first
+// asked for, and shared with its encodings by all readers.
+func (e *Entry) In(row *kind.Resource) (*Entry, error) {
+	if row.StoredAs == nil || e.row == row {
+		return e, nil
+	}
+	for {
+		first := e.other.Load()
+		for o := first; o != nil; o = o.next {
+			if o.row == row {
+				return o.Entry, nil
+			}
+		}
+		obj, err := row.From(e.Object)
+		if err != nil {
+			return nil, err
+		}
+		made := &converted{Entry: NewEntry(row, e.Key, obj, e.Revision)}
+		// The versions that are still served come first; those of rows that were replaced are not kept.
+		if made.next = first; first != nil && first.row.Version == row.Version && first.row.Group == row.Group {
+			made.next = first.next
+		}
+		if e.other.CompareAndSwap(first, made) {
+			return made.Entry, nil
+		}
+	}
 }
 
 // at is the entry with another revision, as a deletion reports it. It shares everything below the first level.

@@ -144,7 +144,7 @@ func slow(t require.TestingT, m *memory, q Query) view {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
-		c, err := New(Config{Table: testTable, Source: m, RingSize: 64, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: 64, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		require.NoError(t, c.AddIndex(pods, "app", func(o client.Object) []string { return []string{o.GetLabels()["app"]} }))
 		type past struct {
@@ -233,7 +233,7 @@ func TestModelRestart(t *testing.T) {
 		m := newMemory()
 		ring := rapid.SampledFrom([]int{16, 64}).Draw(t, "ring")
 		open := func() *Cache {
-			c, err := New(Config{Table: testTable, Source: m, RingSize: ring, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+			c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: ring, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			require.NoError(t, c.load(context.Background()))
 			return c
@@ -325,7 +325,7 @@ func replayed(t require.TestingT, w *Watcher, v view) view {
 func TestFollowersMissNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
-		c, err := New(Config{Table: testTable, Source: m, RingSize: 16, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: 16, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		require.NoError(t, c.load(context.Background()))
 		w, initial, err := c.Follow(pods)

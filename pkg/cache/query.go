@@ -3,7 +3,6 @@ package cache
 import (
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -23,7 +22,8 @@ type matcher struct {
 	row    *kind.Resource
 	prefix string // of Entry.tail
 	name   string
-	node   *string
+	index  *kind.Index // of the first field that is asked for exactly and has one
+	value  string      // that it must have
 	labels labels.Selector
 	fields fields.Selector
 	none   bool // nothing can match
@@ -36,7 +36,6 @@ func newMatcher(r *kind.Resource, q Query) matcher {
 		m.labels = q.Labels
 	}
 	if q.Fields != nil && !q.Fields.Empty() {
-		pods := isPods(r)
 		var rest bool
 		for _, req := range q.Fields.Requirements() {
 			exact := req.Operator == selection.Equals || req.Operator == selection.DoubleEquals
@@ -46,8 +45,8 @@ func newMatcher(r *kind.Resource, q Query) matcher {
 			case exact && r.Namespaced && req.Field == "metadata.namespace" && req.Value != "":
 				m.none = m.none || namespace != "" && namespace != req.Value
 				namespace = req.Value
-			case exact && pods && req.Field == nodeName && m.node == nil:
-				m.node = &req.Value
+			case exact && m.index == nil && r.StoredAs == nil && r.Index(req.Field) != nil:
+				m.index, m.value = r.Index(req.Field), req.Value
 			default:
 				rest = true
 			}
@@ -80,7 +79,7 @@ func (m *matcher) match(e *Entry) bool {
 			return false
 		}
 	}
-	if m.node != nil && e.Object.(*corev1.Pod).Spec.NodeName != *m.node {
+	if m.index != nil && m.index.Value(e.Object) != m.value {
 		return false
 	}
 	if m.labels != nil && !m.labels.Matches(labels.Set(e.Object.GetLabels())) {
@@ -89,19 +88,13 @@ func (m *matcher) match(e *Entry) bool {
 	return m.fields == nil || m.fields.Matches(fieldSet(m.row, e))
 }
 
-// fieldSet is what field selectors of the row see of an entry, which is of the row or of the one it is stored as.
+// fieldSet is what field selectors of the row see of an entry, which is in the stored version.
 func fieldSet(r *kind.Resource, e *Entry) fields.Set {
-	obj := e.Object
-	if r.StoredAs != nil {
-		internal, err := r.StoredAs.Internal(obj)
-		if err != nil {
-			return nil
-		}
-		if obj, err = r.External(internal); err != nil {
-			return nil
-		}
+	in, err := e.In(r)
+	if err != nil {
+		return nil
 	}
-	return r.Fields(obj)
+	return r.Fields(in.Object)
 }
 
 // Get returns the entry of one object, or nil.
@@ -117,7 +110,7 @@ func (c *Cache) Get(r *kind.Resource, namespace, name string) *Entry {
 }
 
 // List returns a snapshot: the entries in key order that match, and the revision it was taken at. Taking
-// it costs O(answer), or uses an index where the query has one (namespace, spec.nodeName, owner UID ...).
+// it costs O(answer), or uses an index where the query has one (namespace, a field with an index).
 func (c *Cache) List(r *kind.Resource, q Query) (entries []*Entry, rev int64) {
 	t := c.table(r)
 	if t == nil {
@@ -140,8 +133,8 @@ func (s *snapshot) list(m *matcher) (entries []*Entry) {
 		}
 		return entries
 	}
-	if m.node != nil {
-		s.indexed(nodeName, *m.node, func(e *Entry) {
+	if m.index != nil && s.indexes[m.index.Field] != nil {
+		s.indexed(m.index.Field, m.value, func(e *Entry) {
 			if m.match(e) {
 				entries = append(entries, e)
 			}

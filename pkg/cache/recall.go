@@ -50,15 +50,16 @@ func (c *Cache) recall(rev int64) bool {
 }
 
 func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
-	events, begin, err := c.cfg.Source.History(ctx, registry, max(0, loaded-recallRings*int64(c.cfg.RingSize)), loaded, recallBytes)
+	events, begin, err := c.cfg.Source.History(ctx, kind.Root, max(0, loaded-recallRings*int64(c.cfg.RingSize)), loaded, recallBytes)
 	if err != nil {
 		return 0, err
 	}
+	h := c.held.Load()
 	tables := make([]*table, len(events))
 	before := make([]int, len(events)) // the event of the same key before this one, or -1
 	last := map[string]int{}
 	for i, ev := range events {
-		tables[i], before[i] = c.tableOf(ev.Key), -1
+		tables[i], before[i] = h.of(ev.Key), -1
 		if j, ok := last[ev.Key]; ok {
 			before[i] = j
 		}
@@ -66,7 +67,7 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	}
 	entries := c.decode(len(events), func(i int) (kind.KV, bool) { return events[i].KV, !events[i].Deleted })
 	prevs := c.decode(len(events), func(i int) (kind.KV, bool) { return events[i].Prev, before[i] < 0 && events[i].Prev.Key != "" })
-	byTable := make(map[*table][]*change, len(c.tables))
+	byTable := make(map[*table][]*change, len(h.all))
 	now := time.Now()
 	for i := range events {
 		if before[i] >= 0 {
@@ -76,7 +77,7 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 			byTable[t] = append(byTable[t], &change{rev: events[i].Revision, entry: entries[i], prev: prevs[i], at: now})
 		}
 	}
-	for _, t := range c.tables {
+	for _, t := range h.all {
 		t.mu.Lock()
 		// A ring that has let go of changes since the start would have a gap.
 		if t.ring.floor == loaded {

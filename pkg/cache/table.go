@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tidwall/btree"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -17,7 +16,7 @@ import (
 
 // table holds the present objects of one kind, its indexes and its latest changes.
 type table struct {
-	row *kind.Resource
+	row *kind.Resource // of the stored version, as it was when the table was made
 
 	mu      sync.RWMutex
 	objects btree.Map[string, *Entry] // by Entry.tail
@@ -31,6 +30,9 @@ type table struct {
 	bells bells
 
 	staged []*change // those of the batch being applied; used by the applying goroutine alone
+	join   *join     // while the table is not readable yet; used by the applying goroutine alone
+
+	removed atomic.Bool // the kind is no longer served
 }
 
 type index struct {
@@ -45,19 +47,12 @@ type snapshot struct {
 	rev     int64
 }
 
-// nodeName is the index and the field selector of pods by their node.
-const nodeName = "spec.nodeName"
-
 func newTable(row *kind.Resource, limit int) *table {
 	t := &table{row: row, indexes: map[string]*index{}, ring: ring{limit: limit, floor: math.MaxInt64, first: firstSequence, next: firstSequence}}
-	if isPods(row) {
-		t.indexes[nodeName] = &index{values: func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }}
+	for _, ix := range row.Indexes {
+		t.indexes[ix.Field] = &index{values: func(o client.Object) []string { return []string{ix.Value(o)} }}
 	}
 	return t
-}
-
-func isPods(r *kind.Resource) bool {
-	return r.Kind == "Pod" && r.Group == "" && r.StoredAs == nil
 }
 
 // snapshot takes constant time. Later changes copy the nodes that they touch.

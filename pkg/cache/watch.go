@@ -121,7 +121,7 @@ func (w *Watcher) wake() {
 }
 
 // Next blocks for the next events and returns them as a batch, or ctx's error, or ErrExpired when the watcher
-// fell behind the ring, or ErrStopped. It is called by one goroutine. The slice is valid until the next call.
+// fell behind the ring, ErrRemoved when the kind was removed, or ErrStopped. It is called by one goroutine. The slice is valid until the next call.
 func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -145,6 +145,9 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 		}
 		if w.closed.Load() {
 			return nil, ErrStopped
+		}
+		if w.t.removed.Load() {
+			return nil, ErrRemoved
 		}
 		// What is published after the ring was read rings the bell. No channel here is shared with other watchers, so
 		// that they do not wait for each other.

@@ -19,7 +19,7 @@ import (
 // loaded is a cache over a memory, driven by hand through applyBatch.
 func loaded(t *testing.T, cfg Config) (*Cache, *memory) {
 	m := newMemory()
-	cfg.Table, cfg.Source, cfg.Logger, cfg.CheckImmutable = testTable, m, slog.New(slog.DiscardHandler), true
+	cfg.Kinds, cfg.Source, cfg.Logger, cfg.CheckImmutable = kind.NewCatalog(testTable), m, slog.New(slog.DiscardHandler), true
 	c, err := New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, c.load(t.Context()))
@@ -55,7 +55,7 @@ func TestRingExpires(t *testing.T) {
 }
 
 func TestWatchBeforeTheFirstRead(t *testing.T) {
-	c, err := New(Config{Table: testTable, Source: newMemory()})
+	c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: newMemory()})
 	require.NoError(t, err)
 	_, _, _, err = c.Watch(pods, Query{}, -1)
 	require.ErrorIs(t, err, ErrExpired)
@@ -136,7 +136,7 @@ func TestReload(t *testing.T) {
 	m := newMemory()
 	gone := m.write(t, pod("a", "goes"), false)
 	m.write(t, pod("a", "stays"), false)
-	c, err := New(Config{Table: testTable, Source: m, Logger: slog.New(slog.DiscardHandler)})
+	c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	start(t, c)
 	<-m.followed // it is ready before it follows
@@ -166,7 +166,7 @@ func TestSourceIsGone(t *testing.T) {
 	m := newMemory()
 	m.end = errors.New("gone")
 	close(m.changes)
-	c, err := New(Config{Table: testTable, Source: m, Logger: slog.New(slog.DiscardHandler)})
+	c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Run(t.Context()), "cannot follow the store: gone")
 	require.ErrorIs(t, c.WaitFor(t.Context(), 100), ErrStopped)
@@ -175,7 +175,7 @@ func TestSourceIsGone(t *testing.T) {
 func TestOldChangesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		c, err := New(Config{Table: testTable, Source: m, RingFor: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingFor: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -52,54 +52,93 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads stored bytes. The object has its resourceVersion from rev, and its TypeMeta. Bytes in
-// the other encoding than the kind's own are understood too. Errors match ErrDecode.
+// Decode reads stored bytes into an object of this row's version, from which other known versions are converted. The object has its
+// resourceVersion from rev, and its TypeMeta. Bytes in the other encoding than the kind's own are understood too. Errors match ErrDecode.
 func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
-	obj := r.New()
-	if raw, ok := bytes.CutPrefix(value, protoMagic); ok {
-		var u runtime.Unknown
-		if err := u.Unmarshal(raw); err != nil {
-			return nil, r.decodeError(err)
-		}
-		if u.ContentType != "" && u.ContentType != runtime.ContentTypeProtobuf || u.ContentEncoding != "" {
-			return nil, r.decodeError(fmt.Errorf("content type %q, encoding %q inside the envelope", u.ContentType, u.ContentEncoding))
-		}
-		if err := r.checkKind(u.APIVersion, u.Kind); err != nil {
-			return nil, r.decodeError(err)
-		}
-		m, ok := obj.(protoMessage)
-		if !ok {
-			return nil, r.decodeError(fmt.Errorf("%T has no protobuf form", obj))
-		}
-		if err := m.Unmarshal(u.Raw); err != nil {
-			return nil, r.decodeError(err)
-		}
-	} else {
-		if err := json.Unmarshal(value, obj); err != nil {
-			return nil, r.decodeError(err)
-		}
-		apiVersion, k := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
-		if err := r.checkKind(apiVersion, k); err != nil {
-			return nil, r.decodeError(err)
-		}
+	obj, as, err := r.unmarshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w stored %s: %w", ErrDecode, r.GR(), err)
 	}
-	if r.Default != nil {
-		r.Default(obj) // an older writer did not know of fields that came later
+	if as.Default != nil {
+		as.Default(obj) // an older writer did not know of fields that came later
+	}
+	if as != r {
+		if obj, err = as.convert(obj, r); err != nil {
+			return nil, fmt.Errorf("%w stored %s: from %s: %w", ErrDecode, r.GR(), as.Version, err)
+		}
 	}
 	obj.SetResourceVersion(strconv.FormatInt(rev, 10))
 	obj.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
 	return obj, nil
 }
 
-func (r *Resource) checkKind(apiVersion, k string) error {
-	if wantVersion, want := r.GroupVersionKind.ToAPIVersionAndKind(); apiVersion != wantVersion || k != want {
-		return fmt.Errorf("it is a %s %s, not a %s %s", apiVersion, k, wantVersion, want)
+// unmarshal gives the object in the version that it was stored in, and that version's row.
+func (r *Resource) unmarshal(value []byte) (client.Object, *Resource, error) {
+	if raw, ok := bytes.CutPrefix(value, protoMagic); ok {
+		var u runtime.Unknown
+		if err := u.Unmarshal(raw); err != nil {
+			return nil, nil, err
+		}
+		if u.ContentType != "" && u.ContentType != runtime.ContentTypeProtobuf || u.ContentEncoding != "" {
+			return nil, nil, fmt.Errorf("content type %q, encoding %q inside the envelope", u.ContentType, u.ContentEncoding)
+		}
+		as, err := r.version(u.APIVersion, u.Kind)
+		if err != nil {
+			return nil, nil, err
+		}
+		obj := as.New()
+		m, ok := obj.(protoMessage)
+		if !ok {
+			return nil, nil, fmt.Errorf("%T has no protobuf form", obj)
+		}
+		return obj, as, m.Unmarshal(u.Raw)
 	}
-	return nil
+	obj := r.New()
+	if err := json.Unmarshal(value, obj); err != nil {
+		return nil, nil, err
+	}
+	as, err := r.version(obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind())
+	if err != nil || as == r {
+		return obj, as, err
+	}
+	obj = as.New()
+	return obj, as, json.Unmarshal(value, obj)
 }
 
-func (r *Resource) decodeError(err error) error {
-	return fmt.Errorf("%w stored %s: %w", ErrDecode, r.GR(), err)
+// version finds the row of a version of this resource.
+func (r *Resource) version(apiVersion, k string) (*Resource, error) {
+	wantVersion, want := r.GroupVersionKind.ToAPIVersionAndKind()
+	if apiVersion == wantVersion && k == want {
+		return r, nil
+	}
+	for _, o := range r.Also {
+		if v, kind := o.GroupVersionKind.ToAPIVersionAndKind(); apiVersion == v && k == kind {
+			return o, nil
+		}
+	}
+	return nil, fmt.Errorf("it is a %s %s, not a %s %s", apiVersion, k, wantVersion, want)
+}
+
+// convert gives an object of this row's version in that of another row of the same resource. The result may share memory with obj.
+func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, error) {
+	in, err := r.Internal(obj)
+	if err != nil {
+		return nil, err
+	}
+	out, err := to.External(in)
+	if err != nil {
+		return nil, err
+	}
+	out.GetObjectKind().SetGroupVersionKind(to.GroupVersionKind)
+	return out, nil
+}
+
+// From gives an object of the stored version in that of this row. obj stays as it is; the result may share memory with it.
+func (r *Resource) From(obj client.Object) (client.Object, error) {
+	if r.StoredAs == nil {
+		return obj, nil
+	}
+	return r.StoredAs.convert(Shallow(obj), r)
 }
 
 // Message gives the object's bare protobuf message; nil if the kind has none.

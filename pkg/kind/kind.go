@@ -1,14 +1,14 @@
-// Package kind holds the table of resource kinds: one row per kind, built-in
-// or ours. Discovery, routes, storage keys, cache tables, OpenAPI, printing
-// and authorization all derive from the row.
+// Package kind describes resource kinds: one row per served version of a kind, built-in, ours or custom. Discovery, routes,
+// storage keys, cache tables, OpenAPI, printing and authorization all derive from the row.
 //
-// It may import apis and the Kubernetes libraries, nothing else of Coracle. It
-// holds types and pure functions only. Its invariant: a Table never changes
-// after it was made, so its rows may be shared by pointer and compared by it.
+// A Table is an immutable set of rows. A Catalog holds the Table that is served at present and replaces it as a whole when kinds are
+// added or removed while the server runs.
+//
+// It may import apis and the Kubernetes libraries, nothing else of Coracle. Its invariant: rows and Tables never change once a Table
+// was made of them, so they are shared by pointer; what a kind keeps across changes of its rows is its Storage.
 package kind
 
 import (
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -30,6 +30,9 @@ type Resource struct {
 	// Keys is the part of the storage key after /registry/, as upstream keeps
 	// it: "pods", "minions" for nodes, "services/specs", "leases".
 	Keys string
+	// Storage is the identity of what is stored, shared by all versions of a resource and by the rows that replace them later.
+	// NewTable sets it where it is nil.
+	Storage *Storage
 	// Proto is true where objects are stored as upstream's protobuf envelope;
 	// otherwise they are stored as JSON, as custom resources are.
 	Proto bool
@@ -60,10 +63,16 @@ type Resource struct {
 	// served one. The results may share memory with their argument. Identity for our own kinds.
 	Internal func(client.Object) (runtime.Object, error)
 	External func(runtime.Object) (client.Object, error)
-	// StoredAs, if not nil, makes this row a second face of another one: objects are converted
-	// (Internal, External) and stored as that row's, and the cache keeps no table of its own
-	// (events.k8s.io/v1 Event is stored as v1 Event).
+	// StoredAs, if not nil, is the row of the version in which objects are stored; they are converted (Internal, External)
+	// on the way in and out. events.k8s.io/v1 Event is stored as v1 Event. Nil: this row's version is the stored one.
 	StoredAs *Resource
+	// Also lists the rows of other versions that may be found in the store, written when those were the stored ones.
+	// They need not be served.
+	Also []*Resource
+	// Deprecated, if not empty, is the warning that each request for this version is answered with.
+	Deprecated string
+	// Indexes are the fields, of FieldNames, by which the cache finds objects without going through all.
+	Indexes []Index
 	// Source is the Go source of the types of our own kinds, whose comments describe the fields; empty for built-in ones.
 	Source string
 	// ReturnsDeleted is true where a deletion is answered with the object, as upstream's registry of the kind has it, and
@@ -72,6 +81,26 @@ type Resource struct {
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.
 	Verbs []string
 }
+
+// Index gives the value of one field of an object of the stored version. It is pure.
+type Index struct {
+	Field string
+	Value func(client.Object) string
+}
+
+// Storage is the identity of a stored resource. Its pointer is what is compared: a resource that was removed and then added anew has
+// another one, and no reader of the old one sees the objects of the new. Rows with one Storage are stored in the same version and
+// decode alike; where a change of a kind changes that, it needs a new Storage, with which the objects are read anew.
+type Storage struct {
+	schema.GroupResource
+	Keys string
+}
+
+// Prefix is the storage prefix of all objects, with a trailing slash.
+func (s *Storage) Prefix() string { return Root + s.Keys + "/" }
+
+// Root is the prefix of all storage keys.
+const Root = "/registry/"
 
 // Strategy joins what rest.BeforeCreate, BeforeUpdate and BeforeDelete want.
 // Objects given to it are the internal version (Resource.ToInternal).
@@ -104,13 +133,31 @@ func (r *Resource) GR() schema.GroupResource {
 	return schema.GroupResource{Group: r.Group, Resource: r.Plural}
 }
 
+// Stored is the row of the version in which objects are stored: r itself, unless StoredAs says otherwise.
+func (r *Resource) Stored() *Resource {
+	if r.StoredAs != nil {
+		return r.StoredAs
+	}
+	return r
+}
+
+// Index returns the index of a field, or nil.
+func (r *Resource) Index(field string) *Index {
+	for i := range r.Indexes {
+		if r.Indexes[i].Field == field {
+			return &r.Indexes[i]
+		}
+	}
+	return nil
+}
+
 // Prefix is the storage prefix of all objects of the kind, or of one
 // namespace of it, with a trailing slash: "/registry/pods/default/".
 func (r *Resource) Prefix(namespace string) string {
 	if namespace == "" {
-		return "/registry/" + r.Keys + "/"
+		return Root + r.Keys + "/"
 	}
-	return "/registry/" + r.Keys + "/" + namespace + "/"
+	return Root + r.Keys + "/" + namespace + "/"
 }
 
 // Key is the storage key of one object; namespace is empty for cluster-scoped kinds.
@@ -126,61 +173,4 @@ func (r *Resource) Subresource(name string) *Subresource {
 		}
 	}
 	return nil
-}
-
-// Table is the set of kinds that a server serves.
-type Table struct {
-	rows  []*Resource
-	byGVR map[schema.GroupVersionResource]*Resource
-	byGVK map[schema.GroupVersionKind]*Resource
-}
-
-// NewTable makes a table of rows. Two rows with one name or one storage prefix are a
-// programming error, and panic.
-func NewTable(rows ...*Resource) *Table {
-	t := &Table{rows: rows, byGVR: map[schema.GroupVersionResource]*Resource{}, byGVK: map[schema.GroupVersionKind]*Resource{}}
-	keys := map[string]bool{}
-	for _, r := range rows {
-		if t.byGVR[r.GVR()] != nil || t.byGVK[r.GroupVersionKind] != nil || (keys[r.Keys] && r.StoredAs == nil) {
-			panic("kind: two rows for " + r.GVR().String())
-		}
-		keys[r.Keys] = true
-		t.byGVR[r.GVR()], t.byGVK[r.GroupVersionKind] = r, r
-	}
-	return t
-}
-
-// All lists the rows in the order of the table. The slice must not be changed.
-func (t *Table) All() []*Resource { return t.rows }
-
-// ByGVR returns the row of a path's group, version and resource, or nil.
-func (t *Table) ByGVR(gvr schema.GroupVersionResource) *Resource { return t.byGVR[gvr] }
-
-// ByGVK returns the row of an object's kind, or nil.
-func (t *Table) ByGVK(gvk schema.GroupVersionKind) *Resource { return t.byGVK[gvk] }
-
-// ByKey finds the row, namespace and name of a storage key; nil if no row has it.
-// "/registry/services/specs/default/web" is Service default/web.
-func (t *Table) ByKey(key string) (r *Resource, namespace, name string) {
-	rest, ok := strings.CutPrefix(key, "/registry/")
-	if !ok {
-		return nil, "", ""
-	}
-	for _, row := range t.rows {
-		if row.StoredAs != nil {
-			continue
-		}
-		tail, ok := strings.CutPrefix(rest, row.Keys)
-		if !ok || !strings.HasPrefix(tail, "/") {
-			continue
-		}
-		tail = tail[1:]
-		if !row.Namespaced {
-			return row, "", tail
-		}
-		if ns, n, ok := strings.Cut(tail, "/"); ok {
-			return row, ns, n
-		}
-	}
-	return nil, "", ""
 }

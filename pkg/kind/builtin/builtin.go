@@ -55,7 +55,7 @@ const EventTTL = time.Hour
 
 // Kinds is the table of every kind that a server starts with, built when first asked for.
 var Kinds = sync.OnceValue(func() *kind.Table {
-	return kind.NewTable(slices.Concat(core(), groups(), listed(), ours())...)
+	return kind.MustTable(slices.Concat(core(), groups(), listed(), ours())...)
 })
 
 // Verbs in upstream's order.
@@ -87,6 +87,7 @@ func core() []*kind.Resource {
 	pods := row[corev1.Pod, corev1.PodList](gv("", "v1"), "pods", "pod", pod.Strategy, podFields)
 	pods.ShortNames, pods.Categories = []string{"po"}, []string{"all"}
 	pods.Status = pod.StatusStrategy
+	pods.Indexes = []kind.Index{{Field: "spec.nodeName", Value: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }}}
 	newPod := func() runtime.Object { return &corev1.Pod{} }
 	pods.Subresources = []kind.Subresource{
 		stream("attach", "PodAttachOptions", streamVerbs),
@@ -132,6 +133,7 @@ func core() []*kind.Resource {
 
 	newer := row[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
 	newer.ShortNames, newer.TTL, newer.StoredAs = []string{"ev"}, events.TTL, events
+	events.Also = []*kind.Resource{newer}
 
 	for _, r := range []*kind.Resource{accounts, namespaces, pods, quotas, services, templates} {
 		r.ReturnsDeleted = true

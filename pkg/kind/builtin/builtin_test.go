@@ -59,6 +59,7 @@ func TestEveryRowIsWhole(t *testing.T) {
 			require.Len(t, one.Rows[0].Cells, len(empty.ColumnDefinitions))
 			require.Same(t, o, one.Rows[0].Object.Object)
 
+			require.True(t, Kinds().Holds(r.Storage))
 			for _, s := range r.Subresources {
 				require.NotEmpty(t, s.Verbs, s.Name)
 				if s.New != nil {

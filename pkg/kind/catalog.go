@@ -1,0 +1,92 @@
+package kind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Catalog holds the kinds that are served at present. Its methods are safe for concurrent use.
+type Catalog struct {
+	now atomic.Pointer[Table]
+
+	mu          sync.Mutex // held by a change from its begin to its end
+	subscribers []Subscriber
+}
+
+// Subscriber takes part in changes of a Catalog. Its methods must not change the catalog.
+type Subscriber interface {
+	// Prepare is called before next is served, and returns once the subscriber is able to serve it. An error drops the change.
+	Prepare(ctx context.Context, next *Table) error
+	// Settle is called once t is served, and when a change to another table was dropped. What is not in t can be let go of.
+	Settle(t *Table)
+}
+
+// NewCatalog makes a catalog that serves t to begin with.
+func NewCatalog(t *Table) *Catalog {
+	c := &Catalog{}
+	c.now.Store(t)
+	return c
+}
+
+// Table is what is served now. Whoever needs several answers that fit together asks one Table.
+func (c *Catalog) Table() *Table { return c.now.Load() }
+
+// Subscribe adds a subscriber to the changes that follow, and returns the table from which they start. The subscribers that were
+// added first prepare first. The function ends the subscription.
+func (c *Catalog) Subscribe(s Subscriber) (*Table, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, s)
+	return c.now.Load(), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.subscribers = slices.DeleteFunc(c.subscribers, func(o Subscriber) bool { return o == s })
+	}
+}
+
+// ErrNoRow says that a row to be removed is not in the catalog.
+var ErrNoRow = errors.New("the catalog does not have this row")
+
+// Change removes rows and adds others in one step, and returns once all subscribers serve the result. Where an added row has the
+// Storage of a removed one, it replaces it: the objects stay, and watches go on. On an error, nothing has changed.
+//
+// Readers that got a row before it was removed may go on with it: they find no objects.
+func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.now.Load()
+	rows := make([]*Resource, 0, len(was.rows)+len(add))
+	gone := make(map[*Resource]bool, len(remove))
+	for _, r := range remove {
+		if was.byGVR[r.GVR()] != r {
+			return fmt.Errorf("%w: %s", ErrNoRow, r.GVR())
+		}
+		gone[r] = true
+	}
+	for _, r := range was.rows {
+		if !gone[r] {
+			rows = append(rows, r)
+		}
+	}
+	next, err := NewTable(append(rows, add...)...)
+	if err != nil {
+		return err
+	}
+	for i, s := range c.subscribers {
+		if err := s.Prepare(ctx, next); err != nil {
+			for _, s := range c.subscribers[:i+1] {
+				s.Settle(was)
+			}
+			return fmt.Errorf("change of kinds: %w", err)
+		}
+	}
+	c.now.Store(next)
+	for _, s := range c.subscribers {
+		s.Settle(next)
+	}
+	return nil
+}
