@@ -38,7 +38,7 @@ type auth struct {
 }
 
 func newAuth(cfg Config) (*auth, error) {
-	a := &auth{getter: newGetter(cfg.Cache, cfg.Table), check: cfg.CheckNode}
+	a := &auth{getter: newGetter(cfg.Cache, cfg.Kinds.Table()), check: cfg.CheckNode}
 	if cfg.TLS != nil {
 		a.clients = cfg.TLS.ClientCAs
 	}

@@ -47,7 +47,7 @@ func NewRoles(cfg Config) (*Roles, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Roles{cfg.Registry, cfg.Cache, cfg.Table, cfg.Logger, make(chan struct{})}, nil
+	return &Roles{cfg.Registry, cfg.Cache, cfg.Kinds.Table(), cfg.Logger, make(chan struct{})}, nil
 }
 
 // Name is "roles".

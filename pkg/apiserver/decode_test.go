@@ -171,7 +171,7 @@ func TestNegotiate(t *testing.T) {
 }
 
 func TestOpenAPIDescribesEveryKind(t *testing.T) {
-	o := newOpenAPI(builtin.Kinds(), version.Info{GitVersion: "v1.37.1"})
+	o := newOpenAPI(builtin.Kinds(), version.Info{GitVersion: "v1.37.1"}, &documents{})
 	for _, gv := range o.order {
 		raw, err := o.buildV3(gv)
 		require.NoError(t, err, gv)
@@ -201,7 +201,7 @@ func TestOpenAPIDescribesEveryKind(t *testing.T) {
 }
 
 func BenchmarkOpenAPIVersion(b *testing.B) {
-	o := newOpenAPI(builtin.Kinds(), version.Info{})
+	o := newOpenAPI(builtin.Kinds(), version.Info{}, &documents{})
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := o.buildV3(corev1.SchemeGroupVersion); err != nil {

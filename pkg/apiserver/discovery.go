@@ -25,7 +25,7 @@ var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io",
 }
 
-// discovery holds the discovery documents, made once.
+// discovery holds the discovery documents of one table of kinds.
 type discovery struct {
 	reviews  []builtin.Review
 	groups   []metav1.APIGroup
@@ -130,10 +130,7 @@ func (d *discovery) resource(gv schema.GroupVersion, r metav1.APIResource) {
 
 func (d *discovery) add(r *kind.Resource) {
 	gv := r.GroupVersion()
-	stored := r
-	if r.StoredAs != nil {
-		stored = r.StoredAs
-	}
+	stored := r.Stored()
 	d.resource(gv, metav1.APIResource{
 		Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs,
 		ShortNames: r.ShortNames, Categories: r.Categories, StorageVersionHash: upstream.StorageVersionHash(stored.Group, stored.Version, stored.Kind),
@@ -209,9 +206,9 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	case path == "api" || path == "apis":
 		w.Header().Add("Vary", "Accept")
 		if wantsAggregated(req) {
-			a := s.disc.core
+			a := s.disc().core
 			if path == "apis" {
-				a = s.disc.named
+				a = s.disc().named
 			}
 			s.writeAggregated(w, req, a)
 			return true
@@ -222,18 +219,18 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 				ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: req.Host}},
 			}
 		} else {
-			obj = &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: s.disc.groups}
+			obj = &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: s.disc().groups}
 		}
 	case len(parts) == 2 && parts[0] == "api":
-		l := s.disc.versions[schema.GroupVersion{Version: parts[1]}]
+		l := s.disc().versions[schema.GroupVersion{Version: parts[1]}]
 		if l == nil {
 			return false
 		}
 		obj = l.DeepCopy()
 	case len(parts) == 2 && parts[0] == "apis":
-		for i := range s.disc.groups {
-			if s.disc.groups[i].Name == parts[1] {
-				g := s.disc.groups[i].DeepCopy()
+		for i := range s.disc().groups {
+			if s.disc().groups[i].Name == parts[1] {
+				g := s.disc().groups[i].DeepCopy()
 				g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
 				obj = g
 			}
@@ -242,7 +239,7 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 			return false
 		}
 	case len(parts) == 3 && parts[0] == "apis":
-		l := s.disc.versions[schema.GroupVersion{Group: parts[1], Version: parts[2]}]
+		l := s.disc().versions[schema.GroupVersion{Group: parts[1], Version: parts[2]}]
 		if l == nil {
 			return false
 		}

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
@@ -21,9 +22,9 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		return
 	}
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-	r := s.cfg.Table.ByGVR(gvr)
+	r := s.cfg.Kinds.Table().ByGVR(gvr)
 	if r == nil {
-		if review := s.disc.review(gvr); review != nil {
+		if review := s.disc().review(gvr); review != nil {
 			s.review(w, req, info, review)
 			return
 		}
@@ -37,6 +38,9 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		}
 		s.notFound(w, req)
 		return
+	}
+	if r.Deprecated != "" {
+		warning.AddWarning(req.Context(), "", r.Deprecated)
 	}
 	t := registry.Target{Resource: r, Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name}
 	if !r.Namespaced {

@@ -31,6 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -123,8 +124,8 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	s, err := store.New(store.Config{Dir: t.TempDir(), Logger: quiet})
 	require.NoError(t, err)
 	start(t, s)
-	table := builtin.Kinds()
-	c, err := cache.New(cache.Config{Table: table, Source: s, Logger: quiet, RingSize: ringSize})
+	kinds := kind.NewCatalog(builtin.Kinds())
+	c, err := cache.New(cache.Config{Kinds: kinds, Source: s, Logger: quiet, RingSize: ringSize})
 	require.NoError(t, err)
 	start(t, c)
 	w := &world{t: t, ca: newAuthority(t)}
@@ -132,13 +133,13 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	require.NoError(t, err)
 	w.sign, err = registry.NewTokens("https://test", saKey)
 	require.NoError(t, err)
-	reg, err := registry.New(registry.Config{Table: table, Store: s, Cache: c, Logger: quiet, Tokens: w.sign, Audiences: []string{"https://test"}})
+	reg, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: c, Logger: quiet, Tokens: w.sign, Audiences: []string{"https://test"}})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	w.url = "https://" + l.Addr().String()
 	w.cfg = Config{
-		Registry: reg, Cache: c, Table: table, Listener: l, Logger: quiet,
+		Registry: reg, Cache: c, Kinds: kinds, Listener: l, Logger: quiet,
 		TLS:                &tls.Config{Certificates: []tls.Certificate{w.ca.issue(t, "server")}, ClientCAs: w.ca.pool},
 		ServiceAccountKeys: func() []any { return []any{&saKey.PublicKey} }, Issuer: "https://test", Audiences: []string{"https://test"},
 		Version: version.Info{Major: "1", Minor: "37", GitVersion: "v1.37.1+coracle"},

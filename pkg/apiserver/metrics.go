@@ -26,8 +26,8 @@ type connectionMetrics struct {
 // metrics counts requests under upstream's names. A request costs one map lookup.
 type metrics struct {
 	handler     http.Handler
-	table       *kind.Table
-	disc        *discovery
+	kinds       *kind.Catalog
+	disc        func() *discovery
 	connections connectionMetrics
 	requests    *prometheus.CounterVec
 	latency     *prometheus.HistogramVec
@@ -45,9 +45,9 @@ type requestMetrics struct {
 	latency prometheus.Observer
 }
 
-func newMetrics(table *kind.Table, disc *discovery, fair *fairness.Set) *metrics {
+func newMetrics(kinds *kind.Catalog, disc func() *discovery, fair *fairness.Set) *metrics {
 	m := &metrics{
-		table: table, disc: disc,
+		kinds: kinds, disc: disc,
 		connections: connectionMetrics{
 			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Connections to the API's socket."}),
 			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections beyond the bound, of all or of their address."}),
@@ -110,10 +110,10 @@ func verbLabel(info *request.RequestInfo) string {
 // known reports whether the request's resource and subresource are ours.
 func (m *metrics) known(info *request.RequestInfo) bool {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-	r := m.table.ByGVR(gvr)
+	r := m.kinds.Table().ByGVR(gvr)
 	switch {
 	case r == nil:
-		return info.Subresource == "" && (m.disc.review(gvr) != nil || gvr == builtin.ComponentStatuses().GVR())
+		return info.Subresource == "" && (m.disc().review(gvr) != nil || gvr == builtin.ComponentStatuses().GVR())
 	case info.Subresource == "":
 		return true
 	case info.Subresource == "status":

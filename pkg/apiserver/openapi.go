@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -25,21 +26,32 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// openapi serves the OpenAPI documents. Each is built when first asked for and kept compressed; the definitions it
-// is built from, which take tens of megabytes, are let go.
+// openapi serves the OpenAPI documents of one table of kinds. Each is built when first asked for and kept compressed; the
+// definitions it is built from, which take tens of megabytes, are let go.
 type openapi struct {
 	table   *kind.Table
 	reviews []builtin.Review
 	version version.Info
 	// order lists the groups and versions, ids their paths below /openapi/v3.
-	order []schema.GroupVersion
-
-	mu    sync.Mutex
-	built map[string][]byte // gzip, by document and media type
+	order  []schema.GroupVersion
+	rows   map[schema.GroupVersion][]*kind.Resource
+	hashes sync.Map // of a document's name to its hash
+	docs   *documents
 }
 
-func newOpenAPI(t *kind.Table, v version.Info) *openapi {
-	o := &openapi{table: t, reviews: builtin.Reviews(), version: v, built: map[string][]byte{}}
+// documents are the documents that were built, for the tables that follow each other.
+type documents struct {
+	mu    sync.Mutex
+	built map[string]builtDocument // by name and media type
+}
+
+type builtDocument struct {
+	hash string
+	gzip []byte
+}
+
+func newOpenAPI(t *kind.Table, v version.Info, docs *documents) *openapi {
+	o := &openapi{table: t, reviews: builtin.Reviews(), version: v, rows: map[schema.GroupVersion][]*kind.Resource{}, docs: docs}
 	seen := map[schema.GroupVersion]bool{}
 	add := func(gv schema.GroupVersion) {
 		if !seen[gv] {
@@ -49,6 +61,7 @@ func newOpenAPI(t *kind.Table, v version.Info) *openapi {
 	}
 	for _, r := range t.All() {
 		add(r.GroupVersion())
+		o.rows[r.GroupVersion()] = append(o.rows[r.GroupVersion()], r)
 	}
 	for i := range o.reviews {
 		add(o.reviews[i].GroupVersion())
@@ -63,14 +76,24 @@ func pathOf(gv schema.GroupVersion) string {
 	return "apis/" + gv.String()
 }
 
-// hash names the content of a document without building it: what a binary serves for one table does not change.
-func (o *openapi) hash(of string) string {
-	h := sha512.New()
-	fmt.Fprintln(h, o.version.GitVersion, o.version.GitCommit, o.version.BuildDate, of)
-	for _, r := range o.table.All() {
-		fmt.Fprintln(h, r.GroupVersionKind, r.Plural, r.Verbs, len(r.Subresources))
+// hash names the content of a document without building it: what a binary serves for the same rows does not change. Those are the
+// rows of one group and version, or all of them for an empty one.
+func (o *openapi) hash(of string, gv schema.GroupVersion) string {
+	if h, ok := o.hashes.Load(of); ok {
+		return h.(string)
 	}
-	return fmt.Sprintf("%X", h.Sum(nil))
+	rows := o.rows[gv]
+	if gv.Empty() {
+		rows = o.table.All()
+	}
+	sum := sha512.New()
+	fmt.Fprintln(sum, o.version.GitVersion, o.version.GitCommit, o.version.BuildDate, of)
+	for _, r := range rows {
+		fmt.Fprintln(sum, r.GroupVersionKind, r.Plural, r.Verbs, len(r.Subresources), r.Hash)
+	}
+	h := fmt.Sprintf("%X", sum.Sum(nil))
+	o.hashes.Store(of, h)
+	return h
 }
 
 const (
@@ -97,7 +120,7 @@ func wants(req *http.Request, proto string) (string, bool) {
 }
 
 func (o *openapi) serveV2(s *Server, w http.ResponseWriter, req *http.Request) {
-	o.serve(s, w, req, "v2", protoV2, o.buildV2, encodeV2)
+	o.serve(s, w, req, "v2", schema.GroupVersion{}, protoV2, o.buildV2, encodeV2)
 }
 
 func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
@@ -106,9 +129,9 @@ func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
 		paths := map[string]any{}
 		for _, gv := range o.order {
 			p := pathOf(gv)
-			paths[p] = map[string]string{"serverRelativeURL": "/openapi/v3/" + p + "?hash=" + o.hash(p)}
+			paths[p] = map[string]string{"serverRelativeURL": "/openapi/v3/" + p + "?hash=" + o.hash(p, gv)}
 		}
-		w.Header().Set("ETag", `"`+o.hash("v3")+`"`)
+		w.Header().Set("ETag", `"`+o.hash("v3", schema.GroupVersion{})+`"`)
 		s.writePlainJSON(w, req, map[string]any{"paths": paths})
 		return
 	}
@@ -118,25 +141,25 @@ func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
 			continue
 		}
 		if h := req.URL.Query().Get("hash"); h != "" {
-			if h != o.hash(p) {
-				http.Redirect(w, req, "/openapi/v3/"+p+"?hash="+o.hash(p), http.StatusMovedPermanently)
+			if h != o.hash(p, gv) {
+				http.Redirect(w, req, "/openapi/v3/"+p+"?hash="+o.hash(p, gv), http.StatusMovedPermanently)
 				return
 			}
 			w.Header().Set("Cache-Control", "public, immutable")
 		}
-		o.serve(s, w, req, p, protoV3, func() ([]byte, error) { return o.buildV3(gv) }, encodeV3)
+		o.serve(s, w, req, p, gv, protoV3, func() ([]byte, error) { return o.buildV3(gv) }, encodeV3)
 		return
 	}
 	s.notFound(w, req)
 }
 
-func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
+func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name string, gv schema.GroupVersion, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
 	media, ok := wants(req, proto)
 	if !ok {
 		s.fail(w, req, notAcceptable("only application/json and "+proto+" are served"))
 		return
 	}
-	etag := o.hash(name + media)
+	etag := o.hash(name+media, gv)
 	h := w.Header()
 	h.Set("ETag", `"`+etag+`"`)
 	h.Add("Vary", "Accept")
@@ -147,7 +170,7 @@ func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, nam
 	if media == typeJSON {
 		encode = nil
 	}
-	packed, err := o.document(name+media, build, encode)
+	packed, err := o.document(name+media, etag, build, encode)
 	if err != nil {
 		s.fail(w, req, apierrors.NewInternalError(err))
 		return
@@ -168,12 +191,12 @@ func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, nam
 	_, _ = io.Copy(w, z) //nolint:gosec // our own document
 }
 
-// document gives a document, compressed; it is built at most once.
-func (o *openapi) document(key string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) ([]byte, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if b := o.built[key]; b != nil {
-		return b, nil
+// document gives a document, compressed; it is built at most once for each content.
+func (o *openapi) document(key, hash string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) ([]byte, error) {
+	o.docs.mu.Lock()
+	defer o.docs.mu.Unlock()
+	if d := o.docs.built[key]; d.hash == hash {
+		return d.gzip, nil
 	}
 	raw, err := build()
 	if err == nil && encode != nil {
@@ -190,10 +213,23 @@ func (o *openapi) document(key string, build func() ([]byte, error), encode func
 	if err := z.Close(); err != nil {
 		return nil, err
 	}
-	o.built[key] = b.Bytes()
+	if o.docs.built == nil {
+		o.docs.built = map[string]builtDocument{}
+	}
+	// Documents of groups that are not served any more go when another is built.
+	maps.DeleteFunc(o.docs.built, func(key string, d builtDocument) bool {
+		h, ok := o.hashes.Load(key)
+		return ok && h != d.hash || !ok && !o.serves(key)
+	})
+	o.docs.built[key] = builtDocument{hash, b.Bytes()}
 	// The definitions were garbage of tens of megabytes: give it back now rather than in minutes.
 	go debug.FreeOSMemory()
-	return o.built[key], nil
+	return b.Bytes(), nil
+}
+
+// serves reports whether there is a document of which key is the name with a media type.
+func (o *openapi) serves(key string) bool {
+	return strings.HasPrefix(key, "v2") || slices.ContainsFunc(o.order, func(gv schema.GroupVersion) bool { return strings.HasPrefix(key, pathOf(gv)) })
 }
 
 func (o *openapi) info() map[string]any {

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -46,7 +47,13 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool { return only.Empty() || r.GroupVersion() == only }) {
 		roots = append(roots, &metav1.DeleteOptions{}, &metav1.Patch{}, &metav1.Status{}, &metav1.WatchEvent{})
 	}
+	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool { return r.Unstructured() && (only.Empty() || r.GroupVersion() == only) }) {
+		roots = append(roots, &metav1.ObjectMeta{}, &metav1.ListMeta{})
+	}
 	for _, r := range o.table.All() {
+		if r.Unstructured() {
+			continue
+		}
 		list := r.GroupVersionKind
 		list.Kind += "List"
 		add(r.GroupVersionKind, r.New())
@@ -77,10 +84,17 @@ func friendly(name string) string {
 
 func (o *openapi) schemas(gv schema.GroupVersion) (map[string]*spec.Schema, error) {
 	roots, kinds := o.models(gv)
-	return builder3.BuildOpenAPIDefinitionsForResources(&common.OpenAPIV3Config{
+	all, err := builder3.BuildOpenAPIDefinitionsForResources(&common.OpenAPIV3Config{
 		GetDefinitions:    o.defined(roots),
 		GetDefinitionName: func(name string) (string, spec.Extensions) { return friendly(name), kinds[name] },
 	}, names(roots)...)
+	for _, r := range o.rows[gv] {
+		if err == nil && r.Unstructured() {
+			object, list := untyped(r, "#/components/schemas/")
+			all[modelOf(r)], all[listOf(r)] = &object, &list
+		}
+	}
+	return all, err
 }
 
 func (o *openapi) definitions() (spec.Definitions, error) {
@@ -92,7 +106,60 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, r := range o.table.All() {
+		if r.Unstructured() {
+			s.Definitions[modelOf(r)], s.Definitions[listOf(r)] = untyped(r, "#/definitions/")
+		}
+	}
 	return s.Definitions, nil
+}
+
+// modelOf is the name under which the documents define a row's kind: that of its Go type, or else its group, reversed, version and kind.
+func modelOf(r *kind.Resource) string {
+	if !r.Unstructured() {
+		return modelName(r.New())
+	}
+	parts := strings.Split(r.Group, ".")
+	slices.Reverse(parts)
+	return strings.Join(parts, ".") + "." + r.Version + "." + r.Kind
+}
+
+// listOf is modelOf of the list.
+func listOf(r *kind.Resource) string {
+	if !r.Unstructured() {
+		return modelName(r.NewList())
+	}
+	return modelOf(r) + "List"
+}
+
+// untyped describes a kind without a Go type, and its list.
+func untyped(r *kind.Resource, refs string) (object, list spec.Schema) {
+	gvk := func(k string) spec.Extensions {
+		return spec.Extensions{"x-kubernetes-group-version-kind": []any{map[string]any{"group": r.Group, "version": r.Version, "kind": k}}}
+	}
+	ref := func(name string) spec.Schema { return *spec.RefSchema(refs + name) }
+	if r.Schema != nil {
+		object = *r.Schema
+	}
+	object.Type = spec.StringOrArray{"object"}
+	object.Properties = maps.Clone(object.Properties)
+	if object.Properties == nil {
+		object.Properties = map[string]spec.Schema{}
+	}
+	object.Properties["apiVersion"], object.Properties["kind"] = *spec.StringProperty(), *spec.StringProperty()
+	object.Properties["metadata"] = ref(modelName(&metav1.ObjectMeta{}))
+	object.Extensions = gvk(r.Kind)
+	if r.Schema == nil {
+		object.Extensions.Add("x-kubernetes-preserve-unknown-fields", true)
+	}
+	item := ref(modelOf(r))
+	list = spec.Schema{
+		SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}, Required: []string{"items"}, Properties: map[string]spec.Schema{
+			"apiVersion": *spec.StringProperty(), "kind": *spec.StringProperty(), "metadata": ref(modelName(&metav1.ListMeta{})), "items": *spec.ArrayProperty(&item),
+		}},
+		VendorExtensible: spec.VendorExtensible{Extensions: gvk(r.Kind + "List")},
+	}
+	return object, list
 }
 
 func names(roots []any) []string {

@@ -50,10 +50,8 @@ func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
 		id: "get" + d.group + "APIResources", description: "get available resources", tag: d.tag, consumes: answerTypes,
 		produces: answerTypes, answers: map[string]string{"200": modelName(&metav1.APIResourceList{})},
 	}}}
-	for _, r := range o.table.All() {
-		if r.GroupVersion() == gv {
-			d.resource(r)
-		}
+	for _, r := range o.rows[gv] {
+		d.resource(r)
 	}
 	for i := range o.reviews {
 		if r := &o.reviews[i]; r.GroupVersion() == gv {
@@ -107,7 +105,7 @@ func (d *declared) scoped(plural string, namespaced bool) (path, scope string) {
 
 func (d *declared) resource(r *kind.Resource) {
 	collection, scope := d.scoped(r.Plural, r.Namespaced)
-	model, list := modelName(r.New()), modelName(r.NewList())
+	model, list := modelOf(r), listOf(r)
 	name := scope + r.Kind
 	has := func(verb string) bool { return slices.Contains(r.Verbs, verb) }
 

@@ -104,7 +104,7 @@ func TestPathsAreUpstreams(t *testing.T) {
 	require.NoError(t, err)
 	folder := filepath.Join(strings.TrimSpace(string(out)), "api/openapi-spec/v3")
 	table := builtin.Kinds()
-	o := newOpenAPI(table, version.Info{GitVersion: "v1.37.1"})
+	o := newOpenAPI(table, version.Info{GitVersion: "v1.37.1"}, &documents{})
 	compared := 0
 	for _, gv := range o.order {
 		raw, err := os.ReadFile(filepath.Join(folder, strings.ReplaceAll(pathOf(gv), "/", "__")+"_openapi.json"))

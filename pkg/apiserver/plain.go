@@ -33,9 +33,9 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	case path == "/metrics":
 		s.metrics.handler.ServeHTTP(w, req)
 	case path == "/openapi/v2":
-		s.openapi.serveV2(s, w, req)
+		s.openapi().serveV2(s, w, req)
 	case path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
-		s.openapi.serveV3(s, w, req)
+		s.openapi().serveV3(s, w, req)
 	case path == "/.well-known/openid-configuration" || path == "/openid/v1/jwks":
 		s.openID(w, req)
 	case s.discover(w, req):
@@ -46,7 +46,7 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 
 func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 	paths := []string{"/.well-known/openid-configuration", "/api", "/api/v1", "/apis"}
-	for _, g := range s.disc.groups {
+	for _, g := range s.disc().groups {
 		paths = append(paths, "/apis/"+g.Name)
 		for _, v := range g.Versions {
 			paths = append(paths, "/apis/"+v.GroupVersion)

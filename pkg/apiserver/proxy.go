@@ -136,7 +136,7 @@ func (s *Server) service(t registry.Target) (*url.URL, error) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("service %q has no endpoints of its own: it is an external name", name))
 	}
 	var hosts []string
-	slicesRow := s.cfg.Table.ByGVR(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"))
+	slicesRow := s.cfg.Kinds.Table().ByGVR(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"))
 	for _, slice := range all[*discoveryv1.EndpointSlice](s.cfg.Cache, slicesRow, t.Namespace) {
 		if slice.Labels[discoveryv1.LabelServiceName] != name {
 			continue

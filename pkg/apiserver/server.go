@@ -49,7 +49,7 @@ type Check struct {
 type Config struct {
 	Registry *registry.Registry
 	Cache    *cache.Cache
-	Table    *kind.Table
+	Kinds    *kind.Catalog
 
 	// Listener is what to serve on; if nil, Address is listened on. With neither, the server has no socket
 	// and only Handler can be used.
@@ -99,8 +99,8 @@ type Config struct {
 // Validate names what is missing.
 func (c *Config) Validate() error {
 	switch {
-	case c.Registry == nil || c.Cache == nil || c.Table == nil:
-		return errors.New("apiserver: Registry, Cache and Table are required")
+	case c.Registry == nil || c.Cache == nil || c.Kinds == nil:
+		return errors.New("apiserver: Registry, Cache and Kinds are required")
 	case (c.Listener != nil || c.Address != "") && c.TLS == nil:
 		return errors.New("apiserver: TLS is required to serve on a socket")
 	case c.ServiceAccountKeys != nil && c.Issuer == "":
@@ -119,8 +119,8 @@ type Server struct {
 	metrics *metrics
 	health  *health
 	failed  failures
-	disc    *discovery
-	openapi *openapi
+	disc    func() *discovery
+	openapi func() *openapi
 	handler http.Handler
 	// rest is what follows authentication, and imp what follows impersonation.
 	rest, imp http.Handler
@@ -170,10 +170,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
 	cfg.Registry.UseReviews(s.answer)
-	s.disc = newDiscovery(cfg.Table)
-	s.metrics = newMetrics(cfg.Table, s.disc, s.fair)
+	s.disc = kind.Derive(cfg.Kinds, newDiscovery)
+	s.metrics = newMetrics(cfg.Kinds, s.disc, s.fair)
 	s.health = newHealth(cfg, s.ending, logging)
-	s.openapi = newOpenAPI(cfg.Table, cfg.Version)
+	docs := &documents{}
+	s.openapi = kind.Derive(cfg.Kinds, func(t *kind.Table) *openapi { return newOpenAPI(t, cfg.Version, docs) })
 	s.handler = s.filters()
 	return s, nil
 }

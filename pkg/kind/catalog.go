@@ -90,3 +90,29 @@ func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 	}
 	return nil
 }
+
+// Derive gives a function that returns what make makes of the catalog's present table. It is made once per table, when first asked for
+// after a change.
+func Derive[T any](c *Catalog, make func(*Table) T) func() T {
+	type made struct {
+		from  *Table
+		value T
+	}
+	var mu sync.Mutex
+	var last atomic.Pointer[made]
+	return func() T {
+		t := c.Table()
+		if m := last.Load(); m != nil && m.from == t {
+			return m.value
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		t = c.Table()
+		if m := last.Load(); m != nil && m.from == t {
+			return m.value
+		}
+		m := &made{t, make(t)}
+		last.Store(m)
+		return m.value
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -73,6 +74,10 @@ type Resource struct {
 	Deprecated string
 	// Indexes are the fields, of FieldNames, by which the cache finds objects without going through all.
 	Indexes []Index
+	// Schema describes the objects of kinds without a Go type (unstructured ones); nil if nothing is known of them.
+	Schema *spec.Schema
+	// Hash is different for rows that differ in what OpenAPI says of them, for kinds that are defined at run time.
+	Hash string
 	// Source is the Go source of the types of our own kinds, whose comments describe the fields; empty for built-in ones.
 	Source string
 	// ReturnsDeleted is true where a deletion is answered with the object, as upstream's registry of the kind has it, and

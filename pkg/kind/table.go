@@ -75,15 +75,16 @@ func (t *Table) add(r *Resource) error {
 	}
 	t.storage[stored.Keys] = stored.Storage
 	t.byGVR[r.GVR()], t.byGVK[r.GroupVersionKind] = r, r
-	if o := r.New(); !isUnstructured(o) {
-		t.byType[reflect.TypeOf(o)] = r
+	if !r.Unstructured() {
+		t.byType[reflect.TypeOf(r.New())] = r
 		t.byType[reflect.TypeOf(r.NewList())] = r
 	}
 	return nil
 }
 
-func isUnstructured(o runtime.Object) bool {
-	_, ok := o.(runtime.Unstructured)
+// Unstructured reports whether the kind's objects have no Go type of their own.
+func (r *Resource) Unstructured() bool {
+	_, ok := r.New().(runtime.Unstructured)
 	return ok
 }
 

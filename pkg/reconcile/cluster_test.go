@@ -26,6 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
@@ -64,9 +65,10 @@ func start(t testing.TB, o options) *cluster {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s, err := store.New(store.Config{Dir: dir})
 	require.NoError(t, err)
-	ca, err := cache.New(cache.Config{Table: builtin.Kinds(), Source: s})
+	catalog := kind.NewCatalog(builtin.Kinds())
+	ca, err := cache.New(cache.Config{Kinds: catalog, Source: s})
 	require.NoError(t, err)
-	r, err := registry.New(registry.Config{Table: builtin.Kinds(), Store: s, Cache: ca})
+	r, err := registry.New(registry.Config{Kinds: catalog, Store: s, Cache: ca})
 	require.NoError(t, err)
 	as := func(name string) client.Interface {
 		return r.Client(&user.DefaultInfo{Name: name, Groups: []string{"system:masters"}})
@@ -88,7 +90,7 @@ func start(t testing.TB, o options) *cluster {
 	})
 	<-ca.Ready()
 	if o.http {
-		as = c.serve(dir, ca)
+		as = c.serve(dir, catalog, ca)
 	}
 	controllers, err := reconcile.New(reconcile.Config{
 		ClientFor: as, Kinds: kinds, RootCA: []byte("pem"), ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
@@ -124,7 +126,7 @@ func start(t testing.TB, o options) *cluster {
 }
 
 // serve starts an API server on loopback and gives clients of it.
-func (c *cluster) serve(dir string, ca *cache.Cache) func(string) client.Interface {
+func (c *cluster) serve(dir string, kinds *kind.Catalog, ca *cache.Cache) func(string) client.Interface {
 	t := c.t
 	keys, err := pki.Load(dir + "/pki")
 	require.NoError(t, err)
@@ -133,12 +135,12 @@ func (c *cluster) serve(dir string, ca *cache.Cache) func(string) client.Interfa
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv, err := apiserver.New(apiserver.Config{
-		Registry: c.registry, Cache: ca, Table: builtin.Kinds(), Listener: l, Logger: slog.New(slog.DiscardHandler),
+		Registry: c.registry, Cache: ca, Kinds: kinds, Listener: l, Logger: slog.New(slog.DiscardHandler),
 		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()},
 	})
 	require.NoError(t, err)
 	c.run(srv)
-	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.registry, Cache: ca, Table: builtin.Kinds(), Logger: slog.New(slog.DiscardHandler)})
+	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.registry, Cache: ca, Kinds: kinds, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NoError(t, roles.Reconcile(request.WithUser(c.ctx, &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})))
 	dial := func(name string) *client.Client {

@@ -48,7 +48,7 @@ type inProcess struct {
 }
 
 func (r *Registry) shared() *shared {
-	r.inProcess.once.Do(func() { r.inProcess.clients = newShared(r.cache, r.table) })
+	r.inProcess.once.Do(func() { r.inProcess.clients = newShared(r.cache, r.kinds) })
 	return r.inProcess.clients
 }
 
@@ -214,7 +214,7 @@ func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfigura
 	default:
 		return fmt.Errorf("%T says neither kind nor name", obj)
 	}
-	if t.Resource = c.kinds.ByGVK(gvk); t.Resource == nil {
+	if t.Resource = c.kinds.Table().ByGVK(gvk); t.Resource == nil {
 		return noKind(gvk)
 	}
 	data, err := json.Marshal(body)

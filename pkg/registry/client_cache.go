@@ -44,7 +44,7 @@ func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...
 }
 
 func (c *clientCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
-	row := c.kinds.ByGVK(gvk)
+	row := c.kinds.Table().ByGVK(gvk)
 	if row == nil {
 		return nil, noKind(gvk)
 	}

@@ -55,7 +55,7 @@ func (s *shared) informer(row *kind.Resource, partial bool) *informer {
 // another kind, if started, would fail.
 func (s *shared) newFactory() informers.SharedInformerFactory {
 	f := informers.NewSharedInformerFactory(nil, 0)
-	for _, r := range s.kinds.All() {
+	for _, r := range s.kinds.Table().All() {
 		if r.Proto {
 			f.InformerFor(r.New(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.informer(r, false) })
 		}

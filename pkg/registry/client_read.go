@@ -27,8 +27,7 @@ import (
 // shared is what all in-process clients of a Registry have in common.
 type shared struct {
 	table   *cache.Cache
-	kinds   *kind.Table
-	types   map[reflect.Type]*kind.Resource
+	kinds   *kind.Catalog
 	mapper  func() meta.RESTMapper
 	factory func() informers.SharedInformerFactory
 
@@ -43,16 +42,11 @@ type indexKey struct {
 	name string
 }
 
-func newShared(c *cache.Cache, kinds *kind.Table) *shared {
+func newShared(c *cache.Cache, kinds *kind.Catalog) *shared {
 	s := &shared{table: c, kinds: kinds,
-		types:     map[reflect.Type]*kind.Resource{},
-		mapper:    sync.OnceValue(func() meta.RESTMapper { return mapperOf(kinds) }),
+		mapper:    kind.Derive(kinds, mapperOf),
 		informers: map[informerKey]*informer{},
 		indexes:   map[indexKey]func(ctrl.Object) []string{}}
-	for _, r := range kinds.All() {
-		s.types[reflect.TypeOf(r.New())] = r
-		s.types[reflect.TypeOf(r.NewList())] = r
-	}
 	s.factory = sync.OnceValue(s.newFactory)
 	return s
 }
@@ -138,7 +132,7 @@ func fieldIndex(field string) string { return "field:" + field }
 
 // row finds the kind of an object or a list. partial tells that only metadata is asked for.
 func (s *shared) row(obj runtime.Object) (row *kind.Resource, partial bool, err error) {
-	if r := s.types[reflect.TypeOf(obj)]; r != nil {
+	if r := s.kinds.Table().ByType(obj); r != nil {
 		return r, false, nil
 	}
 	switch obj.(type) {
@@ -150,7 +144,7 @@ func (s *shared) row(obj runtime.Object) (row *kind.Resource, partial bool, err 
 		if _, list := obj.(*metav1.PartialObjectMetadataList); list {
 			gvk.Kind = gvk.Kind[:len(gvk.Kind)-len("List")]
 		}
-		if r := s.kinds.ByGVK(gvk); r != nil {
+		if r := s.kinds.Table().ByGVK(gvk); r != nil {
 			return r, true, nil
 		}
 		return nil, true, noKind(gvk)
@@ -166,12 +160,7 @@ func (s *shared) row(obj runtime.Object) (row *kind.Resource, partial bool, err 
 }
 
 // stored is the row whose table in the cache holds row's objects.
-func stored(row *kind.Resource) *kind.Resource {
-	if row.StoredAs != nil {
-		return row.StoredAs
-	}
-	return row
-}
+func stored(row *kind.Resource) *kind.Resource { return row.Stored() }
 
 // view says how the cache's objects become those of row: as they are, as metadata alone, or converted. Nil is as they are.
 func (s *shared) view(row *kind.Resource, partial bool) func(ctrl.Object) (ctrl.Object, error) {
@@ -180,14 +169,10 @@ func (s *shared) view(row *kind.Resource, partial bool) func(ctrl.Object) (ctrl.
 		return func(o ctrl.Object) (ctrl.Object, error) { return metadata(row, o), nil }
 	case row.StoredAs != nil:
 		return func(o ctrl.Object) (ctrl.Object, error) {
-			if s.types[reflect.TypeOf(o)] == row { // the registry's own answers are converted already
+			if o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's own answers are converted already
 				return o, nil
 			}
-			in, err := row.StoredAs.Internal(kind.Shallow(o))
-			if err != nil {
-				return nil, err
-			}
-			return row.External(in)
+			return row.From(o)
 		}
 	}
 	return nil

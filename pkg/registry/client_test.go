@@ -28,6 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/clienttest"
 	"github.com/coracle-dev/coracle/pkg/events"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/store"
@@ -48,9 +49,10 @@ func over(t testing.TB, config store.Config, ring int) *Registry {
 	config.Dir = dir
 	s, err := store.New(config)
 	require.NoError(t, err)
-	c, err := cache.New(cache.Config{Table: builtin.Kinds(), Source: s, RingSize: ring})
+	kinds := kind.NewCatalog(builtin.Kinds())
+	c, err := cache.New(cache.Config{Kinds: kinds, Source: s, RingSize: ring})
 	require.NoError(t, err)
-	r, err := New(Config{Table: builtin.Kinds(), Store: s, Cache: c, Admission: admission.NewChainHandler()})
+	r, err := New(Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -203,15 +203,10 @@ func (c *call) shown(o client.Object) runtime.Object {
 	if c.row == c.Resource {
 		return o
 	}
-	in, err := c.row.Internal(kind.Shallow(o))
+	out, err := c.Resource.From(o)
 	if err != nil {
 		return o
 	}
-	out, err := c.Resource.External(in)
-	if err != nil {
-		return o
-	}
-	out.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
 	return out
 }
 

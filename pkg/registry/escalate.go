@@ -89,7 +89,7 @@ func (c *call) rules() rbacvalidation.AuthorizationRuleResolver {
 type rbacReader struct{ r *Registry }
 
 func readRBAC[T any](r *Registry, kindName, namespace, name string) (*T, error) {
-	row := r.table.ByGVK(rbacv1.SchemeGroupVersion.WithKind(kindName))
+	row := r.kinds.Table().ByGVK(rbacv1.SchemeGroupVersion.WithKind(kindName))
 	if row == nil {
 		return nil, apierrors.NewNotFound(rbac.Resource(kindName), name)
 	}
@@ -102,7 +102,7 @@ func readRBAC[T any](r *Registry, kindName, namespace, name string) (*T, error) 
 }
 
 func listRBAC[T any](r *Registry, kindName, namespace string) []*T {
-	row := r.table.ByGVK(rbacv1.SchemeGroupVersion.WithKind(kindName))
+	row := r.kinds.Table().ByGVK(rbacv1.SchemeGroupVersion.WithKind(kindName))
 	if row == nil {
 		return nil
 	}

@@ -35,7 +35,7 @@ type quotas struct {
 	r         *Registry
 	row       *kind.Resource
 	limited   []resourcequotaapi.LimitedResource
-	evaluator quota.Registry
+	evaluator func() quota.Registry
 
 	// locks keep the charges of one namespace from losing races against each other; several namespaces may share one.
 	locks [64]chan struct{}
@@ -56,7 +56,7 @@ type charge struct {
 }
 
 func newQuotas(r *Registry, config io.Reader) (*quotas, error) {
-	q := &quotas{r: r, row: r.table.ByGVK(corev1.SchemeGroupVersion.WithKind("ResourceQuota")), seed: maphash.MakeSeed(), charges: map[*charge]struct{}{}}
+	q := &quotas{r: r, row: r.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("ResourceQuota")), seed: maphash.MakeSeed(), charges: map[*charge]struct{}{}}
 	if q.row == nil {
 		return nil, nil //nolint:nilnil // a table without quotas has none to check
 	}
@@ -73,9 +73,14 @@ func newQuotas(r *Registry, config io.Reader) (*quotas, error) {
 		}
 		q.limited = c.LimitedResources
 	}
-	var err error
-	q.evaluator, err = evaluators(r.table, nil)
-	return q, err
+	if _, err := evaluators(r.kinds.Table(), nil); err != nil {
+		return nil, err
+	}
+	q.evaluator = kind.Derive(r.kinds, func(t *kind.Table) quota.Registry {
+		all, _ := evaluators(t, nil) // that it succeeds does not depend on the kinds
+		return all
+	})
+	return q, nil
 }
 
 // evaluators makes upstream's evaluators, and one that counts for each other kind. Dynamic resource allocation is not served.
@@ -113,7 +118,7 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	if q == nil || c.Namespace == "" || c.row == c.namespaces {
 		return nil, nil //nolint:nilnil // nothing is charged
 	}
-	evaluator := q.evaluator.Get(c.row.GR())
+	evaluator := q.evaluator().Get(c.row.GR())
 	if evaluator == nil {
 		return nil, nil //nolint:nilnil // as above
 	}
@@ -225,7 +230,7 @@ func (q *quotas) usage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	}
 	q.mu.Unlock()
 	s := &snapshot{q: q, namespace: of.Namespace, lists: map[*kind.Resource][]*cache.Entry{}}
-	registry, err := evaluators(q.r.table, s.lister)
+	registry, err := evaluators(q.r.kinds.Table(), s.lister)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (s *snapshot) shows(h *charge) bool {
 
 // lister implements quota.ListerForResourceFunc. There is nothing of a kind that is not served.
 func (s *snapshot) lister(gvr schema.GroupVersionResource) (toolscache.GenericLister, error) {
-	return listed{s, s.q.r.table.ByGVR(gvr)}, nil
+	return listed{s, s.q.r.kinds.Table().ByGVR(gvr)}, nil
 }
 
 // listed is the objects of one kind.

@@ -36,7 +36,7 @@ import (
 
 // Config says what a registry writes to and by which rules.
 type Config struct {
-	Table *kind.Table
+	Kinds *kind.Catalog
 	Store *store.Store
 	Cache *cache.Cache
 
@@ -68,8 +68,8 @@ type Config struct {
 
 // Validate fills in the defaults and names what is missing.
 func (c *Config) Validate() error {
-	if c.Table == nil || c.Store == nil || c.Cache == nil {
-		return errors.New("registry: Table, Store and Cache are required")
+	if c.Kinds == nil || c.Store == nil || c.Cache == nil {
+		return errors.New("registry: Kinds, Store and Cache are required")
 	}
 	if !c.ServiceCIDR.IsValid() {
 		c.ServiceCIDR = netip.MustParsePrefix("10.43.0.0/16")
@@ -93,7 +93,7 @@ func (c *Config) Validate() error {
 // Registry is the cluster's API without HTTP. Safe for concurrent use.
 type Registry struct {
 	cfg        Config
-	table      *kind.Table
+	kinds      *kind.Catalog
 	store      *store.Store
 	cache      *cache.Cache
 	alloc      *allocator
@@ -116,9 +116,9 @@ func New(cfg Config) (*Registry, error) {
 	}
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
 	boundCopies()
-	r := &Registry{cfg: cfg, table: cfg.Table, store: cfg.Store, cache: cfg.Cache}
-	r.namespaces = cfg.Table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
-	r.services = cfg.Table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
+	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}
+	r.namespaces = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
+	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
 	r.alloc = newAllocator(r)
 	if cfg.Authorizer != nil {
 		r.UseAuthorizer(cfg.Authorizer)
@@ -185,10 +185,7 @@ func (r *Registry) begin(ctx context.Context, t Target, verb string, dryRun []st
 	if t.Resource == nil {
 		return nil, apierrors.NewInternalError(errors.New("a call without a resource"))
 	}
-	c := &call{Registry: r, Target: t, row: t.Resource, dry: len(dryRun) > 0, verb: verb}
-	if t.Resource.StoredAs != nil {
-		c.row = t.Resource.StoredAs
-	}
+	c := &call{Registry: r, Target: t, row: t.Resource.Stored(), dry: len(dryRun) > 0, verb: verb}
 	if !t.Resource.Namespaced {
 		c.Namespace = ""
 	} else if t.Namespace == "" && verb != "list" && verb != "watch" && verb != "deletecollection" {

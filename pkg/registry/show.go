@@ -8,21 +8,13 @@ import (
 )
 
 // As gives an entry in the version that row serves. It is the entry itself unless row is a second face of
-// the row that the object is stored as (events.k8s.io Event).
+// the row that the object is stored as (events.k8s.io Event), or in another of its versions.
 func As(row *kind.Resource, e *cache.Entry) (*cache.Entry, error) {
-	if row.StoredAs == nil {
-		return e, nil
-	}
-	in, err := row.StoredAs.Internal(kind.Shallow(e.Object))
+	shown, err := e.In(row)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	out, err := row.External(in)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	out.GetObjectKind().SetGroupVersionKind(row.GroupVersionKind)
-	return cache.NewEntry(row, e.Key, out, e.Revision), nil
+	return shown, nil
 }
 
 func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {

@@ -117,7 +117,7 @@ func merged(have, add map[string]string) map[string]string {
 }
 
 func (c *call) nodeLabel(node, label string) (string, bool) {
-	nodes := c.table.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
+	nodes := c.kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	if nodes == nil {
 		return "", false
 	}

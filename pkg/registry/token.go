@@ -148,7 +148,7 @@ func (c *call) bound(ref *authenticationv1.BoundObjectReference) (b boundTo, err
 	var uid types.UID
 	switch {
 	case gvk.Group == "" && gvk.Kind == "Pod":
-		if b.pod, err = find[*core.Pod](c, c.table.ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), c.Namespace, ref.Name); err != nil {
+		if b.pod, err = find[*core.Pod](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), c.Namespace, ref.Name); err != nil {
 			return b, err
 		}
 		uid = b.pod.UID
@@ -156,17 +156,17 @@ func (c *call) bound(ref *authenticationv1.BoundObjectReference) (b boundTo, err
 			return b, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", c.Name))
 		}
 		if node := b.pod.Spec.NodeName; node != "" {
-			b.node, err = find[*core.Node](c, c.table.ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", node)
+			b.node, err = find[*core.Node](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", node)
 			if apierrors.IsNotFound(err) {
 				b.node, err = &core.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, nil
 			}
 		}
 	case gvk.Group == "" && gvk.Kind == "Node":
-		if b.node, err = find[*core.Node](c, c.table.ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", ref.Name); err == nil {
+		if b.node, err = find[*core.Node](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", ref.Name); err == nil {
 			uid = b.node.UID
 		}
 	case gvk.Group == "" && gvk.Kind == "Secret":
-		if b.secret, err = find[*core.Secret](c, c.table.ByGVK(corev1.SchemeGroupVersion.WithKind("Secret")), c.Namespace, ref.Name); err == nil {
+		if b.secret, err = find[*core.Secret](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Secret")), c.Namespace, ref.Name); err == nil {
 			uid = b.secret.UID
 		}
 	default:

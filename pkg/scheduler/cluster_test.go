@@ -21,6 +21,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -41,9 +42,10 @@ func start(t testing.TB) *cluster {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s, err := store.New(store.Config{Dir: dir})
 	require.NoError(t, err)
-	ca, err := cache.New(cache.Config{Table: builtin.Kinds(), Source: s})
+	kinds := kind.NewCatalog(builtin.Kinds())
+	ca, err := cache.New(cache.Config{Kinds: kinds, Source: s})
 	require.NoError(t, err)
-	r, err := registry.New(registry.Config{Table: builtin.Kinds(), Store: s, Cache: ca})
+	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: ca})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -33,9 +34,10 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s, err := store.New(store.Config{Dir: dir})
 	require.NoError(t, err)
-	ca, err := cache.New(cache.Config{Table: builtin.Kinds(), Source: s})
+	kinds := kind.NewCatalog(builtin.Kinds())
+	ca, err := cache.New(cache.Config{Kinds: kinds, Source: s})
 	require.NoError(t, err)
-	r, err := registry.New(registry.Config{Table: builtin.Kinds(), Store: s, Cache: ca})
+	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: ca})
 	require.NoError(t, err)
 	c := r.Client(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"),

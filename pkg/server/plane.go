@@ -65,7 +65,7 @@ func (p *plane) components() []run.Component {
 }
 
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
-	table := builtin.Kinds()
+	kinds := kind.NewCatalog(builtin.Kinds())
 	services, err := netip.ParsePrefix(p.ServiceCIDR)
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota}); err != nil {
 		return nil, err
 	}
-	if l.cache, err = cache.New(cache.Config{Table: table, Source: l.store, Logger: p.log}); err != nil {
+	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: p.log}); err != nil {
 		return nil, err
 	}
 	issuer := "https://kubernetes.default.svc." + p.ClusterDomain
@@ -99,7 +99,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.registry, err = registry.New(registry.Config{
-		Table: table, Store: l.store, Cache: l.cache, ServiceCIDR: services,
+		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
 		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: p.log,
 		DenyPrivileged: !p.AllowPrivileged,
 		Plugins:        registry.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig},
@@ -131,7 +131,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	settings := apiserver.Config{
-		Registry: l.registry, Cache: l.cache, Table: table, Address: p.Listen,
+		Registry: l.registry, Cache: l.cache, Kinds: kinds, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool(), MinVersion: minVersion, CipherSuites: ciphers},
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
 		Nodes: &nodes{
@@ -149,7 +149,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.roles, err = apiserver.NewRoles(settings); err != nil {
 		return nil, err
 	}
-	if err := l.actors(table); err != nil {
+	if err := l.actors(kinds.Table()); err != nil {
 		return nil, err
 	}
 	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: p.log, ready: make(chan struct{})}
