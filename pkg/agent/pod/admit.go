@@ -18,7 +18,7 @@ func (w *worker) admit() {
 	m := w.m
 	node := m.c.Node()
 	w.mu.Lock()
-	p := w.pod
+	p := w.api.pod
 	w.mu.Unlock()
 	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containersOf(p.UID)) > 0 {
 		return
@@ -26,7 +26,7 @@ func (w *worker) admit() {
 	v := w.refuse(p, node)
 	if v != nil {
 		w.mu.Lock()
-		w.verdict = v
+		w.end.verdict = v
 		w.mu.Unlock()
 		m.event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
 	}
@@ -36,8 +36,8 @@ func (w *worker) admit() {
 func (w *worker) refuseUnchecked() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.verdict == nil {
-		w.verdict = &Verdict{Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: internal error of the node's agent, which its log has"}
+	if w.end.verdict == nil {
+		w.end.verdict = &Verdict{Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: internal error of the node's agent, which its log has"}
 	}
 }
 
@@ -67,7 +67,7 @@ func (w *worker) others() []*corev1.Pod {
 		}
 		o.mu.Lock()
 		v := o.view()
-		if !isTerminal(v) && o.verdict == nil && !(o.gone && v.Spec.NodeName == "") {
+		if !isTerminal(v) && o.end.verdict == nil && !(o.api.gone && v.Spec.NodeName == "") {
 			others = append(others, v)
 		}
 		o.mu.Unlock()

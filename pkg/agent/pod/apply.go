@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/images"
@@ -53,7 +50,7 @@ func (w *worker) fail(key, reason string, err error, first time.Duration) *Failu
 		return nil
 	}
 	w.mu.Lock()
-	before := w.failures[key]
+	before := w.actions.failures[key]
 	w.mu.Unlock()
 	wait := min(max(2*before.wait, first), 2*time.Minute)
 	return &Failure{Reason: reason, Message: err.Error(), Until: time.Now().Add(wait), wait: wait}
@@ -89,8 +86,8 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 		return w.sandboxFailed(ctx, p, err)
 	}
 	w.mu.Lock()
-	w.sandbox = &s
-	w.released, w.erased = false, false
+	w.held.sandbox = &s
+	w.held.released, w.held.erased = false, false
 	w.mu.Unlock()
 	return nil
 }
@@ -104,10 +101,10 @@ func (w *worker) sandboxFailed(ctx context.Context, p *corev1.Pod, err error) *F
 
 func (w *worker) mountVolumes(ctx context.Context) *Failure {
 	w.mu.Lock()
-	w.stale = false
+	w.held.stale = false
 	ip := w.podIP()
-	first := w.volumes == nil
-	p := w.pod // the newest: its labels may be shown in a volume
+	first := w.held.volumes == nil
+	p := w.api.pod // the newest: its labels may be shown in a volume
 	w.mu.Unlock()
 	r, err := w.m.volumes.Setup(ctx, p, ip)
 	if err != nil {
@@ -116,14 +113,14 @@ func (w *worker) mountVolumes(ctx context.Context) *Failure {
 		}
 		w.mu.Lock()
 		if !first {
-			w.stale = true
+			w.held.stale = true
 		}
 		w.mu.Unlock()
 		return w.fail(string(MountVolumes), "FailedMount", err, 500*time.Millisecond)
 	}
 	w.mu.Lock()
-	w.volumes = &r
-	w.released, w.erased = false, false
+	w.held.volumes = &r
+	w.held.released, w.held.erased = false, false
 	w.mu.Unlock()
 	return nil
 }
@@ -136,7 +133,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	event := func(kind, reason, message string) { m.event(p, c.Name, kind, reason, message) }
 	w.mu.Lock()
-	bld := build{pod: p, c: c, sandbox: *w.sandbox, volumes: w.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
+	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
 	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
 		return m.credentials(ctx, p, c.Image)
@@ -180,7 +177,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	event(corev1.EventTypeNormal, "Created", "Container created")
 	w.mu.Lock()
-	w.applied[id] = *c.Resources.DeepCopy()
+	w.actions.applied[id] = *c.Resources.DeepCopy()
 	w.mu.Unlock()
 	err = m.c.Runtime.Start(ctx, id)
 	m.refresh(ctx, id)
@@ -292,9 +289,7 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 	timer := time.NewTimer(time.Until(b.end()))
 	defer timer.Stop()
 	for {
-		w.mu.Lock()
-		changed := w.changed
-		w.mu.Unlock()
+		changed := w.containers.wait()
 		select {
 		case err := <-done:
 			if err != nil && ctx.Err() == nil {
@@ -322,9 +317,7 @@ func (w *worker) waitExit(ctx context.Context, b *op, id string) (bool, error) {
 	timer := time.NewTimer(time.Until(b.end()))
 	defer timer.Stop()
 	for {
-		w.mu.Lock()
-		changed := w.changed
-		w.mu.Unlock()
+		changed := w.containers.wait()
 		if c, ok := w.m.container(w.uid, id); !ok || c.State == runtime.Exited {
 			return true, nil
 		}
@@ -386,8 +379,8 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 		return w.fail(string(Release), "ReleaseError", err, time.Second)
 	}
 	w.mu.Lock()
-	w.released, w.erased = true, w.erased || forget
-	w.sandbox, w.volumes = nil, nil
+	w.held.released, w.held.erased = true, w.held.erased || forget
+	w.held.sandbox, w.held.volumes = nil, nil
 	w.mu.Unlock()
 	return nil
 }
@@ -401,80 +394,14 @@ func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
 		ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &p.UID})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		w.mu.Lock()
-		w.gone = true // or another pod has its name by now
+		w.api.gone = true // or another pod has its name by now
 		w.mu.Unlock()
 		return nil
 	}
 	if err == nil {
 		w.mu.Lock()
-		w.deleted = true
+		w.api.deleted = true
 		w.mu.Unlock()
 	}
 	return err
-}
-
-// postLoop writes the status until the API shows what is wanted.
-func (w *worker) postLoop() {
-	wait := 100 * time.Millisecond
-	for {
-		var err error
-		if panicked := w.m.guard.Do("pod status", func() { err = w.postOnce(w.m.ctx) }); panicked != nil {
-			err = panicked
-		}
-		w.mu.Lock()
-		if err == nil {
-			w.posting = false
-			w.post()
-			w.mu.Unlock()
-			return
-		}
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || w.gone || w.m.ctx.Err() != nil {
-			w.posting = false // its deletion is on the way here
-			w.mu.Unlock()
-			return
-		}
-		w.mu.Unlock()
-		w.m.log.Warn("cannot write a pod's status; trying again", "pod", w.pod.Namespace+"/"+w.pod.Name, "error", err)
-		select {
-		case <-w.m.ctx.Done():
-		case <-time.After(wait):
-			wait = min(2*wait, 10*time.Second)
-		}
-	}
-}
-
-func (w *worker) postOnce(ctx context.Context) error {
-	w.postMu.Lock()
-	defer w.postMu.Unlock()
-	w.mu.Lock()
-	base := w.pod
-	if w.want == nil {
-		w.mu.Unlock()
-		return nil
-	}
-	want := overlay(&base.Status, w.want)
-	w.mu.Unlock()
-	before, err := json.Marshal(&corev1.Pod{Status: base.Status})
-	if err != nil {
-		return err
-	}
-	after, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
-	if err != nil {
-		return err
-	}
-	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
-	if err != nil {
-		return err
-	}
-	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: base.Namespace, Name: base.Name}}
-	if err := w.m.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		return err
-	}
-	w.mu.Lock()
-	w.sent, w.answer = &want, answer.Status
-	if answer.UID == w.uid && !older(answer.ResourceVersion, w.pod.ResourceVersion) {
-		w.pod = answer
-	}
-	w.mu.Unlock()
-	return nil
 }

@@ -22,7 +22,7 @@ func (m *Manager) Active() []eviction.Pod {
 	for _, w := range m.all() {
 		w.mu.Lock()
 		p := w.view()
-		ended := w.gone || w.verdict != nil || isTerminal(p)
+		ended := w.api.gone || w.end.verdict != nil || isTerminal(p)
 		w.mu.Unlock()
 		if ended {
 			continue
@@ -84,14 +84,14 @@ func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.gone || w.verdict != nil || isTerminal(w.view()) {
+	if w.api.gone || w.end.verdict != nil || isTerminal(w.view()) {
 		return nil
 	}
-	w.verdict = &Verdict{Reason: eviction.Reason, Message: e.Message, Evicted: true, Disrupted: e.Disrupted}
-	w.ended = make(chan struct{})
-	m.event(w.pod, "", corev1.EventTypeWarning, eviction.Reason, e.Message)
-	w.wakeLocked()
-	return w.ended
+	w.end.verdict = &Verdict{Reason: eviction.Reason, Message: e.Message, Evicted: true, Disrupted: e.Disrupted}
+	w.end.evicted = make(chan struct{})
+	m.event(w.api.pod, "", corev1.EventTypeWarning, eviction.Reason, e.Message)
+	w.loop.wake()
+	return w.end.evicted
 }
 
 // Reclaim implements eviction.Pods. Of a pod that goes on, a container's last run stays: its state is told from it.
@@ -99,7 +99,7 @@ func (m *Manager) Reclaim(ctx context.Context) error {
 	var errs []error
 	for _, w := range m.all() {
 		w.mu.Lock()
-		p, quiet := w.view(), len(w.busy) == 0 && !w.gone
+		p, quiet := w.view(), len(w.actions.inFlight) == 0 && !w.api.gone
 		w.mu.Unlock()
 		if !quiet {
 			continue

@@ -52,20 +52,20 @@ const (
 	maxMessageLines = 80
 )
 
-// message reads an ended instance's termination message. Called with the worker's lock held; read once per instance.
-func (w *worker) message(i Instance) string {
-	if s, ok := w.messages[i.ID]; ok {
+// message returns an ended instance's termination message, which is read once. Only the sync loop calls it.
+func (w *worker) message(p *corev1.Pod, i Instance) string {
+	if s, ok := w.seen.messages[i.ID]; ok {
 		return s
 	}
 	text := ""
 	if path := i.Labels[labelMessage]; path != "" {
 		text = fileEnd(path, maxMessage)
 	}
-	c, _, _ := containerOf(w.pod, i.Name)
+	c, _, _ := containerOf(p, i.Name)
 	if text == "" && i.ExitCode != 0 && c != nil && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
 		text = logs.Tail(i.LogPath, maxMessageLines, maxLogMessage)
 	}
-	w.messages[i.ID] = text
+	w.seen.messages[i.ID] = text
 	return text
 }
 

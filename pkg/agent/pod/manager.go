@@ -138,7 +138,7 @@ func (m *Manager) Wait() error {
 	}
 	m.mu.Unlock()
 	for _, w := range workers {
-		w.stopTimer()
+		w.loop.stop()
 	}
 	m.probes.StopAll()
 	m.wg.Wait()
@@ -288,7 +288,7 @@ func (m *Manager) Update(p *corev1.Pod) {
 		if m.guard.Do("pod admission", w.admit, "pod", p.Namespace+"/"+p.Name) != nil {
 			w.refuseUnchecked()
 		}
-		w.wake()
+		w.loop.wake()
 		return
 	}
 	m.mu.Unlock()
@@ -340,7 +340,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 		w := m.workers[uid]
 		if w == nil {
 			w = newWorker(m, p)
-			w.gone = true
+			w.api.gone = true
 			m.workers[uid] = w
 		} else {
 			w = nil
@@ -348,7 +348,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 		m.mu.Unlock()
 		if w != nil {
 			m.log.Info("releasing what is left of a pod that is gone", "pod", p.Namespace+"/"+p.Name, "uid", uid)
-			w.wake()
+			w.loop.wake()
 		}
 	}
 	return nil
@@ -357,7 +357,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 // Retry tries at once what failed before for want of a network.
 func (m *Manager) Retry() {
 	for _, w := range m.all() {
-		w.forgive(string(SetupSandbox))
+		w.retryNow(string(SetupSandbox))
 	}
 }
 
@@ -379,7 +379,7 @@ func (m *Manager) worker(uid types.UID) *worker {
 
 func (m *Manager) wake(uid types.UID) {
 	if w := m.worker(uid); w != nil {
-		w.wake()
+		w.loop.wake()
 	}
 }
 
@@ -394,8 +394,8 @@ func (m *Manager) forget(w *worker) {
 	delete(m.workers, w.uid)
 	m.mu.Unlock()
 	w.mu.Lock()
-	closeOnce(w.drained)
-	closeOnce(w.ended)
+	closeOnce(w.end.drained)
+	closeOnce(w.end.evicted)
 	w.mu.Unlock()
 }
 
@@ -472,9 +472,7 @@ func sortedKeys[V any](m map[string]V) []string {
 func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
 	w := m.worker(uid)
 	for w != nil {
-		w.mu.Lock()
-		changed := w.changed
-		w.mu.Unlock()
+		changed := w.containers.wait()
 		if c, ok := m.container(uid, id); !ok || c.State == runtime.Exited {
 			return
 		}

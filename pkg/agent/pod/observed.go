@@ -121,6 +121,8 @@ type Observed struct {
 	Applied map[string]corev1.ResourceRequirements
 	// Refresh is when a mounted token wants to be renewed; zero for never.
 	Refresh time.Time
+
+	podIP string
 }
 
 func (o Observed) latest(name string) *Instance {

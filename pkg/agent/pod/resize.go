@@ -32,7 +32,7 @@ func (w *worker) resize(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 		return w.fail(c.Name, resizeFailed, err, time.Second)
 	}
 	w.mu.Lock()
-	w.applied[b.ID] = *c.Resources.DeepCopy()
+	w.actions.applied[b.ID] = *c.Resources.DeepCopy()
 	w.mu.Unlock()
 	w.m.event(p, c.Name, corev1.EventTypeNormal, "ResizeCompleted", "Container resized")
 	return nil

@@ -1,0 +1,75 @@
+package pod
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// op is an action in flight.
+type op struct {
+	Action
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	deadline time.Time
+	sooner   chan struct{} // signalled when deadline moved
+	final    bool          // SIGKILL is sent; there is nothing left to hurry
+}
+
+func (o *op) hurry(t time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t.Before(o.deadline) && !o.final {
+		o.deadline = t
+		select {
+		case o.sooner <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (o *op) end() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.deadline
+}
+
+// launch runs an action in the background and wakes the sync loop when it is done. Called with the lock held.
+func (w *worker) launch(p *corev1.Pod, a Action) {
+	ctx, cancel := context.WithCancel(w.m.ctx)
+	b := &op{Action: a, cancel: cancel, sooner: make(chan struct{}, 1), deadline: time.Now().Add(a.Grace)}
+	w.actions.inFlight[a.Target] = b
+	if !w.m.goRun(func() {
+		defer cancel()
+		began := time.Now()
+		f := w.doSafely(ctx, p, b)
+		w.m.log.Debug("pod action", "pod", p.Namespace+"/"+p.Name, "action", a.Kind, "on", a.Target, "took", time.Since(began), "failure", f)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.actions.inFlight, a.Target)
+		switch {
+		case ctx.Err() != nil:
+		case f != nil:
+			w.actions.failures[a.Target] = *f
+		default:
+			delete(w.actions.failures, a.Target)
+		}
+		w.loop.wake()
+	}) {
+		cancel()
+		delete(w.actions.inFlight, a.Target)
+	}
+}
+
+// doSafely is do. An action that panics has failed.
+func (w *worker) doSafely(ctx context.Context, p *corev1.Pod, b *op) (f *Failure) {
+	err := w.m.guard.Do("pod action", func() { f = w.do(ctx, p, b) }, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
+	if err != nil {
+		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node's agent: "+err.Error())
+		return w.fail(b.Target, "InternalError", err, time.Second)
+	}
+	return f
+}

@@ -1,0 +1,117 @@
+package pod
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// syncLoop calls step after each wake, in a goroutine that exists only while there is something to decide. Safe for concurrent use.
+type syncLoop struct {
+	ctx  context.Context
+	run  func(func()) bool // starts a goroutine, or returns false once the Manager has stopped
+	step func() outcome
+	gone func() // called after a step that was the last
+
+	mu     sync.Mutex
+	active bool // a goroutine is stepping
+	dirty  bool // something changed since the last step began
+	paused bool // after a panic, until the timer fires
+	timer  *time.Timer
+}
+
+// outcome is what a step says about the next.
+type outcome struct {
+	done  bool          // nothing of the pod is left
+	pause time.Duration // a panicked step: nothing happens before this time is over
+}
+
+// wake makes the loop step again. It may be called with any lock held.
+func (l *syncLoop) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wakeLocked()
+}
+
+func (l *syncLoop) wakeLocked() {
+	l.dirty = true
+	if l.active || l.paused {
+		return
+	}
+	l.active = true
+	if !l.run(l.work) {
+		l.active = false
+	}
+}
+
+// next begins a step, or ends the goroutine.
+func (l *syncLoop) next() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.dirty || l.paused || l.ctx.Err() != nil {
+		l.active = false
+		return false
+	}
+	l.dirty = false
+	return true
+}
+
+func (l *syncLoop) work() {
+	for l.next() {
+		o := l.step()
+		if o.pause > 0 {
+			l.pause(o.pause)
+		}
+		if o.done {
+			l.mu.Lock()
+			l.active = false
+			l.mu.Unlock()
+			l.gone()
+			return
+		}
+	}
+}
+
+// quiet reports whether nothing happened since the current step began.
+func (l *syncLoop) quiet() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.dirty
+}
+
+// wakeAt replaces the timer; a zero time removes it.
+func (l *syncLoop) wakeAt(t time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopTimer()
+	if !t.IsZero() {
+		l.timer = time.AfterFunc(max(time.Until(t), 0), l.wake)
+	}
+}
+
+// stop ends the timer.
+func (l *syncLoop) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopTimer()
+}
+
+func (l *syncLoop) stopTimer() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+func (l *syncLoop) pause(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dirty, l.paused = true, true
+	l.stopTimer()
+	l.timer = time.AfterFunc(d, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.paused = false
+		l.wakeLocked()
+	})
+}

@@ -1,0 +1,125 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// overlay keeps of the API's status what others write.
+func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
+	s := *ours
+	s.QOSClass, s.NominatedNodeName, s.ResourceClaimStatuses = api.QOSClass, api.NominatedNodeName, api.ResourceClaimStatuses
+	s.Conditions = nil
+	disrupted := false
+	for _, c := range ours.Conditions {
+		by := c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
+		disrupted = disrupted || by
+		if owned(c.Type) || by {
+			s.Conditions = append(s.Conditions, c)
+		}
+	}
+	for _, c := range api.Conditions {
+		if !owned(c.Type) && !(disrupted && c.Type == corev1.DisruptionTarget) {
+			s.Conditions = append(s.Conditions, c)
+		}
+	}
+	return s
+}
+
+func owned(t corev1.PodConditionType) bool {
+	switch t {
+	case corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+		return true
+	}
+	return false
+}
+
+// post writes the status in the background if it differs. Called with the lock held.
+func (w *worker) post() {
+	s, pod := &w.status, w.api.pod
+	full := overlay(&pod.Status, s.want)
+	if s.writing || w.api.gone || apiequality.Semantic.DeepEqual(pod.Status, full) ||
+		s.sent != nil && apiequality.Semantic.DeepEqual(*s.sent, full) {
+		return
+	}
+	s.writing = true
+	if !w.m.goRun(w.postLoop) {
+		s.writing = false
+	}
+}
+
+// postLoop writes the status until the API shows what is wanted.
+func (w *worker) postLoop() {
+	wait := 100 * time.Millisecond
+	for {
+		var err error
+		if panicked := w.m.guard.Do("pod status", func() { err = w.postOnce(w.m.ctx) }); panicked != nil {
+			err = panicked
+		}
+		w.mu.Lock()
+		if err == nil {
+			w.status.writing = false
+			w.post()
+			w.mu.Unlock()
+			return
+		}
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || w.api.gone || w.m.ctx.Err() != nil {
+			w.status.writing = false // its deletion is on the way here
+			w.mu.Unlock()
+			return
+		}
+		p := w.api.pod
+		w.mu.Unlock()
+		w.m.log.Warn("could not write pod status, retrying", "pod", p.Namespace+"/"+p.Name, "error", err)
+		select {
+		case <-w.m.ctx.Done():
+		case <-time.After(wait):
+			wait = min(2*wait, 10*time.Second)
+		}
+	}
+}
+
+func (w *worker) postOnce(ctx context.Context) error {
+	w.postMu.Lock()
+	defer w.postMu.Unlock()
+	w.mu.Lock()
+	base := w.api.pod
+	if w.status.want == nil {
+		w.mu.Unlock()
+		return nil
+	}
+	want := overlay(&base.Status, w.status.want)
+	w.mu.Unlock()
+	before, err := json.Marshal(&corev1.Pod{Status: base.Status})
+	if err != nil {
+		return err
+	}
+	after, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
+	if err != nil {
+		return err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
+	if err != nil {
+		return err
+	}
+	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: base.Namespace, Name: base.Name}}
+	if err := w.m.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.status.sent, w.status.answer = &want, answer.Status
+	if answer.UID == w.uid && !older(answer.ResourceVersion, w.api.pod.ResourceVersion) {
+		w.api.pod = answer
+	}
+	w.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,266 @@
+package pod
+
+import (
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/probe"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// The pause after a step that panicked, doubled with each that follows.
+const (
+	firstPause = time.Second
+	maxPause   = 5 * time.Minute
+)
+
+// safely is step. A pod with which it panics pauses, whatever happens to it meanwhile, and the others go on.
+func (w *worker) safely() (o outcome) {
+	w.mu.Lock()
+	p := w.api.pod
+	w.mu.Unlock()
+	if err := w.m.guard.Do("pod sync", func() { o.done = w.step() }, "pod", p.Namespace+"/"+p.Name); err != nil {
+		o.pause = min(firstPause<<min(w.seen.panics, 10), maxPause)
+		w.seen.panics++
+		return o
+	}
+	w.seen.panics = 0
+	return o
+}
+
+// snapshot copies what Plan looks at of what the goroutines share. The rest of Observed is missing.
+func (w *worker) snapshot() (*corev1.Pod, Observed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.view()
+	o := Observed{
+		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Verdict: w.end.verdict,
+		Sandbox: w.held.sandbox != nil, Volumes: w.held.volumes != nil, Stale: w.held.stale, Released: w.held.released,
+		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures), Applied: maps.Clone(w.actions.applied),
+		podIP: w.podIP(),
+	}
+	if w.api.gone || p.DeletionTimestamp != nil {
+		o.Released = w.held.erased
+	}
+	if w.held.volumes != nil {
+		o.Refresh = w.held.volumes.Refresh
+	}
+	for k, a := range w.actions.inFlight {
+		o.Busy[k] = a.Kind
+	}
+	return p, o
+}
+
+// observe completes a snapshot with the containers and what the probes say of them.
+func (w *worker) observe(p *corev1.Pod, o *Observed) {
+	o.Containers = group(w.m.containersOf(w.uid))
+	health := map[string]Health{}
+	ending := o.Gone || p.DeletionTimestamp != nil || o.Verdict != nil || o.Draining || isTerminal(p)
+	for name, list := range o.Containers {
+		c := list[0]
+		if _, has := o.Applied[c.ID]; !has {
+			if r := resourcesInStatus(p, c); r != nil { // written by an agent before this one
+				o.Applied[c.ID] = *r
+			}
+		}
+		switch before, has := w.seen.health[c.ID]; {
+		case c.State != runtime.Running:
+			w.m.probes.Stop(c.ID)
+			if has {
+				health[c.ID] = before
+			}
+		case !o.Sandbox: // just after a start of the agent: nothing is known to have changed
+			health[c.ID] = healthInStatus(p, c)
+		case o.Busy[name] == Start: // its postStart hook runs; probes begin after it
+			health[c.ID] = Health{}
+		default:
+			health[c.ID] = w.probe(p, c, o.podIP, ending || o.Busy[name] == Kill)
+		}
+	}
+	for id := range w.seen.health {
+		if _, known := health[id]; !known {
+			w.m.probes.Stop(id)
+		}
+	}
+	w.seen.health, o.Health = health, health
+	w.remember(*o)
+}
+
+// remember stores what was learned of the containers, and drops what is known of those that are gone or replaced.
+func (w *worker) remember(o Observed) {
+	known, latest := map[string]bool{}, map[string]bool{}
+	for _, instances := range o.Containers {
+		for i, c := range instances {
+			known[c.ID], latest[c.ID] = true, i == 0
+		}
+	}
+	maps.DeleteFunc(w.seen.messages, func(id, _ string) bool { return !known[id] })
+	starting := false // a container may have resources before the runtime lists it
+	for _, kind := range o.Busy {
+		starting = starting || kind == Start
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, r := range o.Applied {
+		if _, has := w.actions.applied[id]; !has && latest[id] {
+			w.actions.applied[id] = r
+		}
+	}
+	maps.DeleteFunc(w.actions.applied, func(id string, _ corev1.ResourceRequirements) bool {
+		return !latest[id] && (known[id] || !starting)
+	})
+}
+
+// probe returns the health of a running container. For a container that is ending only the readiness probe runs.
+func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Health {
+	spec, _, ephemeral := containerOf(p, c.Name)
+	if spec == nil || ephemeral {
+		return Health{Started: true, Ready: true}
+	}
+	t := probe.Target{UID: w.uid, Container: spec, ContainerID: c.ID, PodIP: podIP, StartedAt: c.StartedAt, Ending: ending,
+		Event: func(kind, reason, message string) { w.m.event(p, c.Name, kind, reason, message) }}
+	before := healthInStatus(p, c)
+	t.Ready, t.Started = before.Ready, before.Started
+	r := w.m.probes.Watch(w.m.ctx, t)
+	h := Health{Started: r.Started, Ready: r.Ready, Failed: r.Failed, Why: r.Why, Grace: r.Grace}
+	if h.Failed {
+		h.Why += ", will be restarted"
+	}
+	return h
+}
+
+// resourcesInStatus returns what the status says of this very instance, or nil.
+func resourcesInStatus(p *corev1.Pod, c Instance) *corev1.ResourceRequirements {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		for _, s := range list {
+			if s.ContainerID == "containerd://"+c.ID && s.Name == c.Name {
+				return s.Resources
+			}
+		}
+	}
+	return nil
+}
+
+// healthInStatus returns what the status says of this very instance.
+func healthInStatus(p *corev1.Pod, c Instance) Health {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		for _, s := range list {
+			if s.ContainerID == "containerd://"+c.ID && s.Name == c.Name {
+				return Health{Ready: s.Ready, Started: s.Started != nil && *s.Started}
+			}
+		}
+	}
+	return Health{}
+}
+
+// step decides and launches. It returns true once nothing of the pod is left.
+func (w *worker) step() bool {
+	p, o := w.snapshot()
+	w.observe(p, &o)
+	now := time.Now()
+	d := Plan(p, o, now)
+	w.carryOut(p, &o, d, now)
+	wake := d.Wake
+	if o.Draining && d.Stopped && o.Released {
+		w.mu.Lock()
+		closeOnce(w.end.drained)
+		w.mu.Unlock()
+	}
+	if d.Stopped && o.Released && len(o.Containers) == 0 {
+		w.mu.Lock()
+		closeOnce(w.end.evicted)
+		w.mu.Unlock()
+	}
+	// The end of containers while the node stops is not the pod's end: it is not reported.
+	if !d.Forgotten && !o.Gone && !o.Draining {
+		if until := w.report(p, o, d, now); wake.IsZero() {
+			wake = until
+		}
+	}
+	w.loop.wakeAt(wake)
+	if !d.Forgotten {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.loop.quiet() && len(w.actions.inFlight) == 0
+}
+
+// carryOut launches a decision's actions.
+func (w *worker) carryOut(p *corev1.Pod, o *Observed, d Decision, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d.Verdict != nil && w.end.verdict == nil {
+		w.end.verdict = d.Verdict
+		w.m.event(p, "", corev1.EventTypeNormal, d.Verdict.Reason, d.Verdict.Message)
+	}
+	for _, a := range d.Actions {
+		if a.Kind == Cancel {
+			if b := w.actions.inFlight[a.Target]; b != nil {
+				b.cancel()
+			}
+			continue
+		}
+		w.launch(p, a)
+		o.Busy[a.Target] = a.Kind
+	}
+	if d.Stopping {
+		for _, b := range w.actions.inFlight {
+			if b.Kind == Kill {
+				b.hurry(now.Add(d.Grace))
+			}
+		}
+	}
+}
+
+// report computes the status. It returns when to compute it again if nothing happens before, or zero.
+func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) time.Time {
+	s := Status(p, o, d, Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}, now)
+	if until := replaced(p, o, now); !until.IsZero() {
+		return until
+	}
+	w.backOffEvents(p, &s)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.status.want = &s
+	w.post()
+	return time.Time{}
+}
+
+// replaced tells until when the status should wait for a container that is on its way to a changed
+// specification: the change is told once it is done, or a second after the old one ended.
+func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		l := o.latest(c.Name)
+		if l == nil || l.State != runtime.Exited || o.Busy[c.Name] != Start || !changed(l, c) {
+			continue
+		}
+		if until := l.FinishedAt.Add(time.Second); now.Before(until) {
+			return until
+		}
+	}
+	return time.Time{}
+}
+
+func (w *worker) backOffEvents(p *corev1.Pod, s *corev1.PodStatus) {
+	waiting := func(list []corev1.ContainerStatus) map[string]bool {
+		m := map[string]bool{}
+		for _, c := range list {
+			m[c.Name] = c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
+		}
+		return m
+	}
+	for i, now := range [][]corev1.ContainerStatus{s.ContainerStatuses, s.InitContainerStatuses} {
+		before := waiting([][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses}[i])
+		after := waiting(now)
+		for _, name := range sortedKeys(after) {
+			if after[name] && !before[name] {
+				w.m.event(p, name, corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container "+name+
+					" in pod "+p.Name+"_"+p.Namespace+"("+string(p.UID)+")")
+			}
+		}
+	}
+}
