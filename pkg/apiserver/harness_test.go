@@ -30,7 +30,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -91,6 +93,8 @@ type world struct {
 	http *http.Client // system:masters
 	stop context.CancelFunc
 	sign *registry.Tokens
+
+	clients *local.Clients
 }
 
 func start(t testing.TB, c run.Component) (stop func()) {
@@ -135,6 +139,8 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	require.NoError(t, err)
 	reg, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: c, Logger: quiet, Tokens: w.sign, Audiences: []string{"https://test"}})
 	require.NoError(t, err)
+	w.clients = local.New(reg, c, kinds)
+	require.NoError(t, admission.Install(admission.Plugins{}, reg, w.clients))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	w.url = "https://" + l.Addr().String()

@@ -17,7 +17,7 @@ func TestInProcessClientsAskForReviews(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")
 	ctx := t.Context()
-	c := w.cfg.Registry.Client(&user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes", user.AllAuthenticated}})
+	c := w.clients.For(&user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes", user.AllAuthenticated}})
 
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "nonsense"}}
 	require.NoError(t, c.Create(ctx, review))

@@ -1,6 +1,6 @@
 // Package client is the one way in which the reconcilers, the scheduler and
 // the agent reach a cluster: a controller-runtime client and cache. New is its
-// HTTP form; registry.Registry.Client is its in-process form, in which reads
+// HTTP form; pkg/client/local is its in-process form, in which reads
 // share the server's cache by pointer and writes pass no socket.
 //
 // It may import apis and the Kubernetes client libraries, never kind, registry,

@@ -24,16 +24,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/apiserver"
-	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
-	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 func TestMain(m *testing.M) {
@@ -45,8 +42,8 @@ func TestMain(m *testing.M) {
 type cluster struct {
 	t testing.TB
 	client.Interface
-	ctx      context.Context
-	registry *registry.Registry
+	ctx    context.Context
+	engine *registrytest.Engine
 }
 
 type options struct {
@@ -60,19 +57,8 @@ type options struct {
 
 func start(t testing.TB, o options) *cluster {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "coracle-reconcile-")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	s, err := store.New(store.Config{Dir: dir})
-	require.NoError(t, err)
-	catalog := kind.NewCatalog(builtin.Kinds())
-	ca, err := cache.New(cache.Config{Kinds: catalog, Source: s})
-	require.NoError(t, err)
-	r, err := registry.New(registry.Config{Kinds: catalog, Store: s, Cache: ca})
-	require.NoError(t, err)
-	as := func(name string) client.Interface {
-		return r.Client(&user.DefaultInfo{Name: name, Groups: []string{"system:masters"}})
-	}
+	e := registrytest.Start(t, registrytest.Options{})
+	as := e.As
 	var kinds []reconcile.Kind
 	for _, row := range builtin.Kinds().All() {
 		if row.StoredAs == nil {
@@ -81,16 +67,10 @@ func start(t testing.TB, o options) *cluster {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, registry: r}
-	below := make(chan error, 1)
-	go func() { below <- run.All(ctx, run.Observer{}, s, ca) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-below)
-	})
-	<-ca.Ready()
+	t.Cleanup(cancel)
+	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, engine: e}
 	if o.http {
-		as = c.serve(dir, catalog, ca)
+		as = c.serve()
 	}
 	controllers, err := reconcile.New(reconcile.Config{
 		ClientFor: as, Kinds: kinds, RootCA: []byte("pem"), ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
@@ -126,21 +106,21 @@ func start(t testing.TB, o options) *cluster {
 }
 
 // serve starts an API server on loopback and gives clients of it.
-func (c *cluster) serve(dir string, kinds *kind.Catalog, ca *cache.Cache) func(string) client.Interface {
+func (c *cluster) serve() func(string) client.Interface {
 	t := c.t
-	keys, err := pki.Load(dir + "/pki")
+	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
 	source, err := keys.Server.NewSource(pki.Leaf{Name: "server", Hosts: []string{"127.0.0.1"}})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv, err := apiserver.New(apiserver.Config{
-		Registry: c.registry, Cache: ca, Kinds: kinds, Listener: l, Logger: slog.New(slog.DiscardHandler),
+		Registry: c.engine.Registry, Cache: c.engine.Cache, Kinds: c.engine.Kinds, Listener: l, Logger: slog.New(slog.DiscardHandler),
 		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()},
 	})
 	require.NoError(t, err)
 	c.run(srv)
-	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.registry, Cache: ca, Kinds: kinds, Logger: slog.New(slog.DiscardHandler)})
+	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.engine.Registry, Cache: c.engine.Cache, Kinds: c.engine.Kinds, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.NoError(t, roles.Reconcile(request.WithUser(c.ctx, &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})))
 	dial := func(name string) *client.Client {

@@ -61,7 +61,8 @@ func (c *call) mayDelete() error {
 	return nil
 }
 
-func (c *call) plugins() admission.Interface { return c.Registry.admission }
+// errNoAdmission: a registry without a chain writes nothing, since nobody would notice what it does not refuse.
+var errNoAdmission = apierrors.NewInternalError(errors.New("the registry has no admission chain"))
 
 // objectInterfaces is what plugins may ask of the API.
 var objectInterfaces = admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
@@ -79,7 +80,10 @@ func (c *call) attributes(obj, old runtime.Object, name string, op admission.Ope
 
 // admit gives the plugins an internal object to change or refuse.
 func (c *call) admit(obj, old runtime.Object, op admission.Operation, o runtime.Object) error {
-	p, ok := c.plugins().(admission.MutationInterface)
+	if c.admission == nil {
+		return errNoAdmission
+	}
+	p, ok := c.admission.(admission.MutationInterface)
 	if !ok || !p.Handles(op) {
 		return nil
 	}
@@ -96,7 +100,10 @@ func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
 
 // validate gives the plugins the object that is about to be written. They must not change it.
 func (c *call) validate(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) error {
-	p, ok := c.plugins().(admission.ValidationInterface)
+	if c.admission == nil {
+		return errNoAdmission
+	}
+	p, ok := c.admission.(admission.ValidationInterface)
 	if !ok || !p.Handles(op) {
 		return nil
 	}

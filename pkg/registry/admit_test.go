@@ -15,12 +15,12 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/kubernetes/pkg/apis/authentication"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/policy"
+	"k8s.io/kubernetes/pkg/capabilities"
 )
 
 // refusing is a plugin that notes what it is asked, and refuses what is posted to subresources.
@@ -89,24 +89,17 @@ func readPod(h *house, name string) Result {
 	return res
 }
 
-// TestANodeEvictsItsOwnPodsOnly: with upstream's own plugins.
-func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
+// A registry that was given no admission chain writes nothing.
+func TestWritesNeedAnAdmissionChain(t *testing.T) {
 	h := build(t)
-	for name, node := range map[string]string{"mine": "a", "other": "b"} {
-		p := smallPod(name)
-		p.Spec.NodeName = node
-		put(h, v1("Pod", ""), p)
-	}
-	require.NoError(t, h.usePlugins(Plugins{}))
-	node := request.WithUser(context.Background(), &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes"}})
-	evict := func(name string) error {
-		_, err := h.Create(node, sub(v1("Pod", name), "eviction"),
-			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}}, metav1.CreateOptions{})
-		return err
-	}
-	requireStatus(t, evict("other"), 403, "can only evict pods with spec.nodeName set to itself")
-	require.Empty(t, answer[*corev1.Pod](t, readPod(h, "other"), nil).Status.Conditions)
-	require.NoError(t, evict("mine"))
+	put(h, v1("ConfigMap", ""), configMap("a"))
+	h.UseAdmission(nil)
+	_, err := h.Create(h.ctx, v1("ConfigMap", ""), configMap("b"), metav1.CreateOptions{})
+	requireStatus(t, err, 500, "no admission chain")
+	_, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"data":{"k":"v"}}`), metav1.PatchOptions{})
+	requireStatus(t, err, 500, "no admission chain")
+	_, err = h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{})
+	requireStatus(t, err, 500, "no admission chain")
 }
 
 func TestNothingIsPostedInATerminatingNamespace(t *testing.T) {
@@ -131,4 +124,25 @@ func TestSystemPriorityClassesStay(t *testing.T) {
 	put(h, classes(""), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Value: 1})
 	_, err = h.Delete(h.ctx, classes("mine"), metav1.DeleteOptions{})
 	require.NoError(t, err)
+}
+
+func privilegedPod(name string) *corev1.Pod {
+	p := smallPod(name)
+	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
+	return p
+}
+
+func TestPrivilegedPodsAreAllowedUnlessDenied(t *testing.T) {
+	defer func() { capabilities.ResetForTest(); capabilities.Setup(true, 0) }()
+	capabilities.ResetForTest()
+	h := build(t)
+	put(h, v1("Pod", ""), privilegedPod("p"))
+
+	capabilities.ResetForTest()
+	cfg := h.cfg
+	cfg.DenyPrivileged = true
+	strict, err := New(cfg)
+	require.NoError(t, err)
+	_, err = strict.Create(h.ctx, v1("Pod", ""), privilegedPod("q"), metav1.CreateOptions{})
+	requireStatus(t, err, 422, "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy")
 }

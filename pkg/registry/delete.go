@@ -173,7 +173,7 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 
 // admitDelete asks the plugins. Upstream gives them no object, only the old one.
 func (c *call) admitDelete(e *cache.Entry, o *metav1.DeleteOptions) error {
-	if p := c.plugins(); p == nil || !p.Handles(admission.Delete) {
+	if c.admission != nil && !c.admission.Handles(admission.Delete) {
 		return nil
 	}
 	old, err := c.internal(e)

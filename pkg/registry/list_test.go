@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -111,7 +110,7 @@ func TestGetWaitsForARevision(t *testing.T) {
 
 // Once the first page's revision is compacted, the answer is 410 with a token that goes on all the same.
 func TestListGoesOnAfterCompaction(t *testing.T) {
-	h := &house{over(t, store.Config{RetainRevisions: 10}, 0), t, asUser(context.Background())}
+	h := over(t, store.Config{RetainRevisions: 10})
 	for i := range 4 {
 		put(h, v1("ConfigMap", ""), configMap(fmt.Sprintf("c%d", i)))
 	}

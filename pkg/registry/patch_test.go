@@ -66,7 +66,7 @@ func TestPatch(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			o, err := res.object()
+			o, err := res.Value()
 			require.NoError(t, err)
 			out, err := json.Marshal(o)
 			require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestEveryAcknowledgedWriteCounts(t *testing.T) {
 					if res, err = h.Get(h.ctx, v1("ConfigMap", name), metav1.GetOptions{}); err != nil {
 						break
 					}
-					o, _ := res.object()
+					o, _ := res.Value()
 					cm := o.(*corev1.ConfigMap).DeepCopy()
 					cm.Data["n"] += "+"
 					_, err = h.Update(h.ctx, v1("ConfigMap", name), cm, metav1.UpdateOptions{})
@@ -153,7 +153,7 @@ func TestEveryAcknowledgedWriteCounts(t *testing.T) {
 		wg.Wait()
 		res, err := h.Get(h.ctx, v1("ConfigMap", name), metav1.GetOptions{})
 		require.NoError(rt, err)
-		o, _ := res.object()
+		o, _ := res.Value()
 		data := o.(*corev1.ConfigMap).Data
 		require.Equal(rt, updates, len(data["n"])-1)
 		require.Equal(rt, patches, len(data)-1)

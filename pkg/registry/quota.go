@@ -3,7 +3,6 @@ package registry
 import (
 	"fmt"
 	"hash/maphash"
-	"io"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	resourcequotaapi "k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
-	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
 	quota "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
@@ -55,32 +53,26 @@ type charge struct {
 	added     map[types.UID]corev1.ResourceList
 }
 
-func newQuotas(r *Registry, config io.Reader) (*quotas, error) {
-	q := &quotas{r: r, row: r.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("ResourceQuota")), seed: maphash.MakeSeed(), charges: map[*charge]struct{}{}}
+// UseQuotas makes writes count against the quotas of their namespaces. What is limited cannot be used where no quota covers
+// it. Call it before the first write.
+func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
+	q := &quotas{r: r, row: r.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("ResourceQuota")), limited: limited,
+		seed: maphash.MakeSeed(), charges: map[*charge]struct{}{}}
 	if q.row == nil {
-		return nil, nil //nolint:nilnil // a table without quotas has none to check
+		return nil // a table without quotas has none to check
 	}
 	for i := range q.locks {
 		q.locks[i] = make(chan struct{}, 1)
 	}
-	if config != nil {
-		c, err := resourcequota.LoadConfiguration(config)
-		if err != nil {
-			return nil, err
-		}
-		if errs := validation.ValidateConfiguration(c); len(errs) > 0 {
-			return nil, errs.ToAggregate()
-		}
-		q.limited = c.LimitedResources
-	}
 	if _, err := evaluators(r.kinds.Table(), nil); err != nil {
-		return nil, err
+		return err
 	}
 	q.evaluator = kind.Derive(r.kinds, func(t *kind.Table) quota.Registry {
 		all, _ := evaluators(t, nil) // that it succeeds does not depend on the kinds
 		return all
 	})
-	return q, nil
+	r.quotas = q
+	return nil
 }
 
 // evaluators makes upstream's evaluators, and one that counts for each other kind. Dynamic resource allocation is not served.

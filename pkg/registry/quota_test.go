@@ -3,8 +3,6 @@ package registry
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,14 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
 )
 
-// quotaHouse is a house with the ResourceQuota plugin alone.
+// quotaHouse is a house that charges quotas.
 func quotaHouse(t testing.TB) *house {
 	h := build(t)
-	require.NoError(t, h.usePlugins(Plugins{}))
-	h.admission = admission.NewChainHandler()
+	require.NoError(t, h.UseQuotas(nil))
 	return h
 }
 
@@ -177,25 +174,11 @@ func TestQuotaScopes(t *testing.T) {
 	requireStatus(t, h.try(v1("Pod", ""), sized("d", "", "1Gi")), 403, "exceeded quota: compute, requested: limits.memory=1Gi, used: limits.memory=100Mi, limited: limits.memory=1Gi")
 }
 
-// TestLimitedResources: an AdmissionConfiguration can demand a quota for a priority class.
+// TestLimitedResources: a quota can be demanded for a priority class.
 func TestLimitedResources(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "admission.yaml")
-	require.NoError(t, os.WriteFile(path, []byte(`
-apiVersion: apiserver.config.k8s.io/v1
-kind: AdmissionConfiguration
-plugins:
-- name: ResourceQuota
-  configuration:
-    apiVersion: apiserver.config.k8s.io/v1
-    kind: ResourceQuotaConfiguration
-    limitedResources:
-    - resource: pods
-      matchScopes:
-      - {scopeName: PriorityClass, operator: In, values: [high]}
-`), 0o600))
 	h := build(t)
-	require.NoError(t, h.usePlugins(Plugins{Config: path}))
-	h.admission = admission.NewChainHandler()
+	require.NoError(t, h.UseQuotas([]resourcequota.LimitedResource{{Resource: "pods", MatchScopes: []corev1.ScopedResourceSelectorRequirement{
+		{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}}}}}))
 	p := smallPod("a")
 	p.Spec.PriorityClassName = "high"
 	require.ErrorContains(t, h.try(v1("Pod", ""), p), "insufficient quota to match these scopes")

@@ -1,8 +1,8 @@
 // Package registry gives reads and writes of the cluster their meaning,
 // without HTTP: admission, defaulting, validation, generation, finalizers,
-// owners, patch. It also holds the in-process client.
+// owners, patch. Which admission plugins there are is the business of pkg/admission.
 //
-// It may import kind, store, cache, client and the Kubernetes libraries. Its
+// It may import kind, store, cache and the Kubernetes libraries. Its
 // invariant: an in-process write returns only once the cache shows its
 // revision, and every error is a metav1.Status error (apierrors) that names the field.
 //
@@ -55,8 +55,7 @@ type Config struct {
 	// Authorizer is asked where a write needs more than its own verb: creation by an update, and rules that
 	// a role's author does not have. Nil allows all. UseAuthorizer can give it later.
 	Authorizer authorizer.Authorizer
-	// Plugins chooses among upstream's admission plugins. Admission, if not nil, takes the place of all of them.
-	Plugins   Plugins
+	// Admission is the chain that every write passes. UseAdmission can give it later; writes fail until there is one.
 	Admission admission.Interface
 
 	// DenyPrivileged refuses pods with privileged containers, as kube-apiserver does without --allow-privileged.
@@ -100,13 +99,12 @@ type Registry struct {
 	namespaces *kind.Resource // nil in a table without them
 	services   *kind.Resource
 	admission  admission.Interface
-	quotas     *quotas // nil without the plugin ResourceQuota
+	quotas     *quotas // nil unless UseQuotas was called
 
 	authorizer atomic.Pointer[authorizer.Authorizer]
 	reviews    atomic.Pointer[Reviews]
 
-	managers  managers
-	inProcess // makes the clients (client.go)
+	managers managers
 }
 
 // New makes a registry. It starts nothing; the store and the cache must be ready before it is used.
@@ -124,16 +122,22 @@ func New(cfg Config) (*Registry, error) {
 		r.UseAuthorizer(cfg.Authorizer)
 	}
 	r.admission = cfg.Admission
-	if r.admission == nil {
-		if err := r.usePlugins(cfg.Plugins); err != nil {
-			return nil, err
-		}
-	}
 	return r, nil
 }
 
+// UseAdmission sets Config.Admission, for plugins that themselves read through the registry. Call it before the first write.
+func (r *Registry) UseAdmission(chain admission.Interface) { r.admission = chain }
+
 // UseAuthorizer sets Config.Authorizer, for servers whose authorizer itself reads through the registry.
 func (r *Registry) UseAuthorizer(a authorizer.Authorizer) { r.authorizer.Store(&a) }
+
+// Authorize asks the authorizer in use at the time of the call; without one all is allowed. It implements authorizer.Authorizer.
+func (r *Registry) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if p := r.authorizer.Load(); p != nil {
+		return (*p).Authorize(ctx, a)
+	}
+	return authorizer.DecisionAllow, "", nil
+}
 
 // Reviews answers a kind that is created to ask a question and never stored, such as a TokenReview: it fills in the object's status.
 // The user who asks is ctx's.
@@ -164,6 +168,17 @@ type Result struct {
 	Object  runtime.Object
 	Created bool // answer 201 instead of 200
 	Pending bool // deletion accepted but not finished: finalizers or grace
+}
+
+// Value is the object that the call answered: Object, or that of Entry, which is shared and must not be changed.
+func (r Result) Value() (runtime.Object, error) {
+	switch {
+	case r.Object != nil:
+		return r.Object, nil
+	case r.Entry != nil:
+		return r.Entry.Object, nil
+	}
+	return nil, apierrors.NewInternalError(errors.New("the call answered nothing"))
 }
 
 // The user of a call is taken from ctx (k8s.io/apiserver/pkg/endpoints/request.WithUser), warnings go to

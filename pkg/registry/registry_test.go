@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -26,17 +25,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// house is a registry with the calls that tests make most.
-type house struct {
-	*Registry
-	t   testing.TB
-	ctx context.Context
-}
-
-func build(t testing.TB) *house {
-	return &house{whole(t, 0), t, asUser(context.Background())}
-}
-
 func at(gvk schema.GroupVersionKind, namespace, name string) Target {
 	r := builtin.Kinds().ByGVK(gvk)
 	if !r.Namespaced {
@@ -56,7 +44,7 @@ func sub(t Target, s string) Target {
 func answer[T runtime.Object](t testing.TB, res Result, err error) T {
 	t.Helper()
 	require.NoError(t, err)
-	o, err := res.object()
+	o, err := res.Value()
 	require.NoError(t, err)
 	out, ok := o.(T)
 	require.True(t, ok, "answered %T", o)
@@ -405,7 +393,7 @@ func TestServicesGetDistinctAddresses(t *testing.T) {
 			if !assertNoError(t, err) {
 				return
 			}
-			o, _ := res.object()
+			o, _ := res.Value()
 			s := o.(*corev1.Service)
 			mu.Lock()
 			defer mu.Unlock()
@@ -496,7 +484,7 @@ func newLease(name string) *coordinationv1.Lease {
 // The cache takes over the object that was written: it must be what decoding the stored bytes gives.
 func TestTheCacheHoldsWhatIsStored(t *testing.T) {
 	h := build(t)
-	put(h, v1("Pod", ""), bigPod("p"))
+	put(h, v1("Pod", ""), BigPod("p"))
 	_, err := h.Create(h.ctx, sub(v1("Pod", "p"), "binding"), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	put(h, deployments(""), deployment("d"))

@@ -172,7 +172,7 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 	if err != nil {
 		return Result{}, err
 	}
-	full, err := res.object()
+	full, err := res.Value()
 	if err != nil {
 		return Result{}, err
 	}

@@ -183,7 +183,7 @@ func (c *call) evict(in *policyv1.Eviction, o metav1.CreateOptions) (Result, err
 			return Result{}, err
 		}
 		if p := del.Preconditions; p != nil && p.ResourceVersion != nil {
-			marked, err := res.object()
+			marked, err := res.Value()
 			if err != nil {
 				return Result{}, err
 			}

@@ -3,7 +3,6 @@ package scheduler_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"sort"
 	"strings"
 	"sync"
@@ -19,40 +18,23 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 type cluster struct {
 	testing.TB
 	client.Interface
-	registry *registry.Registry
-	ctx      context.Context
+	engine *registrytest.Engine
+	ctx    context.Context
 }
 
 func start(t testing.TB) *cluster {
-	dir, err := os.MkdirTemp("", "coracle-scheduler-")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	s, err := store.New(store.Config{Dir: dir})
-	require.NoError(t, err)
-	kinds := kind.NewCatalog(builtin.Kinds())
-	ca, err := cache.New(cache.Config{Kinds: kinds, Source: s})
-	require.NoError(t, err)
-	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: ca})
-	require.NoError(t, err)
+	e := registrytest.Start(t, registrytest.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, s, ca) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	<-ca.Ready()
-	c := &cluster{t, r.Client(&user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}}), r, ctx}
+	t.Cleanup(cancel)
+	c := &cluster{t, e.As("admin"), e, ctx}
 	require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}))
 	require.NoError(t, c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
 	return c
@@ -60,7 +42,7 @@ func start(t testing.TB) *cluster {
 
 // schedule runs a scheduler until the returned function is called.
 func (c *cluster) schedule() (stop func()) {
-	s, err := scheduler.New(scheduler.Config{Client: c.registry.Client(&user.DefaultInfo{Name: scheduler.Identity})})
+	s, err := scheduler.New(scheduler.Config{Client: c.engine.Clients.For(&user.DefaultInfo{Name: scheduler.Identity})})
 	require.NoError(c, err)
 	ctx, cancel := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)

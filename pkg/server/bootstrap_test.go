@@ -18,7 +18,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	chain "github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -39,7 +41,9 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	require.NoError(t, err)
 	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: ca})
 	require.NoError(t, err)
-	c := r.Client(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	clients := local.New(r, ca, kinds)
+	require.NoError(t, chain.Install(chain.Plugins{}, r, clients))
+	c := clients.For(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"),
 		log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -15,9 +15,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	chain "github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -40,6 +42,7 @@ type plane struct {
 	store       *store.Store
 	cache       *cache.Cache
 	registry    *registry.Registry
+	clients     *local.Clients
 	bootstrap   *bootstrap
 	members     *members
 	admin       *adminKubeconfig
@@ -102,9 +105,13 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
 		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: p.log,
 		DenyPrivileged: !p.AllowPrivileged,
-		Plugins:        registry.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig},
 	})
 	if err != nil {
+		return nil, err
+	}
+	l.clients = local.New(l.registry, l.cache, kinds)
+	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig}
+	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
 		return nil, err
 	}
 	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), log: p.log, ready: make(chan struct{})}
@@ -228,5 +235,5 @@ func (l *plane) markNode(ctx context.Context) error {
 
 // client is the in-process client of one identity.
 func (l *plane) client(name string, groups ...string) client.Interface {
-	return l.registry.Client(&user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
+	return l.clients.For(&user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }

@@ -1,4 +1,4 @@
-package registry
+package local
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type informerKey struct {
 // informer is client-go's shared informer of one kind over the shared cache: it holds no object of its own. Each
 // handler has a goroutine that reads a watcher of the cache, so a slow one holds up nobody.
 type informer struct {
-	*shared
+	*Clients
 	key  informerKey
 	view viewFunc
 	name string
@@ -37,13 +37,13 @@ type informer struct {
 var _ toolscache.SharedIndexInformer = (*informer)(nil)
 
 // informer finds or makes the informer of a kind.
-func (s *shared) informer(row *kind.Resource, partial bool) *informer {
+func (s *Clients) informer(row *kind.Resource, partial bool) *informer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := informerKey{row, partial}
 	i := s.informers[k]
 	if i == nil {
-		i = &informer{shared: s, key: k, view: s.view(row, partial), name: row.GR().String(),
+		i = &informer{Clients: s, key: k, view: s.view(row, partial), name: row.GR().String(),
 			indexers: toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc},
 			regs:     map[*registration]struct{}{}}
 		s.informers[k] = i
@@ -53,7 +53,7 @@ func (s *shared) informer(row *kind.Resource, partial bool) *informer {
 
 // newFactory is client-go's factory, in which the informers of our kinds are ours. It has no client: an informer of
 // another kind, if started, would fail.
-func (s *shared) newFactory() informers.SharedInformerFactory {
+func (s *Clients) newFactory() informers.SharedInformerFactory {
 	f := informers.NewSharedInformerFactory(nil, 0)
 	for _, r := range s.kinds.Table().All() {
 		if r.Proto {
@@ -64,10 +64,10 @@ func (s *shared) newFactory() informers.SharedInformerFactory {
 }
 
 // loaded tells whether the cache holds the store's state.
-func (i *informer) loaded() bool { return i.table.Revision() > 0 }
+func (i *informer) loaded() bool { return i.cache.Revision() > 0 }
 
 func (i *informer) HasSynced() bool                                         { return i.loaded() }
-func (i *informer) LastSyncResourceVersion() string                         { return version(i.table.Revision()) }
+func (i *informer) LastSyncResourceVersion() string                         { return version(i.cache.Revision()) }
 func (i *informer) GetStore() toolscache.Store                              { return indexer{i} }
 func (i *informer) GetIndexer() toolscache.Indexer                          { return indexer{i} }
 func (i *informer) GetController() toolscache.Controller                    { return i }
@@ -79,7 +79,7 @@ func (i *informer) SetWatchErrorHandlerWithContext(toolscache.WatchErrorHandlerW
 
 // HasSyncedChecker is done once the cache is loaded.
 func (i *informer) HasSyncedChecker() toolscache.DoneChecker {
-	return synced{i.name, i.table.Ready()}
+	return synced{i.name, i.cache.Ready()}
 }
 
 // SetTransform is refused: the objects are everyone's.
@@ -157,10 +157,10 @@ func (g *registration) HasSyncedChecker() toolscache.DoneChecker {
 func (g *registration) run(ctx context.Context) {
 	defer close(g.done)
 	defer g.cancel()
-	if g.i.table.WaitFor(ctx, 1) != nil {
+	if g.i.cache.WaitFor(ctx, 1) != nil {
 		return
 	}
-	w, initial, err := g.i.table.Follow(stored(g.i.key.row))
+	w, initial, err := g.i.cache.Follow(stored(g.i.key.row))
 	if err != nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package registry
+package local
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...
 		f(&o)
 	}
 	if o.BlockUntilSynced == nil || *o.BlockUntilSynced {
-		if err := c.table.WaitFor(ctx, 1); err != nil {
+		if err := c.cache.WaitFor(ctx, 1); err != nil {
 			return nil, err
 		}
 	}
@@ -73,7 +73,7 @@ func (c *clientCache) Start(ctx context.Context) error {
 
 // WaitForCacheSync waits until the cache is loaded.
 func (c *clientCache) WaitForCacheSync(ctx context.Context) bool {
-	return c.table.WaitFor(ctx, 1) == nil
+	return c.cache.WaitFor(ctx, 1) == nil
 }
 
 // IndexField makes a field available to List with an exact field selector. What the kind's field selectors know

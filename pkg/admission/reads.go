@@ -1,4 +1,4 @@
-package registry
+package admission
 
 import (
 	"context"

@@ -1,12 +1,10 @@
-package registry
+package local
 
 import (
 	"context"
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,65 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/client-go/informers"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// shared is what all in-process clients of a Registry have in common.
-type shared struct {
-	table   *cache.Cache
-	kinds   *kind.Catalog
-	mapper  func() meta.RESTMapper
-	factory func() informers.SharedInformerFactory
-
-	mu        sync.Mutex
-	informers map[informerKey]*informer
-	indexes   map[indexKey]func(ctrl.Object) []string
-}
-
-// indexKey names an index of ours in the cache.
-type indexKey struct {
-	row  *kind.Resource
-	name string
-}
-
-func newShared(c *cache.Cache, kinds *kind.Catalog) *shared {
-	s := &shared{table: c, kinds: kinds,
-		mapper:    kind.Derive(kinds, mapperOf),
-		informers: map[informerKey]*informer{},
-		indexes:   map[indexKey]func(ctrl.Object) []string{}}
-	s.factory = sync.OnceValue(s.newFactory)
-	return s
-}
-
-// addIndex makes an index, or finds it there: one name means one thing to all clients.
-func (s *shared) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := indexKey{row, name}
-	if s.indexes[k] != nil {
-		return nil
-	}
-	if err := s.table.AddIndex(row, name, f); err != nil {
-		return err
-	}
-	s.indexes[k] = f
-	return nil
-}
-
-func (s *shared) index(row *kind.Resource, name string) func(ctrl.Object) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.indexes[indexKey{row, name}]
-}
-
 // query finds what a list asks for: through an index that IndexField made, if the field selector names one.
-func (s *shared) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry, int64, error) {
+func (s *Clients) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry, int64, error) {
 	type want struct {
 		values func(ctrl.Object) []string
 		value  string
@@ -107,10 +57,10 @@ func (s *shared) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry,
 		}
 	}
 	if len(indexed) == 0 {
-		entries, rev := s.table.List(stored(row), cache.Query{Namespace: o.Namespace, Labels: o.LabelSelector, Fields: rest})
+		entries, rev := s.cache.List(stored(row), cache.Query{Namespace: o.Namespace, Labels: o.LabelSelector, Fields: rest})
 		return entries, rev, nil
 	}
-	entries, rev, err := s.table.ByIndex(stored(row), first, indexed[0].value)
+	entries, rev, err := s.cache.ByIndex(stored(row), first, indexed[0].value)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -131,7 +81,7 @@ func (s *shared) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry,
 func fieldIndex(field string) string { return "field:" + field }
 
 // row finds the kind of an object or a list. partial tells that only metadata is asked for.
-func (s *shared) row(obj runtime.Object) (row *kind.Resource, partial bool, err error) {
+func (s *Clients) row(obj runtime.Object) (row *kind.Resource, partial bool, err error) {
 	if r := s.kinds.Table().ByType(obj); r != nil {
 		return r, false, nil
 	}
@@ -163,7 +113,7 @@ func (s *shared) row(obj runtime.Object) (row *kind.Resource, partial bool, err 
 func stored(row *kind.Resource) *kind.Resource { return row.Stored() }
 
 // view says how the cache's objects become those of row: as they are, as metadata alone, or converted. Nil is as they are.
-func (s *shared) view(row *kind.Resource, partial bool) func(ctrl.Object) (ctrl.Object, error) {
+func (s *Clients) view(row *kind.Resource, partial bool) func(ctrl.Object) (ctrl.Object, error) {
 	switch {
 	case partial:
 		return func(o ctrl.Object) (ctrl.Object, error) { return metadata(row, o), nil }
@@ -188,7 +138,7 @@ func (c *userClient) Get(ctx context.Context, key ctrl.ObjectKey, obj ctrl.Objec
 	if !row.Namespaced {
 		ns = ""
 	}
-	e := c.table.Get(stored(row), ns, key.Name)
+	e := c.cache.Get(stored(row), ns, key.Name)
 	if e == nil {
 		return apierrors.NewNotFound(row.GR(), key.Name)
 	}
@@ -211,7 +161,7 @@ func (c *userClient) List(ctx context.Context, list ctrl.ObjectList, opts ...ctr
 	o := (&ctrl.ListOptions{}).ApplyOptions(opts)
 	if o.Limit > 0 || o.Continue != "" || o.Raw != nil {
 		lo := o.AsListOptions()
-		page, err := c.verbs.List(c.as(ctx), Target{Resource: row, Namespace: o.Namespace}, *lo)
+		page, err := c.registry.List(c.as(ctx), registry.Target{Resource: row, Namespace: o.Namespace}, *lo)
 		if err != nil {
 			return err
 		}
@@ -249,15 +199,4 @@ func (c *userClient) fill(list ctrl.ObjectList, entries []*cache.Entry, rev int6
 	slice.Set(made)
 	list.SetResourceVersion(version(rev))
 	return nil
-}
-
-func version(rev int64) string { return strconv.FormatInt(rev, 10) }
-
-// mapperOf maps between the kinds and resources of a table.
-func mapperOf(t *kind.Table) meta.RESTMapper {
-	kinds := make([]client.Kind, 0, len(t.All()))
-	for _, r := range t.All() {
-		kinds = append(kinds, client.Kind{GroupVersionKind: r.GroupVersionKind, Plural: r.Plural, Namespaced: r.Namespaced, Singular: r.Singular})
-	}
-	return client.Mapper(kinds)
 }

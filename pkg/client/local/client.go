@@ -1,11 +1,10 @@
-package registry
+package local
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,67 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/informers"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/registry"
 )
-
-// verbs is what the client asks of a Registry.
-type verbs interface {
-	Get(context.Context, Target, metav1.GetOptions) (Result, error)
-	List(context.Context, Target, metav1.ListOptions) (*List, error)
-	Watch(context.Context, Target, metav1.ListOptions) (*cache.Watcher, []*cache.Entry, int64, error)
-	Create(context.Context, Target, runtime.Object, metav1.CreateOptions) (Result, error)
-	Update(context.Context, Target, runtime.Object, metav1.UpdateOptions) (Result, error)
-	Patch(context.Context, Target, types.PatchType, []byte, metav1.PatchOptions) (Result, error)
-	Delete(context.Context, Target, metav1.DeleteOptions) (Result, error)
-	DeleteCollection(context.Context, Target, metav1.DeleteOptions, metav1.ListOptions) (*List, error)
-	Review(ctx context.Context, namespace string, obj runtime.Object) error
-}
-
-var _ verbs = (*Registry)(nil)
-
-// inProcess is the part of a Registry that makes its clients.
-type inProcess struct {
-	once    sync.Once
-	clients *shared
-}
-
-func (r *Registry) shared() *shared {
-	r.inProcess.once.Do(func() { r.inProcess.clients = newShared(r.cache, r.kinds) })
-	return r.inProcess.clients
-}
-
-// Client is the in-process client of one identity. What it hands out of the cache is immutable below the first
-// level; what a write answers is the caller's own copy.
-func (r *Registry) Client(u user.Info) client.Interface {
-	s := r.shared()
-	c := &userClient{verbs: r, shared: s, user: u}
-	c.cache = &clientCache{userClient: c, regs: map[*registration]struct{}{}}
-	return c
-}
-
-// Informers is client-go's factory over the shared cache, for upstream's code that reads through listers.
-// Start and Shutdown of it are not needed. Kinds that are not in the table get no events.
-func (r *Registry) Informers() informers.SharedInformerFactory { return r.shared().factory() }
 
 // userClient is the in-process client of one identity. Reads come from the cache without authorization: whoever
 // has the client in hand is a part of the server.
 type userClient struct {
-	verbs
-	*shared
-	user  user.Info
-	cache *clientCache
+	*Clients
+	user user.Info
+	own  *clientCache
 }
 
 var _ client.Interface = (*userClient)(nil)
 
-func (c *userClient) Cache() ctrlcache.Cache      { return c.cache }
+func (c *userClient) Cache() ctrlcache.Cache      { return c.own }
 func (c *userClient) Scheme() *runtime.Scheme     { return client.Scheme() }
 func (c *userClient) RESTMapper() meta.RESTMapper { return c.mapper() }
 
@@ -100,12 +58,12 @@ func (c *userClient) IsObjectNamespaced(obj runtime.Object) (bool, error) {
 func (c *userClient) as(ctx context.Context) context.Context { return request.WithUser(ctx, c.user) }
 
 // target is the call's address, from an object and a subresource.
-func (c *userClient) target(obj ctrl.Object, subresource string) (Target, error) {
+func (c *userClient) target(obj ctrl.Object, subresource string) (registry.Target, error) {
 	row, _, err := c.row(obj)
 	if err != nil {
-		return Target{}, err
+		return registry.Target{}, err
 	}
-	t := Target{Resource: row, Subresource: subresource, Name: obj.GetName()}
+	t := registry.Target{Resource: row, Subresource: subresource, Name: obj.GetName()}
 	if row.Namespaced {
 		t.Namespace = obj.GetNamespace()
 	}
@@ -122,7 +80,7 @@ func typed(obj runtime.Object) error {
 
 func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
 	if builtin.IsReview(obj) {
-		return c.verbs.Review(c.as(ctx), obj.GetNamespace(), obj)
+		return c.registry.Review(c.as(ctx), obj.GetNamespace(), obj)
 	}
 	t, err := c.target(obj, "")
 	if err != nil {
@@ -133,7 +91,7 @@ func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.C
 	}
 	t.Name = ""
 	o := (&ctrl.CreateOptions{}).ApplyOptions(opts).AsCreateOptions()
-	res, err := c.verbs.Create(c.as(ctx), t, obj.DeepCopyObject(), *o)
+	res, err := c.registry.Create(c.as(ctx), t, obj.DeepCopyObject(), *o)
 	return c.answer(obj, res, err)
 }
 
@@ -146,7 +104,7 @@ func (c *userClient) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.U
 		return err
 	}
 	o := (&ctrl.UpdateOptions{}).ApplyOptions(opts).AsUpdateOptions()
-	res, err := c.verbs.Update(c.as(ctx), t, obj.DeepCopyObject(), *o)
+	res, err := c.registry.Update(c.as(ctx), t, obj.DeepCopyObject(), *o)
 	return c.answer(obj, res, err)
 }
 
@@ -158,12 +116,12 @@ func (c *userClient) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patc
 	return c.patch(ctx, t, obj, patch, (&ctrl.PatchOptions{}).ApplyOptions(opts).AsPatchOptions())
 }
 
-func (c *userClient) patch(ctx context.Context, t Target, obj ctrl.Object, patch ctrl.Patch, o *metav1.PatchOptions) error {
+func (c *userClient) patch(ctx context.Context, t registry.Target, obj ctrl.Object, patch ctrl.Patch, o *metav1.PatchOptions) error {
 	data, err := patch.Data(obj)
 	if err != nil {
 		return err
 	}
-	res, err := c.verbs.Patch(c.as(ctx), t, patch.Type(), data, *o)
+	res, err := c.registry.Patch(c.as(ctx), t, patch.Type(), data, *o)
 	return c.answer(obj, res, err)
 }
 
@@ -173,7 +131,7 @@ func (c *userClient) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.D
 		return err
 	}
 	o := (&ctrl.DeleteOptions{}).ApplyOptions(opts).AsDeleteOptions()
-	_, err = c.verbs.Delete(c.as(ctx), t, *o)
+	_, err = c.registry.Delete(c.as(ctx), t, *o)
 	return err
 }
 
@@ -183,7 +141,7 @@ func (c *userClient) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...c
 		return err
 	}
 	o := (&ctrl.DeleteAllOfOptions{}).ApplyOptions(opts)
-	_, err = c.verbs.DeleteCollection(c.as(ctx), Target{Resource: row, Namespace: o.Namespace}, *o.AsDeleteOptions(), *o.AsListOptions())
+	_, err = c.registry.DeleteCollection(c.as(ctx), registry.Target{Resource: row, Namespace: o.Namespace}, *o.AsDeleteOptions(), *o.AsListOptions())
 	return err
 }
 
@@ -201,7 +159,7 @@ func (c *userClient) Apply(ctx context.Context, obj runtime.ApplyConfiguration, 
 
 func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfiguration, subresource string, o *metav1.PatchOptions) error {
 	var gvk schema.GroupVersionKind
-	t := Target{Subresource: subresource}
+	t := registry.Target{Subresource: subresource}
 	switch a := obj.(type) {
 	case applied:
 		gv, err := schema.ParseGroupVersion(deref(a.GetAPIVersion()))
@@ -221,11 +179,11 @@ func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfigura
 	if err != nil {
 		return err
 	}
-	res, err := c.verbs.Patch(c.as(ctx), t, types.ApplyPatchType, data, *o)
+	res, err := c.registry.Patch(c.as(ctx), t, types.ApplyPatchType, data, *o)
 	if err != nil {
 		return err
 	}
-	out, err := res.object()
+	out, err := res.Value()
 	if err != nil {
 		return err
 	}
@@ -242,23 +200,12 @@ func deref(s *string) string {
 	return *s
 }
 
-// object is what a call answered.
-func (r Result) object() (runtime.Object, error) {
-	switch {
-	case r.Object != nil:
-		return r.Object, nil
-	case r.Entry != nil:
-		return r.Entry.Object, nil
-	}
-	return nil, apierrors.NewInternalError(fmt.Errorf("the call answered nothing"))
-}
-
 // answer puts a copy of a write's result into the caller's object, so that the caller may go on changing it.
-func (c *userClient) answer(into runtime.Object, res Result, err error) error {
+func (c *userClient) answer(into runtime.Object, res registry.Result, err error) error {
 	if err != nil {
 		return err
 	}
-	out, err := res.object()
+	out, err := res.Value()
 	if err != nil {
 		return err
 	}
@@ -301,7 +248,7 @@ func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ct
 		lo = &metav1.ListOptions{}
 	}
 	ctx, cancel := context.WithCancel(c.as(ctx))
-	w, initial, sync, err := c.verbs.Watch(ctx, Target{Resource: row, Namespace: o.Namespace}, *lo)
+	w, initial, sync, err := c.registry.Watch(ctx, registry.Target{Resource: row, Namespace: o.Namespace}, *lo)
 	if err != nil {
 		cancel()
 		return nil, err

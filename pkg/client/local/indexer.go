@@ -1,4 +1,4 @@
-package registry
+package local
 
 import (
 	"errors"
@@ -38,7 +38,7 @@ func (x indexer) objects(entries []*cache.Entry) []any {
 }
 
 func (x indexer) in(namespace string) []*cache.Entry {
-	entries, _ := x.table.List(stored(x.key.row), cache.Query{Namespace: namespace})
+	entries, _ := x.cache.List(stored(x.key.row), cache.Query{Namespace: namespace})
 	return entries
 }
 
@@ -71,7 +71,7 @@ func (x indexer) GetByKey(key string) (any, bool, error) {
 }
 
 func (x indexer) get(ns, name string) (any, bool, error) {
-	e := x.table.Get(stored(x.key.row), ns, name)
+	e := x.cache.Get(stored(x.key.row), ns, name)
 	if e == nil {
 		return nil, false, nil
 	}
@@ -136,7 +136,7 @@ func (x indexer) byIndex(name, value string) ([]*cache.Entry, error) {
 	if name == toolscache.NamespaceIndex {
 		return x.in(value), nil
 	}
-	entries, _, err := x.table.ByIndex(stored(x.key.row), informerIndex(x.key, name), value)
+	entries, _, err := x.cache.ByIndex(stored(x.key.row), informerIndex(x.key, name), value)
 	return entries, err
 }
 

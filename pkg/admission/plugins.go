@@ -1,16 +1,21 @@
-package registry
+// Package admission chooses upstream's admission plugins, configures them, and puts them into a registry as the chain that every
+// write passes.
+//
+// It may import registry, the in-process client and the Kubernetes libraries, k8s.io/kubernetes included. Its invariant: a
+// plugin that is asked for runs, with the configuration given, or Install fails; what it is configured for and would not do is refused.
+package admission
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	resourcequotaapi "k8s.io/apiserver/pkg/admission/plugin/resourcequota"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
@@ -25,6 +30,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/priority"
 	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
 	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
+
+	"github.com/coracle-dev/coracle/pkg/client/local"
+	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
 // Plugins chooses the admission plugins and configures them.
@@ -45,7 +53,7 @@ type plugin struct {
 	config string
 }
 
-// ordered is the plugins in upstream's order. ResourceQuota, which charges and so comes last, is the registry's own: quota.go.
+// ordered is the plugins in upstream's order. ResourceQuota, which charges and so comes last, is the registry's own.
 //
 // Decision: upstream's EventRateLimit and DenyServiceExternalIPs are off by default, here they are on. All events of an
 // hour are in memory, and a service may take addresses that belong to others.
@@ -65,7 +73,7 @@ var ordered = []plugin{
 }
 
 // defaultEventLimits lets 5,000 pods start in one namespace at once, and bounds what a namespace's events of an hour
-// (EventTTL) can take to some 40,000 objects.
+// (builtin.EventTTL) can take to some 40,000 objects.
 const defaultEventLimits = `apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 kind: Configuration
 limits:
@@ -103,8 +111,8 @@ func (p Plugins) on() ([]plugin, error) {
 	return list, errors.Join(errs...)
 }
 
-// usePlugins makes the chain and the quota's part of it.
-func (r *Registry) usePlugins(p Plugins) error {
+// Install makes the chain of plugins over a registry and its clients, and has the registry use it. Call it before the first write.
+func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	list, err := p.on()
 	if err != nil {
 		return fmt.Errorf("admission: %w", err)
@@ -121,13 +129,13 @@ func (r *Registry) usePlugins(p Plugins) error {
 			return err
 		}
 		if o.register == nil {
-			if r.quotas, err = newQuotas(r, config); err != nil {
+			if err := useQuotas(r, config); err != nil {
 				return fmt.Errorf("admission plugin %s: %w", o.name, err)
 			}
 			continue
 		}
 		o.register(known)
-		made, err := known.InitPlugin(o.name, config, r)
+		made, err := known.InitPlugin(o.name, config, needs{r, clients})
 		if err != nil {
 			return err
 		}
@@ -135,12 +143,32 @@ func (r *Registry) usePlugins(p Plugins) error {
 	}
 	// Not to be disabled: it keeps nodes from choosing the addresses of their pods.
 	chain = append(chain, podRanges{nodeidentifier.NewDefaultNodeIdentifier()})
-	r.admission = admission.NewChainHandler(chain...)
+	r.UseAdmission(admission.NewChainHandler(chain...))
 	return nil
 }
 
-// Initialize gives a plugin what it asks for. It implements admission.PluginInitializer.
-func (r *Registry) Initialize(p admission.Interface) {
+// useQuotas turns on the registry's own ResourceQuota with upstream's configuration of it.
+func useQuotas(r *registry.Registry, config io.Reader) error {
+	if config == nil {
+		return r.UseQuotas(nil)
+	}
+	c, err := resourcequotaapi.LoadConfiguration(config)
+	if err != nil {
+		return err
+	}
+	if errs := validation.ValidateConfiguration(c); len(errs) > 0 {
+		return errs.ToAggregate()
+	}
+	return r.UseQuotas(c.LimitedResources)
+}
+
+// needs gives a plugin what it asks for. It implements admission.PluginInitializer.
+type needs struct {
+	registry *registry.Registry
+	clients  *local.Clients
+}
+
+func (n needs) Initialize(p admission.Interface) {
 	// The features first: they decide what else is wanted.
 	if w, ok := p.(initializer.WantsFeatures); ok {
 		w.InspectFeatureGates(utilfeature.DefaultFeatureGate)
@@ -149,20 +177,12 @@ func (r *Registry) Initialize(p admission.Interface) {
 		w.InspectEffectiveVersion(compatibility.DefaultBuildEffectiveVersion())
 	}
 	if w, ok := p.(initializer.WantsExternalKubeInformerFactory); ok {
-		w.SetExternalKubeInformerFactory(r.Informers())
+		w.SetExternalKubeInformerFactory(n.clients.Informers())
 	}
 	if w, ok := p.(initializer.WantsExternalKubeClientSet); ok {
-		w.SetExternalKubeClientSet(cacheReads{client: r.Client(nil)})
+		w.SetExternalKubeClientSet(cacheReads{client: n.clients.For(nil)})
 	}
 	if w, ok := p.(initializer.WantsUnconditionalAuthorizer); ok {
-		w.SetUnconditionalAuthorizer(authorizer.AuthorizerFunc(r.authorize))
+		w.SetUnconditionalAuthorizer(n.registry)
 	}
-}
-
-// authorize asks the authorizer that there is by then.
-func (r *Registry) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if p := r.authorizer.Load(); p != nil {
-		return (*p).Authorize(ctx, a)
-	}
-	return authorizer.DecisionAllow, "", nil
 }

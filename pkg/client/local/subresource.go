@@ -1,4 +1,4 @@
-package registry
+package local
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func (s subresource) Get(ctx context.Context, obj, sub ctrl.Object, opts ...ctrl
 		return err
 	}
 	o := (&ctrl.SubResourceGetOptions{}).ApplyOptions(opts).AsGetOptions()
-	res, err := s.c.verbs.Get(s.c.as(ctx), t, *o)
+	res, err := s.c.registry.Get(s.c.as(ctx), t, *o)
 	return s.c.answer(sub, res, err)
 }
 
@@ -34,7 +34,7 @@ func (s subresource) Create(ctx context.Context, obj, sub ctrl.Object, opts ...c
 		return err
 	}
 	o := (&ctrl.SubResourceCreateOptions{}).ApplyOptions(opts).AsCreateOptions()
-	res, err := s.c.verbs.Create(s.c.as(ctx), t, sub.DeepCopyObject(), *o)
+	res, err := s.c.registry.Create(s.c.as(ctx), t, sub.DeepCopyObject(), *o)
 	return s.c.answer(sub, res, err)
 }
 
@@ -55,7 +55,7 @@ func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.S
 		body.SetName(obj.GetName())
 		body.SetNamespace(obj.GetNamespace())
 	}
-	res, err := s.c.verbs.Update(s.c.as(ctx), t, body.DeepCopyObject(), *o.AsUpdateOptions())
+	res, err := s.c.registry.Update(s.c.as(ctx), t, body.DeepCopyObject(), *o.AsUpdateOptions())
 	return s.c.answer(body, res, err)
 }
 

@@ -1,4 +1,4 @@
-package registry
+package admission
 
 import (
 	"context"
@@ -10,32 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
-	"k8s.io/kubernetes/pkg/capabilities"
 )
 
 func privilegedPod(name string) *corev1.Pod {
 	p := smallPod(name)
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 	return p
-}
-
-func TestPrivilegedPodsAreAllowedUnlessDenied(t *testing.T) {
-	defer func() { capabilities.ResetForTest(); capabilities.Setup(true, 0) }()
-	capabilities.ResetForTest()
-	h := build(t)
-	put(h, v1("Pod", ""), privilegedPod("p"))
-
-	capabilities.ResetForTest()
-	cfg := h.cfg
-	cfg.DenyPrivileged = true
-	strict, err := New(cfg)
-	require.NoError(t, err)
-	_, err = strict.Create(h.ctx, v1("Pod", ""), privilegedPod("q"), metav1.CreateOptions{})
-	requireStatus(t, err, 422, "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy")
 }
 
 func TestPluginOptions(t *testing.T) {
@@ -83,17 +68,9 @@ func TestAdmissionConfigurationIsStrict(t *testing.T) {
 			if c.text != "" {
 				require.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
 			}
-			require.ErrorContains(t, h.usePlugins(Plugins{Config: path}), c.wrong)
+			require.ErrorContains(t, h.install(Plugins{Config: path}), c.wrong)
 		})
 	}
-}
-
-// secured is a house with all plugins, and the service account that pods want.
-func secured(t *testing.T, p Plugins) *house {
-	h := build(t)
-	require.NoError(t, h.usePlugins(p))
-	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"}})
-	return h
 }
 
 func (h *house) label(labels map[string]string) []string {
@@ -175,7 +152,7 @@ func TestServicesMayNotTakeAddresses(t *testing.T) {
 	requireStatus(t, h.try(v1("Service", ""), svc("192.0.2.1")), 403, "Use of external IPs is denied by admission control")
 	h = secured(t, Plugins{Disable: []string{"DenyServiceExternalIPs"}})
 	require.NoError(t, h.try(v1("Service", ""), svc("192.0.2.1")))
-	require.NoError(t, h.usePlugins(Plugins{}))
+	require.NoError(t, h.install(Plugins{}))
 	have := answer[*corev1.Service](t, readAt(h, v1("Service", "s")), nil).DeepCopy()
 	have.Labels = map[string]string{"a": "b"}
 	_, err := h.Update(h.ctx, v1("Service", "s"), have, metav1.UpdateOptions{})
@@ -215,9 +192,89 @@ func TestAlwaysPullImages(t *testing.T) {
 	require.Equal(t, corev1.PullAlways, put(h, v1("Pod", ""), p).Spec.Containers[0].ImagePullPolicy)
 }
 
-func readAt(h *house, t Target) Result {
-	h.t.Helper()
-	res, err := h.Get(h.ctx, t, metav1.GetOptions{})
-	require.NoError(h.t, err)
-	return res
+// TestLimitedResources: an AdmissionConfiguration can demand a quota for a priority class.
+func TestLimitedResources(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "admission.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`
+apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: ResourceQuota
+  configuration:
+    apiVersion: apiserver.config.k8s.io/v1
+    kind: ResourceQuotaConfiguration
+    limitedResources:
+    - resource: pods
+      matchScopes:
+      - {scopeName: PriorityClass, operator: In, values: [high]}
+`), 0o600))
+	h := secured(t, Plugins{Config: path, Disable: []string{"Priority"}}) // which knows no such class
+	p := smallPod("a")
+	p.Spec.PriorityClassName = "high"
+	require.ErrorContains(t, h.try(v1("Pod", ""), p), "insufficient quota to match these scopes")
+	require.NoError(t, h.try(v1("Pod", ""), smallPod("b")))
+}
+
+func TestUpstreamPlugins(t *testing.T) {
+	h := secured(t, Plugins{})
+	p := put(h, v1("Pod", ""), smallPod("p"))
+	require.Equal(t, "default", p.Spec.ServiceAccountName)
+	require.NotNil(t, p.Spec.Volumes[0].Projected, "its token is mounted")
+	require.EqualValues(t, 0, *p.Spec.Priority)
+	require.Equal(t, "node.kubernetes.io/not-ready", p.Spec.Tolerations[0].Key)
+
+	n := put(h, v1("Node", ""), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	require.Equal(t, "node.kubernetes.io/not-ready", n.Spec.Taints[0].Key)
+
+	node := request.WithUser(h.ctx, &user.DefaultInfo{Name: "system:node:m", Groups: []string{"system:nodes"}})
+	_, err := h.Delete(node, v1("Node", "n"), metav1.DeleteOptions{})
+	requireStatus(t, err, 403, `node "m" is not allowed to modify node "n"`)
+	_, err = h.Create(node, v1("Pod", ""), smallPod("q"), metav1.CreateOptions{})
+	requireStatus(t, err, 403, "can only create mirror pods")
+
+	// A node does not give itself a range of addresses, neither at first nor later.
+	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: corev1.NodeSpec{PodCIDR: "10.42.7.0/24"}}
+	_, err = h.Create(node, v1("Node", ""), own, metav1.CreateOptions{})
+	requireStatus(t, err, 403, "a node may not set its own podCIDR")
+	own.Spec.PodCIDR = ""
+	res, err := h.Create(node, v1("Node", ""), own, metav1.CreateOptions{})
+	own = copied(answer[*corev1.Node](t, res, err))
+	own.Spec.PodCIDR, own.Spec.PodCIDRs = "10.42.7.0/24", []string{"10.42.7.0/24"}
+	_, err = h.Update(node, v1("Node", "m"), own, metav1.UpdateOptions{})
+	requireStatus(t, err, 403, "a node may not set its own podCIDR")
+	res, err = h.Update(h.ctx, v1("Node", "m"), own, metav1.UpdateOptions{})
+	own = copied(answer[*corev1.Node](t, res, err))
+	require.Equal(t, "10.42.7.0/24", own.Spec.PodCIDR)
+	own.Labels = map[string]string{"example.com/a": "b"}
+	_, err = h.Update(node, v1("Node", "m"), own, metav1.UpdateOptions{})
+	require.NoError(t, err, "and goes on with what it was given")
+
+	q := smallPod("q")
+	q.Spec.ServiceAccountName = "ghost"
+	_, err = h.Create(h.ctx, v1("Pod", ""), q, metav1.CreateOptions{})
+	requireStatus(t, err, 403, `error looking up service account work/ghost: serviceaccount "ghost" not found`)
+	q = smallPod("q")
+	q.Spec.PriorityClassName = "urgent"
+	_, err = h.Create(h.ctx, v1("Pod", ""), q, metav1.CreateOptions{})
+	requireStatus(t, err, 403, "no PriorityClass with name urgent was found")
+}
+
+// TestANodeEvictsItsOwnPodsOnly: with upstream's own plugins.
+func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
+	h := build(t)
+	for name, node := range map[string]string{"mine": "a", "other": "b"} {
+		p := smallPod(name)
+		p.Spec.NodeName = node
+		put(h, v1("Pod", ""), p)
+	}
+	require.NoError(t, h.install(Plugins{}))
+	node := request.WithUser(context.Background(), &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes"}})
+	evict := func(name string) error {
+		_, err := h.Create(node, sub(v1("Pod", name), "eviction"),
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}}, metav1.CreateOptions{})
+		return err
+	}
+	requireStatus(t, evict("other"), 403, "can only evict pods with spec.nodeName set to itself")
+	require.Empty(t, answer[*corev1.Pod](t, readAt(h, v1("Pod", "other")), nil).Status.Conditions)
+	require.NoError(t, evict("mine"))
 }

@@ -1,20 +1,18 @@
-package registry
+package local_test
 
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlruntime "sigs.k8s.io/controller-runtime"
@@ -24,73 +22,44 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/clienttest"
 	"github.com/coracle-dev/coracle/pkg/events"
-	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 )
 
-// whole is a registry over a real store, with a namespace to work in.
-func whole(t testing.TB, ring int) *Registry {
-	t.Helper()
-	return over(t, store.Config{}, ring)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// over is the same with a store of one's own making.
-func over(t testing.TB, config store.Config, ring int) *Registry {
+// start is an engine with two namespaces to work in.
+func start(t testing.TB, ring int) (*registrytest.Engine, client.Interface) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "coracle-client-")
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	config.Dir = dir
-	s, err := store.New(config)
-	require.NoError(t, err)
-	kinds := kind.NewCatalog(builtin.Kinds())
-	c, err := cache.New(cache.Config{Kinds: kinds, Source: s, RingSize: ring})
-	require.NoError(t, err)
-	r, err := New(Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, s, c) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	select {
-	case <-c.Ready():
-	case err := <-ended:
-		ended <- err
-		t.Fatal(err)
-	}
+	e := registrytest.Start(t, registrytest.Options{RingSize: ring, NoPlugins: true})
+	c := e.As("admin")
 	for _, ns := range []string{"default", "work"} {
-		require.NoError(t, admin(r).Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
+		require.NoError(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 	}
-	return r
+	return e, c
 }
 
-func admin(r *Registry) client.Interface {
-	return r.Client(&user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})
+func admin(t testing.TB) client.Interface {
+	t.Helper()
+	_, c := start(t, 0)
+	return c
 }
 
 func TestClientConforms(t *testing.T) {
-	clienttest.Run(t, admin(whole(t, 0)), "work")
+	clienttest.Run(t, admin(t), "work")
 }
 
 func TestClientRefusesUnstructured(t *testing.T) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	err := admin(whole(t, 0)).Get(context.Background(), ctrl.ObjectKey{Namespace: "work", Name: "a"}, u)
+	err := admin(t).Get(context.Background(), ctrl.ObjectKey{Namespace: "work", Name: "a"}, u)
 	require.ErrorContains(t, err, "use the Go type of /v1, Kind=Pod")
 }
 
 func TestClientSharesWhatItReads(t *testing.T) {
-	r, ctx := whole(t, 0), context.Background()
-	c := admin(r)
+	c, ctx := admin(t), context.Background()
 	require.NoError(t, c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a"}, Data: map[string]string{"k": "v"}}))
 	var one, two corev1.ConfigMap
 	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Namespace: "work", Name: "a"}, &one))
@@ -100,8 +69,7 @@ func TestClientSharesWhatItReads(t *testing.T) {
 }
 
 func TestEventsHaveTwoFaces(t *testing.T) {
-	r, ctx := whole(t, 0), context.Background()
-	c := admin(r)
+	c, ctx := admin(t), context.Background()
 	e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "work", Name: "p"}, Message: "hello"}
 	require.NoError(t, c.Create(ctx, e))
 	var newer eventsv1.Event
@@ -113,10 +81,9 @@ func TestEventsHaveTwoFaces(t *testing.T) {
 }
 
 func TestRecorderCountsRepeats(t *testing.T) {
-	r := whole(t, 0)
+	c := admin(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := admin(r)
 	w, err := c.Watch(ctx, &corev1.EventList{}, ctrl.InNamespace("work"))
 	require.NoError(t, err)
 	rec := events.New(c, "test", "", nil)
@@ -139,9 +106,8 @@ func TestRecorderCountsRepeats(t *testing.T) {
 }
 
 func TestListersReadTheCache(t *testing.T) {
-	r, ctx := whole(t, 0), context.Background()
-	c := admin(r)
-	f := r.Informers()
+	e, c := start(t, 0)
+	ctx, f := context.Background(), e.Clients.Informers()
 	lister := f.Core().V1().ConfigMaps().Lister()
 	require.NoError(t, f.Core().V1().ConfigMaps().Informer().AddIndexers(toolscache.Indexers{"k": func(o any) ([]string, error) {
 		return []string{o.(*corev1.ConfigMap).Data["k"]}, nil
@@ -169,8 +135,8 @@ func TestListersReadTheCache(t *testing.T) {
 
 // A handler so slow that its watcher expires is told the differences, and ends with the truth.
 func TestInformerOfASlowHandler(t *testing.T) {
-	r, ctx := whole(t, 64), context.Background()
-	c := admin(r)
+	_, c := start(t, 64)
+	ctx := context.Background()
 	i, err := c.Cache().GetInformer(ctx, &corev1.ConfigMap{})
 	require.NoError(t, err)
 	entered, release, end := make(chan struct{}, 1000), make(chan struct{}), make(chan struct{})
@@ -224,10 +190,9 @@ func TestInformerOfASlowHandler(t *testing.T) {
 
 // Controller-runtime's manager runs a controller on our cache and client alone.
 func TestManagerRunsAController(t *testing.T) {
-	r := whole(t, 0)
+	c := admin(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	c := admin(r)
 	mgr, err := ctrlruntime.NewManager(&rest.Config{Host: "127.0.0.1:1"}, manager.Options{
 		Scheme:    client.Scheme(),
 		NewCache:  func(*rest.Config, ctrlcache.Options) (ctrlcache.Cache, error) { return c.Cache(), nil },
@@ -270,8 +235,7 @@ func (l label) Reconcile(ctx context.Context, m *corev1.ConfigMap) (reconcile.Re
 }
 
 func filled(b *testing.B, n int) client.Interface {
-	r := whole(b, 0)
-	c := admin(r)
+	c := admin(b)
 	for i := range n {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: fmt.Sprintf("p%05d", i), Labels: map[string]string{"app": "a"}},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -306,7 +270,7 @@ func BenchmarkClientList3000(b *testing.B) {
 
 // BenchmarkClientEvent is from the return of a create to the call of an informer's handler.
 func BenchmarkClientEvent(b *testing.B) {
-	c := admin(whole(b, 0))
+	c := admin(b)
 	ctx := context.Background()
 	i, err := c.Cache().GetInformer(ctx, &corev1.ConfigMap{})
 	if err != nil {

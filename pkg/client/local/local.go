@@ -1,0 +1,95 @@
+// Package local is the in-process form of client.Interface: clients of a Registry in the same process, whose reads share the
+// server's cache by pointer and whose writes pass no socket.
+//
+// It may import client, cache, kind and registry, never store or apiserver. Its invariants: what comes out of the cache is
+// immutable below the outermost struct, what a write answers is the caller's own copy, and a write returns only once
+// the cache shows it.
+package local
+
+import (
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/informers"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/registry"
+)
+
+// Clients makes the in-process clients of one Registry, and holds what they share: informers and indexes. Safe for concurrent use.
+type Clients struct {
+	registry *registry.Registry
+	cache    *cache.Cache
+	kinds    *kind.Catalog
+	mapper   func() meta.RESTMapper
+	factory  func() informers.SharedInformerFactory
+
+	mu        sync.Mutex
+	informers map[informerKey]*informer
+	indexes   map[indexKey]func(ctrl.Object) []string
+}
+
+// indexKey names an index of ours in the cache.
+type indexKey struct {
+	row  *kind.Resource
+	name string
+}
+
+// New makes the clients of a registry over its cache and kinds. It starts nothing.
+func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
+	s := &Clients{registry: r, cache: c, kinds: kinds,
+		mapper:    kind.Derive(kinds, mapperOf),
+		informers: map[informerKey]*informer{},
+		indexes:   map[indexKey]func(ctrl.Object) []string{}}
+	s.factory = sync.OnceValue(s.newFactory)
+	return s
+}
+
+// For is the client of one identity. What it hands out of the cache is immutable below the first
+// level; what a write answers is the caller's own copy.
+func (s *Clients) For(u user.Info) client.Interface {
+	c := &userClient{Clients: s, user: u}
+	c.own = &clientCache{userClient: c, regs: map[*registration]struct{}{}}
+	return c
+}
+
+// Informers is client-go's factory over the shared cache, for upstream's code that reads through listers.
+// Start and Shutdown of it are not needed. Kinds that are not in the table get no events.
+func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
+
+// addIndex makes an index, or finds it there: one name means one thing to all clients.
+func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := indexKey{row, name}
+	if s.indexes[k] != nil {
+		return nil
+	}
+	if err := s.cache.AddIndex(row, name, f); err != nil {
+		return err
+	}
+	s.indexes[k] = f
+	return nil
+}
+
+func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.indexes[indexKey{row, name}]
+}
+
+func version(rev int64) string { return strconv.FormatInt(rev, 10) }
+
+// mapperOf maps between the kinds and resources of a table.
+func mapperOf(t *kind.Table) meta.RESTMapper {
+	kinds := make([]client.Kind, 0, len(t.All()))
+	for _, r := range t.All() {
+		kinds = append(kinds, client.Kind{GroupVersionKind: r.GroupVersionKind, Plural: r.Plural, Namespaced: r.Namespaced, Singular: r.Singular})
+	}
+	return client.Mapper(kinds)
+}

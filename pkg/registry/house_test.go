@@ -1,0 +1,71 @@
+package registry
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// house is a registry without plugins, with the calls that tests make most. (registrytest cannot be had in this package.)
+type house struct {
+	*Registry
+	t   testing.TB
+	ctx context.Context
+}
+
+// build is a house with a namespace to work in.
+func build(t testing.TB) *house {
+	t.Helper()
+	return over(t, store.Config{})
+}
+
+// over is the same with a store of one's own making.
+func over(t testing.TB, config store.Config) *house {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "coracle-registry-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	config.Dir = dir
+	s, err := store.New(config)
+	require.NoError(t, err)
+	kinds := kind.NewCatalog(builtin.Kinds())
+	c, err := cache.New(cache.Config{Kinds: kinds, Source: s})
+	require.NoError(t, err)
+	r, err := New(Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run.All(ctx, run.Observer{}, s, c) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	select {
+	case <-c.Ready():
+	case err := <-ended:
+		ended <- err
+		t.Fatal(err)
+	}
+	h := &house{r, t, asUser(context.Background())}
+	for _, ns := range []string{"default", "work"} {
+		put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	}
+	return h
+}
+
+func asUser(ctx context.Context) context.Context {
+	return request.WithUser(ctx, &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})
+}
