@@ -7,8 +7,8 @@ go vet ./...
 hack/deps.sh test
 export PATH=$PATH:$PWD/dist/containerd/usr/bin
 # shellcheck disable=SC2046
-go test -race -timeout 15m $(go list ./... | grep -v -e /test/robustness -e /test/e2e -e /test/abuse)
+go test -race -timeout 15m $(go list ./... | grep -v -e /test/robustness -e /test/e2e -e /test/abuse -e /test/clients)
 # What hostile requests cost can only be told without the race detector. Built as the binary is, so that its packages serve.
 CGO_ENABLED=0 go test -trimpath -timeout 5m -run Cheap ./pkg/registry
 # One at a time: each has a cluster, and measures it.
-go test -count=1 -timeout 15m -p 1 ./test/e2e/... ./test/abuse/...
+go test -count=1 -timeout 15m -p 1 ./test/e2e/... ./test/abuse/... ./test/clients

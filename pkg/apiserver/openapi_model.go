@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-openapi/pkg/builder"
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/schemamutation"
 	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	generated "k8s.io/kubernetes/pkg/generated/openapi"
@@ -110,6 +111,18 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 		if r.Unstructured() {
 			s.Definitions[modelOf(r)], s.Definitions[listOf(r)] = untyped(r, "#/definitions/")
 		}
+	}
+	// As upstream publishes it: a default of "" or {} often does not fit the field's own schema, and validators refuse it.
+	prune := schemamutation.Walker{RefCallback: schemamutation.RefCallbackNoop, SchemaCallback: func(s *spec.Schema) *spec.Schema {
+		if s.Default == nil {
+			return s
+		}
+		pruned := *s
+		pruned.Default = nil
+		return &pruned
+	}}
+	for name, definition := range s.Definitions {
+		s.Definitions[name] = *prune.WalkSchema(&definition)
 	}
 	return s.Definitions, nil
 }
