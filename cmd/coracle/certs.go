@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,36 +17,73 @@ const accountOverlap = 30 * 24 * time.Hour
 
 func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
-	check := &cobra.Command{Use: "check", Short: "List keys and certificates, with their age and end", Args: exactly(0, "")}
+	check := &cobra.Command{Use: "check", Short: "List keys and certificates, with their age and end, and how far a rotation is", Args: exactly(0, "")}
 	commonFlags(check.Flags())
 	check.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := load(cmd)
 		if err != nil {
 			return err
 		}
-		return ctl.Certs(c.DataDir, os.Stdout)
+		return ctl.Certs(cmd.Context(), c.DataDir, c.RunDir, os.Stdout)
 	}
-	rotate := &cobra.Command{
-		Use:   "rotate --service-account",
-		Short: "Replace a key while the cluster runs",
-		Long: `Replaces the key that signs service account tokens. Nothing is restarted: pods get tokens of the new key as they renew theirs, and
-tokens of the earlier key are good for --overlap more. If the key may have been stolen, use --overlap 0: its tokens are worthless at
-once, and pods that hold one are refused until they have a new one.`,
-		Args: exactly(0, "--service-account [--overlap DURATION]"),
+	cmd.AddCommand(check, rotateCommand())
+	return cmd
+}
+
+func rotateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rotate (--service-account | --ca[=AUTHORITY,...] [--finish])",
+		Short: "Replace keys while the cluster runs",
+		Long: `With --service-account, replaces the key that signs service account tokens. Nothing is restarted: pods get tokens of the new key as
+they renew theirs, and tokens of the earlier key are good for --overlap more. If the key may have been stolen, use --overlap 0: its
+tokens are worthless at once, and pods that hold one are refused until they have a new one.
+
+With --ca, replaces the certificate authorities: all of them, or those named (server signs the API's certificate, client those of users and
+nodes, node what nodes serve). Nothing is restarted and nobody is shut out: from then on the new ones sign, and both are trusted. Nodes
+renew their certificates within seconds, the administrator's kubeconfig and kube-root-ca.crt in each namespace are rewritten.
+"coracle certs check" shows who still depends on the old ones. Give other users their new certificates, and restart pods that read
+kube-root-ca.crt only once.
+
+With --ca --finish, ends the trust in the old ones. It is refused while a node, or a client certificate that was used within the last
+hour, depends on them; --force does it all the same, if a key may have been stolen. Nodes that were shut out join again with a
+token. Join tokens work as long as the authority that they were made for is trusted: make new ones after --ca.`,
+		Args: exactly(0, "--service-account [--overlap DURATION] or --ca [--finish]"),
 	}
-	commonFlags(rotate.Flags())
-	account := rotate.Flags().Bool("service-account", false, "the key of service account tokens")
-	overlap := rotate.Flags().Duration("overlap", accountOverlap, "how long what the earlier key has signed is good")
-	rotate.RunE = func(cmd *cobra.Command, _ []string) error {
-		if !*account {
-			return errors.New("what is to be rotated? --service-account is the key of service account tokens")
+	commonFlags(cmd.Flags())
+	account := cmd.Flags().Bool("service-account", false, "the key of service account tokens")
+	overlap := cmd.Flags().Duration("overlap", accountOverlap, "how long what the earlier key of service account tokens has signed is good")
+	authorities := cmd.Flags().StringSlice("ca", nil, "the certificate authorities: server, client, node, or all if none is named")
+	cmd.Flags().Lookup("ca").NoOptDefVal = allAuthorities
+	finish := cmd.Flags().Bool("finish", false, "end the trust in the authorities that were replaced")
+	force := cmd.Flags().Bool("force", false, "finish even if somebody is shut out")
+	cmd.MarkFlagsMutuallyExclusive("service-account", "ca")
+	cmd.MarkFlagsMutuallyExclusive("service-account", "finish")
+	cmd.MarkFlagsMutuallyExclusive("overlap", "ca")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *force && !*finish:
+			return errors.New("--force goes with --finish")
+		case !*account && len(*authorities) == 0:
+			return errors.New("what is to be rotated? --service-account is the key of service account tokens, --ca the certificate authorities")
 		}
 		c, err := load(cmd)
 		if err != nil {
 			return err
 		}
-		return ctl.RotateServiceAccountKey(cmd.Context(), c.RunDir, *overlap, os.Stdout)
+		names := *authorities
+		if slices.Contains(names, allAuthorities) {
+			names = nil
+		}
+		switch {
+		case *account:
+			return ctl.RotateServiceAccountKey(cmd.Context(), c.RunDir, *overlap, os.Stdout)
+		case *finish:
+			return ctl.FinishAuthorities(cmd.Context(), c.RunDir, names, *force, os.Stdout)
+		}
+		return ctl.RotateAuthorities(cmd.Context(), c.RunDir, names, os.Stdout)
 	}
-	cmd.AddCommand(check, rotate)
 	return cmd
 }
+
+// allAuthorities is what --ca means without a name.
+const allAuthorities = "all"

@@ -38,6 +38,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/events"
+	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -91,8 +92,9 @@ type Config struct {
 	ListenAddress string
 	// GetCertificate gives its serving certificate; nil serves nothing (tests).
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCAs signs the client certificates that the API accepts.
-	ClientCAs *x509.CertPool
+	// ClientCAs gives the authorities whose client certificates the API accepts at present: the same pool until they change.
+	// Nil: it asks for none.
+	ClientCAs func() *x509.CertPool
 	// Trusted tells of client certificates that may do everything, such as the API server's. Others are put
 	// to a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
@@ -317,7 +319,11 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	})
 	tlsConfig := &tls.Config{
 		MinVersion: tls.VersionTLS12, GetCertificate: a.c.GetCertificate,
-		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.c.ClientCAs, NextProtos: []string{"http/1.1"},
+		NextProtos: []string{"http/1.1"},
+	}
+	if a.c.ClientCAs != nil {
+		tlsConfig.ClientAuth = tls.VerifyClientCertIfGiven
+		tlsConfig = pki.FollowClientCAs(tlsConfig, a.c.ClientCAs)
 	}
 	limited := connlimit.New(l, connlimit.Config{Most: maxConnections, Each: maxConnectionsPerAddress, Logger: a.log})
 	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(limited, tlsConfig)) }, nil

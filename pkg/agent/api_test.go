@@ -102,7 +102,7 @@ func TestNodeAPI(t *testing.T) {
 	}}})
 	a, err := New(Config{Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
 		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
-		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: pool,
+		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: func() *x509.CertPool { return pool },
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil }})
 	require.NoError(t, err)
 	done := make(chan error, 1)

@@ -27,7 +27,7 @@ import (
 // auth says who makes a request and what they may do.
 type auth struct {
 	getter
-	clients  *x509.CertPool
+	clients  func() *x509.CertPool // nil believes no client certificate
 	check    func(name string, node *corev1.Node, cert *x509.Certificate) error
 	tokens   authenticator.Token
 	accounts serviceaccount.PublicKeysGetter
@@ -39,8 +39,11 @@ type auth struct {
 
 func newAuth(cfg Config) (*auth, error) {
 	a := &auth{getter: newGetter(cfg.Cache, cfg.Kinds.Table()), check: cfg.CheckNode}
-	if cfg.TLS != nil {
-		a.clients = cfg.TLS.ClientCAs
+	switch {
+	case cfg.ClientCAs != nil:
+		a.clients = cfg.ClientCAs
+	case cfg.TLS != nil && cfg.TLS.ClientCAs != nil:
+		a.clients = func() *x509.CertPool { return cfg.TLS.ClientCAs }
 	}
 	var chain []authenticator.Token
 	if cfg.ServiceAccountKeys != nil {
@@ -96,12 +99,25 @@ func (p presentKeys) GetPublicKeys(ctx context.Context, keyIDHint string) []serv
 
 type connectionKey struct{}
 
-// connection is what was found out about the peer of a connection: its certificate is verified once.
+// connection is what was found out about the peer of a connection: its certificate is verified once for each change of the
+// authorities.
 type connection struct {
-	once  sync.Once
+	mu    sync.Mutex
+	roots *x509.CertPool // that it was verified by
 	user  user.Info
 	until time.Time
 	err   error
+}
+
+// peer gives what verify finds out by roots.
+func (c *connection) peer(roots *x509.CertPool, verify func() (user.Info, time.Time, error)) (user.Info, time.Time, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.roots != roots {
+		c.user, c.until, c.err = verify()
+		c.roots = roots
+	}
+	return c.user, c.until, c.err
 }
 
 func withConnection(ctx context.Context, _ net.Conn) context.Context {
@@ -116,15 +132,16 @@ func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 		if c == nil {
 			c = &connection{}
 		}
-		c.once.Do(func() { c.user, c.until, c.err = a.certificate(req) })
+		roots := a.clients()
+		who, until, err := c.peer(roots, func() (user.Info, time.Time, error) { return a.certificate(req, roots) })
 		switch {
-		case c.err != nil:
-			certErr = c.err
-		case time.Now().After(c.until):
+		case err != nil:
+			certErr = err
+		case time.Now().After(until):
 			certErr = errors.New("the client certificate has expired")
 		default:
-			if certErr = a.checkNode(req.Context(), c.user, req.TLS.PeerCertificates[0]); certErr == nil {
-				return c.user, nil
+			if certErr = a.checkNode(req.Context(), who, req.TLS.PeerCertificates[0]); certErr == nil {
+				return who, nil
 			}
 		}
 	}
@@ -139,9 +156,9 @@ func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 	return who, nil
 }
 
-func (a *auth) certificate(req *http.Request) (user.Info, time.Time, error) {
+func (a *auth) certificate(req *http.Request, roots *x509.CertPool) (user.Info, time.Time, error) {
 	certs := req.TLS.PeerCertificates
-	o := x509.VerifyOptions{Roots: a.clients, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
+	o := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
 	for _, c := range certs[1:] {
 		o.Intermediates.AddCert(c)
 	}

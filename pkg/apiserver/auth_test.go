@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,4 +166,25 @@ func TestPanicIs500(t *testing.T) {
 	r := w.do(w.anonymous(), "GET", "/version", "", "Authorization", "Bearer x")
 	require.Equal(t, 500, r.code)
 	require.Equal(t, metav1.StatusReasonInternalError, r.status(t).Reason)
+}
+
+// TestClientAuthoritiesChange: a certificate is believed for as long as its authority is, also on a connection that is open.
+func TestClientAuthoritiesChange(t *testing.T) {
+	var present atomic.Pointer[x509.CertPool]
+	w := newWorld(t, func(c *Config) {
+		present.Store(c.TLS.ClientCAs)
+		c.ClientCAs = present.Load
+	})
+	next := newAuthority(t)
+	later := w.as("x")
+	later.Transport.(*http.Transport).TLSClientConfig.Certificates[0] = next.issue(t, "admin", "system:masters")
+	code := func(c *http.Client) int { return w.do(c, "GET", "/api/v1/namespaces", "").code }
+	require.Equal(t, []int{200, 401}, []int{code(w.http), code(later)})
+	both := x509.NewCertPool()
+	both.AddCert(w.ca.cert)
+	both.AddCert(next.cert)
+	present.Store(both)
+	require.Equal(t, []int{200, 200}, []int{code(w.http), code(later)})
+	present.Store(next.pool)
+	require.Equal(t, []int{401, 200}, []int{code(w.http), code(later)})
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -55,8 +56,10 @@ type Config struct {
 	// and only Handler can be used.
 	Listener net.Listener
 	Address  string
-	// TLS is required with a socket. ClientCAs are the authorities whose client certificates are believed.
-	TLS *tls.Config
+	// TLS is required with a socket. Its ClientCAs are the authorities whose client certificates are believed, unless
+	// ClientCAs is given: then it is those that it returns at each request, the same pool until they change.
+	TLS       *tls.Config
+	ClientCAs func() *x509.CertPool
 
 	// ServiceAccountKeys gives the public (or private) keys that verify service account tokens at present; Issuer and
 	// Audiences are what such tokens must carry. If it is nil there are no service account tokens.
@@ -224,6 +227,9 @@ func (s *Server) Run(ctx context.Context) error {
 	t.NextProtos = []string{"h2", "http/1.1"}
 	if t.MinVersion == 0 {
 		t.MinVersion = tls.VersionTLS12
+	}
+	if s.cfg.ClientCAs != nil {
+		t = pki.FollowClientCAs(t, s.cfg.ClientCAs)
 	}
 	handler := s.handler
 	if s.cfg.Wrap != nil {

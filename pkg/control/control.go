@@ -58,6 +58,8 @@ type Event struct {
 	Total   int64           `json:"total,omitempty"`
 	Images  []runtime.Image `json:"images,omitempty"`
 	Status  *Status         `json:"status,omitempty"`
-	Done    bool            `json:"done,omitempty"`
-	Error   string          `json:"error,omitempty"`
+	// Authorities are the answer to what concerns them.
+	Authorities *Authorities `json:"authorities,omitempty"`
+	Done        bool         `json:"done,omitempty"`
+	Error       string       `json:"error,omitempty"`
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -48,6 +49,21 @@ func (b *backend) RotateServiceAccountKey(_ context.Context, overlap time.Durati
 	}
 	b.overlap = overlap
 	return nil
+}
+
+func (b *backend) Authorities(context.Context) (Authorities, error) {
+	return Authorities{List: []Authority{{Name: "client"}}}, nil
+}
+
+func (b *backend) ReplaceAuthorities(_ context.Context, names []string) (Authorities, error) {
+	return Authorities{Replacing: true, List: []Authority{{Name: strings.Join(names, "+")}}}, nil
+}
+
+func (b *backend) FinishAuthorities(_ context.Context, names []string, force bool) (Authorities, error) {
+	if !force {
+		return Authorities{}, errors.New("node n1\nis behind")
+	}
+	return Authorities{List: []Authority{{Name: strings.Join(names, "-")}}}, nil
 }
 
 func (b *backend) Images() runtime.Images { return images{b} }
@@ -104,6 +120,19 @@ func TestControl(t *testing.T) {
 	require.NoError(t, client.RotateServiceAccountKey(t.Context(), 36*time.Hour))
 	require.Equal(t, 36*time.Hour, b.overlap)
 	require.ErrorContains(t, client.RotateServiceAccountKey(t.Context(), -time.Hour), "not possible")
+
+	state, err := client.Authorities(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "client", state.List[0].Name)
+	state, err = client.ReplaceAuthorities(t.Context(), []string{"client", "node"})
+	require.NoError(t, err)
+	require.True(t, state.Replacing)
+	require.Equal(t, "client+node", state.List[0].Name)
+	_, err = client.FinishAuthorities(t.Context(), nil, false)
+	require.EqualError(t, err, "node n1\nis behind")
+	state, err = client.FinishAuthorities(t.Context(), []string{"a", "b"}, true)
+	require.NoError(t, err)
+	require.Equal(t, "a-b", state.List[0].Name)
 
 	info, err := os.Stat(filepath.Join(dir, Socket))
 	require.NoError(t, err)

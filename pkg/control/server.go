@@ -22,6 +22,11 @@ type Backend interface {
 	Stop(ctx context.Context, tell func(message string)) error
 	// RotateServiceAccountKey signs service account tokens with a new key from now on; those of the present one are good for overlap more.
 	RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error
+	// Authorities gives the state of the certificate authorities.
+	Authorities(ctx context.Context) (Authorities, error)
+	// ReplaceAuthorities begins the replacement of the authorities of the names, or of all; FinishAuthorities ends it.
+	ReplaceAuthorities(ctx context.Context, names []string) (Authorities, error)
+	FinishAuthorities(ctx context.Context, names []string, force bool) (Authorities, error)
 	// Images is nil where the process runs no node.
 	Images() runtime.Images
 }
@@ -90,6 +95,7 @@ func (s *Server) handler() http.Handler {
 		}
 		finish(newTeller(w), nil, err)
 	})
+	s.serveAuthorities(mux)
 	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
 		return i.List(r.Context())
 	}))

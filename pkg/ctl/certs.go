@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -19,8 +21,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
-// Certs prints the keys and certificates that are on this machine's disk.
-func Certs(dataDir string, out io.Writer) error {
+// Certs prints the keys and certificates that are on this machine's disk and, if authorities are being replaced, how far that is, as far
+// as a server that runs here knows.
+func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	all, err := pki.Inspect(filepath.Join(dataDir, "pki"))
 	if err != nil {
 		return err
@@ -52,7 +55,80 @@ func Certs(dataDir string, out io.Writer) error {
 	if err == nil {
 		_, err = fmt.Fprintln(out, "\nOther certificates are in memory alone. They last a year, and are issued anew in time and at each start.")
 	}
+	if err != nil || !slices.ContainsFunc(all, pki.Item.Replaced) {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dataDir, Kubeconfig)); err != nil {
+		_, err = fmt.Fprintln(out, "\nThe API's authority is being replaced. This machine trusts both, until the server says otherwise.")
+		return err
+	}
+	state, err := control.NewClient(runDir).Authorities(ctx)
+	if errors.Is(err, control.ErrNotRunning) {
+		_, err = fmt.Fprintln(out, "\nAuthorities are being replaced. The server does not run: who still depends on the old ones is not known.")
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return printReplacement(state, out)
+}
+
+// mostPrinted bounds how many nodes and users are printed.
+const mostPrinted = 100
+
+// printReplacement tells how far the replacement of authorities is.
+func printReplacement(s control.Authorities, out io.Writer) error {
+	var names []string
+	for _, a := range s.List {
+		if a.Replaces != nil {
+			names = append(names, a.Name)
+		}
+	}
+	fmt.Fprintf(out, "\nBeing replaced: %s. Both old and new are trusted.\n", strings.Join(names, ", "))
+	for _, b := range s.Behind[:min(len(s.Behind), mostPrinted)] {
+		fmt.Fprintf(out, "  %s\n", b)
+	}
+	if more := len(s.Behind) - mostPrinted; more > 0 {
+		fmt.Fprintf(out, "  and %d more\n", more)
+	}
+	if s.Pods > 0 {
+		fmt.Fprintf(out, "  %d running pods began before: if their programs read the API's authority only once, restart them first\n", s.Pods)
+	}
+	end := "Nobody is known to depend on the old ones."
+	if slices.ContainsFunc(s.Behind, func(b control.Behind) bool { return b.Node != "" }) {
+		end = "Nodes follow within seconds if they run."
+	} else if len(s.Behind) > 0 {
+		end = "All nodes have followed."
+	}
+	_, err := fmt.Fprintln(out, end+" `coracle certs rotate --ca --finish` ends the trust in the old ones.")
 	return err
+}
+
+// RotateAuthorities has the server on this machine replace certificate authorities: those of the names, or all.
+func RotateAuthorities(ctx context.Context, runDir string, names []string, out io.Writer) error {
+	state, err := control.NewClient(runDir).ReplaceAuthorities(ctx, names)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "Certificates are issued by the new authorities from now on, and the administrator's kubeconfig is a new one.\n"+
+		"Join tokens made before work until the replacement is finished.")
+	return printReplacement(state, out)
+}
+
+// FinishAuthorities has the server on this machine end the trust in the authorities that were replaced.
+func FinishAuthorities(ctx context.Context, runDir string, names []string, force bool, out io.Writer) error {
+	state, err := control.NewClient(runDir).FinishAuthorities(ctx, names, force)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "The old authorities are no longer trusted, and neither are certificates, kubeconfigs and join tokens of theirs.")
+	if state.Pods > 0 {
+		fmt.Fprintf(out, "%d running pods began before the API's authority was replaced: those whose programs cannot reach the API now must be restarted.\n", state.Pods)
+	}
+	if state.Replacing {
+		return printReplacement(state, out)
+	}
+	return nil
 }
 
 func adminCertificate(path string) ([]pki.Item, error) {

@@ -8,6 +8,9 @@
 //
 // Decisions: who holds a join token chooses the names and addresses in a node's serving certificate, so these
 // have an authority of their own, which nobody believes but the API server: no joined machine can pass for the API.
+//
+// While an authority is replaced, everything that it issues carries a certificate of the new key by the old one, so whoever trusts only
+// one of the two verifies it. So nothing has to happen in any order on other machines (replace.go).
 package pki
 
 import (
@@ -15,16 +18,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -46,6 +46,8 @@ type Set struct {
 	Client *Authority
 	// Node signs what nodes serve; the API server alone trusts it.
 	Node *Authority
+	// Machine identifies the server's own machine, as Identity does: the key of the cluster's first client authority.
+	Machine string
 	// ServiceAccount signs service account tokens. Retired are earlier ones.
 	ServiceAccount *ecdsa.PrivateKey
 	Retired        []RetiredKey
@@ -57,146 +59,36 @@ func Load(dir string) (*Set, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	server, err := loadAuthority(dir, "server-ca", "coracle-server")
-	if err != nil {
+	if err := removeUnfinished(dir); err != nil {
 		return nil, err
 	}
-	client, err := loadAuthority(dir, "client-ca", "coracle-client")
-	if err != nil {
-		return nil, err
-	}
-	node, err := loadAuthority(dir, "node-ca", "coracle-node")
-	if err != nil {
-		return nil, err
-	}
-	account, err := LoadKey(filepath.Join(dir, accountKeyFile))
-	if err != nil {
-		return nil, err
-	}
-	retired, err := loadRetired(filepath.Join(dir, retiredAccountFile))
-	if err != nil {
-		return nil, err
-	}
-	return &Set{Server: server, Client: client, Node: node, ServiceAccount: account, Retired: retired}, nil
-}
-
-// Authority signs certificates.
-type Authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	// PEM is the authority's certificate.
-	PEM []byte
-}
-
-// Pool trusts this authority alone.
-func (a *Authority) Pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-// Identity is the hash of the authority's key, as of the function Identity.
-func (a *Authority) Identity() (string, error) { return Identity(a.key.Public()) }
-
-// Identity names a key: "sha256:" and the hash of its PKIX form, in hexadecimal.
-func Identity(public crypto.PublicKey) (string, error) {
-	der, err := x509.MarshalPKIXPublicKey(public)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("sha256:%x", sha256.Sum256(der)), nil
-}
-
-func loadAuthority(dir, file, name string) (*Authority, error) {
-	key, err := LoadKey(filepath.Join(dir, file+".key"))
-	if err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, file+".crt")
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		template := &x509.Certificate{
-			Subject:               pkix.Name{CommonName: name},
-			IsCA:                  true,
-			BasicConstraintsValid: true,
-			KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
-		}
-		der, serr := sign(template, template, key.Public(), key, authorityLife)
-		if serr != nil {
-			return nil, serr
-		}
-		data = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-		err = WriteFile(path, data)
-	}
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no certificate: restore it from a backup, or delete the cluster with `coracle delete`", path)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if public, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(key.Public()) {
-		return nil, fmt.Errorf("%s does not belong to the key beside it: restore both from one backup", path)
-	}
-	return &Authority{cert: cert, key: key, PEM: data}, nil
-}
-
-// Leaf says what a certificate is for.
-type Leaf struct {
-	// Name is the common name: the user of a client certificate.
-	Name string
-	// Groups are the organizations: the groups of a client certificate.
-	Groups []string
-	// Hosts are the names and addresses that a serving certificate stands for; none makes a client certificate.
-	Hosts []string
-	// Life is how long it lasts; 0 is one year.
-	Life time.Duration
-}
-
-// Sign certifies somebody's public key. It returns PEM.
-func (a *Authority) Sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
-	template := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: leaf.Name, Organization: leaf.Groups},
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	if len(leaf.Hosts) > 0 {
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	}
-	for _, host := range leaf.Hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, host)
+	s := &Set{}
+	var err error
+	for _, a := range []struct {
+		to         **Authority
+		name, file string
+	}{{&s.Server, "server", "server-ca"}, {&s.Client, "client", "client-ca"}, {&s.Node, "node", "node-ca"}} {
+		if *a.to, err = loadAuthority(dir, a.name, a.file); err != nil {
+			return nil, err
 		}
 	}
-	life := leaf.Life
-	if life == 0 {
-		life = leafLife
-	}
-	der, err := sign(template, a.cert, public, a.key, life)
-	if err != nil {
+	if s.Machine, err = loadMachine(dir, s.Client); err != nil {
 		return nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+	if s.ServiceAccount, err = LoadKey(filepath.Join(dir, accountKeyFile)); err != nil {
+		return nil, err
+	}
+	s.Retired, err = loadRetired(filepath.Join(dir, retiredAccountFile))
+	return s, err
 }
 
-// Issue makes a key and its certificate, both as PEM.
-func (a *Authority) Issue(leaf Leaf) (cert, key []byte, err error) {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
+// removeUnfinished removes what WriteFile had not renamed when the process was killed: it may hold keys.
+func removeUnfinished(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, ".*-*"))
+	for _, file := range left {
+		err = errors.Join(err, os.Remove(file))
 	}
-	cert, err = a.Sign(leaf, private.Public())
-	if err != nil {
-		return nil, nil, err
-	}
-	key, err = encodeKey(private)
-	return cert, key, err
+	return err
 }
 
 // Renewal is when a certificate is to be replaced: when two thirds of its life are over. The last third is for
@@ -205,7 +97,10 @@ func Renewal(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-// Pair joins a certificate that an authority has signed with the key that it is for, which must fit.
+// Issued is when a certificate of ours was made.
+func Issued(c *x509.Certificate) time.Time { return c.NotBefore.Add(skew) }
+
+// Pair joins a certificate that an authority has signed, with what may follow it, with the key that it is for, which must fit.
 func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	private, err := encodeKey(key)
 	if err != nil {
@@ -214,37 +109,41 @@ func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, private)
 }
 
-// Source gives a certificate that is always good: it issues a new one when the old one's Renewal has come.
-// Its functions fit tls.Config.
+// Source gives a certificate that is always good: it issues a new one when the old one's Renewal has come, and when the
+// authority is replaced. Its functions fit tls.Config.
 type Source struct {
-	issue   func() (*tls.Certificate, error)
-	current atomic.Pointer[tls.Certificate]
+	authority *Authority
+	leaf      Leaf
+	current   atomic.Pointer[issued]
+}
+
+type issued struct {
+	*tls.Certificate
+	by *generation
 }
 
 // NewSource issues the first certificate of leaf.
 func (a *Authority) NewSource(leaf Leaf) (*Source, error) {
-	s := &Source{issue: func() (*tls.Certificate, error) {
-		cert, key, err := a.Issue(leaf)
-		if err != nil {
-			return nil, err
-		}
-		pair, err := tls.X509KeyPair(cert, key)
-		return &pair, err
-	}}
+	s := &Source{authority: a, leaf: leaf}
 	_, err := s.get(time.Now())
 	return s, err
 }
 
 func (s *Source) get(now time.Time) (*tls.Certificate, error) {
-	if c := s.current.Load(); c != nil && now.Before(Renewal(c.Leaf)) {
-		return c, nil
+	by := s.authority.present.Load()
+	if c := s.current.Load(); c != nil && c.by == by && now.Before(Renewal(c.Leaf)) {
+		return c.Certificate, nil
 	}
-	c, err := s.issue()
+	cert, key, err := by.issue(s.leaf)
 	if err != nil {
 		return nil, err
 	}
-	s.current.Store(c)
-	return c, nil
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	s.current.Store(&issued{&pair, by})
+	return &pair, nil
 }
 
 // Server fits tls.Config.GetCertificate.

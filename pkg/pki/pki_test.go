@@ -19,7 +19,7 @@ func TestLoadKeepsTheKeys(t *testing.T) {
 	require.NoError(t, err)
 	second, err := Load(dir)
 	require.NoError(t, err)
-	require.Equal(t, first.Server.PEM, second.Server.PEM)
+	require.Equal(t, first.Server.Bundle(), second.Server.Bundle())
 	require.True(t, first.ServiceAccount.Equal(second.ServiceAccount))
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/bounded"
@@ -111,6 +112,48 @@ type Item struct {
 	Until time.Time
 }
 
+const replacedSuffix = ", being replaced"
+
+// Replaced tells whether the item is an authority that is being replaced.
+func (i Item) Replaced() bool { return strings.HasSuffix(i.Name, replacedSuffix) }
+
+const machineCertificate = "machine.crt"
+
+// inspect lists a file: the certificates in it, or its key. Nothing if it is not there.
+func inspect(path, name string) ([]Item, error) {
+	data, err := bounded.File(path, maxRetiredFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	var all []Item
+	for {
+		block, rest := pem.Decode(data)
+		if block == nil {
+			break
+		}
+		data = rest
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		all = append(all, Item{Name: name, File: path, Since: Issued(cert), Until: cert.NotAfter})
+	}
+	if len(all) == 0 {
+		all = append(all, Item{Name: name, File: path, Since: info.ModTime()})
+	}
+	return all, nil
+}
+
 // items are the files that may be in a directory of keys, with what each is to people.
 var items = []struct{ file, name string }{
 	{"server-ca.crt", "authority of the API"},
@@ -119,34 +162,33 @@ var items = []struct{ file, name string }{
 	{accountKeyFile, "service account key"},
 	{"cluster-ca.crt", "authority of the API, as joined"},
 	{"machine.key", "key of this machine"},
-	{"machine.crt", "certificate of this machine"},
+	{machineCertificate, "certificate of this machine"},
 }
 
 // Inspect lists what is in dir, a server's directory of keys or a joined machine's.
 func Inspect(dir string) ([]Item, error) {
 	var all []Item
 	for _, i := range items {
-		path := filepath.Join(dir, i.file)
-		data, err := bounded.File(path, maxRetiredFile)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		found, err := inspect(filepath.Join(dir, i.file), i.name)
 		if err != nil {
 			return nil, err
 		}
-		info, err := os.Stat(path)
-		if err != nil {
-			return nil, err
-		}
-		item := Item{Name: i.name, File: path, Since: info.ModTime()}
-		if block, _ := pem.Decode(data); block != nil && block.Type == "CERTIFICATE" {
-			cert, err := x509.ParseCertificate(block.Bytes)
+		if file, is := strings.CutSuffix(i.file, ".crt"); is && len(found) > 0 {
+			next, err := inspect(filepath.Join(dir, file+nextSuffix), i.name)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", path, err)
+				return nil, err
 			}
-			item.Since, item.Until = cert.NotBefore.Add(skew), cert.NotAfter
+			switch {
+			case len(next) > 0: // the present authority comes before the one that it replaces
+				found = []Item{next[0], found[0]}
+			case i.file == machineCertificate: // what follows it is no certificate of the machine
+				found = found[:1]
+			}
+			for n := range found[1:] {
+				found[n+1].Name += replacedSuffix
+			}
 		}
-		all = append(all, item)
+		all = append(all, found...)
 	}
 	retired, err := loadRetired(filepath.Join(dir, retiredAccountFile))
 	for _, r := range retired {

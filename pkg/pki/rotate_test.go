@@ -39,7 +39,7 @@ func TestRotateServiceAccount(t *testing.T) {
 	require.Empty(t, last.Retired)
 	require.True(t, again.ServiceAccount.Equal(last.ServiceAccount))
 
-	require.NoError(t, os.WriteFile(filepath.Join(dir, retiredAccountFile), s.Server.PEM, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, retiredAccountFile), s.Server.Bundle(), 0o600))
 	_, err = Load(dir)
 	require.ErrorContains(t, err, retiredAccountFile)
 }

@@ -36,7 +36,7 @@ func All(cfg Config) []*engine.Reconciler {
 		podgc.New(),
 		task.New(),
 	}
-	if len(cfg.RootCA) > 0 {
+	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA))
 	}
 	if cfg.QuotaUsage != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
@@ -44,6 +45,7 @@ type cluster struct {
 	client.Interface
 	ctx    context.Context
 	engine *registrytest.Engine
+	rootCA *rootca.Bundle
 }
 
 type options struct {
@@ -68,12 +70,12 @@ func start(t testing.TB, o options) *cluster {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, engine: e}
+	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, engine: e, rootCA: rootca.NewBundle([]byte("pem"))}
 	if o.http {
 		as = c.serve()
 	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: as, Kinds: kinds, RootCA: []byte("pem"), ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: as, Kinds: kinds, RootCA: c.rootCA, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 	})
 	require.NoError(t, err)
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})
@@ -127,7 +129,7 @@ func (c *cluster) serve() func(string) client.Interface {
 		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name})
 		require.NoError(t, err)
 		cl, err := client.New(client.Config{REST: &rest.Config{
-			Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.PEM, CertData: cert, KeyData: key},
+			Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.Bundle(), CertData: cert, KeyData: key},
 		}})
 		require.NoError(t, err)
 		return cl

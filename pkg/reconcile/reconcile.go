@@ -17,6 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
+	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -30,8 +31,8 @@ type Config struct {
 	ClientFor func(identity string) client.Interface
 	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. Required.
 	Kinds []Kind
-	// RootCA is the PEM bundle that pods trust the API server by. Empty: no kube-root-ca.crt is written.
-	RootCA []byte
+	// RootCA is what pods trust the API server by. Nil: no kube-root-ca.crt is written.
+	RootCA *rootca.Bundle
 	// ClusterCIDR is where nodes get the addresses of their pods from, a /24 each (a /64 of IPv6).
 	// Invalid (the zero value): nodes get none.
 	ClusterCIDR netip.Prefix

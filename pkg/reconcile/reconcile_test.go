@@ -105,6 +105,8 @@ func TestNamespaceIsFurnishedAndEmptied(t *testing.T) {
 	c.create(ns)
 	until(c, &corev1.ServiceAccountList{}, "shop", "default", func(*corev1.ServiceAccount) bool { return true })
 	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool { return m.Data["ca.crt"] == "pem" })
+	c.rootCA.Set([]byte("new and old"))
+	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool { return m.Data["ca.crt"] == "new and old" })
 	d := deployment("web", "one", 3)
 	d.Namespace = "shop"
 	c.create(d, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}})

@@ -84,7 +84,7 @@ func TestWrongTokensAreLimited(t *testing.T) {
 
 // TestAdmissionsAreBounded: machines that join and never register cannot fill the server's memory.
 func TestAdmissionsAreBounded(t *testing.T) {
-	m := newMembers(nil)
+	m := newMembers(nil, nil)
 	now := time.Now()
 	for i := range mostAdmitted {
 		require.NoError(t, m.admit(fmt.Sprint("n", i), "a", now))

@@ -35,6 +35,8 @@ const (
 	// renewalRetry is the least pause between renewals: after one that failed, of which a third of a certificate's life allows
 	// many; or if the server's clock is so far behind that its certificates are old from the start.
 	renewalRetry = 5 * time.Minute
+	// followPause is the least time between a renewal and the next one because the authorities have changed again.
+	followPause = 5 * time.Second
 	// clockCheck bounds how long a renewal is waited for in one go: the clock runs on while the machine is suspended, timers do not.
 	clockCheck = time.Hour
 	// maxJoinAnswer and maxIdentityFile are in bytes.
@@ -55,7 +57,8 @@ type identity struct {
 	log                      *slog.Logger
 
 	present atomic.Pointer[joined]
-	refused chan struct{} // the API did not believe us
+	refused chan struct{} // the API did not believe us, or we did not believe it
+	changed chan struct{} // the API has other authorities than we know
 	ready   chan struct{}
 }
 
@@ -81,6 +84,7 @@ type joined struct {
 	joinAnswer
 	credentials
 	serving   tls.Certificate
+	clients   *x509.CertPool // of ClientCA
 	transport *http.Transport
 	renewal   time.Time
 }
@@ -105,16 +109,23 @@ func (i *identity) Name() string { return "identity" }
 // Ready implements run.Component.
 func (i *identity) Ready() <-chan struct{} { return i.ready }
 
-// Run renews the certificates when it is time, or when they are refused, until ctx ends. A renewal works as well with
-// certificates that have ended, after a long sleep. If the machine has lost its place in the cluster, Run fails and says why.
+// Run renews the certificates when it is time, when they are refused, or when the cluster's authorities change, until ctx ends. A
+// renewal works as well with certificates that have ended, after a long sleep. If the machine has lost its place in the cluster,
+// Run fails and says why.
 func (i *identity) Run(ctx context.Context) error {
 	close(i.ready)
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
 	var tried time.Time
+	failed := false
 	for {
-		wait, refused := time.Until(i.present.Load().renewal), i.refused
+		wait, refused, changed := time.Until(i.present.Load().renewal), i.refused, i.changed
 		if pause := time.Until(tried.Add(renewalRetry)); pause > 0 {
 			wait, refused = pause, nil
+			if since := time.Since(tried); failed {
+				changed = nil
+			} else if since < followPause {
+				wait, changed = followPause-since, nil
+			}
 		}
 		if wait > 0 {
 			timer := time.NewTimer(min(wait, clockCheck))
@@ -124,13 +135,18 @@ func (i *identity) Run(ctx context.Context) error {
 				return nil
 			case <-refused:
 				timer.Stop()
+			case <-changed:
+				timer.Stop()
+				i.log.Info("the cluster's certificate authorities have changed, renewing the node's certificates")
 			case <-timer.C:
 				continue
 			}
 		}
 		tried = time.Now()
 		old := i.present.Load()
-		if err := i.renew(ctx, old.credentials); err != nil {
+		err := i.renew(ctx, old.credentials)
+		failed = err != nil
+		if failed {
 			if shutOut(err) {
 				return err
 			}
@@ -139,9 +155,11 @@ func (i *identity) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		select {
-		case <-i.refused: // before this
-		default:
+		for _, before := range []chan struct{}{i.refused, i.changed} {
+			select {
+			case <-before:
+			default:
+			}
 		}
 		// Watches go on over the connections that they have; those end when they are idle.
 		old.transport.CloseIdleConnections()
@@ -151,15 +169,29 @@ func (i *identity) Run(ctx context.Context) error {
 
 // RoundTrip implements http.RoundTripper with the present certificate: connections of an earlier one get no new requests.
 func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := i.present.Load().transport.RoundTrip(r)
-	if err == nil && answer.StatusCode == http.StatusUnauthorized {
+	present := i.present.Load()
+	r = r.Clone(r.Context())
+	r.Header.Set(versionHeader, present.Version)
+	answer, err := present.transport.RoundTrip(r)
+	notice := func(c chan struct{}) {
 		select {
-		case i.refused <- struct{}{}:
+		case c <- struct{}{}:
 		default:
+		}
+	}
+	switch {
+	case err != nil && errors.As(err, new(x509.UnknownAuthorityError)), err == nil && answer.StatusCode == http.StatusUnauthorized:
+		notice(i.refused)
+	case err == nil:
+		if there := answer.Header.Get(versionHeader); there != "" && there != i.present.Load().Version {
+			notice(i.changed)
 		}
 	}
 	return answer, err
 }
+
+// clientCAs are whom the node's own API believes.
+func (i *identity) clientCAs() *x509.CertPool { return i.present.Load().clients }
 
 // serving fits tls.Config.GetCertificate.
 func (i *identity) serving(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -174,10 +206,6 @@ func (i *identity) enter(ctx context.Context) error {
 	}
 	if err == nil {
 		err = i.renew(ctx, *kept)
-		var unknown x509.UnknownAuthorityError
-		if errors.As(err, &unknown) {
-			err = fmt.Errorf("the server is not of the cluster that this machine has joined (%w): to join this one, give a token", err)
-		}
 	}
 	var unreachable *unreachableError
 	if err == nil || i.token == "" || errors.As(err, &unreachable) {
@@ -234,10 +262,15 @@ func (i *identity) join(ctx context.Context) error {
 func (i *identity) renew(ctx context.Context, c credentials) error {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
-	return i.ask(ctx, &tls.Config{
+	err := i.ask(ctx, &tls.Config{
 		RootCAs:              c.trusted,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.client, nil },
 	}, renewPath, "")
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		err = fmt.Errorf("the server is not of the cluster that this machine has joined, or its authorities were replaced while this machine was away (%w): "+
+			"to join, start the agent with a token", err)
+	}
+	return err
 }
 
 func (i *identity) ask(ctx context.Context, config *tls.Config, path, token string) error {
@@ -264,6 +297,10 @@ func (i *identity) take(answer []byte) error {
 	}
 	if !j.trusted.AppendCertsFromPEM(j.ServerCA) {
 		return errors.New("the server's answer to the join names no authority of the server")
+	}
+	j.clients = x509.NewCertPool()
+	if !j.clients.AppendCertsFromPEM(j.ClientCA) {
+		return errors.New("the server's answer to the join names no authority of clients")
 	}
 	var err error
 	if j.client, err = pki.Pair(j.Client, i.key); err != nil {

@@ -48,11 +48,13 @@ type joinRequest struct {
 type joinAnswer struct {
 	Client        []byte `json:"client"`
 	Serving       []byte `json:"serving"`
-	ClientCA      []byte `json:"clientCA"` // whom the node's own API trusts
-	ServerCA      []byte `json:"serverCA"` // whom the node trusts to be the API
+	ClientCA      []byte `json:"clientCA"` // whom the node's own API trusts; several while one is replaced
+	ServerCA      []byte `json:"serverCA"` // whom the node trusts to be the API; several too
 	ClusterCIDR   string `json:"clusterCIDR"`
 	ServiceCIDR   string `json:"serviceCIDR"`
 	ClusterDomain string `json:"clusterDomain"`
+	// Version is that of the authorities; the node says it in its requests.
+	Version string `json:"version"`
 }
 
 // joiner admits machines to the cluster and renews their certificates.
@@ -82,7 +84,7 @@ type httpError struct {
 func (j *joiner) handler(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+authorityPath, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(j.keys.Server.PEM)
+		_, _ = w.Write(j.keys.Server.Bundle())
 	})
 	slots := make(chan struct{}, mostJoins)
 	serve := func(path string, believe func(*http.Request) error, answer func(*http.Request, joinRequest) (joinAnswer, error)) {
@@ -271,7 +273,9 @@ func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 // issue makes the certificates.
 func (j *joiner) issue(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
 	answer, user := j.cluster, nodeUser(ask.NodeName)
-	answer.ClientCA, answer.ServerCA = j.keys.Client.PEM, j.keys.Server.PEM
+	// The version comes first: if the authorities change meanwhile, the node asks again.
+	answer.Version = j.keys.Version()
+	answer.ClientCA, answer.ServerCA = j.keys.Client.Bundle(), j.keys.Server.Bundle()
 	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{Name: user, Groups: []string{nodesGroup}, Life: j.life}, public); err != nil {
 		return answer, err
 	}

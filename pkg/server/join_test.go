@@ -41,11 +41,11 @@ func newCluster(t *testing.T) *testCluster {
 	t.Helper()
 	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
-	token, err := jointoken.New(keys.Server.PEM)
+	token, err := jointoken.New(keys.Server.Bundle())
 	require.NoError(t, err)
 	c := &testCluster{keys: keys, nodes: map[string]*corev1.Node{}, token: token}
 	c.joiner = &joiner{
-		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" }, members: newMembers(nil),
+		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" }, members: newMembers(nil, nil),
 		token: func(_ context.Context, text string) error {
 			if text != c.token.String() {
 				return jointoken.ErrRefused
@@ -72,7 +72,7 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	return &identity{
 		server: url, token: c.token.String(), nodeName: name, nodeIP: "192.0.2.7", dir: dir, key: key,
 		dial: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler),
-		refused: make(chan struct{}, 1), ready: make(chan struct{}),
+		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 }
 
@@ -136,13 +136,13 @@ func TestJoin(t *testing.T) {
 	}
 	fails("nodeName", func(i *identity) { i.nodeName = "N_1" })
 	fails("nodeIP", func(i *identity) { i.nodeIP = "here" })
-	wrong, err := jointoken.New(c.keys.Server.PEM)
+	wrong, err := jointoken.New(c.keys.Server.Bundle())
 	require.NoError(t, err)
 	fails("coracle token create", func(i *identity) { i.token = wrong.String() })
 	fails("not a join token", func(i *identity) { i.token = "swordfish" })
 	other, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
-	elsewhere, err := jointoken.New(other.Server.PEM)
+	elsewhere, err := jointoken.New(other.Server.Bundle())
 	require.NoError(t, err)
 	fails("not the one that the token was made for", func(i *identity) { i.token = elsewhere.String() })
 	server.Close()

@@ -1,14 +1,15 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -30,6 +31,7 @@ type adminKubeconfig struct {
 	keys         *pki.Set
 	log          *slog.Logger
 
+	mu      sync.Mutex
 	renewal time.Time
 	ready   chan struct{}
 }
@@ -46,13 +48,13 @@ func (k *adminKubeconfig) Ready() <-chan struct{} { return k.ready }
 func (k *adminKubeconfig) Run(ctx context.Context) error {
 	close(k.ready)
 	for {
-		wait := time.Until(k.renewal)
+		wait := k.due()
 		if wait <= 0 {
 			if err := k.write(false); err != nil {
 				k.log.Warn("cannot renew the admin's kubeconfig; trying again", "in", clockCheck, "error", err)
 				wait = clockCheck
 			} else {
-				wait = time.Until(k.renewal)
+				wait = k.due()
 			}
 		}
 		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // the clock runs on while the machine is suspended
@@ -65,8 +67,17 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 	}
 }
 
+// due is the time until the renewal.
+func (k *adminKubeconfig) due() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Until(k.renewal)
+}
+
 // write issues a certificate and writes it. A context that the user has taken out of their file comes back only at a start.
 func (k *adminKubeconfig) write(start bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	c, renewal, err := k.issue()
 	if err != nil {
 		return err
@@ -94,7 +105,7 @@ func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 		return nil, time.Time{}, err
 	}
 	c := api.NewConfig()
-	c.Clusters[Context] = &api.Cluster{Server: k.url, CertificateAuthorityData: k.keys.Server.PEM}
+	c.Clusters[Context] = &api.Cluster{Server: k.url, CertificateAuthorityData: k.keys.Server.Bundle()}
 	c.AuthInfos[Context] = &api.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 	c.Contexts[Context] = &api.Context{Cluster: Context, AuthInfo: Context}
 	c.CurrentContext = Context
@@ -111,7 +122,7 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	if err != nil {
 		return err
 	}
-	if there := theirs.Clusters[Context]; !add && (there == nil || !bytes.Equal(there.CertificateAuthorityData, ours.Clusters[Context].CertificateAuthorityData)) {
+	if there := theirs.Clusters[Context]; !add && (there == nil || !shareCertificate(there.CertificateAuthorityData, ours.Clusters[Context].CertificateAuthorityData)) {
 		return nil
 	}
 	theirs.Clusters[Context] = ours.Clusters[Context]
@@ -123,6 +134,21 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	return replaceKubeconfig(path, theirs)
 }
 
+// shareCertificate tells whether two bundles of PEM have a certificate in common: those of one cluster have, however far the
+// replacement of its authority is.
+func shareCertificate(a, b []byte) bool {
+	ders := map[string]bool{}
+	for block, rest := pem.Decode(a); block != nil; block, rest = pem.Decode(rest) {
+		ders[string(block.Bytes)] = true
+	}
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		if ders[string(block.Bytes)] {
+			return true
+		}
+	}
+	return false
+}
+
 // unmergeKubeconfig takes our context out of the file at path, if it is the one for the cluster that ca signs for. A
 // file that holds nothing else is removed, and its directory if that is empty then.
 func unmergeKubeconfig(path string, ca []byte) error {
@@ -131,7 +157,7 @@ func unmergeKubeconfig(path string, ca []byte) error {
 		return err
 	}
 	cluster := theirs.Clusters[Context]
-	if cluster == nil || string(cluster.CertificateAuthorityData) != string(ca) {
+	if cluster == nil || !shareCertificate(cluster.CertificateAuthorityData, ca) {
 		return nil
 	}
 	delete(theirs.Clusters, Context)

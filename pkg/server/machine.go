@@ -11,8 +11,8 @@ import (
 // certificate for it (joiner.join), and one that it has already got opens nothing (members.check). Deleting the Node frees
 // the name and shuts the machine out: it needs a join token to come back.
 //
-// The server's own node uses no certificate. Its machine's identity is the client authority's, of which nobody else can
-// have the key.
+// The server's own node uses no certificate. Its machine's identity is that of the cluster's first client authority
+// (pki.Set.Machine), of which nobody else has the key.
 const machineAnnotation = "coracle.dev/machine"
 
 // ownedByOther explains that a node's name belongs to another machine.

@@ -35,7 +35,8 @@ type members struct {
 
 	mu       sync.Mutex
 	admitted map[string]admission                       // by node name
-	requests map[string]map[*request]context.CancelFunc // in progress, by the node name that their certificate claims
+	requests map[string]map[*request]context.CancelFunc // in progress, by the node name that their certificate claims; "" if none
+	nodes    *authorities                               // is told of deleted nodes; may be nil
 }
 
 type admission struct {
@@ -47,8 +48,8 @@ type request struct{ cert *x509.Certificate }
 
 var _ run.Component = (*members)(nil)
 
-func newMembers(c client.Interface) *members {
-	return &members{client: c, ready: make(chan struct{}), admitted: map[string]admission{}, requests: map[string]map[*request]context.CancelFunc{}}
+func newMembers(c client.Interface, a *authorities) *members {
+	return &members{client: c, nodes: a, ready: make(chan struct{}), admitted: map[string]admission{}, requests: map[string]map[*request]context.CancelFunc{}}
 }
 
 // Name implements run.Component.
@@ -80,6 +81,9 @@ func (m *members) Run(ctx context.Context) error {
 			}
 			if n, ok := o.(*corev1.Node); ok {
 				m.end(n.Name, func(*request) bool { return true })
+				if m.nodes != nil {
+					m.nodes.forget(n.Name)
+				}
 			}
 		},
 	})
@@ -111,6 +115,19 @@ func (m *members) end(name string, which func(*request) bool) {
 	for r, cancel := range m.requests[name] {
 		if which(r) {
 			cancel()
+		}
+	}
+}
+
+// endUnbelieved ends the requests of client certificates that are not of the authorities.
+func (m *members) endUnbelieved(authorities *x509.CertPool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, requests := range m.requests {
+		for r, cancel := range requests {
+			if _, err := r.cert.Verify(x509.VerifyOptions{Roots: authorities, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+				cancel()
+			}
 		}
 	}
 }
@@ -153,7 +170,7 @@ func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) 
 	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join again with a new token, which `coracle token create` on the server makes", name)
 }
 
-// handler makes the requests of nodes end with their membership.
+// handler makes the requests of nodes end with their membership, and those of all client certificates with the trust in their authority.
 func (m *members) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
@@ -163,8 +180,7 @@ func (m *members) handler(next http.Handler) http.Handler {
 		cert := r.TLS.PeerCertificates[0]
 		name, node := strings.CutPrefix(cert.Subject.CommonName, nodeUser(""))
 		if !node {
-			next.ServeHTTP(w, r)
-			return
+			name = ""
 		}
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()

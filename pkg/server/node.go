@@ -42,7 +42,7 @@ type membership struct {
 	clusterCIDR, serviceCIDR netip.Prefix
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	clientCAs                *x509.CertPool
+	clientCAs                func() *x509.CertPool
 }
 
 // membership of the server's own machine: it passes no socket.
@@ -52,14 +52,10 @@ func (l *plane) membership() (*membership, error) {
 	if err != nil {
 		return nil, err
 	}
-	machine, err := l.keys.Client.Identity()
-	if err != nil {
-		return nil, err
-	}
 	m := &membership{
-		machine: machine,
+		machine: l.keys.Machine,
 		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
-		serving: serving.Server, clientCAs: l.keys.Client.Pool(),
+		serving: serving.Server, clientCAs: l.keys.Client.Pool,
 	}
 	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
 }
@@ -90,7 +86,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	i := &identity{
 		server: strings.TrimSuffix(p.Join, "/"), token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
 		dir: dir, key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log,
-		refused: make(chan struct{}, 1), ready: make(chan struct{}),
+		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	if err := i.enter(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", p.Join, err)
@@ -106,10 +102,8 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(j.ClientCA)
 	m := &membership{
-		client: remote, remote: []run.Component{i, remote}, machine: machine, domain: j.ClusterDomain, clientCAs: pool, serving: i.serving,
+		client: remote, remote: []run.Component{i, remote}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving,
 	}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,9 +25,12 @@ const apiServerUser = "coracle:apiserver"
 // answers there has a certificate for the node's name.
 type nodes struct {
 	client client.Interface
-	tls    *tls.Config
+	// roots gives the authorities of what nodes serve, the same pool until they change; as is who the API server is to them.
+	roots func() *x509.CertPool
+	as    func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 
 	mu         sync.Mutex
+	trusted    *x509.CertPool             // of the transports
 	transports map[string]*http.Transport // one for each node's name
 }
 
@@ -51,16 +55,20 @@ func (n *nodes) Connect(ctx context.Context, name string) (*url.URL, http.RoundT
 func (n *nodes) transport(name string) *http.Transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if roots := n.roots(); roots != n.trusted {
+		for _, t := range n.transports {
+			t.CloseIdleConnections()
+		}
+		n.trusted, n.transports = roots, nil
+	}
 	if t := n.transports[name]; t != nil {
 		return t
 	}
 	if n.transports == nil || len(n.transports) >= mostTransports {
 		n.transports = map[string]*http.Transport{}
 	}
-	config := n.tls.Clone()
-	config.ServerName = name
 	t := &http.Transport{
-		TLSClientConfig: config,
+		TLSClientConfig: &tls.Config{RootCAs: n.trusted, GetClientCertificate: n.as, ServerName: name},
 		DialContext:     (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 		IdleConnTimeout: 90 * time.Second,
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
@@ -46,6 +47,7 @@ type plane struct {
 	bootstrap   *bootstrap
 	members     *members
 	admin       *adminKubeconfig
+	rootCA      *rootca.Bundle
 	apiserver   *apiserver.Server
 	roles       *apiserver.Roles
 	controllers *reconcile.Controllers
@@ -123,11 +125,12 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.authorities = newAuthorities(keys, l.client(user.APIServerUser, user.SystemPrivilegedGroup), p.log)
 	asServer, err := keys.Client.NewSource(pki.Leaf{Name: apiServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 	if err != nil {
 		return nil, err
 	}
-	l.members = newMembers(l.client(user.APIServerUser, user.SystemPrivilegedGroup))
+	l.members = newMembers(l.client(user.APIServerUser, user.SystemPrivilegedGroup), p.authorities)
 	joiner := l.joiner()
 	minVersion, ciphers, err := p.transport()
 	if err != nil {
@@ -139,16 +142,19 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	}
 	settings := apiserver.Config{
 		Registry: l.registry, Cache: l.cache, Kinds: kinds, Address: p.Listen,
-		TLS:                &tls.Config{GetCertificate: serving.Server, ClientCAs: keys.Client.Pool(), MinVersion: minVersion, CipherSuites: ciphers},
+		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
+		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
 		Nodes: &nodes{
 			client: l.client(apiServerUser, user.SystemPrivilegedGroup),
-			tls:    &tls.Config{RootCAs: keys.Node.Pool(), GetClientCertificate: asServer.Client},
+			roots:  keys.Node.Pool, as: asServer.Client,
 		},
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
-		Wrap:      func(next http.Handler) http.Handler { return l.members.handler(joiner.handler(next)) },
-		Version:   version.Info(), Logger: p.log,
+		Wrap: func(next http.Handler) http.Handler {
+			return l.members.handler(p.authorities.handler(joiner.handler(next)))
+		},
+		Version: version.Info(), Logger: p.log,
 	}
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err
@@ -162,6 +168,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: p.log, ready: make(chan struct{})}
 	if p.MergeKubeconfig {
 		l.admin.merged = userKubeconfig()
+	}
+	p.authorities.changed = []func() error{
+		func() error { return l.admin.write(false) },
+		func() error { l.rootCA.Set(keys.Server.Bundle()); return nil },
+		func() error { l.members.endUnbelieved(keys.Client.Pool()); return nil },
 	}
 	return l, l.admin.write(true)
 }
@@ -202,9 +213,10 @@ func (l *plane) actors(table *kind.Table) error {
 			kinds = append(kinds, reconcile.Kind{GroupVersionKind: r.GroupVersionKind, Resource: r.Plural, Namespaced: r.Namespaced, Deletable: true})
 		}
 	}
+	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
 	l.controllers, err = reconcile.New(reconcile.Config{
 		ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-		Kinds:     kinds, RootCA: l.keys.Server.PEM, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
+		Kinds:     kinds, RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
 	})
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func TestAdminKubeconfigIsRenewed(t *testing.T) {
 		require.NotEqual(t, first, second)
 		require.Equal(t, second, read(home))
 
-		require.NoError(t, unmergeKubeconfig(home, keys.Server.PEM))
+		require.NoError(t, unmergeKubeconfig(home, keys.Server.Bundle()))
 		time.Sleep(leafYear)
 		require.NotEqual(t, second, read(filepath.Join(dir, ctl.Kubeconfig)))
 		require.NoFileExists(t, home)

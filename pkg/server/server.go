@@ -114,6 +114,8 @@ type process struct {
 	onReady func(context.Context) error
 	// accounts is nil for a node alone.
 	accounts *accountKeys
+	// authorities is nil for a node alone.
+	authorities *authorities
 	// store is nil for a node alone.
 	store *store.Store
 	// node is nil for a control plane alone.

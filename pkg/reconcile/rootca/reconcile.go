@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// New declares the reconciler. bundle is PEM.
-func New(bundle []byte) *engine.Reconciler {
+// New declares the reconciler.
+func New(bundle *Bundle) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "rootca", Account: "root-ca-cert-publisher",
 		Watches: []engine.Watch{
@@ -28,8 +28,17 @@ func New(bundle []byte) *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Metadata}}},
 		New: func(env engine.Env) engine.Func {
+			bundle.follow(func() {
+				var all corev1.NamespaceList
+				if err := env.Cache.List(context.Background(), &all); err != nil {
+					env.Log.Warn("could not list the namespaces whose kube-root-ca.crt is to change", "error", err)
+				}
+				for i := range all.Items {
+					env.Enqueue(engine.RequestFor("", all.Items[i].Name), 0)
+				}
+			})
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return engine.Result{}, reconcile(ctx, env, req.Name, string(bundle))
+				return engine.Result{}, reconcile(ctx, env, req.Name, bundle.get())
 			}
 		},
 	}

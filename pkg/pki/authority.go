@@ -1,0 +1,228 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+)
+
+// Authority signs certificates. It may be used by many goroutines, also while it is replaced.
+type Authority struct {
+	// Name is what people call it: server, client or node.
+	Name string
+
+	dir, file string
+	present   atomic.Pointer[generation]
+}
+
+// generation is an authority between two changes. It does not change.
+type generation struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	// old is the certificate that is being replaced, and cross one for key by the old key; both nil while nothing is replaced.
+	old, cross *x509.Certificate
+	// bundle is cert and, if there is one, old, as PEM; pool is the same.
+	bundle []byte
+	pool   *x509.CertPool
+}
+
+func newGeneration(cert *x509.Certificate, key *ecdsa.PrivateKey, old, cross *x509.Certificate) *generation {
+	g := &generation{cert: cert, key: key, old: old, cross: cross, pool: x509.NewCertPool()}
+	for _, c := range []*x509.Certificate{cert, old} {
+		if c != nil {
+			g.pool.AddCert(c)
+			g.bundle = append(g.bundle, encodeCertificate(c)...)
+		}
+	}
+	return g
+}
+
+// Bundle is what to trust, as PEM: the authority's certificate and, while it is being replaced, the earlier one after it.
+func (a *Authority) Bundle() []byte { return a.present.Load().bundle }
+
+// Pool is Bundle for verification. It is the same pool until the next change.
+func (a *Authority) Pool() *x509.CertPool { return a.present.Load().pool }
+
+// Identity is the hash of the authority's key, as of the function Identity.
+func (a *Authority) Identity() (string, error) { return Identity(a.present.Load().key.Public()) }
+
+// Identity names a key: "sha256:" and the hash of its PKIX form, in hexadecimal.
+func Identity(public crypto.PublicKey) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("sha256:%x", sha256.Sum256(der)), nil
+}
+
+func loadAuthority(dir, name, file string) (*Authority, error) {
+	a := &Authority{Name: name, dir: dir, file: file}
+	next, err := a.loadNext()
+	if err != nil {
+		return nil, err
+	}
+	key, err := LoadKey(a.path(".key"))
+	if err != nil {
+		return nil, err
+	}
+	if next != nil && next.key.Equal(key) {
+		// Finish was cut short after its first step.
+		if err := a.settle(onDisk{}, next); err != nil {
+			return nil, err
+		}
+	}
+	path := a.path(".crt")
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		var cert *x509.Certificate
+		if cert, err = selfSigned("coracle-"+name, key); err == nil {
+			data = encodeCertificate(cert)
+			err = WriteFile(path, data)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no certificate: restore it from a backup, or delete the cluster with `coracle delete`", path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if public, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(key.Public()) {
+		return nil, fmt.Errorf("%s does not belong to the key beside it: restore both from one backup", path)
+	}
+	present := newGeneration(cert, key, nil, nil)
+	if next != nil && !next.key.Equal(key) {
+		if present, err = next.replaces(cert); err != nil {
+			return nil, fmt.Errorf("%s: %w", a.path(nextSuffix), err)
+		}
+	}
+	a.present.Store(present)
+	return a, nil
+}
+
+func (a *Authority) path(suffix string) string { return filepath.Join(a.dir, a.file+suffix) }
+
+func selfSigned(name string, key *ecdsa.PrivateKey) (*x509.Certificate, error) {
+	template := authorityTemplate(name)
+	der, err := sign(template, template, key.Public(), key, authorityLife)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+func authorityTemplate(name string) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:               pkix.Name{CommonName: name},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
+	}
+}
+
+func encodeCertificate(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+// Leaf says what a certificate is for.
+type Leaf struct {
+	// Name is the common name: the user of a client certificate.
+	Name string
+	// Groups are the organizations: the groups of a client certificate.
+	Groups []string
+	// Hosts are the names and addresses that a serving certificate stands for; none makes a client certificate.
+	Hosts []string
+	// Life is how long it lasts; 0 is one year.
+	Life time.Duration
+}
+
+// Sign certifies somebody's public key. It returns PEM: the certificate and, while the authority is being replaced, one for the new
+// authority by the old one.
+func (a *Authority) Sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
+	return a.present.Load().sign(leaf, public)
+}
+
+func (g *generation) sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: leaf.Name, Organization: leaf.Groups},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if len(leaf.Hosts) > 0 {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	}
+	for _, host := range leaf.Hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	life := leaf.Life
+	if life == 0 {
+		life = leafLife
+	}
+	der, err := sign(template, g.cert, public, g.key, life)
+	if err != nil {
+		return nil, err
+	}
+	chain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if g.cross != nil {
+		chain = append(chain, encodeCertificate(g.cross)...)
+	}
+	return chain, nil
+}
+
+// Issue makes a key and its certificate, both as PEM; the certificate is as of Sign.
+func (a *Authority) Issue(leaf Leaf) (cert, key []byte, err error) {
+	return a.present.Load().issue(leaf)
+}
+
+func (g *generation) issue(leaf Leaf) (cert, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	cert, err = g.sign(leaf, private.Public())
+	if err != nil {
+		return nil, nil, err
+	}
+	key, err = encodeKey(private)
+	return cert, key, err
+}
+
+// FollowClientCAs is base for a server that believes the client certificates of what pool gives at each handshake. pool gives the
+// same pool until there is another one. base is not changed, and must not be from now on.
+func FollowClientCAs(base *tls.Config, pool func() *x509.CertPool) *tls.Config {
+	var current atomic.Pointer[tls.Config]
+	outer := base.Clone()
+	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := pool()
+		c := current.Load()
+		if c == nil || c.ClientCAs != now {
+			c = base.Clone()
+			c.ClientCAs = now
+			current.Store(c)
+		}
+		return c, nil
+	}
+	return outer
+}

@@ -1,0 +1,331 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/pki"
+)
+
+const (
+	// versionHeader names what a machine has of the authorities (pki.Set.Version): in requests what it has, in answers what there is. A
+	// node writes its lease every ten seconds, so that is how soon it learns of a change.
+	versionHeader = "Coracle-Authorities"
+	// recently is for how long a client certificate counts as in use after its last request.
+	recently = time.Hour
+	// mostOldCertificates bounds those that are remembered as in use.
+	mostOldCertificates = 1024
+	// mostListed bounds how many nodes and certificates an error names.
+	mostListed = 20
+)
+
+// authorities are the cluster's certificate authorities, which can be replaced while the server runs, and what is known of who still
+// depends on those that are being replaced. What is known is of this process: after a start, nodes count as behind until they are
+// heard of.
+type authorities struct {
+	keys   *pki.Set
+	client ctrl.Reader
+	log    *slog.Logger
+	// changed are what follows a change in this process. Their errors do not undo it.
+	changed []func() error
+
+	change  sync.Mutex // one at a time
+	present atomic.Pointer[trusted]
+
+	mu    sync.Mutex
+	nodes map[string]string           // what each node has, by name
+	old   map[[sha256.Size]byte]inUse // client certificates of the old authority
+}
+
+// trusted is what is to be known of the authorities in each request.
+type trusted struct {
+	version   string
+	replacing bool
+}
+
+type inUse struct {
+	name string
+	last time.Time
+}
+
+func newAuthorities(keys *pki.Set, c ctrl.Reader, log *slog.Logger) *authorities {
+	a := &authorities{keys: keys, client: c, log: log, nodes: map[string]string{}, old: map[[sha256.Size]byte]inUse{}}
+	a.look()
+	return a
+}
+
+// look reads what the present authorities are.
+func (a *authorities) look() {
+	a.present.Store(&trusted{a.keys.Version(), slices.ContainsFunc(a.keys.Authorities(), (*pki.Authority).Replacing)})
+}
+
+// handler tells nodes of changes, and remembers who has followed.
+func (a *authorities) handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+			cert, now := r.TLS.PeerCertificates[0], a.present.Load()
+			name, node := strings.CutPrefix(cert.Subject.CommonName, nodeUser(""))
+			if node {
+				w.Header().Set(versionHeader, now.version)
+			}
+			if now.replacing {
+				a.saw(cert, name, node, r.Header.Get(versionHeader), time.Now())
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// saw remembers a request, if its certificate is one of ours.
+func (a *authorities) saw(cert *x509.Certificate, name string, node bool, version string, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if node {
+		if has, known := a.nodes[name]; known && has == version || len(version) > len(a.present.Load().version) {
+			return
+		}
+		if byPresent, byOld := a.keys.Client.Signed(cert); byPresent || byOld {
+			a.nodes[name] = version
+		}
+		return
+	}
+	key := sha256.Sum256(cert.Raw)
+	if _, known := a.old[key]; !known {
+		if _, byOld := a.keys.Client.Signed(cert); !byOld {
+			return
+		}
+		if len(a.old) >= mostOldCertificates {
+			maps.DeleteFunc(a.old, func(_ [sha256.Size]byte, u inUse) bool { return now.Sub(u.last) > recently })
+		}
+		if len(a.old) >= mostOldCertificates {
+			return
+		}
+	}
+	a.old[key] = inUse{name, now}
+}
+
+// forget is called when a Node is deleted.
+func (a *authorities) forget(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.nodes, node)
+}
+
+// state is what there is, and who is behind.
+func (a *authorities) state(ctx context.Context, now time.Time) (control.Authorities, error) {
+	var s control.Authorities
+	var since time.Time // when the API's authority was last replaced, if that has not ended
+	for _, authority := range a.keys.Authorities() {
+		cert, old := authority.Certificates()
+		one := control.Authority{Name: authority.Name, Since: pki.Issued(cert), Until: cert.NotAfter}
+		if old != nil {
+			one.Replaces, s.Replacing = &control.Authority{Name: authority.Name, Since: pki.Issued(old), Until: old.NotAfter}, true
+			if authority == a.keys.Server {
+				since = pki.Issued(cert)
+			}
+		}
+		s.List = append(s.List, one)
+	}
+	if !s.Replacing {
+		return s, nil
+	}
+	var nodes corev1.NodeList
+	if err := a.client.List(ctx, &nodes); err != nil {
+		return s, fmt.Errorf("cannot tell which nodes there are: %w", err)
+	}
+	if !since.IsZero() {
+		var pods corev1.PodList
+		if err := a.client.List(ctx, &pods); err != nil {
+			return s, fmt.Errorf("cannot tell which pods there are: %w", err)
+		}
+		for i := range pods.Items {
+			if readBefore(&pods.Items[i], since) {
+				s.Pods++
+			}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	version := a.present.Load().version
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		if o := owner(node); o == "" || o == a.keys.Machine {
+			continue
+		}
+		switch has, heard := a.nodes[node.Name]; {
+		case !heard:
+			s.Behind = append(s.Behind, control.Behind{Node: node.Name, Problem: "has not been heard of since the replacement began or the server started"})
+		case has != version:
+			s.Behind = append(s.Behind, control.Behind{Node: node.Name, Problem: "has not renewed its certificates yet"})
+		}
+	}
+	for _, u := range a.old {
+		if ago := now.Sub(u.last); ago < recently {
+			last := u.last
+			s.Behind = append(s.Behind, control.Behind{User: u.name, Last: &last, Problem: "sends requests with a client certificate of the old authority"})
+		}
+	}
+	slices.SortFunc(s.Behind, func(x, y control.Behind) int {
+		return strings.Compare(x.Node+"\x00"+x.User, y.Node+"\x00"+y.User)
+	})
+	return s, nil
+}
+
+// readBefore tells of a pod that was given the API's authority before a time, and may have read it only then.
+func readBefore(pod *corev1.Pod, t time.Time) bool {
+	if pod.Status.StartTime == nil || !pod.Status.StartTime.Time.Before(t) || pod.Status.Phase != corev1.PodRunning {
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil })
+	})
+}
+
+// pick gives the authorities of the names; all if there are none.
+func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
+	all := a.keys.Authorities()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var picked []*pki.Authority
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(a *pki.Authority) bool { return a.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no authority %q: they are server, client and node", name)
+		}
+		picked = append(picked, all[i])
+	}
+	return picked, nil
+}
+
+// replace begins the replacement of the authorities of the names.
+func (a *authorities) replace(ctx context.Context, names []string) (control.Authorities, error) {
+	a.change.Lock()
+	defer a.change.Unlock()
+	picked, err := a.pick(names)
+	if err != nil {
+		return control.Authorities{}, err
+	}
+	picked = slices.DeleteFunc(picked, (*pki.Authority).Replacing)
+	if len(picked) == 0 {
+		return control.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows how far it is, `coracle certs rotate --ca --finish` ends it")
+	}
+	for _, authority := range picked {
+		if err = a.keys.Replace(authority); err != nil {
+			err = fmt.Errorf("could not replace the %s authority: %w", authority.Name, err)
+			break
+		}
+		a.log.Info("replaced a certificate authority, the old one is trusted until the replacement is finished", "authority", authority.Name)
+	}
+	a.follow()
+	if err != nil {
+		return control.Authorities{}, err
+	}
+	return a.state(ctx, time.Now())
+}
+
+// finish ends the replacement of the authorities of the names. Unless force, nobody may be behind.
+func (a *authorities) finish(ctx context.Context, names []string, force bool) (control.Authorities, error) {
+	a.change.Lock()
+	defer a.change.Unlock()
+	picked, err := a.pick(names)
+	if err != nil {
+		return control.Authorities{}, err
+	}
+	picked = slices.DeleteFunc(picked, func(a *pki.Authority) bool { return !a.Replacing() })
+	if len(picked) == 0 {
+		return control.Authorities{}, errors.New("no authority is being replaced: `coracle certs rotate --ca` begins it")
+	}
+	before, err := a.state(ctx, time.Now())
+	if err != nil && !force {
+		return before, err
+	}
+	if len(before.Behind) > 0 && !force {
+		return before, stillBehind(before.Behind)
+	}
+	for _, authority := range picked {
+		if err = a.keys.Finish(authority); err != nil {
+			err = fmt.Errorf("could not finish the replacement of the %s authority: %w", authority.Name, err)
+			break
+		}
+		a.log.Info("finished the replacement of a certificate authority, the old one is no longer trusted", "authority", authority.Name)
+	}
+	a.follow()
+	if err != nil {
+		return before, err
+	}
+	after, err := a.state(ctx, time.Now())
+	after.Pods = before.Pods
+	return after, err
+}
+
+// stillBehind says who would be shut out.
+func stillBehind(behind []control.Behind) error {
+	var text strings.Builder
+	text.WriteString("the old authorities are still in use:\n")
+	for _, b := range behind[:min(len(behind), mostListed)] {
+		fmt.Fprintf(&text, "  %s\n", b)
+	}
+	if more := len(behind) - mostListed; more > 0 {
+		fmt.Fprintf(&text, "  and %d more\n", more)
+	}
+	text.WriteString("Try again when they have followed, or use --force: nodes that were shut out join again with a token, and users get a new kubeconfig")
+	return errors.New(text.String())
+}
+
+// follow makes all that depends on the authorities follow them.
+func (a *authorities) follow() {
+	a.look()
+	if !a.present.Load().replacing {
+		a.mu.Lock()
+		clear(a.nodes)
+		clear(a.old)
+		a.mu.Unlock()
+	}
+	for _, f := range a.changed {
+		if err := f(); err != nil {
+			a.log.Warn("could not follow a change of the certificate authorities, the next start of the server does", "error", err)
+		}
+	}
+}
+
+var errNodeAlone = errors.New("this process is a node alone: use the command on the server")
+
+// Authorities implements control.Backend.
+func (p *process) Authorities(ctx context.Context) (control.Authorities, error) {
+	if p.authorities == nil {
+		return control.Authorities{}, errNodeAlone
+	}
+	return p.authorities.state(ctx, time.Now())
+}
+
+// ReplaceAuthorities implements control.Backend.
+func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (control.Authorities, error) {
+	if p.authorities == nil {
+		return control.Authorities{}, errNodeAlone
+	}
+	return p.authorities.replace(ctx, names)
+}
+
+// FinishAuthorities implements control.Backend.
+func (p *process) FinishAuthorities(ctx context.Context, names []string, force bool) (control.Authorities, error) {
+	if p.authorities == nil {
+		return control.Authorities{}, errNodeAlone
+	}
+	return p.authorities.finish(ctx, names, force)
+}
