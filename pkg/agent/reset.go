@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
 // Reset unmounts everything below the given directories: what pods' volumes left there. No agent may run with them.
 func Reset(dirs ...string) error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -17,8 +19,8 @@ func Reset(dirs ...string) error {
 	}
 	var points []string
 	for line := range strings.Lines(string(data)) {
-		// proc_pid_mountinfo(5): the fifth field is the mount point, with spaces as \040.
-		point := strings.ReplaceAll(strings.Fields(line)[4], `\040`, " ")
+		// proc_pid_mountinfo(5): the fifth field is the mount point, with space, tab, newline and backslash as octal escapes.
+		point := unescape.Replace(strings.Fields(line)[4])
 		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(point, dir+"/") }) {
 			points = append(points, point)
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
@@ -75,5 +76,6 @@ func Delete(ctx context.Context, c config.Config, tell func(control.Event)) erro
 		}
 	}
 	say("removing %s and %s", c.DataDir, c.RunDir)
-	return errors.Join(os.RemoveAll(c.RunDir), os.RemoveAll(c.DataDir))
+	// Directories of pods may be nested without end, and hold files that may not be removed.
+	return errors.Join(disk.RemoveAll(ctx, c.RunDir), disk.RemoveAll(ctx, c.DataDir))
 }

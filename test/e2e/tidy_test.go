@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/test/host"
 )
@@ -101,13 +102,15 @@ spec:
     image: busybox:1.36
     command: [sh, -c, "trap 'echo ended > /out/ended; exit 0' TERM; while :; do sleep 0.1; done"]
     resources: {limits: {memory: 32Mi}}
-    volumeMounts: [{name: out, mountPath: /out}, {name: memory, mountPath: /memory}]
+    volumeMounts: [{name: out, mountPath: /out}, {name: memory, mountPath: /memory}, {name: disk, mountPath: /disk}]
   - {name: b, image: "busybox:1.36", command: [sleep, "3600"]}
   volumes:
   - name: out
     hostPath: {path: OUT}
   - name: memory
     emptyDir: {medium: Memory}
+  - name: disk
+    emptyDir: {}
 ---
 apiVersion: v1
 kind: Service
@@ -117,6 +120,42 @@ spec:
   selector: {app: busy}
   ports: [{port: 80}]
 `
+
+// litter leaves in the volume, and in the container's layer, what a privileged pod may: deeply nested directories, and some that may not be
+// changed.
+func litter(t *testing.T, h *host.Host) {
+	t.Helper()
+	dirs := tree(t, h.DataDir, func(path string, _ fs.DirEntry) bool {
+		return strings.HasSuffix(path, "/volumes/disk") || strings.HasSuffix(path, "/upper/disk")
+	})
+	require.Len(t, dirs, 2)
+	for _, dir := range dirs {
+		nest(t, dir)
+	}
+}
+
+func nest(t *testing.T, dir string) {
+	t.Helper()
+	at, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	const immutable = 0x10 // FS_IMMUTABLE_FL of ioctl_iflags(2)
+	for i := range 600 {
+		require.NoError(t, at.Mkdir("d", 0o700))
+		next, err := at.OpenRoot("d")
+		require.NoError(t, err)
+		if i%200 == 0 {
+			f, err := at.Open(".")
+			require.NoError(t, err)
+			if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, immutable); err != nil {
+				t.Logf("this file system has no immutable files: %v", err)
+			}
+			require.NoError(t, f.Close())
+		}
+		require.NoError(t, at.Close())
+		at = next
+	}
+	require.NoError(t, at.Close())
+}
 
 // TestDeleteLeavesNothing compares the machine before and after: with a cluster that runs, one that was stopped, and one that was killed.
 func TestDeleteLeavesNothing(t *testing.T) {
@@ -137,6 +176,7 @@ func TestDeleteLeavesNothing(t *testing.T) {
 			h.Start()
 			h.Apply(strings.ReplaceAll(busy, "OUT", outside))
 			h.Ctl("wait pod/busy --for=condition=Ready --timeout=60s")
+			litter(t, h)
 			end()
 			h.Run("delete")
 			after := traces(t, h)

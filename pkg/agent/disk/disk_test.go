@@ -2,11 +2,14 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestOf(t *testing.T) {
@@ -40,4 +43,48 @@ func TestOf(t *testing.T) {
 	cancel()
 	_, err = Of(ended, dir)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestRemoveAllOfFixedFiles: attributes that keep even root from removing files do not keep us from it, and mounts are not entered.
+func TestRemoveAllOfFixedFiles(t *testing.T) {
+	fix := func(path string, flag int) {
+		f, err := os.Open(path)
+		require.NoError(t, err)
+		defer f.Close()
+		flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+		if err == nil {
+			err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags|flag)
+		}
+		if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) {
+			t.Skipf("attributes cannot be set here: %v", err)
+		}
+		require.NoError(t, err)
+	}
+	dir := filepath.Join(t.TempDir(), "dir")
+	deep := filepath.Join(dir, "a", "b")
+	require.NoError(t, os.MkdirAll(deep, 0o700))
+	nest(t, deep, "d", maxOpen)
+	for _, name := range []string{filepath.Join(dir, "f"), filepath.Join(deep, "f")} {
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+		fix(name, immutable)
+	}
+	require.NoError(t, os.Symlink("/", filepath.Join(deep, "link")))
+	require.NoError(t, unix.Mkfifo(filepath.Join(deep, "pipe"), 0o600))
+	fix(filepath.Join(deep, strings.Repeat("d/", maxOpen-4)), immutable) // the one that is moved
+	fix(deep, appendOnly)
+	fix(filepath.Join(dir, "a"), immutable)
+	fix(dir, immutable|appendOnly)
+
+	mounted := filepath.Join(t.TempDir(), "dir")
+	point := filepath.Join(mounted, "point")
+	require.NoError(t, os.MkdirAll(point, 0o700))
+	require.NoError(t, unix.Mount("tmpfs", point, "tmpfs", 0, ""))
+	defer func() { require.NoError(t, unix.Unmount(point, 0)) }()
+	kept := filepath.Join(point, "kept")
+	require.NoError(t, os.WriteFile(kept, nil, 0o600))
+
+	require.NoError(t, RemoveAll(t.Context(), dir))
+	require.NoDirExists(t, dir)
+	require.ErrorIs(t, RemoveAll(t.Context(), mounted), unix.EBUSY)
+	require.FileExists(t, kept)
 }

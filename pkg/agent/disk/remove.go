@@ -12,7 +12,7 @@ import (
 )
 
 // RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: deeper ones are moved
-// to the top first. No other process may write below dir. It returns nil if dir does not exist, and EBUSY if dir or something below it is a
+// to the top first. Files that are immutable or append-only (chattr(1)) are removed too. No other process may write below dir. It returns nil if dir does not exist, and EBUSY if dir or something below it is a
 // mount point, whose contents it leaves alone.
 func RemoveAll(ctx context.Context, dir string) error {
 	top, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -30,6 +30,12 @@ func RemoveAll(ctx context.Context, dir string) error {
 	return nil
 }
 
+// Attributes of ioctl_iflags(2) that keep a file from being removed.
+const (
+	appendOnly = 0x20 // FS_APPEND_FL
+	immutable  = 0x10 // FS_IMMUTABLE_FL
+)
+
 type remover struct {
 	ctx   context.Context
 	root  int // of the directory that is removed
@@ -41,7 +47,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	err := unix.Unlinkat(fd, name, 0)
+	err := unlink(fd, name, 0, depth)
 	if errors.Is(err, unix.EBUSY) {
 		return busy(name)
 	}
@@ -51,7 +57,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) { // POSIX allows both for a directory
 		return err
 	}
-	if err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); errors.Is(err, unix.EBUSY) {
+	if err = unlink(fd, name, unix.AT_REMOVEDIR, depth); errors.Is(err, unix.EBUSY) {
 		return busy(name)
 	}
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
@@ -59,7 +65,9 @@ func (r *remover) remove(fd int, name string, depth int) error {
 	}
 	if depth >= maxOpen {
 		r.moved++
-		return unix.Renameat(fd, name, r.root, fmt.Sprintf(".removed-%d-%d", os.Getpid(), r.moved))
+		return changing(fd, name, depth, func() error {
+			return unix.Renameat(fd, name, r.root, fmt.Sprintf(".removed-%d-%d", os.Getpid(), r.moved))
+		})
 	}
 	below, err := openDir(fd, name)
 	if errors.Is(err, unix.EXDEV) { // mounted since
@@ -78,7 +86,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 			return err
 		}
 		// Entries may have been moved here, or skipped because the directory changed while it was read: read it again.
-		if err = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR); !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		if err = unlink(fd, name, unix.AT_REMOVEDIR, depth); !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
@@ -88,6 +96,39 @@ func (r *remover) remove(fd int, name string, depth int) error {
 }
 
 func busy(name string) error { return fmt.Errorf("%q is a mount point: %w", name, unix.EBUSY) }
+
+func unlink(fd int, name string, flags, depth int) error {
+	return changing(fd, name, depth, func() error { return unix.Unlinkat(fd, name, flags) })
+}
+
+// changing makes a change to the entry name of the directory fd. If the attributes of either forbid it, they are cleared first, but
+// not those of the directory above the one that is removed.
+func changing(fd int, name string, depth int, change func() error) error {
+	err := change()
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	cleared := depth > 0 && clearAttributes(fd)
+	var st unix.Stat_t
+	if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && (st.Mode&unix.S_IFMT == unix.S_IFREG || st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+		entry, err := unix.Openat2(fd, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV})
+		if err == nil {
+			cleared = clearAttributes(entry) || cleared
+			unix.Close(entry)
+		}
+	}
+	if !cleared {
+		return err
+	}
+	return change()
+}
+
+// clearAttributes tells whether there were any to clear.
+func clearAttributes(fd int) bool {
+	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
+	return err == nil && flags&(immutable|appendOnly) != 0 && unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^(immutable|appendOnly)) == nil
+}
 
 // empty reads the directory once and removes the entries found.
 func (r *remover) empty(dir *os.File, depth int) error {

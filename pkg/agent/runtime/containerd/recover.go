@@ -117,7 +117,7 @@ func (r *Runtime) Purge(ctx context.Context) error {
 	}
 	// Open files stay usable until Run ends.
 	for _, name := range []string{"containers", "shim", "empty", "content", snapshotter, "meta.db", filepath.Base(hostsFile(r.config))} {
-		errs = append(errs, os.RemoveAll(filepath.Join(r.config.DataDir, name)))
+		errs = append(errs, disk.RemoveAll(ctx, filepath.Join(r.config.DataDir, name)))
 	}
-	return errors.Join(append(errs, os.RemoveAll(filepath.Join(r.config.RunDir, "pods")))...)
+	return errors.Join(append(errs, disk.RemoveAll(ctx, filepath.Join(r.config.RunDir, "pods")))...)
 }
