@@ -32,6 +32,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/api"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -102,6 +103,8 @@ type Config struct {
 	// Recorder takes the events; nil makes one that writes them through Client.
 	Recorder pod.Recorder
 	Logger   *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
 // Validate fills in defaults and says what is wrong.
@@ -198,6 +201,7 @@ func New(c Config) (*Agent, error) {
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
+		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
 		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.statusSoon, Event: a.event, Logger: c.Logger,

@@ -74,6 +74,9 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 	if err != nil {
 		return fmt.Errorf("make link %s: %w", name, err)
 	}
+	if err := c.Failpoints.At("network.link"); err != nil {
+		return err
+	}
 	if err := quietIPv6(podLink); err != nil {
 		return err
 	}
@@ -94,6 +97,9 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 		return err
 	}
 
+	if err := c.Failpoints.At("network.host-link"); err != nil {
+		return err
+	}
 	if err := pod.LinkSetUp(eth0); err != nil {
 		return err
 	}

@@ -98,6 +98,9 @@ func (c *Config) unshare(uid string, p Pod) error {
 			if err := bindSelf(name, filepath.Join(c.dir(uid), name)); err != nil {
 				return err
 			}
+			if err := c.Failpoints.At("network.namespace-" + name); err != nil {
+				return err
+			}
 		}
 	}
 	if p.HostNetwork {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 )
 
 // Config of New and Reset. Reset needs RunDir and Prefix only.
@@ -38,6 +40,8 @@ type Config struct {
 	// MetadataAccess lets pods connect to link-local addresses, where clouds serve the credentials of the machine.
 	MetadataAccess bool
 	Logger         *slog.Logger // default slog.Default()
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
 var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
@@ -248,10 +252,19 @@ func (n *Net) setup(p Pod) (r record, err error) {
 			err = errors.Join(err, n.teardown(p.UID, r, false))
 		}
 	}()
+	if err := n.Failpoints.At("network.address"); err != nil {
+		return r, err
+	}
 	if err := os.Mkdir(n.dir(p.UID), 0o755); err != nil {
 		return r, err
 	}
+	if err := n.Failpoints.At("network.dir"); err != nil {
+		return r, err
+	}
 	if err := n.save(p.UID, r); err != nil {
+		return r, err
+	}
+	if err := n.Failpoints.At("network.record"); err != nil {
 		return r, err
 	}
 	if !p.HostNetwork || !p.HostIPC {
@@ -263,10 +276,16 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	// crash before that, New has made the table anew without them.
 	with := r
 	with.HostPorts = p.HostPorts
+	if err := n.Failpoints.At("network.linked"); err != nil {
+		return r, err
+	}
 	if err := n.nat.hostPorts(with, true); err != nil {
 		return r, err
 	}
 	r = with
+	if err := n.Failpoints.At("network.host-ports"); err != nil {
+		return r, err
+	}
 	if err := forgetUDP(r); err != nil {
 		return r, err
 	}
@@ -275,7 +294,7 @@ func (n *Net) setup(p Pod) (r record, err error) {
 		return r, err
 	}
 	n.put(p.UID, &r)
-	return r, nil
+	return r, n.Failpoints.At("network.ready")
 }
 
 // make makes the namespaces and the link. It is called on a thread that ends with it.
@@ -352,7 +371,13 @@ func (n *Net) teardown(uid string, r record, keep bool) error {
 	if err := n.nat.hostPorts(r, false); err != nil {
 		return err
 	}
+	if err := n.Failpoints.At("network.ports-released"); err != nil {
+		return err
+	}
 	if err := n.release(uid); err != nil {
+		return err
+	}
+	if err := n.Failpoints.At("network.released"); err != nil {
 		return err
 	}
 	if err := forgetUDP(r); err != nil {

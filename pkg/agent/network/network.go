@@ -7,7 +7,7 @@
 // whoever asks the machine's credentials, and a tenant's pod is not the machine (Config.MetadataAccess allows it).
 // Pods with hostNetwork are the node, and restricted in nothing. A pod gets no host port on which the node itself serves.
 //
-// It may import netlink and nftables and nothing of Coracle. Its invariant:
+// It may import netlink, nftables and agent/failpoint. Its invariant:
 // whatever Setup acquired is found again after a crash from the kernel and
 // from files in the run directory, and Teardown or Reset releases it.
 package network

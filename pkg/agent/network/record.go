@@ -92,6 +92,9 @@ func (c *Config) release(uid string) error {
 		for {
 			err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			if err == nil {
+				if err := c.Failpoints.At("network.unmounted-" + name); err != nil {
+					return err
+				}
 				continue // mounted twice if a crash came between mount and record
 			}
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {

@@ -150,6 +150,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	w.filesMu.Lock()
 	err = m.writeFiles(p, bld.podIP)
 	w.filesMu.Unlock()
+	if err == nil {
+		err = m.c.Failpoints.At("pod.files")
+	}
 	if err != nil {
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
@@ -369,9 +372,11 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	}
 	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
 	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))
+	errs = append(errs, w.m.c.Failpoints.At("pod.volumes-released"))
 	if forget && p.Name != "" {
 		errs = append(errs, os.RemoveAll(filepath.Join(w.m.c.LogDir, logDirName(p))))
 	}
+	errs = append(errs, w.m.c.Failpoints.At("pod.released"))
 	if err := errors.Join(errs...); err != nil {
 		if ctx.Err() == nil {
 			w.m.log.Warn("cannot release all of a pod; trying again", "pod", p.Namespace+"/"+p.Name, "error", err)

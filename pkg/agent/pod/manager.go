@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/images"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
@@ -60,6 +63,8 @@ type Config struct {
 	Pressures func() []corev1.NodeConditionType
 	// Services gives those of the namespace and the service kubernetes in default.
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
 // Manager runs the pods of one node. Feed it with Update and Delete, then Sync once all that exist are told.
@@ -104,7 +109,7 @@ func New(c Config) *Manager {
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
-		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Logger: c.Logger,
+		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Logger: c.Logger, Failpoints: c.Failpoints,
 	})
 	return m
 }
@@ -319,6 +324,15 @@ func (m *Manager) Sync(ctx context.Context) error {
 	blank := func(uid types.UID) {
 		if orphans[uid] == nil {
 			orphans[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
+		}
+	}
+	logs, err := os.ReadDir(m.c.LogDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, d := range logs {
+		if p := podOfLogDir(d.Name()); p != nil && orphans[p.UID] == nil {
+			orphans[p.UID] = p
 		}
 	}
 	sandboxes, err := m.c.Network.List(ctx)

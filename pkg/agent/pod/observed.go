@@ -19,6 +19,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -264,7 +266,16 @@ func containerOf(p *corev1.Pod, name string) (c *corev1.Container, init, ephemer
 	return nil, false, false
 }
 
-// Ref names a pod for people and for paths.
+// logDirName returns the name of a pod's directory below the directory for logs, as in the kubelet.
 func logDirName(p *corev1.Pod) string {
 	return strings.Join([]string{p.Namespace, p.Name, string(p.UID)}, "_")
+}
+
+// podOfLogDir is the inverse of logDirName. It returns nil for other names.
+func podOfLogDir(name string) *corev1.Pod {
+	parts := strings.Split(name, "_") // none of them can contain one
+	if len(parts) != 3 || parts[2] == "" {
+		return nil
+	}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2])}}
 }

@@ -94,7 +94,7 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 			return s, err
 		}
 	}
-	return s, nil
+	return s, m.c.Failpoints.At("pod.log-dir")
 }
 
 func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error {
@@ -171,6 +171,9 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 			return err
 		}
 		s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path})
+		if err := m.c.Failpoints.At("pod.termination-log"); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -128,12 +128,15 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		return err
 	}
 	r.changes.Tell(s.ID)
-	return nil
+	return r.config.Failpoints.At("container.created")
 }
 
 func (r *Runtime) write(ctx context.Context, c *container, img *image) error {
 	lower, err := r.images.lower(ctx, img)
 	if err != nil {
+		return err
+	}
+	if err := r.config.Failpoints.At("container.snapshot"); err != nil {
 		return err
 	}
 	b, err := r.bundle(c.Spec, img, c.dir, lower)
@@ -150,6 +153,9 @@ func (r *Runtime) write(ctx context.Context, c *container, img *image) error {
 		err = errors.Join(err, os.Mkdir(d, 0o755))
 	}
 	if err != nil {
+		return err
+	}
+	if err := r.config.Failpoints.At("container.prepared"); err != nil {
 		return err
 	}
 	return os.Rename(temp, c.dir)
@@ -177,13 +183,22 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	}
 	p := r.pod(c.Spec.PodUID)
 	p.limit(c.Spec.CgroupParent)
+	if err := r.config.Failpoints.At("task.cgroup"); err != nil {
+		return err
+	}
 	client, err := p.shim(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.config.Failpoints.At("task.shim"); err != nil {
 		return err
 	}
 	res, err := client.Call(ctx, shim.Request{Op: shim.Start, ID: id, Bundle: c.dir})
 	if err != nil {
 		return fmt.Errorf("start %s: %w", id, err)
+	}
+	if err := r.config.Failpoints.At("task.started"); err != nil {
+		return err
 	}
 	r.apply(*res.Status)
 	if s := res.Status; s.State == string(runtime.Exited) && s.StartedAt.IsZero() {
@@ -350,7 +365,13 @@ func (r *Runtime) discard(ctx context.Context, dir string) error {
 		return err
 	}
 	gone := filepath.Join(filepath.Dir(dir), ".old-"+filepath.Base(dir))
+	if err := r.config.Failpoints.At("container.unmounted"); err != nil {
+		return err
+	}
 	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := r.config.Failpoints.At("container.renamed"); err != nil {
 		return err
 	}
 	return disk.RemoveAll(ctx, gone) // its container may have nested directories without end

@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/feed"
 )
@@ -65,6 +66,8 @@ type Config struct {
 	patience time.Duration
 	// Log gets few lines; nil is slog.Default().
 	Log *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
 // Validate checks the configuration and fills in what is empty.

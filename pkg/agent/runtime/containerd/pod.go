@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,6 +71,9 @@ func (p *pod) shim(ctx context.Context) (shim.Client, error) {
 	if p.alive() {
 		return p.client(), nil
 	}
+	if err := p.kill(); err != nil { // one that was started and never answered
+		return shim.Client{}, err
+	}
 	if err := p.spawn(); err != nil {
 		return shim.Client{}, fmt.Errorf("shim of pod %s: %w", p.uid, err)
 	}
@@ -84,6 +86,9 @@ func (p *pod) shim(ctx context.Context) (shim.Client, error) {
 // spawn starts a shim on a socket that listens already, so there is nothing to wait for.
 func (p *pod) spawn() error {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return err
+	}
+	if err := p.r.config.Failpoints.At("shim.dir"); err != nil {
 		return err
 	}
 	_ = os.Remove(p.socket())
@@ -117,10 +122,23 @@ func (p *pod) spawn() error {
 		return err
 	}
 	p.cmd = cmd
-	if p.r.limits.oomScoreAdj < 0 { // a shim dies after its containers
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("-998"), 0)
+	if err := p.spawned(cmd.Process.Pid); err != nil { // without a record nobody would find it
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return err
 	}
-	return shim.WriteJSON(filepath.Join(p.dir, "pid.json"), identify(cmd.Process.Pid))
+	return nil
+}
+
+// spawned records a new shim.
+func (p *pod) spawned(pid int) error {
+	if err := p.r.config.Failpoints.At("shim.spawned"); err != nil {
+		return err
+	}
+	if p.r.limits.oomScoreAdj < 0 { // a shim dies after its containers
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("-998"), 0)
+	}
+	return shim.WriteJSON(filepath.Join(p.dir, "pid.json"), identify(pid))
 }
 
 // process names a process for good: its number alone may be another's later.
@@ -296,6 +314,9 @@ func (r *Runtime) RemovePod(ctx context.Context, podUID, cgroupParent string) er
 	if cgroupParent == "" || cgroupParent == "/" {
 		return nil
 	}
+	if err := r.config.Failpoints.At("pod.shim-removed"); err != nil {
+		return err
+	}
 	return killCgroup(cgroupParent)
 }
 
@@ -326,6 +347,9 @@ func (p *pod) end(ctx context.Context) error {
 			<-live
 		}
 	}
+	if err := p.r.config.Failpoints.At("shim.ended"); err != nil {
+		return err
+	}
 	return os.RemoveAll(p.dir)
 }
 
@@ -337,7 +361,7 @@ func (p *pod) kill() error {
 		return nil //nolint:nilerr // no such process any more
 	}
 	if err := unix.Kill(known.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
-		return fmt.Errorf("kill shim %s: %w", strconv.Itoa(known.PID), err)
+		return fmt.Errorf("kill shim %d: %w", known.PID, err)
 	}
 	return nil
 }
