@@ -35,6 +35,7 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("service-cidr", d.ServiceCIDR, "addresses of services")
 	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
 	f.Duration("node-monitor-grace-period", d.NodeMonitorGracePeriod, "how long a node may be silent before its pods are replaced")
+	f.StringSlice("disable", nil, "what not to run in this process, because it runs elsewhere or is not wanted: controllers, scheduler")
 	f.StringSlice("enable-admission-plugins", nil, "admission plugins to run beside the default ones, such as AlwaysPullImages")
 	f.StringSlice("disable-admission-plugins", nil, "default admission plugins not to run, such as DenyServiceExternalIPs or EventRateLimit")
 	f.String("admission-control-config-file", "", "AdmissionConfiguration file: defaults of PodSecurity, limits of EventRateLimit, and so on")

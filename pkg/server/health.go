@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
@@ -18,7 +21,7 @@ const mostLag = time.Second
 
 // checks are the parts of /readyz, and of /livez where starting the process again would help, by upstream's names where it has one.
 func (l *plane) checks() []apiserver.Check {
-	return []apiserver.Check{
+	list := []apiserver.Check{
 		{Name: "etcd", Check: l.storeReads, Live: true},
 		{Name: "etcd-readiness", Check: l.storeReads},
 		{Name: "informer-sync", Check: l.cacheFollows},
@@ -26,18 +29,26 @@ func (l *plane) checks() []apiserver.Check {
 		{Name: "poststarthook/rbac/bootstrap-roles", Check: started(func() <-chan struct{} { return l.roles.Ready() })},
 		{Name: "poststarthook/scheduling/bootstrap-system-priority-classes", Check: started(l.bootstrap.Ready)},
 		{Name: "poststarthook/start-system-namespaces-controller", Check: started(l.bootstrap.Ready)},
-		{Name: "controllers", Check: started(func() <-chan struct{} { return l.controllers.Ready() })},
-		{Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() })},
 	}
+	return append(list, l.actorChecks(config.Controllers)...)
 }
 
 // parts are what ComponentStatus tells of, by upstream's names.
 func (l *plane) parts() []apiserver.Check {
-	return []apiserver.Check{
-		{Name: "controller-manager", Check: started(func() <-chan struct{} { return l.controllers.Ready() })},
-		{Name: "etcd-0", Check: l.storeReads},
-		{Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() })},
+	list := append(l.actorChecks("controller-manager"), apiserver.Check{Name: "etcd-0", Check: l.storeReads})
+	slices.SortFunc(list, func(a, b apiserver.Check) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// actorChecks are the checks of the controllers, by the name given, and the scheduler, as far as this process runs them.
+func (l *plane) actorChecks(controllers string) (list []apiserver.Check) {
+	if l.process.Runs(config.Controllers) {
+		list = append(list, apiserver.Check{Name: controllers, Check: started(func() <-chan struct{} { return l.controllers.Ready() })})
 	}
+	if l.process.Runs(config.Scheduler) {
+		list = append(list, apiserver.Check{Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() })})
+	}
+	return list
 }
 
 // started reports whether a component is ready. Some are made only after the API server.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	chain "github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -56,17 +57,23 @@ type plane struct {
 
 // components is the control plane's part of the order.
 func (p *plane) components() []run.Component {
-	return []run.Component{
-		p.store,       // all state
-		p.cache,       // reads the store
-		p.bootstrap,   // writes what every cluster has, through the cache
-		p.members,     // says which nodes' certificates are believed
-		p.apiserver,   // serves what is there now
-		p.roles,       // fills in the roles; administrators and nodes work without them
-		p.admin,       // has been written by now, and is renewed in time
-		p.controllers, // act on what clients and nodes write
-		p.scheduler,
+	list := []run.Component{
+		p.store,     // all state
+		p.cache,     // reads the store
+		p.bootstrap, // writes what every cluster has, through the cache
+		p.members,   // says which nodes' certificates are believed
+		p.apiserver, // serves what is there now
+		p.roles,     // fills in the roles; administrators and nodes work without them
+		p.admin,     // has been written by now, and is renewed in time
 	}
+	// These act on what clients and nodes write, unless they are disabled.
+	if p.controllers != nil {
+		list = append(list, p.controllers)
+	}
+	if p.scheduler != nil {
+		list = append(list, p.scheduler)
+	}
+	return list
 }
 
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
@@ -200,7 +207,7 @@ func (l *plane) joiner() *joiner {
 	}
 }
 
-// actors makes the reconcilers and the scheduler.
+// actors makes the reconcilers and the scheduler, unless they are disabled.
 func (l *plane) actors(table *kind.Table) error {
 	p := l.process
 	pods, err := netip.ParsePrefix(p.ClusterCIDR)
@@ -214,16 +221,19 @@ func (l *plane) actors(table *kind.Table) error {
 		}
 	}
 	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
-	l.controllers, err = reconcile.New(reconcile.Config{
-		ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-		Kinds:     kinds, RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
-	})
-	if err != nil {
-		return err
+	if p.Runs(config.Controllers) {
+		l.controllers, err = reconcile.New(reconcile.Config{
+			ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
+			Kinds:     kinds, RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
+		})
+		if err != nil {
+			return err
+		}
 	}
-	l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: p.log})
-	if err != nil {
-		return fmt.Errorf("scheduler: %w", err)
+	if p.Runs(config.Scheduler) {
+		if l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: p.log}); err != nil {
+			return fmt.Errorf("scheduler: %w", err)
+		}
 	}
 	return nil
 }

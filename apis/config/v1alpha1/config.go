@@ -50,6 +50,8 @@ type Server struct {
 	ClusterDomain string `mapstructure:"cluster-domain"`
 	// NodeMonitorGracePeriod is how long a node may be silent before it counts as lost. Nodes give a sign of life every 10 s.
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
+	// Disable names what this process leaves to others, of Controllers and Scheduler.
+	Disable []string `mapstructure:"disable"`
 	// EnableAdmissionPlugins and DisableAdmissionPlugins change which admission plugins run, by upstream's names.
 	EnableAdmissionPlugins  []string `mapstructure:"enable-admission-plugins"`
 	DisableAdmissionPlugins []string `mapstructure:"disable-admission-plugins"`
@@ -67,6 +69,15 @@ type Server struct {
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
+
+// What Server.Disable may name.
+const (
+	Controllers = "controllers"
+	Scheduler   = "scheduler"
+)
+
+// Runs reports whether this process runs Controllers or the Scheduler.
+func (s Server) Runs(part string) bool { return !slices.Contains(s.Disable, part) }
 
 // Audit is the audit log of the API, off without AuditLogPath.
 type Audit struct {
@@ -157,6 +168,9 @@ func (c Server) validate() error {
 	}
 	if bad := validation.IsDNS1123Subdomain(c.ClusterDomain); len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
+	}
+	for _, part := range c.Disable {
+		errs = append(errs, oneOf("disable", part, Controllers, Scheduler))
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
 		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes give a sign of life every 10s, so give it %s or more", c.NodeMonitorGracePeriod, shortestGrace))

@@ -28,13 +28,14 @@ func TestValidateNamesTheOption(t *testing.T) {
 		"Cipher suite NONE not supported":                       func(c *Config) { c.TLSCipherSuites = []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "NONE"} },
 		"audit-policy-file and audit-log-path go together":      func(c *Config) { c.AuditLogPath = "/var/log/audit.log" },
 		"audit-log-maxsize -1":                                  func(c *Config) { c.AuditLogMaxSize = -1 },
-		"node-name":                                             func(c *Config) { c.NodeName = "My Laptop" },
-		"node-ip":                                               func(c *Config) { c.NodeIP = "localhost" },
-		"node-labels":                                           func(c *Config) { c.NodeLabels = []string{"disk"} },
-		"node-taints":                                           func(c *Config) { c.NodeTaints = []string{"a=b:Never"} },
-		"max-pods":                                              func(c *Config) { c.MaxPods = 0 },
-		"agent-listen":                                          func(c *Config) { c.AgentListen = ":99999" },
-		"join":                                                  func(c *Config) { c.Join = "server:6443" },
+		"disable \"etcd\" is not one of controllers, scheduler": func(c *Config) { c.Disable = []string{"scheduler", "etcd"} },
+		"node-name":    func(c *Config) { c.NodeName = "My Laptop" },
+		"node-ip":      func(c *Config) { c.NodeIP = "localhost" },
+		"node-labels":  func(c *Config) { c.NodeLabels = []string{"disk"} },
+		"node-taints":  func(c *Config) { c.NodeTaints = []string{"a=b:Never"} },
+		"max-pods":     func(c *Config) { c.MaxPods = 0 },
+		"agent-listen": func(c *Config) { c.AgentListen = ":99999" },
+		"join":         func(c *Config) { c.Join = "server:6443" },
 	} {
 		c := Default()
 		spoil(&c)
