@@ -17,21 +17,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 )
 
 func TestWhoMayDoWhat(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")
-	roles, err := NewRoles(w.cfg)
-	require.NoError(t, err)
-	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "x", Groups: []string{user.SystemPrivilegedGroup}})
+	ctx := t.Context()
+	master := w.clients.For(&user.DefaultInfo{Name: "x", Groups: []string{user.SystemPrivilegedGroup}})
 	began := time.Now()
-	require.NoError(t, roles.Reconcile(ctx))
+	require.NoError(t, roles.Ensure(ctx, master, builtin.Roles()))
 	t.Logf("bootstrap roles took %v", time.Since(began))
 	began = time.Now()
 	before := w.cfg.Cache.Revision()
-	require.NoError(t, roles.Reconcile(ctx))
+	require.NoError(t, roles.Ensure(ctx, master, builtin.Roles()))
 	require.Equal(t, before, w.cfg.Cache.Revision(), "a second pass writes nothing")
 	t.Logf("and again %v", time.Since(began))
 
@@ -132,31 +133,6 @@ func TestWhoMayDoWhat(t *testing.T) {
 		require.Eventually(t, func() bool { return w.do(node, "GET", "/api/v1/namespaces/d/secrets/s", "").code == 200 }, time.Minute, time.Millisecond)
 		require.Equal(t, 403, w.do(w.as("system:node:n2", "system:nodes"), "GET", "/api/v1/namespaces/d/secrets/s", "").code)
 	})
-	t.Run("aggregation", func(t *testing.T) {
-		stop := start(t, roles2(t, w))
-		defer stop()
-		admin := w.clientset(w.http)
-		_, err := admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-			ObjectMeta: metav1.ObjectMeta{Name: "more", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.org"}, Resources: []string{"things"}}}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		require.Eventually(t, func() bool {
-			view, err := admin.RbacV1().ClusterRoles().Get(t.Context(), "view", metav1.GetOptions{})
-			require.NoError(t, err)
-			for _, r := range view.Rules {
-				if r.Resources[0] == "things" {
-					return true
-				}
-			}
-			return false
-		}, time.Minute, time.Millisecond)
-	})
-}
-
-func roles2(t *testing.T, w *world) *Roles {
-	r, err := NewRoles(w.cfg)
-	require.NoError(t, err)
-	return r
 }
 
 func TestPanicIs500(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/podgc"
 	"github.com/coracle-dev/coracle/pkg/reconcile/replicaset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
+	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/serviceaccount"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
@@ -34,6 +35,7 @@ func All(cfg Config) []*engine.Reconciler {
 		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),
 		podgc.New(),
+		roles.NewAggregation(),
 		task.New(),
 	}
 	if cfg.RootCA != nil {

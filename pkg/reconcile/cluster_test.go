@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -122,9 +122,7 @@ func (c *cluster) serve() func(string) client.Interface {
 	})
 	require.NoError(t, err)
 	c.run(srv)
-	roles, err := apiserver.NewRoles(apiserver.Config{Registry: c.engine.Registry, Cache: c.engine.Cache, Kinds: c.engine.Kinds, Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	require.NoError(t, roles.Reconcile(request.WithUser(c.ctx, &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})))
+	require.NoError(t, roles.Ensure(c.ctx, c.Interface, builtin.Roles()))
 	dial := func(name string) *client.Client {
 		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name})
 		require.NoError(t, err)

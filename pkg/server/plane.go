@@ -50,7 +50,7 @@ type plane struct {
 	admin       *adminKubeconfig
 	rootCA      *rootca.Bundle
 	apiserver   *apiserver.Server
-	roles       *apiserver.Roles
+	roles       *roles
 	controllers *reconcile.Controllers
 	scheduler   *scheduler.Scheduler
 }
@@ -166,9 +166,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err
 	}
-	if l.roles, err = apiserver.NewRoles(settings); err != nil {
-		return nil, err
-	}
+	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: p.log, ready: make(chan struct{})}
 	if err := l.actors(kinds.Table()); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -8,14 +9,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
 
-// ours is the rows of our own kinds: one each.
-func ours() []*kind.Resource {
-	return []*kind.Resource{
-		own.Row(own.Definition[*tasks.Task]{
+// ourKind is one of our own kinds: its row, and the rules that it brings for its reconciler, for editors and for viewers.
+type ourKind struct {
+	row    *kind.Resource
+	rights func() (controller, edit, view []rbacv1.PolicyRule)
+}
+
+// ours lists our own kinds.
+func ours() []ourKind {
+	return []ourKind{
+		{own.Row(own.Definition[*tasks.Task]{
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },
 			Default: tasks.Default, Validate: tasks.Validate, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
 			Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
-		}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status }),
+		}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status }), tasks.Rights},
 	}
+}
+
+// ourRows is the rows of our own kinds.
+func ourRows() []*kind.Resource {
+	var rows []*kind.Resource
+	for _, o := range ours() {
+		rows = append(rows, o.row)
+	}
+	return rows
 }

@@ -1,0 +1,20 @@
+package v1alpha1
+
+import rbacv1 "k8s.io/api/rbac/v1"
+
+// Rights are the rules of the roles that come with the kind: of its reconciler, and what it adds to the aggregated roles
+// edit (and so admin) and view.
+func Rights() (controller, edit, view []rbacv1.PolicyRule) {
+	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+	}
+	group := GroupVersion.Group
+	controller = []rbacv1.PolicyRule{
+		rule(group, "tasks", "get", "list", "watch"), rule(group, "tasks/status", "update"), rule(group, "tasks/finalizers", "update"),
+		rule("", "pods", "create", "delete", "get", "list", "watch"), rule("", "nodes", "get", "list", "watch"),
+		rule("", "events", "create", "patch", "update"),
+	}
+	edit = []rbacv1.PolicyRule{rule(group, "tasks", "create", "delete", "deletecollection", "patch", "update")}
+	view = []rbacv1.PolicyRule{rule(group, "tasks", "get", "list", "watch"), rule(group, "tasks/status", "get")}
+	return controller, edit, view
+}

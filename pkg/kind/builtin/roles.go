@@ -1,0 +1,69 @@
+package builtin
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Roles makes the roles and bindings that every cluster has: upstream's bootstrap policy, and what our own kinds add to it.
+// Aggregated cluster roles come without the rules that they gather.
+func Roles() []client.Object {
+	var all []client.Object
+	all = pointers(all, bootstrappolicy.ClusterRoles())
+	all = pointers(all, bootstrappolicy.ClusterRoleBindings())
+	all = pointers(all, bootstrappolicy.ControllerRoles())
+	all = pointers(all, bootstrappolicy.ControllerRoleBindings())
+	// These upstream has once per process: they are copied.
+	for namespace, roles := range bootstrappolicy.NamespaceRoles() {
+		for i := range roles {
+			role := roles[i].DeepCopy()
+			role.Namespace = namespace
+			all = append(all, role)
+		}
+	}
+	for namespace, bindings := range bootstrappolicy.NamespaceRoleBindings() {
+		for i := range bindings {
+			binding := bindings[i].DeepCopy()
+			binding.Namespace = namespace
+			all = append(all, binding)
+		}
+	}
+	return append(all, ourRoles()...)
+}
+
+func pointers[T any, P object[T]](all []client.Object, list []T) []client.Object {
+	for i := range list {
+		all = append(all, P(&list[i]))
+	}
+	return all
+}
+
+// aggregateTo, and the name of an aggregated role, is the label by which that role gathers the rules of another.
+const aggregateTo = "rbac.authorization.k8s.io/aggregate-to-"
+
+// ourRoles are the role and binding of each of our kinds' reconcilers, and two roles that the aggregated roles edit and view gather.
+func ourRoles() []client.Object {
+	edit := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:coracle:aggregate-to-edit")}
+	edit.Labels[aggregateTo+"edit"] = "true"
+	view := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:coracle:aggregate-to-view")}
+	view.Labels[aggregateTo+"view"] = "true"
+	all := []client.Object{edit, view}
+	for _, o := range ours() {
+		controller, edits, views := o.rights()
+		account := o.row.Singular + "-controller"
+		role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:controller:" + account), Rules: controller}
+		edit.Rules, view.Rules = append(edit.Rules, edits...), append(view.Rules, views...)
+		all = append(all, role, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: roleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account}},
+		})
+	}
+	return all
+}
+
+func roleMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"}}
+}

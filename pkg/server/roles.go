@@ -1,0 +1,29 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	keep "github.com/coracle-dev/coracle/pkg/reconcile/roles"
+)
+
+// roles is a component that writes the roles and bindings that every cluster has. It is ready at once: until they are there
+// system:masters and nodes can work already, and that is all a cluster needs to start.
+type roles struct {
+	client client.Interface // the API server's own
+	log    *slog.Logger
+	ready  chan struct{}
+}
+
+func (r *roles) Name() string           { return "roles" }
+func (r *roles) Ready() <-chan struct{} { return r.ready }
+
+func (r *roles) Run(ctx context.Context) error {
+	close(r.ready)
+	return engine.Run(ctx, engine.Config{
+		ClientFor: func(string) client.Interface { return r.client }, Log: r.log,
+	}, []*engine.Reconciler{keep.New(builtin.Roles)}, func() {})
+}
