@@ -1,29 +1,61 @@
 package podgc
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// Most is how many ended pods are kept; Quarantine how long a node must be gone before its pods are given up.
 const (
-	Most       = 12500
+	// TerminatedThreshold is how many terminated pods are retained, upstream's --terminated-pod-gc-threshold.
+	TerminatedThreshold = 12500
+	// Quarantine is how long a node must be missing before its pods are deleted, as upstream.
 	Quarantine = 40 * time.Second
 )
 
-// PlanEnded picks the ended pods beyond most, the oldest first.
-func PlanEnded(ended []*corev1.Pod, most int) []*corev1.Pod {
-	if len(ended) <= most {
+// PlanTerminated returns the terminated pods beyond threshold: evicted ones first, then the oldest, as upstream.
+func PlanTerminated(terminated []*corev1.Pod, threshold int) []*corev1.Pod {
+	if len(terminated) <= threshold {
 		return nil
 	}
-	out := slices.Clone(ended)
-	slices.SortFunc(out, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-	return out[:len(out)-most]
+	out := slices.Clone(terminated)
+	slices.SortFunc(out, func(a, b *corev1.Pod) int {
+		if evicted(a) != evicted(b) {
+			if evicted(a) {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return out[:len(out)-threshold]
 }
 
-// PlanNode says when the pods of a node that is not there are to be given up: in that time, or now (0).
+func evicted(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Evicted"
+}
+
+// PlanNode returns how long the pods of a missing node are still to be left alone; 0 means that they are to be deleted now.
 func PlanNode(missingSince, now time.Time) time.Duration {
 	return max(missingSince.Add(Quarantine).Sub(now), 0)
+}
+
+// change is what a change of a pod asks for.
+type change struct {
+	terminated  bool // it is one more terminated pod
+	unscheduled bool // it was deleted before it had a node: nobody else deletes it
+	newOnNode   bool // it has a node now, which may be missing
+}
+
+// classify compares a pod before (nil: there was none) and after a change.
+func classify(was, is *corev1.Pod) change {
+	return change{
+		terminated:  podstate.Ended(is) && (was == nil || !podstate.Ended(was)),
+		unscheduled: is.Spec.NodeName == "" && is.DeletionTimestamp != nil,
+		newOnNode:   is.Spec.NodeName != "" && (was == nil || was.Spec.NodeName == ""),
+	}
 }

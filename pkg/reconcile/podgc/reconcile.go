@@ -1,7 +1,7 @@
-// Package podgc deletes the pods that nobody else will: those of nodes that are gone, those that were deleted before
-// they had a node, and ended ones when there are too many.
+// Package podgc deletes the pods that nobody else deletes: those of missing nodes, those that were deleted before they had a node, and
+// terminated ones beyond a threshold.
 //
-// It may import engine. Its invariant: it deletes no pod that a node which is there could still run.
+// It may import engine. Its invariant: it deletes no pod that an existing node could still run.
 package podgc
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// Requests: a node, by name; a pod, by namespace and name; or ended, for all ended pods.
-var ended = engine.RequestFor("", "*")
+// Requests: a node, by name; a pod, by namespace and name; or terminated, for all terminated pods.
+var terminated = engine.RequestFor("", "*")
 
-// settle is how long ended pods are left to add up before they are counted.
+// settle is how long terminated pods may add up before they are counted, in one pass for all.
 const settle = 20 * time.Second
 
 // New declares the reconciler.
@@ -46,7 +46,7 @@ func New() *engine.Reconciler {
 			},
 		}},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{Env: env, missing: map[string]time.Time{}}).reconcile
+			return newReconciler(env, env.ByIndex).reconcile
 		},
 	}
 }
@@ -57,32 +57,35 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 		return nil
 	}
 	old, _ := was.(*corev1.Pod)
-	if podstate.Ended(p) && (old == nil || !podstate.Ended(old)) {
-		env.Enqueue(ended, settle)
+	c := classify(old, p)
+	if c.terminated {
+		env.Enqueue(terminated, settle)
 	}
-	switch {
-	case p.Spec.NodeName == "":
-		if p.DeletionTimestamp != nil {
-			return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
-		}
-	case old == nil || old.Spec.NodeName == "":
-		var n corev1.Node
-		if apierrors.IsNotFound(env.Cache.Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, &n)) {
-			return []engine.Request{engine.RequestFor("", p.Spec.NodeName)}
-		}
+	if c.unscheduled {
+		return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
+	}
+	var n corev1.Node
+	if c.newOnNode && apierrors.IsNotFound(env.Cache.Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, &n)) {
+		return []engine.Request{engine.RequestFor("", p.Spec.NodeName)}
 	}
 	return nil
 }
 
 type reconciler struct {
 	engine.Env
+	byIndex func(ctx context.Context, list client.ObjectList, namespace, index, value string) error
+
 	mu      sync.Mutex
-	missing map[string]time.Time
+	missing map[string]time.Time // nodes, since when
+}
+
+func newReconciler(env engine.Env, byIndex func(context.Context, client.ObjectList, string, string, string) error) *reconciler {
+	return &reconciler{Env: env, byIndex: byIndex, missing: map[string]time.Time{}}
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	switch {
-	case req == ended:
+	case req == terminated:
 		return engine.Result{}, r.trim(ctx)
 	case req.Namespace != "":
 		var p corev1.Pod
@@ -97,18 +100,18 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	var n corev1.Node
 	err := r.Cache.Get(ctx, req.NamespacedName, &n)
 	if err == nil {
-		r.back(req.Name)
+		r.present(req.Name)
 		return engine.Result{}, nil
 	}
 	if !apierrors.IsNotFound(err) {
 		return engine.Result{}, err
 	}
 	now := r.Now()
-	if in := PlanNode(r.gone(req.Name, now), now); in > 0 {
+	if in := PlanNode(r.missingSince(req.Name, now), now); in > 0 {
 		return engine.Result{RequeueAfter: in}, nil
 	}
 	var pods corev1.PodList
-	if err := r.ByIndex(ctx, &pods, "", podstate.NodeIndex, req.Name); err != nil {
+	if err := r.byIndex(ctx, &pods, "", podstate.NodeIndex, req.Name); err != nil {
 		return engine.Result{}, err
 	}
 	for i := range pods.Items {
@@ -116,11 +119,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 			return engine.Result{}, err
 		}
 	}
-	r.back(req.Name)
+	r.present(req.Name)
 	return engine.Result{}, nil
 }
 
-func (r *reconciler) gone(node string, now time.Time) time.Time {
+func (r *reconciler) missingSince(node string, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, ok := r.missing[node]
@@ -131,13 +134,13 @@ func (r *reconciler) gone(node string, now time.Time) time.Time {
 	return at
 }
 
-func (r *reconciler) back(node string) {
+func (r *reconciler) present(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.missing, node)
 }
 
-// remove deletes a pod without grace, having said first that it failed, and why, if it had not ended.
+// remove deletes a pod without a grace period. With a reason, a pod that has not terminated is marked as failed first.
 func (r *reconciler) remove(ctx context.Context, p *corev1.Pod, why string) error {
 	if why != "" && !podstate.Ended(p) {
 		next := p.DeepCopy()
@@ -160,14 +163,14 @@ func (r *reconciler) trim(ctx context.Context) error {
 	var all []*corev1.Pod
 	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
 		var list corev1.PodList
-		if err := r.ByIndex(ctx, &list, "", "status.phase", string(phase)); err != nil {
+		if err := r.byIndex(ctx, &list, "", "status.phase", string(phase)); err != nil {
 			return err
 		}
 		for i := range list.Items {
 			all = append(all, &list.Items[i])
 		}
 	}
-	for _, p := range PlanEnded(all, Most) {
+	for _, p := range PlanTerminated(all, TerminatedThreshold) {
 		if err := r.remove(ctx, p, ""); err != nil {
 			return err
 		}
