@@ -22,6 +22,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -105,6 +107,8 @@ type Config struct {
 	Logger   *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
+	// Metrics takes the agent's metrics; its API serves all that it holds. Nil makes one.
+	Metrics *prometheus.Registry
 }
 
 // Validate fills in defaults and says what is wrong.
@@ -149,6 +153,9 @@ func (c *Config) Validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	if c.Metrics == nil {
+		c.Metrics = prometheus.NewRegistry()
+	}
 	return errors.Join(errs...)
 }
 
@@ -183,6 +190,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
 	a.guard = run.Guard{Log: c.Logger, Component: a.Name()}
+	c.Metrics.MustRegister(a.guard.Metrics(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.network = c.OnPodCIDR == nil
 	var err error
 	if a.machine, err = readMachine(c.DataDir); err != nil {
@@ -190,6 +198,7 @@ func New(c Config) (*Agent, error) {
 	}
 	if c.Recorder == nil {
 		a.recorder = events.New(c.Client, "kubelet", c.NodeName, a.log)
+		c.Metrics.MustRegister(a.recorder.Metrics())
 		c.Recorder = a.recorder
 	}
 	sysctls, err := pod.NewSysctls(c.AllowedUnsafeSysctls)
@@ -197,7 +206,7 @@ func New(c Config) (*Agent, error) {
 		return nil, fmt.Errorf("allowed-unsafe-sysctls: %w", err)
 	}
 	a.pods = pod.New(pod.Config{
-		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger,
+		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
@@ -319,7 +328,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	}
 	s := api.New(api.Config{
 		Pods: a.pods, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
-		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log,
+		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log, Metrics: a.c.Metrics,
 	})
 	tlsConfig := &tls.Config{
 		MinVersion: tls.VersionTLS12, GetCertificate: a.c.GetCertificate,

@@ -159,7 +159,7 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", "stranger", "/pods", 403, "Forbidden"},
 		{"GET", "reader", "/pods", 200, `"name":"web"`},
 		{"GET", "watcher", "/pods", 200, `"name":"web"`},
-		{"GET", "watcher", "/metrics", 200, "container_"},
+		{"GET", "watcher", "/metrics", 200, "kubelet_running_pods 1"},
 		{"GET", "watcher", "/stats/summary", 403, "subresource(s)=[stats]"},
 		{"GET", "watcher", "/containerLogs/default/web/main", 403, "Forbidden"},
 		{"GET", "reader", "/exec/default/web/main?command=id&output=1", 403, "verb=create"},
@@ -182,6 +182,11 @@ func TestNodeAPI(t *testing.T) {
 		{"GET", server, "/containerLogs/default/none/main", 404, "does not exist"},
 		{"GET", server, "/stats/summary", 200, `"nodeName":"node"`},
 		{"GET", server, "/metrics/resource", 200, `container_memory_working_set_bytes{container="main"`},
+		{"GET", server, "/metrics/resource", 200, `pod_memory_working_set_bytes{namespace="default",pod="web"}`},
+		{"GET", server, "/metrics/resource", 200, "\nnode_cpu_usage_seconds_total "},
+		{"GET", server, "/metrics/resource", 200, "\nresource_scrape_error 0"},
+		{"GET", server, "/metrics/cadvisor", 200, `container_memory_rss{container="main",id="`},
+		{"GET", server, "/metrics/probes", 200, "# TYPE prober_probe_total counter"},
 	} {
 		t.Run(tt.method+" "+tt.path+" by "+tt.who, func(t *testing.T) {
 			code, body := call(tt.method, tt.who, tt.path)

@@ -109,7 +109,7 @@ func TestUnreadAnswersHoldNoSeat(t *testing.T) {
 		require.Equal(t, 2, res.ProtoMajor)
 		require.Zero(t, w.executing())
 		over := func() bool {
-			return strings.Contains(string(w.do(w.http, "GET", "/metrics", "").body), `apiserver_longrunning_requests{component="apiserver",group="",resource="configmaps",verb="WATCH",version="v1"} 0`)
+			return strings.Contains(string(w.do(w.http, "GET", "/metrics", "").body), `apiserver_longrunning_requests{component="apiserver",group="",resource="configmaps",scope="namespace",subresource="",verb="WATCH",version="v1"} 0`)
 		}
 		require.Eventually(t, over, time.Minute, 20*time.Millisecond, "the watch is ended")
 	})

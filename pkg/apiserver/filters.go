@@ -43,18 +43,23 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		out = hijackable{rec}
 	}
 	info, err := s.info.NewRequestInfo(req)
+	inflight := s.metrics.begin(info)
 	defer func() {
 		if p := recover(); p != nil {
 			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity too
 				panic(p)
 			}
+			s.metrics.panics.Inc()
 			s.log.Error("panic while serving", "method", req.Method, "path", req.URL.Path, "panic", p, "stack", string(debug.Stack()))
 			if rec.written {
 				panic(http.ErrAbortHandler)
 			}
 			s.fail(out, req, apierrors.NewInternalError(errors.New("the server panicked while serving this request; its log says where")))
 		}
-		s.metrics.observe(info, rec.code, began)
+		if inflight != nil {
+			inflight.Add(-1)
+		}
+		s.metrics.observe(req, info, rec.status(), began)
 	}()
 	id := req.Header.Get("Audit-Id")
 	if id == "" || len(id) > 64 {
@@ -171,6 +176,7 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if longRunning(info) {
+		defer s.metrics.running(req, info)()
 		rec.unhurried(req, s.cfg.WriteStall)
 	} else if err := s.receive(w, req, &rec.ticket); err != nil {
 		s.tooMany(w, req, err)

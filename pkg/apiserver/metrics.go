@@ -1,15 +1,21 @@
 package apiserver
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
@@ -23,7 +29,8 @@ type connectionMetrics struct {
 	refused prometheus.Counter
 }
 
-// metrics counts requests under upstream's names. A request costs one map lookup.
+// metrics counts requests under upstream's names and labels. No label has a value that a client chooses. A request costs one map
+// lookup and allocates nothing.
 type metrics struct {
 	handler     http.Handler
 	kinds       *kind.Catalog
@@ -31,78 +38,225 @@ type metrics struct {
 	connections connectionMetrics
 	requests    *prometheus.CounterVec
 	latency     *prometheus.HistogramVec
-	watches     *prometheus.GaugeVec
-	memo        sync.Map // of requestLabels to *requestMetrics
+	longRunning *prometheus.GaugeVec
+	watchEvents *prometheus.CounterVec
+	panics      prometheus.Counter
+	// mutating and readOnly are the requests in flight that are not long-running.
+	mutating, readOnly atomic.Int64
+
+	// series are the metrics of the label values seen so far. The map is replaced, never changed.
+	series atomic.Pointer[map[requestLabels]*requestMetrics]
+	add    sync.Mutex
 }
 
 type requestLabels struct {
-	verb, group, version, resource, subresource, scope string
-	code                                               int
+	verb, dryRun, group, version, resource, subresource, scope string
+	code                                                       int // 0 for the gauge of long-running requests
 }
 
 type requestMetrics struct {
 	count   prometheus.Counter
 	latency prometheus.Observer
+	running prometheus.Gauge
 }
 
-func newMetrics(kinds *kind.Catalog, disc func() *discovery, fair *fairness.Set) *metrics {
+// mostSeries bounds the series of requests: about as many as 500 kinds need. Beyond it kinds are not told apart.
+const mostSeries = 20_000
+
+// scrapes is how many clients may read the metrics at once.
+const scrapes = 8
+
+func newMetrics(cfg Config, disc func() *discovery, fair *fairness.Set) *metrics {
+	labels := []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}
 	m := &metrics{
-		kinds: kinds, disc: disc,
+		kinds: cfg.Kinds, disc: disc,
 		connections: connectionMetrics{
-			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Connections to the API's socket."}),
-			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections beyond the bound, of all or of their address."}),
+			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Open connections to the API server."}),
+			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections closed because the limit of all, or of their address, was reached."}),
 		},
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total", Help: "Requests by verb, resource and answer."},
-			[]string{"verb", "group", "version", "resource", "subresource", "scope", "component", "code"}),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds", Help: "Time from request to answer, without watches and streams.",
-			Buckets: []float64{.0001, .0002, .0005, .001, .002, .005, .01, .05, .1, .5, 1, 5, 60}},
-			[]string{"verb", "group", "version", "resource", "subresource", "scope", "component"}),
-		watches: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests", Help: "Watches being served."},
-			[]string{"verb", "group", "version", "resource", "component"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total",
+			Help: "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."},
+			append(slices.Clone(labels), "code")),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds",
+			Help:    "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component. Long-running requests are left out.",
+			Buckets: []float64{.00025, .0005, .001, .0025, .005, .025, .1, .4, 1, 4, 10, 30, 60}}, labels),
+		longRunning: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests",
+			Help: "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component."},
+			slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return l == "dry_run" })),
+		watchEvents: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_watch_events_total", Help: "Number of events sent in watch clients"},
+			[]string{"group", "version", "resource"}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "coracle_panics_recovered_total",
+			Help: "Units of work that panicked, by component. The log has their stacks.", ConstLabels: prometheus.Labels{"component": "apiserver"}}),
 	}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.requests, m.latency, m.watches, m.connections.open, m.connections.refused, fairnessCollector{fair}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	m.series.Store(&map[requestLabels]*requestMetrics{})
+	inflight := func(kind string, n *atomic.Int64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apiserver_current_inflight_requests",
+			Help: "Number of requests in flight, without long-running ones, per request kind.", ConstLabels: prometheus.Labels{"request_kind": kind}},
+			func() float64 { return float64(n.Load()) })
+	}
+	written, dropped := func() float64 { return 0 }, func() float64 { return 0 }
+	if log := cfg.Audit; log != nil {
+		written, dropped = func() float64 { return float64(log.Written()) }, func() float64 { return float64(log.Dropped()) }
+	}
+	reg := cfg.Metrics
+	reg.MustRegister(m.requests, m.latency, m.longRunning, m.watchEvents, m.panics, m.connections.open, m.connections.refused, fairnessCollector{fair},
+		inflight("mutating", &m.mutating), inflight("readOnly", &m.readOnly),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_event_total", Help: "Counter of audit events generated and sent to the audit backend."}, written),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_error_total",
+			Help: "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", ConstLabels: prometheus.Labels{"plugin": "log"}}, dropped),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.handler = promhttp.HandlerFor(append(prometheus.Gatherers{reg}, cfg.MoreMetrics...), promhttp.HandlerOpts{MaxRequestsInFlight: scrapes})
 	return m
 }
 
-// observe counts a request. Names that are no kind of ours are not told apart, so that requests cannot grow the memo.
-func (m *metrics) observe(info *request.RequestInfo, code int, began time.Time) {
+// begin counts a request as in flight. The caller subtracts it from the counter returned, which is nil for long-running ones.
+func (m *metrics) begin(info *request.RequestInfo) (inflight *atomic.Int64) {
+	if info == nil || longRunning(info) {
+		return nil
+	}
+	inflight = &m.mutating
+	switch info.Verb {
+	case "get", "list", "watch", "head", "options":
+		inflight = &m.readOnly
+	}
+	inflight.Add(1)
+	return inflight
+}
+
+// observe counts a request that was answered.
+func (m *metrics) observe(req *http.Request, info *request.RequestInfo, code int, began time.Time) {
 	if info == nil {
 		return
 	}
-	l := requestLabels{verb: verbLabel(info), code: code}
-	if info.IsResourceRequest && m.known(info) {
-		l.group, l.version, l.resource, l.subresource = info.APIGroup, info.APIVersion, info.Resource, info.Subresource
-		switch {
-		case info.Name != "":
-			l.scope = "resource"
-		case info.Namespace != "":
-			l.scope = "namespace"
-		default:
-			l.scope = "cluster"
-		}
-	}
-	v, ok := m.memo.Load(l)
-	if !ok {
-		r := &requestMetrics{count: m.requests.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver", strconv.Itoa(code))}
-		if !longRunning(info) {
-			r.latency = m.latency.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver")
-		}
-		v, _ = m.memo.LoadOrStore(l, r)
-	}
-	r := v.(*requestMetrics)
-	r.count.Inc()
-	if r.latency != nil {
-		r.latency.Observe(time.Since(began).Seconds())
+	s := m.of(m.labels(req, info, code))
+	s.count.Inc()
+	if !longRunning(info) {
+		s.latency.Observe(time.Since(began).Seconds())
 	}
 }
 
-// verbLabel is a verb that the API has, or "other": a method is whatever a client sends.
-func verbLabel(info *request.RequestInfo) string {
-	switch v := info.Verb; v {
-	case "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "head", "post", "put", "options", "proxy":
-		return v
+// running counts a long-running request until what it returns is called.
+func (m *metrics) running(req *http.Request, info *request.RequestInfo) func() {
+	l := m.labels(req, info, 0)
+	l.dryRun = ""
+	g := m.of(l).running
+	g.Inc()
+	return g.Dec
+}
+
+// events is the counter of the events sent to watches of a kind.
+func (m *metrics) events(r *kind.Resource) prometheus.Counter {
+	return m.watchEvents.WithLabelValues(r.Group, r.Version, r.Plural)
+}
+
+// labels are upstream's. Kinds that are not served have none, so that requests cannot make new series.
+func (m *metrics) labels(req *http.Request, info *request.RequestInfo, code int) requestLabels {
+	l := requestLabels{verb: verbLabel(req, info), dryRun: dryRunLabel(req.URL.RawQuery), code: codeLabel(code)}
+	if !info.IsResourceRequest || !m.known(info) {
+		return l
+	}
+	l.group, l.version, l.resource, l.subresource = info.APIGroup, info.APIVersion, info.Resource, info.Subresource
+	switch {
+	case info.Name != "" || info.Verb == "create":
+		l.scope = "resource"
+	case info.Namespace != "":
+		l.scope = "namespace"
+	default:
+		l.scope = "cluster"
+	}
+	return l
+}
+
+// of finds the metrics of label values, which are bounded by labels.
+func (m *metrics) of(l requestLabels) *requestMetrics {
+	if s, ok := (*m.series.Load())[l]; ok {
+		return s
+	}
+	m.add.Lock()
+	defer m.add.Unlock()
+	known := *m.series.Load()
+	if s, ok := known[l]; ok {
+		return s
+	}
+	// The strings are parts of the request's path.
+	for _, s := range []*string{&l.dryRun, &l.group, &l.version, &l.resource, &l.subresource} {
+		*s = strings.Clone(*s)
+	}
+	s := &requestMetrics{}
+	if l.code == 0 {
+		s.running = m.longRunning.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver")
+	} else {
+		s.count = m.requests.WithLabelValues(l.verb, l.dryRun, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver", strconv.Itoa(l.code))
+		if l.verb != "WATCH" && l.verb != "CONNECT" {
+			s.latency = m.latency.WithLabelValues(l.verb, l.dryRun, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver")
+		} else {
+			s.latency = noObserver{}
+		}
+	}
+	next := maps.Clone(known)
+	next[l] = s
+	m.series.Store(&next)
+	return s
+}
+
+type noObserver struct{}
+
+func (noObserver) Observe(float64) {}
+
+// codeLabel is a code that HTTP has, or 520: pods choose the codes of proxied answers.
+func codeLabel(code int) int {
+	switch {
+	case code == 0:
+		return 0
+	case http.StatusText(code) == "":
+		return 520
+	}
+	return code
+}
+
+// dryRunLabel is "", "All" or "invalid".
+func dryRunLabel(query string) string {
+	if !strings.Contains(query, "dryRun") {
+		return ""
+	}
+	for pair := range strings.SplitSeq(query, "&") {
+		switch value, ok := strings.CutPrefix(pair, "dryRun="); {
+		case !ok:
+		case value == metav1.DryRunAll:
+			return metav1.DryRunAll
+		default:
+			return "invalid"
+		}
+	}
+	return ""
+}
+
+// verbLabel is what upstream reports: the method, LIST, WATCH, APPLY or CONNECT, and "other" for methods that the API has not.
+func verbLabel(req *http.Request, info *request.RequestInfo) string {
+	if info.IsResourceRequest {
+		switch info.Verb {
+		case "watch":
+			return "WATCH"
+		case "proxy":
+			return "CONNECT"
+		case "list":
+			return "LIST"
+		case "deletecollection":
+			return "DELETECOLLECTION"
+		}
+		switch info.Subresource {
+		case "proxy", "exec", "attach", "portforward", "log":
+			return "CONNECT"
+		}
+	}
+	switch req.Method {
+	case http.MethodPatch:
+		if strings.HasPrefix(req.Header.Get("Content-Type"), string(types.ApplyPatchType)) {
+			return "APPLY"
+		}
+		return "PATCH"
+	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
+		return req.Method
 	}
 	return "other"
 }
@@ -120,11 +274,4 @@ func (m *metrics) known(info *request.RequestInfo) bool {
 		return r.Status != nil
 	}
 	return r.Subresource(info.Subresource) != nil
-}
-
-// watching counts a watch until what it returns is called.
-func (m *metrics) watching(r *kind.Resource) func() {
-	g := m.watches.WithLabelValues("WATCH", r.Group, r.Version, r.Plural, "apiserver")
-	g.Inc()
-	return g.Dec
 }

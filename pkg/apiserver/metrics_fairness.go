@@ -29,6 +29,10 @@ func (c fairnessCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(inQueue, prometheus.GaugeValue, float64(s.Waiting), s.Schema, s.Level)
 		ch <- prometheus.MustNewConstMetric(executing, prometheus.GaugeValue, float64(s.Executing), s.Schema, s.Level)
 		ch <- prometheus.MustNewConstMetric(dispatched, prometheus.CounterValue, float64(s.Dispatched), s.Schema, s.Level)
+		// Those that there may be are there before the first, so that rates count it.
+		for _, reason := range []string{"queue-full", "time-out"} {
+			s.Rejected[reason] += 0
+		}
 		for reason, n := range s.Rejected {
 			ch <- prometheus.MustNewConstMetric(rejections, prometheus.CounterValue, float64(n), s.Schema, s.Level, reason)
 		}

@@ -37,6 +37,14 @@ func recorded(w http.ResponseWriter) *response {
 	}
 }
 
+// status is the code of the answer; net/http sends 200 for a handler that wrote nothing.
+func (r *response) status() int {
+	if r.code == 0 {
+		return http.StatusOK
+	}
+	return r.code
+}
+
 func (r *response) begin(code int) {
 	if !r.written {
 		r.written, r.code = true, code

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
@@ -76,6 +77,11 @@ type Config struct {
 	// Components are the parts of the control plane that ComponentStatus tells of.
 	Components []Check
 	Logger     *slog.Logger
+
+	// Metrics is where the server registers its metrics; /metrics serves all that it holds, and MoreMetrics. New makes one if it
+	// is nil.
+	Metrics     *prometheus.Registry
+	MoreMetrics []prometheus.Gatherer
 
 	// Audit, if not nil, gets an event of each request on the socket, as its policy says. Run writes and closes it.
 	Audit *auditlog.Log
@@ -155,6 +161,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RequestTimeout == 0 {
 		cfg.RequestTimeout = 60 * time.Second
 	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = prometheus.NewRegistry()
+	}
 	logging := newLogging(cfg.Logger.Handler())
 	cfg.Logger = slog.New(logging)
 	s := &Server{
@@ -174,7 +183,7 @@ func New(cfg Config) (*Server, error) {
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
 	cfg.Registry.UseReviews(s.answer)
 	s.disc = kind.Derive(cfg.Kinds, newDiscovery)
-	s.metrics = newMetrics(cfg.Kinds, s.disc, s.fair)
+	s.metrics = newMetrics(cfg, s.disc, s.fair)
 	s.health = newHealth(cfg, s.ending, logging)
 	docs := &documents{}
 	s.openapi = kind.Derive(cfg.Kinds, func(t *kind.Table) *openapi { return newOpenAPI(t, cfg.Version, docs) })

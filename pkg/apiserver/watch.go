@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,8 +45,9 @@ type watching struct {
 	message *bytes.Buffer
 	send    func() error
 	// columns is set once a Table event carried its column definitions.
-	columns bool
-	scratch []byte
+	columns    bool
+	scratch    []byte
+	sentEvents prometheus.Counter
 	// rev is a revision up to which this watcher has been told everything.
 	rev int64
 }
@@ -82,7 +84,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 		return
 	}
 	defer watcher.Close()
-	defer s.metrics.watching(t.Resource)()
+	v.sentEvents = s.metrics.events(t.Resource)
 
 	v.rev = sync
 	if wsstream.IsWebSocketRequest(req) {
@@ -108,6 +110,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 			return err
 		}
 	}
+	v.sentEvents.Add(float64(len(initial)))
 	if v.o.SendInitialEvents != nil && *v.o.SendInitialEvents && v.o.AllowWatchBookmarks {
 		if err := v.bookmark(sync, true); err != nil {
 			return err
@@ -171,6 +174,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 				return err
 			}
 		}
+		v.sentEvents.Add(float64(len(events)))
 		if err := v.flush(); err != nil {
 			return err
 		}

@@ -21,6 +21,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -57,6 +59,8 @@ type Config struct {
 	Source Source
 	// Logger tells of objects that cannot be decoded, and of reloads. Default slog.Default().
 	Logger *slog.Logger
+	// Metrics takes the cache's metrics; nil for none.
+	Metrics prometheus.Registerer
 	// RingSize bounds the latest changes held for watchers of one kind; it is rounded up to a power of two.
 	// A watcher that falls further behind gets ErrExpired. Changes from before the start are fetched from the source when a
 	// watch first asks for them. Memory is taken with use. Default 8192.
@@ -93,6 +97,7 @@ func (c *Config) Validate() error {
 // Cache holds a table per kind. Its methods are safe for concurrent use; until it is ready they see nothing.
 type Cache struct {
 	cfg     Config
+	metrics metrics
 	ready   chan struct{}
 	stopped chan struct{}
 
@@ -127,6 +132,7 @@ func New(cfg Config) (*Cache, error) {
 	for _, r := range stored(now) {
 		c.held.Store(c.held.Load().with(newTable(r, cfg.RingSize)))
 	}
+	c.metrics = newMetrics(cfg.Metrics, c)
 	return c, nil
 }
 

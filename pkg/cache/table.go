@@ -26,6 +26,8 @@ type table struct {
 
 	// frozen is a copy of the above, if one was taken since the last change.
 	frozen atomic.Pointer[snapshot]
+	// expired counts watchers that fell behind, refused those that asked for too old a revision.
+	expired, refused atomic.Uint64
 	// bells ring when the kind has changed.
 	bells bells
 

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"sync"
+	"time"
 )
 
 // waiters are the readers that wait for a revision, the nearest first. Their number is bounded by that of
@@ -24,6 +25,7 @@ func (c *Cache) WaitFor(ctx context.Context, rev int64) error {
 	if c.rev.Load() >= rev {
 		return nil
 	}
+	defer func(began time.Time) { c.metrics.wait.Observe(time.Since(began).Seconds()) }(time.Now())
 	w := &waiter{rev: rev, done: make(chan struct{})}
 	c.waiters.mu.Lock()
 	if c.rev.Load() >= rev {

@@ -59,6 +59,9 @@ func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial
 	if errors.Is(err, ErrExpired) && c.recall(rev) {
 		err = w.start(rev)
 	}
+	if errors.Is(err, ErrExpired) {
+		w.t.refused.Add(1)
+	}
 	return w, nil, rev, err
 }
 
@@ -167,6 +170,7 @@ func (w *Watcher) read() (more bool, err error) {
 	r := &w.t.ring
 	if w.cursor < r.first {
 		w.t.mu.RUnlock()
+		w.t.expired.Add(1)
 		return false, ErrExpired
 	}
 	w.catchUp(rev)

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,6 +74,8 @@ type Config struct {
 	Upstreams  []string
 	ResolvConf string       // default /etc/resolv.conf
 	Logger     *slog.Logger // default slog.Default()
+	// Metrics takes the server's metrics; nil for none.
+	Metrics prometheus.Registerer
 
 	// upstreamTimeout takes the place of the constant in tests.
 	upstreamTimeout time.Duration
@@ -106,6 +109,7 @@ func (c *Config) Validate() error {
 type Server struct {
 	Config
 	guard   run.Guard
+	metrics *metrics
 	zone    *zone
 	forward *forwarder
 	own     map[netip.Addr]bool // addresses of this machine, as far as they are known: those listened on, and loopback
@@ -120,6 +124,7 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Config: c, guard: run.Guard{Log: c.Logger, Component: "dns"}, zone: newZone(c.Domain), ready: make(chan struct{}), own: map[netip.Addr]bool{}}
+	s.metrics = newMetrics(c.Metrics, &s.guard)
 	var self []string
 	for _, a := range c.Listen {
 		s.own[a.Addr()] = true

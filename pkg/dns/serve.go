@@ -212,9 +212,11 @@ func (s *Server) respond(client netip.Addr, packet []byte, udp bool) (out []byte
 	if len(packet) < headerSize {
 		return nil
 	}
+	began := time.Now()
 	if s.guard.Do("packet", func() { out = s.responded(client, packet, udp) }, "client", client) != nil {
-		return short(packet, dns.RcodeServerFailure)
+		out = short(packet, dns.RcodeServerFailure)
 	}
+	s.metrics.answered(began, client, packet, out, udp)
 	return out
 }
 

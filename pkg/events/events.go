@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,6 +84,16 @@ func (r *Recorder) Lost() uint64 {
 	}
 	return r.overflow.Load() + r.refused.Load()
 }
+
+// LostCounter is the metric of a component's lost events.
+func LostCounter(component string, lost func() uint64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "coracle_events_lost_total",
+		Help: "Events that could not be recorded, because too many waited or the write failed.", ConstLabels: prometheus.Labels{"component": component}},
+		func() float64 { return float64(lost()) })
+}
+
+// Metrics is LostCounter for this recorder.
+func (r *Recorder) Metrics() prometheus.Collector { return LostCounter(r.component, r.Lost) }
 
 // Event records what happened to obj: kind is corev1.EventTypeNormal or EventTypeWarning, reason is
 // one CamelCase word, the message is for people.

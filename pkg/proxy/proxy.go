@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -57,9 +58,11 @@ type Config struct {
 	Local map[types.NamespacedName]netip.AddrPort
 	// Ports are served by nodes themselves (the API, the agent, DNS): no service gets them on a node's address. SSH's, 22, is
 	// always one.
-	Ports  []uint16
-	Prefix string       // begins the name of the nftables table; default "coracle"
-	Logger *slog.Logger // default slog.Default()
+	Ports []uint16
+	// Metrics takes the proxy's metrics; nil for none.
+	Metrics prometheus.Registerer
+	Prefix  string       // begins the name of the nftables table; default "coracle"
+	Logger  *slog.Logger // default slog.Default()
 }
 
 // Validate fills in defaults and says what is wrong.
@@ -103,12 +106,13 @@ func (c *Config) ClusterIPsMasquerade() bool {
 // Proxy is the component "proxy".
 type Proxy struct {
 	Config
-	kernel *kernel
-	health *health
-	events *events.Recorder
-	guard  run.Guard
-	ready  chan struct{}
-	wake   chan struct{} // capacity 1: something is dirty
+	kernel  *kernel
+	health  *health
+	events  *events.Recorder
+	guard   run.Guard
+	metrics *metrics
+	ready   chan struct{}
+	wake    chan struct{} // capacity 1: something is dirty
 
 	mu       sync.Mutex
 	node     Node
@@ -138,6 +142,7 @@ func New(c Config) (*Proxy, error) {
 		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string][]netip.Addr{},
 		complaints: map[types.NamespacedName][]string{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
+	p.metrics = newMetrics(c.Metrics, p)
 	p.node = Node{Name: c.NodeName, Local: c.Local}
 	for _, a := range append([]netip.Addr{c.NodeIP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}, c.NodePortAddresses...) {
 		p.node.Addresses = addresses(nil, append(texts(p.node.Addresses), a.String())...)
@@ -211,13 +216,15 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	var again <-chan time.Time
 	first := true
 	for {
+		began := time.Now()
 		err := p.safely()
+		p.metrics.synced(began, err)
 		again = nil
 		switch {
 		case err != nil && errors.Is(err, unix.EPERM):
 			return fmt.Errorf("%w (coracle must run as root, with CAP_NET_ADMIN)", err)
 		case err != nil:
-			p.Logger.Error("services are not up to date on this node; trying again", "in", retry, "error", err)
+			p.Logger.Error("could not sync service rules, retrying", "after", retry, "error", err)
 			timer := time.NewTimer(retry)
 			defer timer.Stop()
 			again, retry = timer.C, min(2*retry, retryMost)
@@ -313,7 +320,7 @@ func (p *Proxy) sync() error {
 	if len(d.stale) > 0 {
 		// Not worth a new transaction if it fails: the entries expire.
 		if err := forget(d.stale); err != nil {
-			p.Logger.Warn("old UDP connections could not be removed; clients that keep sending may reach an endpoint that is gone", "error", err)
+			p.Logger.Warn("could not remove stale UDP conntrack entries", "error", err)
 		}
 	}
 	return nil

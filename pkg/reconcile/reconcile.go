@@ -14,6 +14,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
@@ -40,6 +42,8 @@ type Config struct {
 	QuotaUsage resourcequota.Usage
 	// NodePatience is how long a node may be silent before it counts as lost; 0 is 40 s.
 	NodePatience time.Duration
+	// Metrics takes the reconcilers' metrics; nil for none.
+	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
 }
@@ -57,9 +61,10 @@ func (c Config) Validate() error {
 
 // Controllers is the component "controllers".
 type Controllers struct {
-	cfg   Config
-	list  []*engine.Reconciler
-	ready chan struct{}
+	cfg     Config
+	list    []*engine.Reconciler
+	monitor *engine.Monitor
+	ready   chan struct{}
 }
 
 // New makes the component.
@@ -70,7 +75,7 @@ func New(cfg Config) (*Controllers, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Controllers{cfg: cfg, list: All(cfg), ready: make(chan struct{})}, nil
+	return &Controllers{cfg: cfg, list: All(cfg), monitor: engine.NewMonitor(cfg.Metrics), ready: make(chan struct{})}, nil
 }
 
 // Name implements run.Component.
@@ -79,9 +84,12 @@ func (c *Controllers) Name() string { return "controllers" }
 // Ready implements run.Component: all reconcilers have seen the present state.
 func (c *Controllers) Ready() <-chan struct{} { return c.ready }
 
+// Report describes each reconciler: what it declares, its queue, and what it could not reconcile. It is empty before Run.
+func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
+
 // Run implements run.Component.
 func (c *Controllers) Run(ctx context.Context) error {
-	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log}, c.list, func() { close(c.ready) })
+	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Monitor: c.monitor}, c.list, func() { close(c.ready) })
 }
 
 var _ run.Component = (*Controllers)(nil)

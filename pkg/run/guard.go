@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // maxStack is how much of a stack is kept, in bytes, and maxPanic how much of a panic's value.
@@ -92,6 +94,13 @@ func (g *Guard) Panics() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.panics
+}
+
+// Metrics is the metric of the panics that the Guard recovered from.
+func (g *Guard) Metrics() prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "coracle_panics_recovered_total",
+		Help: "Units of work that panicked, by component. The log has their stacks.", ConstLabels: prometheus.Labels{"component": g.Component}},
+		func() float64 { return float64(g.Panics()) })
 }
 
 // The pause after the first panic of a loop, and the longest after many in a row.

@@ -299,6 +299,7 @@ func TestNodesComeAndGo(t *testing.T) {
 		m := &model{T: t, nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, seen: map[string]*corev1.Pod{}, assumed: map[string]*corev1.Pod{}}
 		m.s = &Scheduler{client: m, name: corev1.DefaultSchedulerName, log: slog.New(slog.DiscardHandler), queue: newQueue(),
 			state: newState(10, func(string) map[string]string { return nil })}
+		m.s.metrics = newMetrics(nil, m.s)
 		m.s.queue.later = func(*pending) {} // settle and the action "fire" are the clock
 		defer m.s.drop()
 		pick := func(pods map[string]*corev1.Pod) *corev1.Pod {

@@ -22,6 +22,7 @@ func TestAPodThatPanics(t *testing.T) {
 			}
 			return map[string]string{"a": "b"}
 		})}
+	s.metrics = newMetrics(nil, s)
 	s.guard = run.Guard{Log: s.log}
 	s.queue.later = func(*pending) {}
 	defer s.drop()

@@ -30,6 +30,7 @@ type pending struct {
 	newer    *corev1.Pod // what became of the pod while it was underway; nil: nothing
 	since    time.Time
 	attempts int
+	tried    time.Time // when the present or last attempt began
 	failed   time.Time // last attempt
 	where    where
 	wide     bool // refused by a filter that looks beyond one node
@@ -109,7 +110,7 @@ func (q *queue) pop() *pending {
 		return nil
 	}
 	p := heap.Pop(&q.heap).(*pending)
-	p.where = underway
+	p.where, p.tried = underway, time.Now()
 	return p
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,8 @@ type Config struct {
 	SamplePercent int
 	// Binders is how many bindings are written at once; 0 means 64.
 	Binders int
+	// Metrics takes the scheduler's metrics; nil for none.
+	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
 }
@@ -62,6 +65,7 @@ type Scheduler struct {
 	events  *events.Recorder
 	ready   chan struct{}
 	guard   run.Guard
+	metrics *metrics
 
 	mu    sync.Mutex // guards what follows
 	state *state
@@ -89,6 +93,7 @@ func New(cfg Config) (*Scheduler, error) {
 		sample = 10
 	}
 	s.events = events.New(cfg.Client, s.name, "", cfg.Log)
+	s.metrics = newMetrics(cfg.Metrics, s)
 	s.queue = newQueue()
 	s.queue.later = s.backedOff
 	s.state = newState(sample, s.namespaceLabels)
@@ -214,12 +219,13 @@ func (s *Scheduler) next() (write func(context.Context)) {
 	if err == nil {
 		return write
 	}
+	s.metrics.failed.count(p)
 	if p.where == underway {
 		s.giveBack(p)
 		s.backOff(p)
 	}
 	return func(context.Context) {
-		s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "internal error of the scheduler; it will be tried again: %s", err)
+		s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "internal error of the scheduler, retrying: %s", err)
 	}
 }
 
@@ -270,6 +276,7 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	e, text := f.preempt()
 	message := f.message(text)
+	s.metrics.unschedulable.count(p)
 	p.attempts++
 	p.failed = time.Now()
 	p.wide = f.wide()

@@ -27,6 +27,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	s.events.Event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.metrics.bound(p)
 	if s.queue.pods[pod.UID] == p {
 		s.queue.remove(p)
 	}
@@ -46,7 +47,8 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 		s.queue.remove(p) // bound all the same, by us or others, or gone, as the informer says or will say
 		return
 	}
-	s.log.Warn("binding failed; it will be tried again", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
+	s.metrics.failed.count(p)
+	s.log.Warn("could not bind pod, retrying", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
 	s.backOff(p)
 }
 
@@ -75,12 +77,16 @@ func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, reason, message
 		err = s.client.Status().Patch(ctx, reference(pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch))
 	}
 	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-		s.log.Warn("a pod's status was not written", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+		s.log.Warn("could not write pod status", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 	}
 }
 
 // evict deletes the victims of a preemption, saying why.
 func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1.Pod) {
+	if len(victims) > 0 {
+		s.metrics.preemptions.Inc()
+		s.metrics.victims.Observe(float64(len(victims)))
+	}
 	for _, v := range victims {
 		if v.DeletionTimestamp != nil {
 			continue
@@ -95,7 +101,7 @@ func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1
 		}
 		if err := s.client.Delete(ctx, reference(v), ctrlclient.Preconditions{UID: &v.UID}); err != nil {
 			if ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-				s.log.Warn("a pod was not preempted", "pod", v.Namespace+"/"+v.Name, "error", err)
+				s.log.Warn("could not preempt pod", "pod", v.Namespace+"/"+v.Name, "error", err)
 			}
 			continue
 		}

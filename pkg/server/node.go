@@ -156,13 +156,13 @@ func newNode(p *process, m *membership) (*node, error) {
 		Client: m.client, NodeName: p.NodeName, NodeIP: p.nodeIP, ServiceCIDR: m.serviceCIDR, ClusterCIDR: m.clusterCIDR,
 		Local:  map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(p.nodeIP)},
 		Ports:  ownPorts(p.Config),
-		Prefix: instance(p.Config), Logger: p.log,
+		Prefix: instance(p.Config), Logger: p.log, Metrics: p.metrics.node,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.dns, err = dns.New(dns.Config{
-		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: p.log,
+		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: p.log, Metrics: p.metrics.node,
 	})
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Reserved:      reserved,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
-		Logger:  p.log,
+		Logger:  p.log, Metrics: p.metrics.node,
 	})
 	return n, err
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -100,10 +101,10 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota}); err != nil {
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
 		return nil, err
 	}
-	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: p.log}); err != nil {
+	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: p.log, Metrics: p.metrics.plane}); err != nil {
 		return nil, err
 	}
 	issuer := "https://kubernetes.default.svc." + p.ClusterDomain
@@ -162,7 +163,9 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
 		Version: version.Info(), Logger: p.log,
+		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{store.EtcdMetrics()},
 	}
+	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err
 	}
@@ -222,14 +225,14 @@ func (l *plane) actors(table *kind.Table) error {
 	if p.Runs(config.Controllers) {
 		l.controllers, err = reconcile.New(reconcile.Config{
 			ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-			Kinds:     kinds, RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log,
+			Kinds:     kinds, RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log, Metrics: p.metrics.plane,
 		})
 		if err != nil {
 			return err
 		}
 	}
 	if p.Runs(config.Scheduler) {
-		if l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: p.log}); err != nil {
+		if l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: p.log, Metrics: p.metrics.plane}); err != nil {
 			return fmt.Errorf("scheduler: %w", err)
 		}
 	}

@@ -105,10 +105,11 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 // process is what all modes share.
 type process struct {
 	config.Config
-	log    *slog.Logger
-	lock   *os.File
-	began  time.Time
-	nodeIP netip.Addr
+	log     *slog.Logger
+	metrics registries
+	lock    *os.File
+	began   time.Time
+	nodeIP  netip.Addr
 
 	// onReady, if not nil, is run once all components are ready.
 	onReady func(context.Context) error
@@ -129,7 +130,7 @@ type process struct {
 
 // prepare claims the directories and finds out who this machine is.
 func prepare(c config.Config) (*process, error) {
-	p := &process{Config: c, began: time.Now()}
+	p := &process{Config: c, began: time.Now(), metrics: newRegistries()}
 	for _, dir := range []string{c.DataDir, c.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err

@@ -6,6 +6,9 @@ import (
 	"log/slog"
 	"path/filepath"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Config says where the data is and how much history to keep.
@@ -14,6 +17,10 @@ type Config struct {
 	Dir string
 	// Logger takes etcd's warnings and errors. Default slog.Default().
 	Logger *slog.Logger
+	// Metrics takes the store's metrics; nil for none. Resource says which kind a key is of, and by which part of the key after
+	// "/registry/" all keys of the kind begin; "" for keys of no kind that is served.
+	Metrics  prometheus.Registerer
+	Resource func(key string) (keys string, gr schema.GroupResource)
 	// CompactEvery is how often history is dropped; each pass drops what is older than the pass
 	// before, so that history of at least this long stays. Default 5 minutes, as upstream.
 	CompactEvery time.Duration

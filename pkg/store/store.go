@@ -58,8 +58,9 @@ const MaxValueBytes = 6 << 20
 // Store is the cluster's key-value store. It is safe for concurrent use. Until it is ready, and
 // after Run has returned, its methods fail with ErrUnavailable.
 type Store struct {
-	cfg   Config
-	ready chan struct{}
+	cfg     Config
+	metrics *metrics
+	ready   chan struct{}
 	// server is nil unless the store serves.
 	server atomic.Pointer[etcdserver.EtcdServer]
 
@@ -87,10 +88,12 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Store{
+	s := &Store{
 		cfg: cfg, ready: make(chan struct{}), failed: make(chan struct{}),
 		compact: make(chan struct{}, 1), measure: make(chan struct{}, 1), stopping: make(chan struct{}),
-	}, nil
+	}
+	s.metrics = newMetrics(s)
+	return s, nil
 }
 
 // Name is "store".
@@ -249,7 +252,8 @@ func (s *Store) classify(ctx context.Context, err error) error {
 }
 
 // Get reads one key, or ErrNotFound.
-func (s *Store) Get(ctx context.Context, key string) (KV, error) {
+func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
+	defer func(began time.Time) { s.metrics.observe(opGet, key, began, err) }(time.Now())
 	e, err := s.barrier(ctx)
 	if err != nil {
 		return KV{}, err
@@ -267,6 +271,7 @@ func (s *Store) Get(ctx context.Context, key string) (KV, error) {
 // Range reads up to limit values (0: all) whose keys start with prefix and are >= from, in key order, as of
 // revision rev (0: now). It returns the revision read at, and how many more there are.
 func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
+	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
 	e, err := s.barrier(ctx)
 	if err != nil {
 		return nil, 0, 0, err

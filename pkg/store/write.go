@@ -11,7 +11,8 @@ import (
 )
 
 // Create writes a new key. ttl of 0 means forever. It answers the revision of the write, or ErrExists.
-func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (int64, error) {
+func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (rev int64, err error) {
+	defer func(began time.Time) { s.metrics.observe(opCreate, key, began, err) }(time.Now())
 	rev, ok, _, err := s.put(ctx, key, value, 0, ttl)
 	if err == nil && !ok {
 		err = ErrExists
@@ -21,7 +22,8 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 
 // Update replaces the value if its revision still is rev, else ErrConflict (ErrNotFound if it is gone).
 // ttl counts anew; 0 means forever.
-func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (int64, error) {
+func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (_ int64, err error) {
+	defer func(began time.Time) { s.metrics.observe(opUpdate, key, began, err) }(time.Now())
 	if rev <= 0 {
 		return 0, ErrConflict
 	}
@@ -31,7 +33,8 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64,
 
 // Delete removes the key if its revision still is rev, else ErrConflict or ErrNotFound. It answers the
 // revision of the deletion.
-func (s *Store) Delete(ctx context.Context, key string, rev int64) (int64, error) {
+func (s *Store) Delete(ctx context.Context, key string, rev int64) (_ int64, err error) {
+	defer func(began time.Time) { s.metrics.observe(opDelete, key, began, err) }(time.Now())
 	e, err := s.running()
 	if err != nil {
 		return 0, err

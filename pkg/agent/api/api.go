@@ -18,6 +18,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +45,8 @@ type Config struct {
 	// Trusted tells of client certificates that may do everything; nil for the API server's usual names.
 	Trusted func(*x509.Certificate) bool
 	Logger  *slog.Logger
+	// Metrics are what /metrics serves.
+	Metrics prometheus.Gatherer
 }
 
 // Server serves the node's API.
@@ -52,6 +56,9 @@ type Server struct {
 	// ctx ends the streams when the Server stops.
 	ctx context.Context
 }
+
+// scrapes is how many clients may read the node's metrics at once.
+const scrapes = 8
 
 // New makes a Server.
 func New(c Config) *Server {
@@ -73,7 +80,9 @@ func New(c Config) *Server {
 	get("GET /logs/{path...}", s.hostLogs, "log")
 	get("GET /stats/summary", s.summary, "stats")
 	get("GET /metrics/resource", s.resourceMetrics, "metrics")
-	get("GET /metrics", s.resourceMetrics, "metrics")
+	get("GET /metrics/cadvisor", s.containerMetrics, "metrics")
+	get("GET /metrics/probes", s.probeMetrics, "metrics")
+	get("GET /metrics", promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: scrapes}).ServeHTTP, "metrics")
 	run := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.allow(h, "create", "proxy")) }
 	for _, p := range []string{"{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"} {
 		run("/exec/"+p, s.exec)

@@ -2,9 +2,7 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,22 +73,4 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		*p.Memory.RSSBytes += u.stats.MemoryRSS
 	}
 	reply(w, sum)
-}
-
-func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
-	var cpu, mem, start strings.Builder
-	for _, u := range s.usages(r.Context()) {
-		labels := fmt.Sprintf("{container=%q,namespace=%q,pod=%q}", u.container, u.pod.Namespace, u.pod.Name)
-		ms := u.stats.At.UnixMilli()
-		fmt.Fprintf(&cpu, "container_cpu_usage_seconds_total%s %g %d\n", labels, u.stats.CPU.Seconds(), ms)
-		fmt.Fprintf(&mem, "container_memory_working_set_bytes%s %d %d\n", labels, u.stats.MemoryWorkingSet, ms)
-		fmt.Fprintf(&start, "container_start_time_seconds%s %g\n", labels, float64(u.started.UnixMilli())/1000)
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	fmt.Fprint(w, "# HELP container_cpu_usage_seconds_total Cumulative cpu time consumed by the container in core-seconds\n",
-		"# TYPE container_cpu_usage_seconds_total counter\n", cpu.String(),
-		"# HELP container_memory_working_set_bytes Current working set of the container in bytes\n",
-		"# TYPE container_memory_working_set_bytes gauge\n", mem.String(),
-		"# HELP container_start_time_seconds Start time of the container since unix epoch in seconds\n",
-		"# TYPE container_start_time_seconds gauge\n", start.String())
 }

@@ -135,12 +135,14 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	w.mu.Lock()
 	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
+	lap := m.metrics.laps()
 	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
 		return m.credentials(ctx, p, c.Image)
 	}})
 	if err != nil {
 		return w.imageFailure(c.Name, err)
 	}
+	w.birth.pulling.Add(int64(lap(stepImage)))
 	bld.image = img
 	if p.Spec.ShareProcessNamespace != nil && *p.Spec.ShareProcessNamespace {
 		if bld.pidNS, err = m.c.Runtime.PodPIDNS(ctx, string(w.uid)); err != nil {
@@ -178,6 +180,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		}
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
+	lap(stepCreate)
 	event(corev1.EventTypeNormal, "Created", "Container created")
 	w.mu.Lock()
 	w.actions.applied[id] = *c.Resources.DeepCopy()
@@ -193,6 +196,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		}
 		return w.fail(c.Name, "RunContainerError", err, time.Second)
 	}
+	lap(stepRun)
 	event(corev1.EventTypeNormal, "Started", "Container started")
 	if c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
 		if err := m.hook(ctx, c.Lifecycle.PostStart, c, id, bld.podIP); err != nil && ctx.Err() == nil {
@@ -203,6 +207,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 			b.mu.Unlock()
 			return w.fail(c.Name, "PostStartHookError", w.stopContainer(ctx, p, b, id), time.Second)
 		}
+		lap(stepHook)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,8 @@ type Config struct {
 	Network  network.Network
 	Recorder Recorder
 	Logger   *slog.Logger
+	// Metrics takes the metrics of pods; nil for none.
+	Metrics prometheus.Registerer
 
 	NodeName, HostIP string
 	// DataDir/pods holds the pods' files, RunDir/volumes the tmpfs for objects, LogDir the logs.
@@ -80,6 +83,7 @@ type Manager struct {
 	began   time.Time
 	wg      sync.WaitGroup
 	guard   process.Guard
+	metrics *metrics
 
 	mu       sync.Mutex
 	stopped  bool
@@ -105,8 +109,12 @@ func New(c Config) *Manager {
 	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(),
 		workers: map[types.UID]*worker{}, live: map[string]map[string]runtime.Container{}}
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
+	m.metrics = newMetrics(c.Metrics, m)
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
+	if c.Metrics != nil {
+		c.Metrics.MustRegister(m.probes.Metrics())
+	}
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
 		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Logger: c.Logger, Failpoints: c.Failpoints,
@@ -451,6 +459,9 @@ func (m *Manager) ImagesInUse() map[string]bool {
 	}
 	return used
 }
+
+// Probes counts the probes of containers.
+func (m *Manager) Probes() []probe.Count { return m.probes.Counts() }
 
 // Images gives the image manager.
 func (m *Manager) Images() *images.Manager { return m.images }

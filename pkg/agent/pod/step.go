@@ -222,6 +222,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 		return until
 	}
 	w.backOffEvents(p, &s)
+	w.reported(p, s.Phase)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.want = &s

@@ -27,6 +27,7 @@ type worker struct {
 	start time.Time // the pod's startTime
 
 	loop       syncLoop   // of step
+	birth      birth      // for the metrics of its start
 	containers notifier   // of changes of the pod's containers
 	seen       seen       // owned by the sync loop
 	filesMu    sync.Mutex // of the pod's /etc/hosts and its like, which each start of a container may write
@@ -86,7 +87,7 @@ type seen struct {
 }
 
 func newWorker(m *Manager, p *corev1.Pod) *worker {
-	w := &worker{m: m, uid: p.UID, start: time.Now(), api: apiState{pod: p},
+	w := &worker{m: m, uid: p.UID, start: time.Now(), api: apiState{pod: p}, birth: birth{seen: time.Now()},
 		seen:    seen{health: map[string]Health{}, messages: map[string]string{}},
 		actions: actions{inFlight: map[string]*op{}, failures: map[string]Failure{}, applied: map[string]corev1.ResourceRequirements{}},
 	}

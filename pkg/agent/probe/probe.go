@@ -11,8 +11,10 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -73,6 +75,7 @@ type worker struct {
 	ended   bool
 	started chan struct{} // closed once the startup probe succeeded
 	result  Result
+	counts  map[string]*[2]atomic.Uint64 // by kind of probe; failures, successes
 }
 
 // New makes a Manager. Its goroutines end with Stop, StopAll or their context.
@@ -99,7 +102,8 @@ func (m *Manager) Watch(ctx context.Context, t Target) Result {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	life, end := context.WithCancel(ctx)
-	w := &worker{target: t, cancel: cancel, end: end, started: make(chan struct{}), result: r}
+	w := &worker{target: t, cancel: cancel, end: end, started: make(chan struct{}), result: r,
+		counts: map[string]*[2]atomic.Uint64{"Startup": {}, "Liveness": {}, "Readiness": {}}}
 	m.workers[t.ContainerID] = w
 	if t.Ending {
 		m.endLocked(w)
@@ -202,6 +206,11 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 			timer.Reset(period)
 			continue
 		}
+		if err == nil {
+			w.counts[kind][1].Add(1)
+		} else {
+			w.counts[kind][0].Add(1)
+		}
 		if err != nil && eager && time.Now().Add(pause).Before(first) {
 			timer.Reset(pause)
 			pause *= 2
@@ -232,6 +241,32 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 		}
 		timer.Reset(max(period-time.Since(began), 0))
 	}
+}
+
+// Metrics counts the probes that panicked.
+func (m *Manager) Metrics() prometheus.Collector { return m.guard.Metrics() }
+
+// Count is how often one probe of a container failed and succeeded.
+type Count struct {
+	Pod                 types.UID
+	Container, Kind     string // Kind is Startup, Liveness or Readiness
+	Failures, Successes uint64
+}
+
+// Counts counts the probes of all containers that are probed now, those that never ran left out.
+func (m *Manager) Counts() []Count {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []Count
+	for _, w := range m.workers {
+		for kind, n := range w.counts {
+			c := Count{Pod: w.target.UID, Container: w.target.Container.Name, Kind: kind, Failures: n[0].Load(), Successes: n[1].Load()}
+			if c.Failures+c.Successes > 0 {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // End stops the liveness and startup probes of a container. Its readiness probe runs until Stop.

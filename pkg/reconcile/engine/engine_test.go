@@ -219,7 +219,7 @@ func TestWritesAreSeenBeforeTheNextCall(t *testing.T) {
 
 func TestQueueDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Millisecond, time.Second))
+		q := newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Millisecond, time.Second), newMetrics(nil).of("test", 1))
 		r := RequestFor("n", "a")
 		q.AddAfter(r, time.Minute)
 		q.AddAfter(r, time.Second) // the earlier wins

@@ -12,9 +12,12 @@ import (
 type queue struct {
 	workqueue.TypedInterface[Request]
 	limiter workqueue.TypedRateLimiter[Request]
+	handles handles
 
 	mu      sync.Mutex
-	delayed map[Request]*delay // nil after ShutDown
+	delayed map[Request]*delay    // nil after ShutDown
+	added   map[Request]time.Time // what waits for a worker, since when
+	taken   map[Request]time.Time // what workers have, since when
 }
 
 type delay struct {
@@ -22,13 +25,74 @@ type delay struct {
 	at    time.Time
 }
 
-func newQueue(limiter workqueue.TypedRateLimiter[Request]) *queue {
+func newQueue(limiter workqueue.TypedRateLimiter[Request], h handles) *queue {
 	return &queue{
-		// A queue without a name keeps no metrics, and so no ticker.
+		// A queue without a name keeps no metrics, and so no ticker: they are kept here.
 		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Request]{}),
 		limiter:        limiter,
+		handles:        h,
 		delayed:        map[Request]*delay{},
+		added:          map[Request]time.Time{},
+		taken:          map[Request]time.Time{},
 	}
+}
+
+// Add puts r into the queue, unless it is in it.
+func (q *queue) Add(r Request) {
+	q.mu.Lock()
+	if _, waits := q.added[r]; !waits && q.delayed != nil {
+		q.added[r] = time.Now()
+		q.handles.adds.Inc()
+	}
+	q.mu.Unlock()
+	q.TypedInterface.Add(r)
+}
+
+// Get blocks for the next request.
+func (q *queue) Get() (r Request, shutdown bool) {
+	r, shutdown = q.TypedInterface.Get()
+	if shutdown {
+		return r, shutdown
+	}
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if at, ok := q.added[r]; ok {
+		q.handles.queued.Observe(now.Sub(at).Seconds())
+		delete(q.added, r)
+	}
+	q.taken[r] = now
+	return r, false
+}
+
+// Done says that a request that Get returned was dealt with.
+func (q *queue) Done(r Request) {
+	q.mu.Lock()
+	if at, ok := q.taken[r]; ok {
+		q.handles.worked.Observe(time.Since(at).Seconds())
+		delete(q.taken, r)
+	}
+	q.mu.Unlock()
+	q.TypedInterface.Done(r)
+}
+
+// waiting is how many requests are delayed.
+func (q *queue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.delayed)
+}
+
+// inProgress is for how long workers have had their requests, together and the longest of them.
+func (q *queue) inProgress(now time.Time) (all, longest time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, at := range q.taken {
+		d := now.Sub(at)
+		all += d
+		longest = max(longest, d)
+	}
+	return all, longest
 }
 
 func (q *queue) AddAfter(r Request, d time.Duration) {
@@ -62,7 +126,11 @@ func (q *queue) AddAfter(r Request, d time.Duration) {
 	})
 }
 
-func (q *queue) AddRateLimited(r Request)  { q.AddAfter(r, q.limiter.When(r)) }
+func (q *queue) AddRateLimited(r Request) {
+	q.handles.retries.Inc()
+	q.AddAfter(r, q.limiter.When(r))
+}
+
 func (q *queue) Forget(r Request)          { q.limiter.Forget(r) }
 func (q *queue) NumRequeues(r Request) int { return q.limiter.NumRequeues(r) }
 func (q *queue) ShutDown()                 { q.stop(); q.TypedInterface.ShutDown() }

@@ -37,11 +37,16 @@ type Config struct {
 	// "system:serviceaccount:kube-system:replicaset-controller".
 	ClientFor func(identity string) cc.Interface
 	Log       *slog.Logger
+	// Monitor follows the reconcilers; nil if nobody is to.
+	Monitor *Monitor
 }
 
 // Run runs the reconcilers until ctx ends, each on its own, and calls ready once all have seen
 // the present state. A wrong declaration is an error at once.
 func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) error {
+	if cfg.Monitor == nil {
+		cfg.Monitor = NewMonitor(nil)
+	}
 	var wg, synced sync.WaitGroup
 	defer wg.Wait()
 	lives := make([]*life, 0, len(list))
@@ -54,6 +59,7 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 		lives = append(lives, &life{r: r, client: c, declared: d, log: cfg.Log.With("reconciler", r.Name)})
 	}
 	for _, l := range lives {
+		l.observer = cfg.Monitor.observe(l)
 		synced.Add(1)
 		var once sync.Once
 		wg.Go(func() { l.supervise(ctx, func() { once.Do(synced.Done) }) })
@@ -74,6 +80,7 @@ type life struct {
 	r        *Reconciler
 	client   cc.Interface
 	declared *declared
+	observer *observer
 	log      *slog.Logger
 }
 
@@ -90,7 +97,8 @@ func (l *life) supervise(ctx context.Context, synced func()) {
 		if time.Since(began) > crashMost {
 			pause = crashFirst
 		}
-		l.log.Error("reconciler crashed; it starts again", "after", pause, "error", err)
+		l.observer.crashed(err)
+		l.log.Error("reconciler crashed, restarting", "after", pause, "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -112,8 +120,9 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		return err
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Request](retryFirst, retryMost)
-	q := newQueue(limiter)
+	q := newQueue(limiter, l.observer.handles)
 	recorder := events.New(l.client, l.r.Name+"-controller", "", l.log)
+	l.observer.starts(q, recorder)
 	wg.Go(func() { recorder.Run(ctx) })
 	r := reader{l.client.Cache(), l.declared}
 	env := Env{
@@ -129,7 +138,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		NewQueue: func(string, workqueue.TypedRateLimiter[Request]) workqueue.TypedRateLimitingInterface[Request] {
 			return q
 		},
-		Reconciler:       reconcile.Func(l.quietly(journaled(r, env.Now, l.r.New(env)))),
+		Reconciler:       reconcile.Func(l.observed(l.quietly(journaled(r, env.Now, l.r.New(env))))),
 		Logger:           logr.Discard(),
 		UsePriorityQueue: no,
 	})
@@ -159,6 +168,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 				return
 			}
 		}
+		l.observer.synced.Store(true)
 		synced()
 	})
 	if err := c.Start(ctx); err != nil {
@@ -168,6 +178,18 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		return cause
 	}
 	return nil
+}
+
+// observed tells the observer of each call and what came of it.
+func (l *life) observed(f Func) Func {
+	return func(ctx context.Context, req Request) (res Result, err error) {
+		end := l.observer.begin(req)
+		panicked := true
+		defer func() { end(res, err, panicked) }()
+		res, err = f(ctx, req)
+		panicked = false
+		return res, err
+	}
 }
 
 // quietly turns errors that only say "look again" into retries, and logs the others once each.
@@ -182,7 +204,7 @@ func (l *life) quietly(f Func) Func {
 			apierrors.HasStatusCause(err, "NamespaceTerminating") {
 			level = slog.LevelDebug
 		}
-		l.log.Log(ctx, level, "will be tried again", "object", req.String(), "error", err)
+		l.log.Log(ctx, level, "reconcile failed, retrying", "object", req.String(), "error", err)
 		return Result{}, err
 	}
 }

@@ -1,0 +1,136 @@
+package pod
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// metrics have the kubelet's names, but for the steps of a start, which it does not tell apart.
+type metrics struct {
+	sli, started prometheus.Histogram
+	steps        map[string]prometheus.Observer
+	failures     map[string]prometheus.Counter
+}
+
+// The parts of a container's start, beside the kinds of actions.
+const (
+	stepImage  = "image"
+	stepCreate = "create"
+	stepRun    = "run"
+	stepHook   = "poststart"
+)
+
+func newMetrics(reg prometheus.Registerer, m *Manager) *metrics {
+	with := promauto.With(reg)
+	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300}
+	steps := with.NewHistogramVec(prometheus.HistogramOpts{Name: "coracle_pod_step_duration_seconds",
+		Help:    "Duration of the steps by which pods are started and stopped. The step start is that of a container, whose parts are image, create, run and poststart.",
+		Buckets: seconds}, []string{"step"})
+	failures := with.NewCounterVec(prometheus.CounterOpts{Name: "coracle_pod_step_failures_total", Help: "Steps of pods that failed and are repeated."}, []string{"step"})
+	out := &metrics{
+		sli: with.NewHistogram(prometheus.HistogramOpts{Name: "kubelet_pod_start_sli_duration_seconds",
+			Help:    "Duration in seconds to start a pod, excluding time to pull images, measured from pod creation timestamp (which has whole seconds) to when all its containers are reported as started. Pods with init containers are left out.",
+			Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800}}),
+		started: with.NewHistogram(prometheus.HistogramOpts{Name: "kubelet_pod_start_duration_seconds",
+			Help: "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", Buckets: seconds}),
+		steps: map[string]prometheus.Observer{}, failures: map[string]prometheus.Counter{},
+	}
+	for _, step := range []string{string(SetupSandbox), string(MountVolumes), string(Start), stepImage, stepCreate, stepRun, stepHook,
+		string(Kill), string(Resize), string(Remove), string(Release), string(Delete)} {
+		out.steps[step] = steps.WithLabelValues(step)
+		out.failures[step] = failures.WithLabelValues(step)
+	}
+	if reg != nil {
+		reg.MustRegister(collector{m}, m.guard.Metrics())
+	}
+	return out
+}
+
+func (m *metrics) step(name string, took time.Duration, failed bool) {
+	m.steps[name].Observe(took.Seconds())
+	if failed {
+		m.failures[name].Inc()
+	}
+}
+
+// laps times the parts of one action: each call ends a part.
+func (m *metrics) laps() func(part string) time.Duration {
+	began := time.Now()
+	return func(part string) time.Duration {
+		took := time.Since(began)
+		m.steps[part].Observe(took.Seconds())
+		began = began.Add(took)
+		return took
+	}
+}
+
+// birth is what the metrics of a pod's start need.
+type birth struct {
+	seen    time.Time    // when the agent saw the pod first
+	pulling atomic.Int64 // nanoseconds for which its images were pulled
+	counted bool         // owned by the sync loop
+}
+
+// reported counts the start of a pod whose status says for the first time that it runs. The sync loop calls it.
+func (w *worker) reported(p *corev1.Pod, now corev1.PodPhase) {
+	before := p.Status.Phase
+	if w.birth.counted || now != corev1.PodRunning || before != corev1.PodPending && before != "" {
+		return
+	}
+	w.birth.counted = true
+	w.m.metrics.started.Observe(time.Since(w.birth.seen).Seconds())
+	if created := p.CreationTimestamp; !created.IsZero() && len(p.Spec.InitContainers) == 0 {
+		w.m.metrics.sli.Observe(max(0, time.Since(created.Time)-time.Duration(w.birth.pulling.Load())).Seconds())
+	}
+}
+
+//nolint:gochecknoglobals // constants
+var (
+	descPods       = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil)
+	descContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers currently known to the runtime, by state", []string{"container_state"}, nil)
+	descWorkers    = prometheus.NewDesc("kubelet_desired_pods", "Number of pods that the node knows", nil, nil)
+)
+
+// collector counts what the runtime holds.
+type collector struct{ m *Manager }
+
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descPods, descContainers, descWorkers} {
+		ch <- d
+	}
+}
+
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	pods, states := 0, map[string]int{"running": 0, "exited": 0, "created": 0}
+	c.m.mu.Lock()
+	known := len(c.m.workers)
+	for _, set := range c.m.live {
+		running := false
+		for _, container := range set {
+			switch container.State {
+			case runtime.Running:
+				running = true
+				states["running"]++
+			case runtime.Exited:
+				states["exited"]++
+			default:
+				states["created"]++
+			}
+		}
+		if running {
+			pods++
+		}
+	}
+	c.m.mu.Unlock()
+	ch <- prometheus.MustNewConstMetric(descPods, prometheus.GaugeValue, float64(pods))
+	ch <- prometheus.MustNewConstMetric(descWorkers, prometheus.GaugeValue, float64(known))
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(descContainers, prometheus.GaugeValue, float64(n), state)
+	}
+}

@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// metrics have kube-proxy's names.
+type metrics struct {
+	duration prometheus.Observer
+	last     prometheus.Gauge
+	failures prometheus.Counter
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status is how the last sync went.
+type Status struct {
+	// Services is how many the node knows.
+	Services int `json:"services"`
+	// Synced is when the kernel last had all of them; the zero time if it never did.
+	Synced time.Time `json:"synced"`
+	// Error is why the last sync failed; empty if it did not.
+	Error string `json:"error,omitempty"`
+}
+
+func newMetrics(reg prometheus.Registerer, p *Proxy) *metrics {
+	with := promauto.With(reg)
+	family := []string{"ip_family"}
+	m := &metrics{
+		duration: with.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_sync_proxy_rules_duration_seconds", Help: "SyncProxyRules latency in seconds",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12)}, family).WithLabelValues("IPv4"),
+		last: with.NewGaugeVec(prometheus.GaugeOpts{Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+			Help: "The last time proxy rules were successfully synced"}, family).WithLabelValues("IPv4"),
+		failures: with.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+			Help: "Cumulative proxy nftables sync failures"}, family).WithLabelValues("IPv4"),
+	}
+	if reg != nil {
+		reg.MustRegister(p.guard.Metrics(), p.events.Metrics())
+	}
+	return m
+}
+
+// synced notes the end of a sync.
+func (m *metrics) synced(began time.Time, err error) {
+	now := time.Now()
+	m.duration.Observe(now.Sub(began).Seconds())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.failures.Inc()
+		m.status.Error = err.Error()
+		return
+	}
+	m.last.Set(float64(now.UnixMilli()) / 1000)
+	m.status.Synced, m.status.Error = now, ""
+}
+
+// Status says whether the kernel has what the services want.
+func (p *Proxy) Status() Status {
+	p.metrics.mu.Lock()
+	s := p.metrics.status
+	p.metrics.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Services = len(p.services)
+	return s
+}
