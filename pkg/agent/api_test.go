@@ -31,6 +31,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -222,16 +223,75 @@ func TestNodeAPI(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "through", out)
 
+	// Attach reaches the process that runs: cat echoes.
+	executor, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{Scheme: "https", Host: address, Path: "/attach/default/web/main", RawQuery: "input=1&output=1"})
+	require.NoError(t, err)
+	attached, detach := context.WithCancel(ctx)
+	typed, typing := io.Pipe()
+	echoed, echo := io.Pipe()
+	attachEnded := make(chan error, 1)
+	go func() {
+		attachEnded <- executor.StreamWithContext(attached, remotecommand.StreamOptions{Stdin: typed, Stdout: echo})
+	}()
+	_, err = io.WriteString(typing, "ping\n")
+	require.NoError(t, err)
+	pong := make([]byte, len("ping\n"))
+	_, err = io.ReadFull(echoed, pong)
+	require.NoError(t, err)
+	require.Equal(t, "ping\n", string(pong))
+	detach()
+	require.ErrorIs(t, <-attachEnded, context.Canceled)
+	_, _ = typing.Close(), echoed.Close()
+
+	// Port-forward reaches a port of the pod's loopback, and says which one nobody listens on.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = io.Copy(conn, conn)
+			_ = conn.Close()
+		}
+	}()
+	forward := func(port int) (string, string) {
+		transport, upgrader, err := spdy.RoundTripperFor(restConfig)
+		require.NoError(t, err)
+		conn, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", &url.URL{Scheme: "https", Host: address, Path: "/portForward/default/web"}).
+			Dial("portforward.k8s.io")
+		require.NoError(t, err)
+		defer conn.Close()
+		h := http.Header{corev1.PortHeader: {fmt.Sprint(port)}, corev1.PortForwardRequestIDHeader: {"0"}}
+		h.Set(corev1.StreamType, corev1.StreamTypeError)
+		errs, err := conn.CreateStream(h)
+		require.NoError(t, err)
+		require.NoError(t, errs.Close())
+		h.Set(corev1.StreamType, corev1.StreamTypeData)
+		data, err := conn.CreateStream(h)
+		require.NoError(t, err)
+		_, err = io.WriteString(data, "through the port")
+		require.NoError(t, err)
+		require.NoError(t, data.Close())
+		message, err := io.ReadAll(errs)
+		require.NoError(t, err)
+		got, _ := io.ReadAll(data)
+		return string(got), string(message)
+	}
+	got, message := forward(l.Addr().(*net.TCPAddr).Port)
+	require.Empty(t, message)
+	require.Equal(t, "through the port", got)
+	require.NoError(t, l.Close())
+	_, message = forward(l.Addr().(*net.TCPAddr).Port)
+	require.Contains(t, message, "connection refused")
+
 	// A follower ends with its container.
 	req, err := http.NewRequestWithContext(ctx, "GET", "https://"+address+"/containerLogs/default/web/main?follow=true", nil)
 	require.NoError(t, err)
 	res, err := as(server).Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
-	all := make([]byte, len("out\nerr\n"))
+	all := make([]byte, len("out\nerr\nping\n"))
 	_, err = io.ReadFull(res.Body, all)
 	require.NoError(t, err)
-	require.Equal(t, "out\nerr\n", string(all))
+	require.Equal(t, "out\nerr\nping\n", string(all))
 	require.NoError(t, rt.Signal(ctx, mustList(t, rt)[0], syscall.SIGTERM, false))
 	more, err := io.ReadAll(res.Body)
 	require.NoError(t, err)

@@ -258,6 +258,7 @@ type bench struct {
 	// onPodCIDR, if not nil, makes pods wait for the node's podCIDR.
 	onPodCIDR func(context.Context, netip.Prefix) error
 	stop      func()
+	agent     *Agent // the one that runs
 }
 
 // node runs f against an agent in fake time.
@@ -289,6 +290,7 @@ func (b *bench) start() {
 		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
 		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR})
 	require.NoError(b, err)
+	b.agent = a
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
