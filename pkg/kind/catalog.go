@@ -11,10 +11,16 @@ import (
 
 // Catalog holds the kinds that are served at present. Its methods are safe for concurrent use.
 type Catalog struct {
-	now atomic.Pointer[Table]
+	now atomic.Pointer[state]
 
 	mu          sync.Mutex // held by a change from its begin to its end
 	subscribers []Subscriber
+}
+
+// state is what is served, and what tells of the next change.
+type state struct {
+	*Table
+	changed chan struct{}
 }
 
 // Subscriber takes part in changes of a Catalog. Its methods must not change the catalog.
@@ -28,12 +34,18 @@ type Subscriber interface {
 // NewCatalog makes a catalog that serves t to begin with.
 func NewCatalog(t *Table) *Catalog {
 	c := &Catalog{}
-	c.now.Store(t)
+	c.now.Store(&state{t, make(chan struct{})})
 	return c
 }
 
 // Table is what is served now. Whoever needs several answers that fit together asks one Table.
-func (c *Catalog) Table() *Table { return c.now.Load() }
+func (c *Catalog) Table() *Table { return c.now.Load().Table }
+
+// Watch is Table with a channel that is closed when it is no longer what is served.
+func (c *Catalog) Watch() (*Table, <-chan struct{}) {
+	s := c.now.Load()
+	return s.Table, s.changed
+}
 
 // Subscribe adds a subscriber to the changes that follow, and returns the table from which they start. The subscribers that were
 // added first prepare first. The function ends the subscription.
@@ -41,7 +53,7 @@ func (c *Catalog) Subscribe(s Subscriber) (*Table, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, s)
-	return c.now.Load(), func() {
+	return c.Table(), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.subscribers = slices.DeleteFunc(c.subscribers, func(o Subscriber) bool { return o == s })
@@ -58,7 +70,8 @@ var ErrNoRow = errors.New("the catalog does not have this row")
 func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := c.now.Load()
+	before := c.now.Load()
+	was := before.Table
 	rows := make([]*Resource, 0, len(was.rows)+len(add))
 	gone := make(map[*Resource]bool, len(remove))
 	for _, r := range remove {
@@ -84,10 +97,11 @@ func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 			return fmt.Errorf("change of kinds: %w", err)
 		}
 	}
-	c.now.Store(next)
+	c.now.Store(&state{next, make(chan struct{})})
 	for _, s := range c.subscribers {
 		s.Settle(next)
 	}
+	close(before.changed)
 	return nil
 }
 

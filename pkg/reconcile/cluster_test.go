@@ -24,7 +24,6 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
@@ -61,12 +60,6 @@ func start(t testing.TB, o options) *cluster {
 	t.Helper()
 	e := registrytest.Start(t, registrytest.Options{})
 	as := e.As
-	var kinds []reconcile.Kind
-	for _, row := range builtin.Kinds().All() {
-		if row.StoredAs == nil {
-			kinds = append(kinds, reconcile.Kind{GroupVersionKind: row.GroupVersionKind, Resource: row.Plural, Namespaced: row.Namespaced, Deletable: true})
-		}
-	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -75,7 +68,7 @@ func start(t testing.TB, o options) *cluster {
 		as = c.serve()
 	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: as, Kinds: kinds, RootCA: c.rootCA, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: as, Kinds: reconcile.Stored(e.Kinds), RootCA: c.rootCA, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 	})
 	require.NoError(t, err)
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})

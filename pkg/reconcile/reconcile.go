@@ -23,16 +23,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// Kind is a kind of object that the server stores.
-type Kind = engine.Kind
+// Kinds tells which kinds the server stores.
+type Kinds = engine.Kinds
 
 // Config is what the reconcilers need.
 type Config struct {
 	// ClientFor gives the client of an identity, such as
 	// "system:serviceaccount:kube-system:replicaset-controller". Required.
 	ClientFor func(identity string) client.Interface
-	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. Required.
-	Kinds []Kind
+	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. They may change. Required.
+	Kinds Kinds
 	// RootCA is what pods trust the API server by. Nil: no kube-root-ca.crt is written.
 	RootCA *rootca.Bundle
 	// ClusterCIDR is where nodes get the addresses of their pods from, a /24 each (a /64 of IPv6).
@@ -53,8 +53,8 @@ func (c Config) Validate() error {
 	if c.ClientFor == nil {
 		return errors.New("reconcile: ClientFor is required")
 	}
-	if len(c.Kinds) == 0 {
-		return errors.New("reconcile: Kinds is required: list the kinds that the server stores")
+	if c.Kinds == nil {
+		return errors.New("reconcile: Kinds is required: tell which kinds the server stores")
 	}
 	return nil
 }

@@ -170,7 +170,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: p.log, ready: make(chan struct{})}
-	if err := l.actors(kinds.Table()); err != nil {
+	if err := l.actors(kinds); err != nil {
 		return nil, err
 	}
 	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: p.log, ready: make(chan struct{})}
@@ -209,23 +209,17 @@ func (l *plane) joiner() *joiner {
 }
 
 // actors makes the reconcilers and the scheduler, unless they are disabled.
-func (l *plane) actors(table *kind.Table) error {
+func (l *plane) actors(kinds *kind.Catalog) error {
 	p := l.process
 	pods, err := netip.ParsePrefix(p.ClusterCIDR)
 	if err != nil {
 		return err
 	}
-	var kinds []reconcile.Kind
-	for _, r := range table.All() {
-		if r.StoredAs == nil {
-			kinds = append(kinds, reconcile.Kind{GroupVersionKind: r.GroupVersionKind, Resource: r.Plural, Namespaced: r.Namespaced, Deletable: true})
-		}
-	}
 	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
 	if p.Runs(config.Controllers) {
 		l.controllers, err = reconcile.New(reconcile.Config{
 			ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-			Kinds:     kinds, RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log, Metrics: p.metrics.plane,
+			Kinds:     reconcile.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log, Metrics: p.metrics.plane,
 		})
 		if err != nil {
 			return err

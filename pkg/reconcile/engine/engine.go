@@ -40,6 +40,8 @@ type Reconciler struct {
 	Account string
 	// Watches are the kinds whose changes wake it; it may read them too.
 	Watches []Watch
+	// Every, if not nil, watches all kinds besides.
+	Every *Every
 	// Reads are further kinds it reads.
 	Reads []client.Object
 	// Writes are the parts of kinds that it writes.
@@ -97,15 +99,6 @@ type Index struct {
 	Object client.Object
 	Name   string
 	Values func(client.Object) []string
-}
-
-// Kind is a kind of object that the server stores.
-type Kind struct {
-	schema.GroupVersionKind
-	Resource   string // plural
-	Namespaced bool
-	// Deletable is false for kinds that cannot be listed and deleted.
-	Deletable bool
 }
 
 // Env is what a reconciler works with.

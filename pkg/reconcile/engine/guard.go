@@ -23,11 +23,12 @@ type declared struct {
 	scheme *runtime.Scheme
 	reads  map[schema.GroupKind]bool
 	writes map[schema.GroupKind][]Part
-	any    []Part
+	every  bool   // it reads all kinds
+	any    []Part // what it writes of all kinds
 }
 
 func declare(r *Reconciler, scheme *runtime.Scheme) (*declared, error) {
-	d := &declared{name: r.Name, scheme: scheme, reads: map[schema.GroupKind]bool{}, writes: map[schema.GroupKind][]Part{}}
+	d := &declared{name: r.Name, scheme: scheme, every: r.Every != nil, reads: map[schema.GroupKind]bool{}, writes: map[schema.GroupKind][]Part{}}
 	for _, w := range r.Watches {
 		gk, err := d.kind(w.Object)
 		if err != nil {
@@ -84,6 +85,9 @@ type reader struct {
 }
 
 func (r reader) mayRead(o runtime.Object, list bool) error {
+	if r.d.every {
+		return nil
+	}
 	gk, err := r.d.kind(o)
 	if err != nil {
 		return err

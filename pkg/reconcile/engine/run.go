@@ -145,15 +145,24 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	if err != nil {
 		return err
 	}
+	sourceOf := func(w Watch) *source {
+		return &source{watch: w, env: env, cache: l.client.Cache(), crash: cancel, failed: make(chan error, 1), synced: make(chan struct{})}
+	}
 	sources := make([]*source, 0, len(l.r.Watches))
 	for _, w := range l.r.Watches {
-		s := &source{watch: w, env: env, cache: l.client.Cache(), crash: cancel,
-			failed: make(chan error, 1), synced: make(chan struct{})}
+		s := sourceOf(w)
 		sources = append(sources, s)
+		wg.Go(func() { s.run(ctx, q) })
+	}
+	if l.r.Every != nil {
+		e := &every{Every: l.r.Every, env: env, source: sourceOf, queue: q, log: l.log, wg: &wg, running: map[Kind]context.CancelFunc{}}
+		sources = append(sources, e.update(ctx)...)
+		wg.Go(func() { e.follow(ctx) })
+	}
+	for _, s := range sources {
 		if err := c.Watch(s); err != nil {
 			return err
 		}
-		wg.Go(func() { s.run(ctx, q) })
 	}
 	for _, o := range l.r.Reads {
 		if _, err := l.client.Cache().GetInformer(ctx, o); err != nil {

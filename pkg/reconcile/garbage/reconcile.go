@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,31 +21,34 @@ import (
 )
 
 // New declares the reconciler; kinds are all that may own or be owned.
-func New(kinds []engine.Kind) *engine.Reconciler {
+func New(kinds engine.Kinds) *engine.Reconciler {
 	var g *graph
-	known := map[schema.GroupKind]engine.Kind{}
-	r := &engine.Reconciler{
+	return &engine.Reconciler{
 		Name: "garbage", Account: "generic-garbage-collector", Workers: 8,
 		Writes: []engine.Write{{Parts: []engine.Part{engine.Delete, engine.Metadata, engine.Finalizers}}},
+		Every: &engine.Every{
+			Kinds: kinds,
+			Object: func(k engine.Kind) client.Object {
+				if !collected(k) {
+					return nil
+				}
+				return k.Metadata()
+			},
+			Event: func(_ context.Context, _ engine.Env, k engine.Kind, was, is client.Object) []engine.Request {
+				return g.see(k.GroupVersionKind, was, is)
+			},
+		},
+		New: func(env engine.Env) engine.Func {
+			g = newGraph()
+			return (&reconciler{Env: env, g: g, known: known{kinds: kinds}}).reconcile
+		},
 	}
-	for _, k := range kinds {
-		if !k.Deletable || skipped[k.GroupKind()] {
-			continue
-		}
-		known[k.GroupKind()] = k
-		r.Watches = append(r.Watches, engine.Watch{Object: metadata(k.GroupVersionKind), Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
-			return g.see(k.GroupVersionKind, was, is)
-		}})
-	}
-	r.New = func(env engine.Env) engine.Func {
-		g = newGraph()
-		return (&reconciler{env, g, known}).reconcile
-	}
-	return r
 }
 
 // skipped are kinds that neither own nor are owned, but change often.
 var skipped = map[schema.GroupKind]bool{{Kind: "Event"}: true, {Group: "events.k8s.io", Kind: "Event"}: true}
+
+func collected(k engine.Kind) bool { return k.Deletable && !skipped[k.GroupKind()] }
 
 func metadata(gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}
@@ -55,12 +59,42 @@ func metadata(gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 type reconciler struct {
 	engine.Env
 	g     *graph
-	kinds map[schema.GroupKind]engine.Kind
+	known known
+}
+
+// known finds the kinds that may own or be owned. It makes its map anew only when they have changed.
+type known struct {
+	kinds engine.Kinds
+
+	mu      sync.Mutex
+	made    map[schema.GroupKind]engine.Kind
+	changed <-chan struct{}
+}
+
+func (k *known) now() map[schema.GroupKind]engine.Kind {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-k.changed:
+		k.made = nil
+	default:
+	}
+	if k.made == nil {
+		var kinds []engine.Kind
+		kinds, k.changed = k.kinds.Stored()
+		k.made = make(map[schema.GroupKind]engine.Kind, len(kinds))
+		for _, kind := range kinds {
+			if collected(kind) {
+				k.made[kind.GroupKind()] = kind
+			}
+		}
+	}
+	return k.made
 }
 
 // at completes an object's address: the version that is watched, and no namespace for kinds without.
 func (r *reconciler) at(o object) (object, bool) {
-	k, ok := r.kinds[o.GroupKind()]
+	k, ok := r.known.now()[o.GroupKind()]
 	o.GroupVersionKind = k.GroupVersionKind
 	if !k.Namespaced {
 		o.Namespace = ""
@@ -160,7 +194,7 @@ func (r *reconciler) observe(ctx context.Context, self object, m *metav1.Partial
 
 // scan lists the dependents of an owner from the cache.
 func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []object, err error) {
-	for _, k := range r.kinds {
+	for _, k := range r.known.now() {
 		if of.Namespace != "" && !k.Namespaced {
 			continue
 		}

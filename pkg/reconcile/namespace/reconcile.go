@@ -23,42 +23,29 @@ import (
 const again = 15 * time.Second
 
 // New declares the reconciler; kinds are all that a namespace may hold.
-func New(kinds []engine.Kind) *engine.Reconciler {
-	r := &engine.Reconciler{
+func New(kinds engine.Kinds) *engine.Reconciler {
+	held := &engine.Every{Kinds: kinds, Event: gone, Object: func(k engine.Kind) client.Object {
+		if !k.Namespaced || !k.Deletable {
+			return nil
+		}
+		return k.Metadata()
+	}}
+	return &engine.Reconciler{
 		Name: "namespace", Workers: 4,
 		Watches: []engine.Watch{{Object: &corev1.Namespace{}}},
+		Every:   held,
 		Writes: []engine.Write{
 			{Parts: []engine.Part{engine.Delete}},
 			{Object: &corev1.Namespace{}, Parts: []engine.Part{engine.Status, engine.Spec}},
 		},
+		New: func(env engine.Env) engine.Func { return (&reconciler{env, held}).reconcile },
 	}
-	var held []engine.Kind
-	for _, k := range kinds {
-		if k.Namespaced && k.Deletable {
-			if pods(k) {
-				held = slices.Insert(held, 0, k)
-			} else {
-				held = append(held, k)
-			}
-			r.Watches = append(r.Watches, engine.Watch{Object: partial(k), Event: gone})
-		}
-	}
-	r.New = func(env engine.Env) engine.Func {
-		return (&reconciler{env, held}).reconcile
-	}
-	return r
 }
 
 func pods(k engine.Kind) bool { return k.Group == "" && k.Resource == "pods" }
 
-func partial(k engine.Kind) *metav1.PartialObjectMetadata {
-	p := &metav1.PartialObjectMetadata{}
-	p.SetGroupVersionKind(k.GroupVersionKind)
-	return p
-}
-
 // gone wakes a namespace that is being deleted when something in it appears or goes.
-func gone(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+func gone(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Object) []engine.Request {
 	if was != nil && is != nil {
 		return nil
 	}
@@ -75,7 +62,7 @@ func gone(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 
 type reconciler struct {
 	engine.Env
-	kinds []engine.Kind
+	held *engine.Every
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -92,7 +79,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
 	}
 	var left []Left
-	for _, k := range r.kinds {
+	for _, k := range r.kinds() {
 		if l := r.empty(ctx, k, ns.Name); l.Count > 0 || l.Err != nil {
 			left = append(left, l)
 			if pods(k) {
@@ -114,6 +101,17 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, client.IgnoreNotFound(r.Client.SubResource("finalize").Update(ctx, next))
 }
 
+// kinds are what the namespace may hold, pods first.
+func (r *reconciler) kinds() []engine.Kind {
+	kinds := r.held.Now()
+	if i := slices.IndexFunc(kinds, pods); i > 0 {
+		first := kinds[i]
+		copy(kinds[1:], kinds[:i])
+		kinds[0] = first
+	}
+	return kinds
+}
+
 // empty deletes what there is of a kind and says what is left.
 func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string) (l Left) {
 	l.Resource = schema.GroupResource{Group: k.Group, Resource: k.Resource}.String()
@@ -127,7 +125,7 @@ func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string)
 	}
 	fresh := slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil })
 	if fresh {
-		err := r.Client.DeleteAllOf(ctx, partial(k), client.InNamespace(namespace), client.PropagationPolicy(metav1.DeletePropagationBackground))
+		err := r.Client.DeleteAllOf(ctx, k.Metadata(), client.InNamespace(namespace), client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 			l.Err = err
 		}

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -29,10 +28,11 @@ const (
 )
 
 // New declares the reconciler; kinds are all that a quota may count.
-func New(kinds []engine.Kind, usage Usage) *engine.Reconciler {
-	r := &engine.Reconciler{
+func New(kinds engine.Kinds, usage Usage) *engine.Reconciler {
+	return &engine.Reconciler{
 		Name:    "resourcequota",
 		Watches: []engine.Watch{{Object: &corev1.ResourceQuota{}, Event: changedQuota}},
+		Every:   &engine.Every{Kinds: kinds, Object: counted, Event: changed},
 		Writes:  []engine.Write{{Object: &corev1.ResourceQuota{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -53,27 +53,24 @@ func New(kinds []engine.Kind, usage Usage) *engine.Reconciler {
 			}
 		},
 	}
-	for _, k := range kinds {
-		if !k.Namespaced || k.Kind == "Event" || k.Kind == "ResourceQuota" {
-			continue
-		}
-		o := &metav1.PartialObjectMetadata{}
-		o.SetGroupVersionKind(k.GroupVersionKind)
-		watched := client.Object(o)
-		switch k.GroupVersionKind {
-		case corev1.SchemeGroupVersion.WithKind("Pod"):
-			watched = &corev1.Pod{}
-		case corev1.SchemeGroupVersion.WithKind("Service"):
-			watched = &corev1.Service{}
-		}
-		r.Watches = append(r.Watches, engine.Watch{Object: watched, Event: changed})
+}
+
+// counted is what is watched of a kind that quotas count.
+func counted(k engine.Kind) client.Object {
+	switch {
+	case !k.Namespaced || k.Kind == "Event" || k.Kind == "ResourceQuota":
+		return nil
+	case k.GroupVersionKind == corev1.SchemeGroupVersion.WithKind("Pod"):
+		return &corev1.Pod{}
+	case k.GroupVersionKind == corev1.SchemeGroupVersion.WithKind("Service"):
+		return &corev1.Service{}
 	}
-	return r
+	return k.Metadata()
 }
 
 func changedQuota(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if was == nil || is == nil {
-		changed(ctx, env, was, is) // quotas are limited too
+		changed(ctx, env, engine.Kind{}, was, is) // quotas are limited too
 	}
 	q, ok := is.(*corev1.ResourceQuota)
 	if !ok {
@@ -88,7 +85,7 @@ func changedQuota(ctx context.Context, env engine.Env, was, is client.Object) []
 }
 
 // changed asks for the quotas of a namespace in which something may have been freed or changed its use.
-func changed(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Object) []engine.Request {
 	after := later
 	if is == nil {
 		is, after = was, soon

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Kind is a kind of object that the server stores.
+type Kind struct {
+	schema.GroupVersionKind
+	Resource   string // plural
+	Namespaced bool
+	// Deletable is false for kinds that cannot be listed and deleted.
+	Deletable bool
+	// Storage tells a kind from one of the same name that was removed before: it is compared, and nothing else.
+	Storage any
+}
+
+// Metadata is an empty object of the kind that holds metadata alone.
+func (k Kind) Metadata() *metav1.PartialObjectMetadata {
+	p := &metav1.PartialObjectMetadata{}
+	p.SetGroupVersionKind(k.GroupVersionKind)
+	return p
+}
+
+// Kinds tells which kinds the server stores.
+type Kinds interface {
+	// Stored lists them. The channel is closed when they have changed since.
+	Stored() ([]Kind, <-chan struct{})
+}
+
+// FixedKinds are kinds that never change.
+type FixedKinds []Kind
+
+// Stored lists them.
+func (f FixedKinds) Stored() ([]Kind, <-chan struct{}) { return f, nil }
+
+// Every watches all kinds that the server stores, those too that come while the reconciler runs. It may read them.
+type Every struct {
+	Kinds Kinds
+	// Object gives what to watch of a kind, such as its Metadata; nil: the kind is not watched.
+	Object func(Kind) client.Object
+	// Event gives the requests for a change of an object: was is nil for an addition, is for a deletion.
+	Event func(ctx context.Context, env Env, k Kind, was, is client.Object) []Request
+}
+
+// Now lists the kinds that are watched.
+func (e *Every) Now() []Kind {
+	all, _ := e.Kinds.Stored()
+	out := make([]Kind, 0, len(all))
+	for _, k := range all {
+		if e.Object(k) != nil {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// every keeps a source running for each of the kinds.
+type every struct {
+	*Every
+	env     Env
+	source  func(Watch) *source
+	queue   workqueue.TypedRateLimitingInterface[Request]
+	log     *slog.Logger
+	wg      *sync.WaitGroup
+	running map[Kind]context.CancelFunc
+	changed <-chan struct{}
+}
+
+// update starts the sources of kinds that are new, which it returns, and ends those of kinds that are gone.
+func (e *every) update(ctx context.Context) (started []*source) {
+	kinds, changed := e.Kinds.Stored()
+	e.changed = changed
+	present := make(map[Kind]bool, len(kinds))
+	for _, k := range kinds {
+		present[k] = true
+		if e.running[k] != nil {
+			continue
+		}
+		object := e.Object(k)
+		if object == nil {
+			continue
+		}
+		s := e.source(Watch{Object: object, Event: func(ctx context.Context, env Env, was, is client.Object) []Request {
+			return e.Event(ctx, env, k, was, is)
+		}})
+		own, cancel := context.WithCancel(ctx)
+		e.running[k] = cancel
+		started = append(started, s)
+		e.wg.Go(func() { s.run(own, e.queue) })
+	}
+	for k, cancel := range e.running {
+		if !present[k] {
+			cancel()
+			delete(e.running, k)
+		}
+	}
+	return started
+}
+
+// follow updates the sources until ctx ends.
+func (e *every) follow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.changed:
+		}
+		for _, s := range e.update(ctx) {
+			e.wg.Go(func() {
+				select {
+				case err := <-s.failed: // such as a kind that is gone again
+					e.log.Warn("could not watch a new kind", "object", s.watch.Object.GetObjectKind().GroupVersionKind(), "error", err)
+				case <-s.synced:
+				case <-ctx.Done():
+				}
+			})
+		}
+	}
+}
