@@ -1,0 +1,213 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clientdiscovery "k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/own"
+)
+
+func thing(i int) *kind.Resource {
+	return own.Untyped{
+		Kind:   schema.GroupVersionKind{Group: fmt.Sprintf("group%d.example.org", i%7), Version: "v1", Kind: fmt.Sprintf("Thing%03d", i)},
+		Plural: fmt.Sprintf("thing%03ds", i), Status: true, ShortNames: []string{fmt.Sprintf("t%d", i)}, Hash: fmt.Sprint(i),
+	}.Row()
+}
+
+func (w *world) dynamic(c *http.Client) dynamic.Interface {
+	d, err := dynamic.NewForConfigAndClient(&rest.Config{Host: w.url, QPS: -1}, c)
+	require.NoError(w.t, err)
+	return d
+}
+
+func object(r *kind.Resource, name string) *unstructured.Unstructured {
+	u := r.New().(*unstructured.Unstructured)
+	u.SetName(name)
+	u.Object["spec"] = map[string]any{"size": int64(1)}
+	return u
+}
+
+// A kind that comes while the server runs is served like any other, from one moment to the next, and is gone as fast.
+func TestKindThatComesLater(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.namespace("work")
+	r := thing(1)
+	d := w.dynamic(w.http).Resource(r.GVR()).Namespace("work")
+	_, err := d.List(ctx, metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	before := w.do(w.http, "GET", "/openapi/v3", "")
+	require.NoError(t, w.cfg.Kinds.Change(ctx, nil, []*kind.Resource{r}))
+
+	disc, err := clientdiscovery.NewDiscoveryClientForConfigAndClient(&rest.Config{Host: w.url, QPS: -1}, w.http)
+	require.NoError(t, err)
+	list, err := disc.ServerResourcesForGroupVersion(r.GroupVersion().String())
+	require.NoError(t, err)
+	require.Equal(t, []string{"thing001s", "thing001s/status"}, []string{list.APIResources[0].Name, list.APIResources[1].Name})
+	require.NotEqual(t, before.header.Get("ETag"), w.do(w.http, "GET", "/openapi/v3", "").header.Get("ETag"))
+	doc := w.do(w.http, "GET", "/openapi/v3/apis/group1.example.org/v1", "")
+	require.Equal(t, http.StatusOK, doc.code, "%s", doc.body)
+	require.Contains(t, string(doc.body), `"org.example.group1.v1.Thing001"`)
+	require.Contains(t, string(doc.body), `"/apis/group1.example.org/v1/namespaces/{namespace}/thing001s/{name}/status"`)
+	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v2", "").body), `"org.example.group1.v1.Thing001List"`)
+
+	events, err := d.Watch(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	defer events.Stop()
+	made, err := d.Create(ctx, object(r, "one"), metav1.CreateOptions{FieldManager: "test"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, made.GetGeneration())
+	require.Equal(t, "test", made.GetManagedFields()[0].Manager)
+	require.Equal(t, watch.Added, (<-events.ResultChan()).Type)
+	made.Object["spec"] = map[string]any{"size": int64(2)}
+	made.Object["status"] = map[string]any{"ready": true} // not written through here
+	made, err = d.Update(ctx, made, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, made.GetGeneration())
+	require.NotContains(t, made.Object, "status")
+	made.Object["status"] = map[string]any{"ready": true}
+	made.Object["spec"] = map[string]any{"size": int64(9)}
+	made, err = d.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, made.GetGeneration())
+	size, _, _ := unstructured.NestedInt64(made.Object, "spec", "size")
+	require.EqualValues(t, 2, size)
+	made, err = d.Patch(ctx, "one", types.MergePatchType, []byte(`{"spec":{"colour":"red"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, made.GetGeneration())
+	_, err = d.Patch(ctx, "one", types.StrategicMergePatchType, []byte(`{"spec":{}}`), metav1.PatchOptions{})
+	require.True(t, apierrors.IsUnsupportedMediaType(err), "%v", err)
+	applied := object(r, "two")
+	_, err = d.Apply(ctx, "two", applied, metav1.ApplyOptions{FieldManager: "a"})
+	require.NoError(t, err)
+	applied.Object["spec"] = map[string]any{"size": int64(5)}
+	_, err = d.Apply(ctx, "two", applied, metav1.ApplyOptions{FieldManager: "b"})
+	require.True(t, apierrors.IsConflict(err), "%v", err)
+	_, err = d.Create(ctx, object(r, "UPPER"), metav1.CreateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	table := w.do(w.http, "GET", "/apis/group1.example.org/v1/thing001s", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	require.Contains(t, string(table.body), `"two"`)
+	items, err := d.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=two"})
+	require.NoError(t, err)
+	require.Len(t, items.Items, 1)
+	require.Equal(t, r.Kind, items.Items[0].GetKind())
+	require.NoError(t, d.Delete(ctx, "one", metav1.DeleteOptions{}))
+
+	require.NoError(t, w.cfg.Kinds.Change(ctx, []*kind.Resource{r}, nil))
+	_, err = d.List(ctx, metav1.ListOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	for range events.ResultChan() { // it ends
+	}
+	require.Equal(t, before.header.Get("ETag"), w.do(w.http, "GET", "/openapi/v3", "").header.Get("ETag"))
+	_, err = disc.ServerResourcesForGroupVersion(r.GroupVersion().String())
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
+// A version that is not the stored one is served beside it; a deprecated one says so.
+func TestSeveralVersions(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("work")
+	stored := thing(2)
+	old := own.Untyped{Kind: stored.GroupVersion().WithKind(stored.Kind), Plural: stored.Plural, Status: true}
+	old.Kind.Version = "v1beta1"
+	beta := old.Row()
+	beta.StoredAs, beta.Deprecated = stored, "group2.example.org/v1beta1 Thing002 is deprecated; use v1"
+	stored.Also = []*kind.Resource{beta}
+	require.NoError(t, w.cfg.Kinds.Change(t.Context(), nil, []*kind.Resource{stored, beta}))
+
+	path := func(version, name string) string {
+		return "/apis/group2.example.org/" + version + "/namespaces/work/thing002s" + name
+	}
+	body, _ := json.Marshal(object(beta, "x"))
+	made := w.do(w.http, "POST", path("v1beta1", ""), string(body))
+	require.Equal(t, http.StatusCreated, made.code, "%s", made.body)
+	require.Contains(t, made.header.Get("Warning"), "deprecated")
+	require.Contains(t, string(made.body), `"apiVersion":"group2.example.org/v1beta1"`)
+	got := w.do(w.http, "GET", path("v1", "/x"), "")
+	require.Contains(t, string(got.body), `"apiVersion":"group2.example.org/v1"`)
+	require.Empty(t, got.header.Get("Warning"))
+	require.Contains(t, string(w.do(w.http, "GET", path("v1beta1", ""), "").body), `"apiVersion":"group2.example.org/v1beta1"`)
+	patched := w.do(w.http, "PATCH", path("v1beta1", "/x"), `{"spec":{"size":7}}`, "Content-Type", string(types.MergePatchType))
+	require.Equal(t, http.StatusOK, patched.code, "%s", patched.body)
+	require.Contains(t, string(w.do(w.http, "GET", path("v1", "/x"), "").body), `"size":7`)
+	groups := string(w.do(w.http, "GET", "/apis/group2.example.org", "").body)
+	require.Contains(t, groups, `"preferredVersion":{"groupVersion":"group2.example.org/v1"`)
+	require.Contains(t, groups, "v1beta1")
+}
+
+// TestKindsChangeUnderLoad adds, uses, replaces and removes 500 kinds over HTTP while others create and list what is always there.
+func TestKindsChangeUnderLoad(t *testing.T) {
+	count := 500
+	if raceDetector || testing.Short() {
+		count = 60
+	}
+	w := newWorld(t)
+	w.namespace("work")
+	ctx := t.Context()
+	var load sync.WaitGroup
+	var ended atomic.Bool
+	var slowest atomic.Int64
+	var calls atomic.Int64
+	bystander := w.clientset(w.as("bystander", "system:masters"))
+	load.Go(func() {
+		for i := 0; !ended.Load(); i++ {
+			began := time.Now()
+			_, err := bystander.CoreV1().ConfigMaps("work").List(ctx, metav1.ListOptions{})
+			if err != nil {
+				t.Errorf("a bystander's list: %v", err)
+				return
+			}
+			calls.Add(1)
+			slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+		}
+	})
+	d := w.dynamic(w.http)
+	rows := make([]*kind.Resource, count)
+	var adding time.Duration
+	for i := range rows {
+		rows[i] = thing(i)
+		began := time.Now()
+		require.NoError(t, w.cfg.Kinds.Change(ctx, nil, []*kind.Resource{rows[i]}))
+		adding += time.Since(began)
+		_, err := d.Resource(rows[i].GVR()).Namespace("work").Create(ctx, object(rows[i], "x"), metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	list := string(w.do(w.http, "GET", "/apis/group3.example.org/v1", "").body)
+	require.Equal(t, count/7+min(1, max(0, count%7-3)), strings.Count(list, `"singularName":"thing`))
+	for i, r := range rows {
+		again := thing(i)
+		again.Storage, again.Categories = r.Storage, []string{"all"}
+		require.NoError(t, w.cfg.Kinds.Change(ctx, []*kind.Resource{r}, []*kind.Resource{again}))
+		rows[i] = again
+	}
+	for _, r := range slices.Backward(rows) {
+		got, err := d.Resource(r.GVR()).Namespace("work").Get(ctx, "x", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, r.Kind, got.GetKind())
+		require.NoError(t, w.cfg.Kinds.Change(ctx, []*kind.Resource{r}, nil))
+		_, err = d.Resource(r.GVR()).Namespace("work").Get(ctx, "x", metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err))
+	}
+	ended.Store(true)
+	load.Wait()
+	t.Logf("%d kinds added, %s each; a bystander's slowest of %d lists took %s", count, adding/time.Duration(count), calls.Load(), time.Duration(slowest.Load()))
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package apiserver
+
+const raceDetector = false
