@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -177,10 +179,14 @@ func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.A
 	return out
 }
 
-func (d *discovery) review(gvr schema.GroupVersionResource) *builtin.Review {
-	for i := range d.reviews {
-		if d.reviews[i].GVR() == gvr {
-			return &d.reviews[i]
+// reviewOf finds the review that a path names, or nil.
+func reviewOf(gvr schema.GroupVersionResource) *builtin.Review {
+	if gvr.Group != authenticationv1.GroupName && gvr.Group != authorizationv1.GroupName {
+		return nil
+	}
+	for _, r := range builtin.Reviews() {
+		if r.GVR() == gvr {
+			return &r
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	r := s.cfg.Kinds.Table().ByGVR(gvr)
 	if r == nil {
-		if review := s.disc().review(gvr); review != nil {
+		if review := reviewOf(gvr); review != nil {
 			s.review(w, req, info, review)
 			return
 		}

@@ -34,7 +34,6 @@ type connectionMetrics struct {
 type metrics struct {
 	handler     http.Handler
 	kinds       *kind.Catalog
-	disc        func() *discovery
 	connections connectionMetrics
 	requests    *prometheus.CounterVec
 	latency     *prometheus.HistogramVec
@@ -66,10 +65,10 @@ const mostSeries = 20_000
 // scrapes is how many clients may read the metrics at once.
 const scrapes = 8
 
-func newMetrics(cfg Config, disc func() *discovery, fair *fairness.Set) *metrics {
+func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 	labels := []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}
 	m := &metrics{
-		kinds: cfg.Kinds, disc: disc,
+		kinds: cfg.Kinds,
 		connections: connectionMetrics{
 			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Open connections to the API server."}),
 			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections closed because the limit of all, or of their address, was reached."}),
@@ -267,7 +266,7 @@ func (m *metrics) known(info *request.RequestInfo) bool {
 	r := m.kinds.Table().ByGVR(gvr)
 	switch {
 	case r == nil:
-		return info.Subresource == "" && (m.disc().review(gvr) != nil || gvr == builtin.ComponentStatuses().GVR())
+		return info.Subresource == "" && (reviewOf(gvr) != nil || gvr == builtin.ComponentStatuses().GVR())
 	case info.Subresource == "":
 		return true
 	case info.Subresource == "status":

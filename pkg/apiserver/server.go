@@ -183,7 +183,7 @@ func New(cfg Config) (*Server, error) {
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
 	cfg.Registry.UseReviews(s.answer)
 	s.disc = kind.Derive(cfg.Kinds, newDiscovery)
-	s.metrics = newMetrics(cfg, s.disc, s.fair)
+	s.metrics = newMetrics(cfg, s.fair)
 	s.health = newHealth(cfg, s.ending, logging)
 	docs := &documents{}
 	s.openapi = kind.Derive(cfg.Kinds, func(t *kind.Table) *openapi { return newOpenAPI(t, cfg.Version, docs) })

@@ -72,20 +72,7 @@ func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 	defer c.mu.Unlock()
 	before := c.now.Load()
 	was := before.Table
-	rows := make([]*Resource, 0, len(was.rows)+len(add))
-	gone := make(map[*Resource]bool, len(remove))
-	for _, r := range remove {
-		if was.byGVR[r.GVR()] != r {
-			return fmt.Errorf("%w: %s", ErrNoRow, r.GVR())
-		}
-		gone[r] = true
-	}
-	for _, r := range was.rows {
-		if !gone[r] {
-			rows = append(rows, r)
-		}
-	}
-	next, err := NewTable(append(rows, add...)...)
+	next, err := was.change(remove, add)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ var _ ctrlcache.Cache = (*clientCache)(nil)
 
 // GetInformer gives the informer of an object's kind. It waits until the cache is loaded, unless told not to.
 func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
-	row, partial, err := c.row(obj)
+	row, as, err := c.row(obj)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...
 			return nil, err
 		}
 	}
-	return clientInformer{c.informer(row, partial), c}, nil
+	return clientInformer{c.informer(row, as), c}, nil
 }
 
 func (c *clientCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"reflect"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
@@ -70,14 +68,6 @@ func (c *userClient) target(obj ctrl.Object, subresource string) (registry.Targe
 	return t, nil
 }
 
-// typed refuses to write from an object that holds metadata alone: it would clear all else.
-func typed(obj runtime.Object) error {
-	if _, ok := obj.(*metav1.PartialObjectMetadata); ok {
-		return apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use the kind's own type")
-	}
-	return nil
-}
-
 func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
 	if builtin.IsReview(obj) {
 		return c.registry.Review(c.as(ctx), obj.GetNamespace(), obj)
@@ -86,12 +76,13 @@ func (c *userClient) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.C
 	if err != nil {
 		return err
 	}
-	if err := typed(obj); err != nil {
+	in, err := body(t, obj)
+	if err != nil {
 		return err
 	}
 	t.Name = ""
 	o := (&ctrl.CreateOptions{}).ApplyOptions(opts).AsCreateOptions()
-	res, err := c.registry.Create(c.as(ctx), t, obj.DeepCopyObject(), *o)
+	res, err := c.registry.Create(c.as(ctx), t, in, *o)
 	return c.answer(obj, res, err)
 }
 
@@ -100,11 +91,12 @@ func (c *userClient) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.U
 	if err != nil {
 		return err
 	}
-	if err := typed(obj); err != nil {
+	in, err := body(t, obj)
+	if err != nil {
 		return err
 	}
 	o := (&ctrl.UpdateOptions{}).ApplyOptions(opts).AsUpdateOptions()
-	res, err := c.registry.Update(c.as(ctx), t, obj.DeepCopyObject(), *o)
+	res, err := c.registry.Update(c.as(ctx), t, in, *o)
 	return c.answer(obj, res, err)
 }
 
@@ -200,45 +192,9 @@ func deref(s *string) string {
 	return *s
 }
 
-// answer puts a copy of a write's result into the caller's object, so that the caller may go on changing it.
-func (c *userClient) answer(into runtime.Object, res registry.Result, err error) error {
-	if err != nil {
-		return err
-	}
-	out, err := res.Value()
-	if err != nil {
-		return err
-	}
-	if _, ok := out.(*metav1.Status); ok {
-		return nil // binding and eviction answer only that they were done
-	}
-	row, partial, err := c.row(into)
-	if err != nil { // a subresource's own kind
-		return set(into, out.DeepCopyObject())
-	}
-	o, ok := out.(ctrl.Object)
-	if !ok {
-		return apierrors.NewInternalError(fmt.Errorf("the call answered %T", out))
-	}
-	if partial {
-		return set(into, metadata(row, o).DeepCopyObject())
-	}
-	return set(into, o.DeepCopyObject())
-}
-
-// set copies the outermost struct.
-func set(into, from runtime.Object) error {
-	a, b := reflect.ValueOf(into), reflect.ValueOf(from)
-	if a.Type() != b.Type() {
-		return fmt.Errorf("cannot put %T into %T", from, into)
-	}
-	a.Elem().Set(b.Elem())
-	return nil
-}
-
 // Watch reports changes; the objects are the cache's own: immutable.
 func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) (watch.Interface, error) {
-	row, partial, err := c.row(list)
+	row, as, err := c.row(list)
 	if err != nil {
 		return nil, err
 	}
@@ -253,21 +209,9 @@ func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ct
 		cancel()
 		return nil, err
 	}
-	return newWatch(ctx, cancel, w, initial, sync, lo.SendInitialEvents != nil && *lo.SendInitialEvents, c.view(row, partial)), nil
+	return newWatch(ctx, cancel, w, initial, sync, lo.SendInitialEvents != nil && *lo.SendInitialEvents, c.view(row, as)), nil
 }
 
 func noKind(gvk schema.GroupVersionKind) error {
 	return &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
-}
-
-// metadata is an object's metadata alone, sharing it.
-func metadata(row *kind.Resource, o ctrl.Object) *metav1.PartialObjectMetadata {
-	p := &metav1.PartialObjectMetadata{}
-	p.SetGroupVersionKind(row.GroupVersionKind)
-	if a, ok := o.(metav1.ObjectMetaAccessor); ok {
-		if m, ok := a.GetObjectMeta().(*metav1.ObjectMeta); ok {
-			p.ObjectMeta = *m
-		}
-	}
-	return p
 }

@@ -38,7 +38,7 @@ func (x indexer) objects(entries []*cache.Entry) []any {
 }
 
 func (x indexer) in(namespace string) []*cache.Entry {
-	entries, _ := x.cache.List(stored(x.key.row), cache.Query{Namespace: namespace})
+	entries, _ := x.cache.List(stored(x.row), cache.Query{Namespace: namespace})
 	return entries
 }
 
@@ -71,7 +71,7 @@ func (x indexer) GetByKey(key string) (any, bool, error) {
 }
 
 func (x indexer) get(ns, name string) (any, bool, error) {
-	e := x.cache.Get(stored(x.key.row), ns, name)
+	e := x.cache.Get(stored(x.row), ns, name)
 	if e == nil {
 		return nil, false, nil
 	}
@@ -81,10 +81,7 @@ func (x indexer) get(ns, name string) (any, bool, error) {
 
 // informerIndex is the cache's name of an index that AddIndexers made.
 func informerIndex(k informerKey, name string) string {
-	if k.partial {
-		return "metadata-informer:" + name
-	}
-	return "informer:" + k.row.Group + ":" + name
+	return fmt.Sprintf("informer:%d:%s:%s", k.form, k.gvk.GroupVersion(), name)
 }
 
 // AddIndexers adds indexes; names must be new, as in client-go.
@@ -100,7 +97,7 @@ func (x indexer) AddIndexers(add toolscache.Indexers) error {
 		if name == toolscache.NamespaceIndex {
 			continue
 		}
-		err := x.addIndex(stored(x.key.row), informerIndex(x.key, name), func(o ctrl.Object) []string {
+		err := x.addIndex(stored(x.row), informerIndex(x.key, name), func(o ctrl.Object) []string {
 			seen, err := x.view.of(&cache.Entry{Object: o})
 			if err != nil {
 				return nil
@@ -136,7 +133,7 @@ func (x indexer) byIndex(name, value string) ([]*cache.Entry, error) {
 	if name == toolscache.NamespaceIndex {
 		return x.in(value), nil
 	}
-	entries, _, err := x.cache.ByIndex(stored(x.key.row), informerIndex(x.key, name), value)
+	entries, _, err := x.cache.ByIndex(stored(x.row), informerIndex(x.key, name), value)
 	return entries, err
 }
 

@@ -3,9 +3,11 @@ package local
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -16,15 +18,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
+// informerKey tells informers apart: a kind that was removed and added again has other ones.
 type informerKey struct {
-	row     *kind.Resource
-	partial bool
+	storage *kind.Storage
+	gvk     schema.GroupVersionKind
+	form    form
 }
+
+// maxUnheld is how many informers, and how many indexes, of kinds that are gone are remembered at most.
+const maxUnheld = 64
 
 // informer is client-go's shared informer of one kind over the shared cache: it holds no object of its own. Each
 // handler has a goroutine that reads a watcher of the cache, so a slow one holds up nobody.
 type informer struct {
 	*Clients
+	row  *kind.Resource
 	key  informerKey
 	view viewFunc
 	name string
@@ -37,15 +45,18 @@ type informer struct {
 var _ toolscache.SharedIndexInformer = (*informer)(nil)
 
 // informer finds or makes the informer of a kind.
-func (s *Clients) informer(row *kind.Resource, partial bool) *informer {
+func (s *Clients) informer(row *kind.Resource, as form) *informer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := informerKey{row, partial}
+	k := informerKey{row.Storage, row.GroupVersionKind, as}
 	i := s.informers[k]
 	if i == nil {
-		i = &informer{Clients: s, key: k, view: s.view(row, partial), name: row.GR().String(),
+		i = &informer{Clients: s, row: row, key: k, view: s.view(row, as), name: row.GR().String(),
 			indexers: toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc},
 			regs:     map[*registration]struct{}{}}
+		if t := s.kinds.Table(); len(s.informers) > 4*len(t.All())+maxUnheld {
+			maps.DeleteFunc(s.informers, func(k informerKey, _ *informer) bool { return !t.Holds(k.storage) })
+		}
 		s.informers[k] = i
 	}
 	return i
@@ -57,7 +68,7 @@ func (s *Clients) newFactory() informers.SharedInformerFactory {
 	f := informers.NewSharedInformerFactory(nil, 0)
 	for _, r := range s.kinds.Table().All() {
 		if r.Proto {
-			f.InformerFor(r.New(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.informer(r, false) })
+			f.InformerFor(r.New(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.informer(r, native) })
 		}
 	}
 	return f
@@ -160,7 +171,7 @@ func (g *registration) run(ctx context.Context) {
 	if g.i.cache.WaitFor(ctx, 1) != nil {
 		return
 	}
-	w, initial, err := g.i.cache.Follow(stored(g.i.key.row))
+	w, initial, err := g.i.cache.Follow(stored(g.i.row))
 	if err != nil {
 		return
 	}

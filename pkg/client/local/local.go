@@ -7,6 +7,7 @@
 package local
 
 import (
+	"maps"
 	"strconv"
 	"sync"
 
@@ -36,8 +37,8 @@ type Clients struct {
 
 // indexKey names an index of ours in the cache.
 type indexKey struct {
-	row  *kind.Resource
-	name string
+	storage *kind.Storage
+	name    string
 }
 
 // New makes the clients of a registry over its cache and kinds. It starts nothing.
@@ -66,12 +67,15 @@ func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory
 func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := indexKey{row, name}
+	k := indexKey{row.Storage, name}
 	if s.indexes[k] != nil {
 		return nil
 	}
 	if err := s.cache.AddIndex(row, name, f); err != nil {
 		return err
+	}
+	if t := s.kinds.Table(); len(s.indexes) > 4*len(t.All())+maxUnheld {
+		maps.DeleteFunc(s.indexes, func(k indexKey, _ func(ctrl.Object) []string) bool { return !t.Holds(k.storage) })
 	}
 	s.indexes[k] = f
 	return nil
@@ -80,7 +84,7 @@ func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) 
 func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.indexes[indexKey{row, name}]
+	return s.indexes[indexKey{row.Storage, name}]
 }
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }

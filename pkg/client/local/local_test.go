@@ -8,11 +8,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlruntime "sigs.k8s.io/controller-runtime"
@@ -25,6 +30,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/clienttest"
 	"github.com/coracle-dev/coracle/pkg/events"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/own"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 )
 
@@ -51,11 +58,87 @@ func TestClientConforms(t *testing.T) {
 	clienttest.Run(t, admin(t), "work")
 }
 
-func TestClientRefusesUnstructured(t *testing.T) {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	err := admin(t).Get(context.Background(), ctrl.ObjectKey{Namespace: "work", Name: "a"}, u)
-	require.ErrorContains(t, err, "use the Go type of /v1, Kind=Pod")
+// Unstructured objects work for kinds with a Go type and for those without, and share nothing with the cache.
+func TestClientTakesUnstructuredObjects(t *testing.T) {
+	e, c := start(t, 0)
+	ctx := t.Context()
+	row := own.Untyped{Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Plural: "things", Status: true}.Row()
+	require.NoError(t, e.Kinds.Change(ctx, nil, []*kind.Resource{row}))
+	for _, gvk := range []schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap"), row.GroupVersionKind} {
+		object := func(name string) *unstructured.Unstructured {
+			u := &unstructured.Unstructured{}
+			u.SetGroupVersionKind(gvk)
+			u.SetNamespace("work")
+			u.SetName(name)
+			u.SetLabels(map[string]string{"app": "x"})
+			u.Object["data"] = map[string]any{"k": "v"}
+			return u
+		}
+		w, err := c.Watch(ctx, listOf(gvk), ctrl.InNamespace("work"))
+		require.NoError(t, err)
+		u := object("a")
+		require.NoError(t, c.Create(ctx, u))
+		require.NotEmpty(t, u.GetUID())
+		ev := <-w.ResultChan()
+		require.Equal(t, gvk, ev.Object.GetObjectKind().GroupVersionKind())
+		w.Stop()
+		got := object("")
+		require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(u), got))
+		require.Equal(t, u.Object, got.Object)
+		got.SetLabels(map[string]string{"changed": "by its reader"})
+		got.Object["data"].(map[string]any)["k"] = "changed"
+		l := listOf(gvk)
+		require.NoError(t, c.List(ctx, l, ctrl.InNamespace("work"), ctrl.MatchingLabels{"app": "x"}))
+		require.Len(t, l.Items, 1)
+		require.Equal(t, map[string]any{"k": "v"}, l.Items[0].Object["data"])
+		l.Items[0].Object["data"] = map[string]any{"k": "w"}
+		require.NoError(t, c.Update(ctx, &l.Items[0]))
+		require.NoError(t, c.Patch(ctx, object("a"), ctrl.RawPatch(types.MergePatchType, []byte(`{"data":{"more":"y"}}`))))
+		require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(u), got))
+		require.Equal(t, map[string]any{"k": "w", "more": "y"}, got.Object["data"])
+
+		m := &metav1.PartialObjectMetadata{}
+		m.SetGroupVersionKind(gvk)
+		require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(u), m))
+		require.Equal(t, u.GetUID(), m.UID)
+		require.Equal(t, "x", m.Labels["app"])
+		require.NoError(t, c.Delete(ctx, object("a")))
+		require.True(t, apierrors.IsNotFound(c.Get(ctx, ctrl.ObjectKeyFromObject(u), got)))
+	}
+	var unknown unstructured.Unstructured
+	unknown.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Other"})
+	require.True(t, meta.IsNoMatchError(c.Get(ctx, ctrl.ObjectKey{Name: "a"}, &unknown)))
+	require.NoError(t, e.Kinds.Change(ctx, []*kind.Resource{row}, nil))
+	unknown.SetGroupVersionKind(row.GroupVersionKind)
+	require.True(t, meta.IsNoMatchError(c.Get(ctx, ctrl.ObjectKey{Name: "a"}, &unknown)))
+}
+
+func listOf(gvk schema.GroupVersionKind) *unstructured.UnstructuredList {
+	l := &unstructured.UnstructuredList{}
+	gvk.Kind += "List"
+	l.SetGroupVersionKind(gvk)
+	return l
+}
+
+// The scale of an unstructured object is written as one.
+func TestUnstructuredScale(t *testing.T) {
+	c, ctx := admin(t), t.Context()
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+	}}
+	require.NoError(t, c.Create(ctx, d))
+	u, scale := &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	u.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	u.SetNamespace("work")
+	u.SetName("web")
+	scale.SetGroupVersionKind(schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"})
+	require.NoError(t, c.SubResource("scale").Get(ctx, u, scale))
+	require.NoError(t, unstructured.SetNestedField(scale.Object, int64(3), "spec", "replicas"))
+	require.NoError(t, c.SubResource("scale").Update(ctx, u, ctrl.WithSubResourceBody(scale)))
+	require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(d), d))
+	require.EqualValues(t, 3, *d.Spec.Replicas)
 }
 
 func TestClientSharesWhatItReads(t *testing.T) {

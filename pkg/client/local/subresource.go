@@ -33,8 +33,12 @@ func (s subresource) Create(ctx context.Context, obj, sub ctrl.Object, opts ...c
 	if err != nil {
 		return err
 	}
+	in, err := body(t, sub)
+	if err != nil {
+		return err
+	}
 	o := (&ctrl.SubResourceCreateOptions{}).ApplyOptions(opts).AsCreateOptions()
-	res, err := s.c.registry.Create(s.c.as(ctx), t, sub.DeepCopyObject(), *o)
+	res, err := s.c.registry.Create(s.c.as(ctx), t, in, *o)
 	return s.c.answer(sub, res, err)
 }
 
@@ -44,19 +48,20 @@ func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.S
 		return err
 	}
 	o := (&ctrl.SubResourceUpdateOptions{}).ApplyOptions(opts)
-	body := obj
+	sub := obj
 	if o.SubResourceBody != nil {
-		body = o.SubResourceBody
+		sub = o.SubResourceBody
 	}
-	if err := typed(body); err != nil {
+	if sub.GetName() == "" { // a Scale made by hand need not repeat the name
+		sub.SetName(obj.GetName())
+		sub.SetNamespace(obj.GetNamespace())
+	}
+	in, err := body(t, sub)
+	if err != nil {
 		return err
 	}
-	if body.GetName() == "" { // a Scale made by hand need not repeat the name
-		body.SetName(obj.GetName())
-		body.SetNamespace(obj.GetNamespace())
-	}
-	res, err := s.c.registry.Update(s.c.as(ctx), t, body.DeepCopyObject(), *o.AsUpdateOptions())
-	return s.c.answer(body, res, err)
+	res, err := s.c.registry.Update(s.c.as(ctx), t, in, *o.AsUpdateOptions())
+	return s.c.answer(sub, res, err)
 }
 
 func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
