@@ -80,8 +80,7 @@ var admin = &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivile
 func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	l := startPlane(t)
 	require.Equal(t, http.StatusOK, l.get(t, "/api/v1/pods", admin).Code)
-	ctx, cancel := context.WithCancel(apirequest.WithUser(t.Context(), admin))
-	l.apiserver.Handler().ServeHTTP(cancelling{httptest.NewRecorder(), cancel}, httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
+	l.watchOnce(t)
 	for _, reg := range []*prometheus.Registry{l.process.metrics.plane, l.process.metrics.node} {
 		problems, err := testutil.GatherAndLint(reg)
 		require.NoError(t, err)
@@ -102,6 +101,13 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	} {
 		require.True(t, names[want], want)
 	}
+}
+
+// watchOnce watches until the first event.
+func (l *plane) watchOnce(t *testing.T) {
+	ctx, cancel := context.WithCancel(apirequest.WithUser(t.Context(), admin))
+	defer cancel()
+	l.apiserver.Handler().ServeHTTP(cancelling{httptest.NewRecorder(), cancel}, httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
 }
 
 // cancelling ends a request once something was answered.
