@@ -13,6 +13,10 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
+// debugPath begins the paths of Config.Debug. Who may get them, RBAC says, as of all paths that are no object's: nobody but
+// administrators, unless a role names them in its nonResourceURLs.
+const debugPath = "/debug/"
+
 // nonResource answers every path that is not an object's.
 func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
@@ -32,6 +36,8 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 		s.health.handler.ServeHTTP(w, req)
 	case path == "/metrics":
 		s.metrics.handler.ServeHTTP(w, req)
+	case s.cfg.Debug != nil && strings.HasPrefix(path, debugPath):
+		s.cfg.Debug.ServeHTTP(w, req)
 	case path == "/openapi/v2":
 		s.openapi().serveV2(s, w, req)
 	case path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):

@@ -83,6 +83,9 @@ type Config struct {
 	Metrics     *prometheus.Registry
 	MoreMetrics []prometheus.Gatherer
 
+	// Debug, if not nil, serves paths below /debug/, to those who may get them.
+	Debug http.Handler
+
 	// Audit, if not nil, gets an event of each request on the socket, as its policy says. Run writes and closes it.
 	Audit *auditlog.Log
 
@@ -196,6 +199,9 @@ func (s *Server) Name() string { return "apiserver" }
 
 // Ready is closed once the socket accepts connections.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Fairness describes the priority levels, each with up to flows of its busiest flows.
+func (s *Server) Fairness(flows int) []fairness.Level { return s.fair.Report(flows) }
 
 // Handler is the API without a socket. A request whose context carries a user
 // (k8s.io/apiserver/pkg/endpoints/request.WithUser) is taken to be that user's.

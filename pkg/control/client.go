@@ -45,8 +45,39 @@ func NewClient(runDir string) *Client {
 }
 
 // Status asks for the process's status. ErrSilent if it does not answer within 20 s.
-func (c *Client) Status(ctx context.Context) (Status, error) {
-	last, err := c.call(ctx, http.MethodGet, "/status", nil, nil, c.Silence)
+func (c *Client) Status(ctx context.Context) (Status, error) { return c.status(ctx, "/status") }
+
+// Health is Status with the health of each part.
+func (c *Client) Health(ctx context.Context) (Status, error) {
+	return c.status(ctx, "/status?health=1")
+}
+
+// Read reads what the process serves at a path below /debug/, up to limit bytes; what is beyond is left out.
+func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Silence)
+	defer cancel()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://coracle"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, ErrNotRunning
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the process answered %s to %s", answer.Status, path)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, limit))
+}
+
+func (c *Client) status(ctx context.Context, path string) (Status, error) {
+	last, err := c.call(ctx, http.MethodGet, path, nil, nil, c.Silence)
 	if err != nil {
 		return Status{}, err
 	}

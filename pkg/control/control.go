@@ -30,7 +30,9 @@ type Status struct {
 	Pressure   []string    `json:"pressure,omitempty"` // what the node is short of, in words
 	Warnings   []string    `json:"warnings,omitempty"` // what needs somebody's attention, in words
 	Components []Component `json:"components"`
-	Processes  []Process   `json:"processes"`
+	// Health is there only if it was asked for.
+	Health    []Health  `json:"health,omitempty"`
+	Processes []Process `json:"processes"`
 }
 
 // Component is one part of the process.

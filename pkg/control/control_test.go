@@ -38,6 +38,12 @@ func (images) Get(context.Context, string) (runtime.Image, error) { return runti
 
 func (b *backend) Status(context.Context) Status { return Status{Running: true, Node: "raft"} }
 
+func (b *backend) Health(context.Context) []Health { return []Health{{Component: "api", State: OK}} }
+
+func (b *backend) Debug() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
+}
+
 func (b *backend) Stop(_ context.Context, tell func(string)) error {
 	tell("stopping pod a")
 	return errors.New("pod a does not end")
@@ -98,6 +104,16 @@ func TestControl(t *testing.T) {
 	status, err := client.Status(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "raft", status.Node)
+
+	require.Empty(t, status.Health, "it was not asked for")
+	status, err = client.Health(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, OK, Worst(status.Health))
+	raw, err := client.Read(t.Context(), "/debug/coracle/cache", 12)
+	require.NoError(t, err)
+	require.Equal(t, "/debug/corac", string(raw), "no more than the limit")
+	_, err = client.Read(t.Context(), "/nothing", 12)
+	require.ErrorContains(t, err, "404")
 
 	var told []Event
 	err = client.Stop(t.Context(), func(e Event) { told = append(told, e) })

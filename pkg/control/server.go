@@ -18,6 +18,10 @@ import (
 // Backend is the process that a Server speaks for.
 type Backend interface {
 	Status(ctx context.Context) Status
+	// Health examines each part of the process; it takes a few seconds at the most.
+	Health(ctx context.Context) []Health
+	// Debug serves the state of the process below /debug/coracle/, for people.
+	Debug() http.Handler
 	// Stop ends the node's pods gracefully, telling each step, and then the process.
 	Stop(ctx context.Context, tell func(message string)) error
 	// RotateServiceAccountKey signs service account tokens with a new key from now on; those of the present one are good for overlap more.
@@ -79,6 +83,9 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		status := s.backend.Status(r.Context())
+		if r.URL.Query().Has("health") {
+			status.Health = s.backend.Health(r.Context())
+		}
 		newTeller(w)(Event{Status: &status, Done: true})
 	})
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
@@ -110,6 +117,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("DELETE /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
 		return nil, i.Remove(r.Context(), r.URL.Query().Get("ref"))
 	}))
+	mux.Handle("GET /debug/coracle/", s.backend.Debug())
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)

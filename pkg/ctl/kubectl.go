@@ -85,13 +85,16 @@ func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
 	os.Args = append([]string{"kubectl"}, args...)
 	// Before the flags are parsed, so that plugins and kuberc can be traced with -v.
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
-	return cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
+	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
+		WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(unhurried)
+	root := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
 		PluginHandler: newPlugins(started),
 		Arguments:     os.Args,
-		ConfigFlags: genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
-			WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(unhurried),
-		IOStreams: streams,
+		ConfigFlags:   flags,
+		IOStreams:     streams,
 	})
+	root.AddCommand(inspectCommand(flags, streams))
+	return root
 }
 
 // unhurried lets the server alone set the pace: client-go's own limit makes the deletion of 300 objects take a minute.

@@ -15,9 +15,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// Status prints the state of this machine's process; format is "" for people or "json".
+// Status prints the state of this machine's process and the health of each part; format is "" for people or "json". It fails with
+// control.ErrNotRunning if there is no process, and with an *UnhealthyError if a part of it does not do its work.
 func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) error {
-	s, err := control.NewClient(runDir).Status(ctx)
+	s, err := control.NewClient(runDir).Health(ctx)
 	down := errors.Is(err, control.ErrNotRunning)
 	if err != nil && !down {
 		return err
@@ -39,7 +40,23 @@ func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) 
 	default:
 		return fmt.Errorf("output %q is not known: leave it out, or use json", format)
 	}
+	if err == nil && control.Worst(s.Health) == control.Unhealthy {
+		return &UnhealthyError{Health: s.Health}
+	}
 	return err
+}
+
+// UnhealthyError says which parts do not do their work.
+type UnhealthyError struct{ Health []control.Health }
+
+func (e *UnhealthyError) Error() string {
+	var names []string
+	for _, h := range e.Health {
+		if h.State == control.Unhealthy {
+			names = append(names, h.Component)
+		}
+	}
+	return "unhealthy: " + strings.Join(names, ", ")
 }
 
 func printStatus(s control.Status, out io.Writer) {
@@ -67,6 +84,7 @@ func printStatus(s control.Status, out io.Writer) {
 		}
 	}
 	fmt.Fprintln(out)
+	printHealth(s.Health, out)
 	_ = table(out, "COMPONENT\tREADY\tSTARTED IN", func(line func(...any)) {
 		for _, c := range s.Components {
 			ready := "yes"
@@ -76,6 +94,21 @@ func printStatus(s control.Status, out io.Writer) {
 			line(c.Name, ready, c.Took.Round(100*time.Microsecond))
 		}
 	})
+}
+
+// printHealth prints a line for each part, and below it what is wrong.
+func printHealth(all []control.Health, out io.Writer) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "%-14s%-12s%s\n", "PART", "HEALTH", "DETAILS")
+	for _, h := range all {
+		fmt.Fprintf(out, "%-14s%-12s%s\n", h.Component, h.State, h.Summary)
+		for _, d := range h.Details {
+			fmt.Fprintf(out, "%-26s- %s\n", "", d)
+		}
+	}
+	fmt.Fprintln(out)
 }
 
 // LoadImages loads archives (files, or "-" for in) into this machine's node.

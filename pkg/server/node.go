@@ -115,6 +115,7 @@ type node struct {
 	agent   *agent.Agent
 	proxy   *proxy.Proxy
 	dns     *dns.Server
+	domain  string
 }
 
 // components is the node's part of the order.
@@ -137,7 +138,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{}
+	n := &node{domain: m.domain}
 	reserved, err := config.ParseReserved(p.KubeReserved)
 	if err != nil {
 		return nil, err

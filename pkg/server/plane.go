@@ -163,7 +163,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
 		Version: version.Info(), Logger: p.log,
-		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{store.EtcdMetrics()},
+		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{store.EtcdMetrics()}, Debug: l.inspection(),
 	}
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {

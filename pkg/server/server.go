@@ -70,6 +70,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 		components = append(components, n.components()...)
 		p.node, p.onReady = n, plane.markNode
 	}
+	p.plane = plane
 	p.url, p.kubeconfig, p.store = plane.url, plane.kubeconfig, plane.store
 	p.joinCommand = "coracle token create --print-join-command"
 	return p.run(ctx, report, components)
@@ -119,6 +120,8 @@ type process struct {
 	authorities *authorities
 	// store is nil for a node alone.
 	store *store.Store
+	// plane is nil for a node alone.
+	plane *plane
 	// node is nil for a control plane alone.
 	node                         *node
 	url, kubeconfig, joinCommand string

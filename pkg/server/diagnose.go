@@ -1,0 +1,325 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/coracle-dev/coracle/pkg/apiserver"
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/dns"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+const (
+	// diagnosisTime bounds how long a diagnosis takes.
+	diagnosisTime = 3 * time.Second
+	// mostDetails bounds the lines about one part.
+	mostDetails = 20
+	// An object counts as failing after this many attempts over this time: conflicts pass sooner.
+	failingAttempts, failingTime = 3, 10 * time.Second
+	// pendingTime is how long a pod may wait for a node before somebody should look.
+	pendingTime = 10 * time.Second
+	// Certificates that end within these times need attention, and are about to fail.
+	certificateSoon, certificateNow = 30 * 24 * time.Hour, 2 * 24 * time.Hour
+)
+
+// Health implements control.Backend. Parts that do not answer in time are unhealthy.
+func (p *process) Health(ctx context.Context) []control.Health {
+	ctx, cancel := context.WithTimeout(ctx, diagnosisTime)
+	defer cancel()
+	now := time.Now()
+	var checks []func() control.Health
+	if l := p.plane; l != nil {
+		checks = append(checks,
+			func() control.Health { return l.apiHealth(ctx) },
+			func() control.Health { return storeHealth(l.store.Stats(), l.store.Warning(), l.storeReads(ctx)) },
+			func() control.Health { return l.cacheHealth(ctx) },
+			func() control.Health {
+				var list corev1.NodeList
+				err := l.client(user.APIServerUser, user.SystemPrivilegedGroup).Cache().List(ctx, &list)
+				return nodesHealth(list.Items, err, now)
+			},
+		)
+		if l.controllers != nil {
+			checks = append(checks, func() control.Health { return reconcilerHealth(l.controllers.Report(), now) })
+		}
+		if l.scheduler != nil {
+			checks = append(checks, func() control.Health {
+				pods, all := l.scheduler.Pending(1000)
+				return schedulerHealth(pods, all, now)
+			})
+		}
+	}
+	checks = append(checks, func() control.Health {
+		items, err := pki.Inspect(pkiDir(p.DataDir))
+		return certificateHealth(items, err, now)
+	})
+	if n := p.node; n != nil {
+		checks = append(checks,
+			func() control.Health { return n.proxyHealth() },
+			func() control.Health { return n.dnsHealth(ctx, dns.Address(p.nodeIP).String()) },
+			func() control.Health { return n.agentHealth() },
+		)
+	}
+	all := make([]control.Health, len(checks))
+	var wg sync.WaitGroup
+	for i, check := range checks {
+		wg.Go(func() { all[i] = check() })
+	}
+	wg.Wait()
+	for i := range all {
+		if more := len(all[i].Details) - mostDetails; more > 0 {
+			all[i].Details = append(all[i].Details[:mostDetails:mostDetails], fmt.Sprintf("and %d more", more))
+		}
+	}
+	return all
+}
+
+// health builds one answer.
+type health struct{ control.Health }
+
+func newHealth(component, format string, args ...any) *health {
+	return &health{control.Health{Component: component, State: control.OK, Summary: fmt.Sprintf(format, args...)}}
+}
+
+// add notes what is wrong; the state becomes the worst one noted.
+func (h *health) add(state, format string, args ...any) {
+	if h.State != control.Unhealthy {
+		h.State = state
+	}
+	h.Details = append(h.Details, fmt.Sprintf(format, args...))
+}
+
+func (l *plane) apiHealth(ctx context.Context) control.Health {
+	select {
+	case <-l.apiserver.Ready():
+	default:
+		h := newHealth("api", "not started")
+		h.State = control.Unhealthy
+		return h.Health
+	}
+	h := newHealth("api", "serving on %s", l.url)
+	var failed []apiserver.Check
+	var reasons []error
+	for _, c := range l.checks() {
+		if err := c.Check(ctx); err != nil {
+			failed, reasons = append(failed, c), append(reasons, err)
+		}
+	}
+	for i, c := range failed {
+		h.add(control.Unhealthy, "check %s fails: %v", c.Name, reasons[i])
+	}
+	return h.Health
+}
+
+func storeHealth(s store.Stats, warning string, reads error) control.Health {
+	h := newHealth("store", "%s in use of %s, revision %d", mebibytes(s.UsedBytes), mebibytes(s.QuotaBytes), s.Revision)
+	if reads != nil {
+		h.add(control.Unhealthy, "cannot read: %v", reads)
+		return h.Health
+	}
+	switch {
+	case s.UsedBytes >= s.QuotaBytes:
+		h.add(control.Unhealthy, "quota used up, creates are refused: %s", warning)
+	case warning != "":
+		h.add(control.Warning, "nearly full: %s", warning)
+	}
+	if s.DiskFreeBytes < s.DiskMinFreeBytes {
+		h.add(control.Unhealthy, "disk full, writes are refused: %s free, %s needed", mebibytes(s.DiskFreeBytes), mebibytes(s.DiskMinFreeBytes))
+	}
+	return h.Health
+}
+
+func (l *plane) cacheHealth(ctx context.Context) control.Health {
+	if err := l.cacheFollows(ctx); err != nil {
+		h := newHealth("cache", "behind the store")
+		h.add(control.Unhealthy, "%v", err)
+		return h.Health
+	}
+	objects := 0
+	for _, s := range l.cache.Stats() {
+		objects += s.Objects
+	}
+	return newHealth("cache", "%s, revision %d", plural(objects, "object"), l.cache.Revision()).Health
+}
+
+func reconcilerHealth(all []engine.Report, now time.Time) control.Health {
+	failing, queued := 0, 0
+	for _, r := range all {
+		failing, queued = failing+r.Failing, queued+r.Queued
+	}
+	h := newHealth("reconcilers", "%d running, %s queued, %d in back-off", len(all), plural(queued, "object"), failing)
+	for _, r := range all {
+		if !r.Synced {
+			why := ""
+			if r.LastCrash != "" {
+				why = ": crashed: " + firstLine(r.LastCrash)
+			}
+			h.add(control.Unhealthy, "%s is not synced%s", r.Name, why)
+		}
+		for _, f := range r.Failures {
+			if f.Attempts >= failingAttempts && now.Sub(f.Since) >= failingTime {
+				h.add(control.Unhealthy, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object, duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
+			}
+		}
+	}
+	return h.Health
+}
+
+func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) control.Health {
+	h := newHealth("scheduler", "%s pending", plural(all, "pod"))
+	for _, p := range pods {
+		if wait := now.Sub(p.Since); wait >= pendingTime && p.Reason != "" {
+			h.add(control.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait), firstLine(p.Reason))
+		}
+	}
+	return h.Health
+}
+
+func nodesHealth(nodes []corev1.Node, err error, now time.Time) control.Health {
+	if err != nil {
+		h := newHealth("nodes", "unknown")
+		h.add(control.Unhealthy, "cannot list nodes: %v", err)
+		return h.Health
+	}
+	ready, cordoned := 0, 0
+	var h health
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Spec.Unschedulable {
+			cordoned++
+		}
+		found := false
+		for _, c := range n.Status.Conditions {
+			since := duration.HumanDuration(now.Sub(c.LastTransitionTime.Time))
+			switch {
+			case c.Type == corev1.NodeReady:
+				found = true
+				if c.Status == corev1.ConditionTrue {
+					ready++
+				} else {
+					h.add(control.Unhealthy, "%s not ready for %s: %s: %s", n.Name, since, c.Reason, firstLine(c.Message))
+				}
+			case c.Status == corev1.ConditionTrue:
+				h.add(control.Warning, "%s has %s for %s: %s", n.Name, c.Type, since, firstLine(c.Message))
+			}
+		}
+		if !found {
+			h.add(control.Unhealthy, "%s not ready: it never reported its state", n.Name)
+		}
+	}
+	summary := newHealth("nodes", "%d of %d ready", ready, len(nodes))
+	if cordoned > 0 {
+		summary.Summary += fmt.Sprintf(", %d cordoned", cordoned)
+	}
+	summary.Details = h.Details
+	if h.State != "" {
+		summary.State = h.State
+	}
+	return summary.Health
+}
+
+func certificateHealth(items []pki.Item, err error, now time.Time) control.Health {
+	if err != nil {
+		h := newHealth("certificates", "unreadable")
+		h.add(control.Unhealthy, "%v", err)
+		return h.Health
+	}
+	items = slices.DeleteFunc(slices.Clone(items), func(i pki.Item) bool { return i.Until.IsZero() })
+	if len(items) == 0 {
+		return newHealth("certificates", "none on disk").Health
+	}
+	slices.SortFunc(items, func(a, b pki.Item) int { return a.Until.Compare(b.Until) })
+	h := newHealth("certificates", "first to expire: %s, in %s", items[0].Name, duration.HumanDuration(max(0, items[0].Until.Sub(now))))
+	for _, i := range items {
+		switch left := i.Until.Sub(now); {
+		case left <= 0:
+			h.add(control.Unhealthy, "%s expired at %s (%s)", i.Name, i.Until.UTC().Format(time.RFC3339), i.File)
+		case left < certificateNow:
+			h.add(control.Unhealthy, "%s expires in %s (%s)", i.Name, duration.HumanDuration(left), i.File)
+		case left < certificateSoon:
+			h.add(control.Warning, "%s expires in %s (%s)", i.Name, duration.HumanDuration(left), i.File)
+		}
+	}
+	return h.Health
+}
+
+func (n *node) proxyHealth() control.Health {
+	s := n.proxy.Status()
+	if s.Synced.IsZero() && s.Error == "" {
+		h := newHealth("proxy", "not started")
+		h.State = control.Unhealthy
+		return h.Health
+	}
+	h := newHealth("proxy", "%s", plural(s.Services, "service"))
+	if s.Error != "" {
+		h.add(control.Unhealthy, "could not sync service rules: %s", firstLine(s.Error))
+	}
+	return h.Health
+}
+
+// dnsHealth asks this node's DNS for the one name that every cluster has.
+func (n *node) dnsHealth(ctx context.Context, address string) control.Health {
+	name := "kubernetes.default.svc." + n.domain
+	h := newHealth("dns", "answers on %s", address)
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}
+	ctx, cancel := context.WithTimeout(ctx, diagnosisTime/2)
+	defer cancel()
+	if _, err := resolver.LookupNetIP(ctx, "ip4", name+"."); err != nil {
+		var dnsErr *net.DNSError
+		if errors.As(err, &dnsErr) {
+			dnsErr.Server = address
+		}
+		h.Summary = "does not answer"
+		h.add(control.Unhealthy, "%v", err)
+	}
+	return h.Health
+}
+
+func (n *node) agentHealth() control.Health {
+	h := newHealth("node", "%s", plural(len(n.agent.Pods()), "pod"))
+	select {
+	case <-n.agent.Ready():
+	default:
+		h.add(control.Unhealthy, "not registered, or not ready yet")
+	}
+	for _, p := range n.agent.Pressure() {
+		h.add(control.Warning, "%s", p)
+	}
+	return h.Health
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// mostLine bounds a line of details, in bytes.
+const mostLine = 300
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	if len(line) > mostLine {
+		line = strings.ToValidUTF8(line[:mostLine], "") + "..."
+	}
+	return line
+}

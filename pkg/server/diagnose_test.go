@@ -1,0 +1,114 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	node := func(name string, conditions ...corev1.NodeCondition) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: conditions}}
+	}
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(ago(time.Hour))}
+	room := store.Stats{UsedBytes: 1 << 20, QuotaBytes: 512 << 20, Revision: 7, DiskFreeBytes: 1 << 30, DiskMinFreeBytes: 128 << 20}
+	full, noDisk := room, room
+	full.UsedBytes, noDisk.DiskFreeBytes = 512<<20, 1<<20
+	for _, c := range []struct {
+		name, state, want string
+		h                 control.Health
+	}{
+		{"a store with room", control.OK, "1.0 MiB in use of 512.0 MiB, revision 7", storeHealth(room, "", nil)},
+		{"a store that is nearly full", control.Warning, "nearly full: delete", storeHealth(room, "delete objects", nil)},
+		{"a full store", control.Unhealthy, "creates are refused: delete", storeHealth(full, "delete objects", nil)},
+		{"a full disk", control.Unhealthy, "1.0 MiB free, 128.0 MiB needed", storeHealth(noDisk, "", nil)},
+		{"a store that does not answer", control.Unhealthy, "cannot read: broken", storeHealth(room, "", errors.New("broken"))},
+
+		{"reconcilers", control.OK, "1 running, 1 object queued, 0 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Queued: 1}}, now)},
+		{"a conflict", control.OK, "1 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Failing: 1,
+			Failures: []engine.Failure{{Object: "d/x", Since: ago(time.Second), Attempts: 9, Error: "conflict"}}}}, now)},
+		{"an object that fails", control.Unhealthy, "deployment: d/x failing for 3m, 12 attempts: quota exceeded", reconcilerHealth([]engine.Report{{Name: "deployment", Synced: true, Failing: 1,
+			Failures: []engine.Failure{{Object: "d/x", Since: ago(3 * time.Minute), Attempts: 12, Error: "quota exceeded\nmore"}}}}, now)},
+		{"a reconciler that crashed", control.Unhealthy, "task is not synced: crashed: panic", reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now)},
+
+		{"no pods wait", control.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
+		{"a pod that has just come", control.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
+		{"a pod that fits nowhere", control.Warning, "d/big pending for 2m: 0/1 nodes", schedulerHealth([]scheduler.Pending{{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available"}}, 1, now)},
+
+		{"nodes", control.OK, "2 of 2 ready", nodesHealth([]corev1.Node{node("a", ready), node("b", ready)}, nil, now)},
+		{"a node that is lost", control.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting", nodesHealth([]corev1.Node{node("a", ready), node("b",
+			corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))})}, nil, now)},
+		{"a node under pressure", control.Warning, "a has MemoryPressure", nodesHealth([]corev1.Node{node("a", ready, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue})}, nil, now)},
+		{"a node that never reported", control.Unhealthy, "a not ready: it never", nodesHealth([]corev1.Node{node("a")}, nil, now)},
+
+		{"certificates", control.OK, "first to expire: client, in 40d", certificateHealth([]pki.Item{{Name: "key"}, {Name: "client", Until: now.Add(40*24*time.Hour + time.Hour)}}, nil, now)},
+		{"a certificate that ends soon", control.Warning, "client expires in 20d", certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour)}}, nil, now)},
+		{"a certificate that has ended", control.Unhealthy, "client expired at", certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour)}}, nil, now)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Equal(t, c.state, c.h.State, c.h)
+			require.Contains(t, strings.Join(append([]string{c.h.Summary}, c.h.Details...), "\n"), c.want)
+			require.NotContains(t, c.h.Details, "\n")
+		})
+	}
+}
+
+func TestAPlaneDiagnosesItself(t *testing.T) {
+	l := startPlane(t)
+	l.process.plane = l
+	states := map[string]control.Health{}
+	for _, h := range l.process.Health(t.Context()) {
+		states[h.Component] = h
+	}
+	for _, part := range []string{"api", "store", "cache", "reconcilers", "scheduler", "nodes", "certificates"} {
+		require.Equal(t, control.OK, states[part].State, "%s: %v", part, states[part])
+	}
+	for _, part := range []string{"proxy", "dns", "node"} { // they do not run here
+		require.Equal(t, control.Unhealthy, states[part].State, "%s: %v", part, states[part])
+	}
+}
+
+// What is inside is for administrators, and tells no secret.
+func TestInspection(t *testing.T) {
+	l := startPlane(t)
+	l.process.Token = "swordfish"
+	for path, want := range map[string]string{
+		"cache": `"resource": "namespaces"`, "reconcilers": `"name": "deployment"`, "fairness": `"name": "workload-low"`, "store": `"quotaBytes"`,
+	} {
+		w := l.get(t, "/debug/coracle/"+path, admin)
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		require.Contains(t, w.Body.String(), want)
+		for _, who := range []*user.DefaultInfo{{Name: "ann", Groups: []string{user.AllAuthenticated}}, {Name: "system:serviceaccount:default:default", Groups: []string{"system:serviceaccounts", user.AllAuthenticated}}, {Name: "prometheus", Groups: []string{user.MonitoringGroup, user.AllAuthenticated}}} {
+			require.Equal(t, http.StatusForbidden, l.get(t, "/debug/coracle/"+path, who).Code, who.Name)
+		}
+	}
+	require.Equal(t, http.StatusNotFound, l.get(t, "/debug/coracle/options", admin).Code, "only on the machine's own socket")
+	l.process.plane = l
+	w := get(l.process.Debug(), "/debug/coracle/options")
+	require.Contains(t, w.Body.String(), masked)
+	require.NotContains(t, w.Body.String(), "swordfish")
+	require.Contains(t, get(l.process.Debug(), "/debug/coracle/metrics/control-plane").Body.String(), "\napiserver_storage_objects")
+	require.Contains(t, get(l.process.Debug(), "/debug/coracle/metrics/node").Body.String(), "\nkubelet_running_pods 0")
+}
+
+func get(h http.Handler, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}

@@ -1,0 +1,119 @@
+package server
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// debugPath is where the state of the process is served, by the API server to who may get such paths, and on the machine's socket.
+const debugPath = "/debug/coracle/"
+
+// shownFlows is how many flows of a priority level are shown.
+const shownFlows = 20
+
+// inspection serves the state of the control plane.
+func (l *plane) inspection() *http.ServeMux {
+	mux := http.NewServeMux()
+	serve := func(name string, f func() any) {
+		mux.HandleFunc("GET "+debugPath+name, func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, f()) })
+	}
+	serve("cache", func() any { return l.cacheReport() })
+	serve("reconcilers", func() any { return l.reconcilersReport() })
+	serve("fairness", func() any { return l.fairnessReport() })
+	serve("store", func() any {
+		s := l.store.Stats()
+		return control.StoreReport{Revision: s.Revision, CompactedRevision: s.Compacted, SizeBytes: s.SizeBytes, UsedBytes: s.UsedBytes, QuotaBytes: s.QuotaBytes,
+			DiskFreeBytes: s.DiskFreeBytes, DiskMinFreeBytes: s.DiskMinFreeBytes, Members: s.Members, Warning: l.store.Warning()}
+	})
+	return mux
+}
+
+func answerJSON(w http.ResponseWriter, v any) {
+	raw, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(raw, '\n'))
+}
+
+func (l *plane) cacheReport() control.CacheReport {
+	sizes := l.cache.Sizes()
+	r := control.CacheReport{Revision: l.cache.Revision(), Kinds: []control.CacheKind{}}
+	for _, s := range l.cache.Stats() {
+		size := sizes[s.GroupResource]
+		r.Kinds = append(r.Kinds, control.CacheKind{
+			Group: s.Group, Version: s.Version, Resource: s.Resource, Objects: s.Objects, ObjectBytes: size.Objects, EncodingBytes: size.Encodings,
+			Revision: s.Revision, OldestRevision: s.Oldest, Watchers: s.Watchers, Ring: s.Ring, RingLimit: s.RingLimit,
+			Changes: s.Changes, Expired: s.Expired, Refused: s.Refused,
+		})
+	}
+	slices.SortFunc(r.Kinds, func(a, b control.CacheKind) int {
+		return cmp.Or(cmp.Compare(b.ObjectBytes+b.EncodingBytes, a.ObjectBytes+a.EncodingBytes), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
+	})
+	return r
+}
+
+func (l *plane) reconcilersReport() control.ReconcilersReport {
+	r := control.ReconcilersReport{Reconcilers: []control.Reconciler{}}
+	if l.controllers == nil { // they run elsewhere
+		return r
+	}
+	for _, s := range l.controllers.Report() {
+		v := control.Reconciler{Name: s.Name, Identity: s.Identity, Watches: s.Watches, Reads: s.Reads, Writes: s.Writes, Synced: s.Synced,
+			Queued: s.Queued, Delayed: s.Delayed, Running: s.Running, Workers: s.Workers, BackingOff: s.Failing, Crashes: s.Crashes, LastCrash: s.LastCrash}
+		for _, f := range s.Failures {
+			v.Failures = append(v.Failures, control.Failure(f))
+		}
+		r.Reconcilers = append(r.Reconcilers, v)
+	}
+	return r
+}
+
+func (l *plane) fairnessReport() control.FairnessReport {
+	r := control.FairnessReport{Levels: []control.FairnessLevel{}}
+	for _, s := range l.apiserver.Fairness(shownFlows) {
+		v := control.FairnessLevel{Name: s.Name, Exempt: s.Exempt, Seats: s.Seats, Guaranteed: s.Guaranteed, FlowLimit: s.FlowLimit, Executing: s.Executing,
+			Waiting: s.Waiting, Dispatched: s.Dispatched, Rejected: s.Rejected, FlowCount: s.FlowCount}
+		for _, f := range s.Flows {
+			v.Flows = append(v.Flows, control.FairnessFlow{Schema: f.Schema, Flow: f.Name, Executing: f.Executing, Waiting: f.Waiting, Streams: f.Streams, BodyBytes: f.BodyBytes})
+		}
+		r.Levels = append(r.Levels, v)
+	}
+	return r
+}
+
+// masked takes the place of a secret.
+const masked = "(masked)"
+
+// Debug implements control.Backend: what inspection serves, the metrics, and the options without their secrets.
+func (p *process) Debug() http.Handler {
+	mux := http.NewServeMux()
+	metrics := func(name string, g prometheus.Gatherer) {
+		mux.Handle("GET "+debugPath+"metrics/"+name, promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 2}))
+	}
+	if p.plane != nil {
+		mux.Handle("GET "+debugPath, p.plane.inspection())
+		metrics("control-plane", prometheus.Gatherers{p.metrics.plane, store.EtcdMetrics()})
+	}
+	if p.node != nil {
+		metrics("node", p.metrics.node)
+	}
+	mux.HandleFunc("GET "+debugPath+"options", func(w http.ResponseWriter, _ *http.Request) {
+		c := p.Config
+		if c.Token != "" {
+			c.Token = masked
+		}
+		answerJSON(w, map[string]any{"instance": instance(c), "options": c})
+	})
+	return mux
+}
