@@ -12,7 +12,7 @@ KUBECTL    := k8s.io/component-base/version
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench conformance conformance-deps robustness fuzz images deps sbom clean
+.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-deps robustness fuzz images deps sbom clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -68,6 +68,9 @@ conformance: conformance-deps build images ## upstream's conformance suite; FOCU
 
 conformance-deps: # before anything is built for minutes
 	@hack/deps.sh conformance
+
+clients: build images ## a client generated from our OpenAPI, and controller-runtime's own test suites
+	go test -count=1 -v -timeout 20m ./test/clients
 
 robustness: build images ## kill -9 in the middle of writes, and linearizability of what was acknowledged
 	go test -count=1 -v -timeout 30m ./test/robustness/...

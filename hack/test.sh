@@ -11,4 +11,5 @@ go test -race -timeout 15m $(go list ./... | grep -v -e /test/robustness -e /tes
 # What hostile requests cost can only be told without the race detector. Built as the binary is, so that its packages serve.
 CGO_ENABLED=0 go test -trimpath -timeout 5m -run Cheap ./pkg/registry
 # One at a time: each has a cluster, and measures it.
-go test -count=1 -timeout 15m -p 1 ./test/e2e/... ./test/abuse/... ./test/clients
+go test -count=1 -timeout 15m -p 1 ./test/e2e/... ./test/abuse/...
+go test -count=1 -timeout 15m -short ./test/clients

@@ -1,0 +1,15 @@
+//go:build tools
+
+// Package suites names what controller-runtime's own test suites are made of, so that this module has it: they are compiled as they are.
+package suites
+
+import (
+	_ "github.com/onsi/ginkgo/v2"
+	_ "github.com/onsi/gomega"
+	_ "github.com/onsi/gomega/gcustom"
+	_ "github.com/onsi/gomega/gstruct"
+	_ "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	_ "sigs.k8s.io/controller-runtime/examples/crd/pkg"
+	_ "sigs.k8s.io/controller-runtime/pkg/envtest"
+	_ "sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
