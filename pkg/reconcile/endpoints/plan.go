@@ -2,9 +2,9 @@ package endpoints
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,8 +27,8 @@ const (
 func Plan(svc *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints) *corev1.Endpoints {
 	subsets, over := Subsets(svc, pods)
 	want := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name}}
-	if have != nil {
-		want = have.DeepCopy()
+	if have != nil { // all but the subsets, which may be a thousand addresses
+		want.TypeMeta, want.ObjectMeta = have.TypeMeta, *have.ObjectMeta.DeepCopy()
 	}
 	want.Subsets = subsets
 	want.Labels = maps.Clone(svc.Labels)
@@ -59,6 +59,7 @@ func Plan(svc *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints) *core
 // Subsets groups the addresses of the pods by the ports they have; over tells that there were more than most.
 func Subsets(svc *corev1.Service, pods []*corev1.Pod) (out []corev1.EndpointSubset, over bool) {
 	byPorts := map[string]*corev1.EndpointSubset{}
+	var key []byte
 	for _, p := range pods {
 		if podstate.Ended(p) || p.DeletionTimestamp != nil && !svc.Spec.PublishNotReadyAddresses {
 			continue
@@ -71,11 +72,11 @@ func Subsets(svc *corev1.Service, pods []*corev1.Pod) (out []corev1.EndpointSubs
 		if !ok {
 			continue
 		}
-		key := keyOf(ports)
-		set := byPorts[key]
+		key = appendKey(key[:0], ports)
+		set := byPorts[string(key)]
 		if set == nil {
 			set = &corev1.EndpointSubset{Ports: ports}
-			byPorts[key] = set
+			byPorts[string(key)] = set
 		}
 		a := corev1.EndpointAddress{
 			IP:        ip,
@@ -114,12 +115,13 @@ func Subsets(svc *corev1.Service, pods []*corev1.Pod) (out []corev1.EndpointSubs
 	return out, over
 }
 
-func keyOf(ports []corev1.EndpointPort) string {
-	var b strings.Builder
+func appendKey(key []byte, ports []corev1.EndpointPort) []byte {
 	for _, p := range ports {
-		fmt.Fprintf(&b, "%s/%d/%s ", p.Name, p.Port, p.Protocol)
+		key = append(append(key, p.Name...), '/')
+		key = append(strconv.AppendInt(key, int64(p.Port), 10), '/')
+		key = append(append(key, p.Protocol...), ' ')
 	}
-	return b.String()
+	return key
 }
 
 // address is the pod's, of the service's first family.

@@ -2,6 +2,7 @@ package endpointslice
 
 import (
 	"context"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,40 +20,93 @@ import (
 // Calling anything else of it is a programming error, and panics.
 type clientset struct {
 	kubernetes.Interface
-	env engine.Env
+	env     engine.Env
+	written *writes
 }
 
-func (c clientset) DiscoveryV1() discoveryclient.DiscoveryV1Interface { return group{env: c.env} }
+func (c clientset) DiscoveryV1() discoveryclient.DiscoveryV1Interface {
+	return group{env: c.env, written: c.written}
+}
 
 type group struct {
 	discoveryclient.DiscoveryV1Interface
-	env engine.Env
+	env     engine.Env
+	written *writes
 }
 
 func (g group) EndpointSlices(namespace string) discoveryclient.EndpointSliceInterface {
-	return sliceClient{env: g.env, namespace: namespace}
+	return sliceClient{env: g.env, written: g.written, namespace: namespace}
 }
 
 type sliceClient struct {
 	discoveryclient.EndpointSliceInterface
 	env       engine.Env
+	written   *writes
 	namespace string
 }
 
 func (s sliceClient) Create(ctx context.Context, o *discoveryv1.EndpointSlice, _ metav1.CreateOptions) (*discoveryv1.EndpointSlice, error) {
 	made := o.DeepCopy()
 	made.Namespace = s.namespace
-	return made, s.env.Client.Create(ctx, made)
+	if err := s.env.Client.Create(ctx, made); err != nil {
+		return made, err
+	}
+	s.written.note(made)
+	return made, nil
 }
 
 func (s sliceClient) Update(ctx context.Context, o *discoveryv1.EndpointSlice, _ metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error) {
 	made := o.DeepCopy()
-	return made, s.env.Client.Update(ctx, made)
+	if err := s.env.Client.Update(ctx, made); err != nil {
+		return made, err
+	}
+	s.written.note(made)
+	return made, nil
 }
 
 func (s sliceClient) Delete(ctx context.Context, name string, _ metav1.DeleteOptions) error {
 	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-	return client.IgnoreNotFound(s.env.Client.Delete(ctx, o))
+	if err := client.IgnoreNotFound(s.env.Client.Delete(ctx, o)); err != nil {
+		return err
+	}
+	s.written.gone(s.namespace, name)
+	return nil
+}
+
+// writes are the slices of the services that are being reconciled, as they are after each write: the library does not say what it wrote.
+type writes struct {
+	mu sync.Mutex
+	of map[client.ObjectKey]map[string]string // by service, resource versions by the slice's name
+}
+
+func (w *writes) begin(service client.ObjectKey, versions map[string]string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.of[service] = versions
+}
+
+func (w *writes) end(service client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.of, service)
+}
+
+func (w *writes) note(s *discoveryv1.EndpointSlice) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if versions := w.of[client.ObjectKey{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]; versions != nil {
+		versions[s.Name] = s.ResourceVersion
+	}
+}
+
+func (w *writes) gone(namespace, slice string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for service, versions := range w.of {
+		if service.Namespace == namespace {
+			delete(versions, slice)
+		}
+	}
 }
 
 // nodes lists nodes out of the cache, for the zones of endpoints.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/services"
 )
 
 const (
@@ -32,11 +33,7 @@ func New() *engine.Reconciler {
 		Name: "endpointslice", Workers: 4,
 		Watches: []engine.Watch{
 			{Object: &corev1.Service{}},
-			{Object: &corev1.Pod{}, Map: services, Changed: func(was, is client.Object) bool {
-				a, ok1 := was.(*corev1.Pod)
-				b, ok2 := is.(*corev1.Pod)
-				return !ok1 || !ok2 || Matters(a, b)
-			}},
+			services.WatchPods(),
 			{Object: &discoveryv1.EndpointSlice{}, Map: service},
 		},
 		Reads: []client.Object{&corev1.Node{}},
@@ -44,29 +41,9 @@ func New() *engine.Reconciler {
 			{Object: &discoveryv1.EndpointSlice{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
 		},
 		New: func(env engine.Env) engine.Func {
-			tracker := endpointsliceutil.NewEndpointSliceTracker()
-			return (&reconciler{env, endpointslice.NewReconciler(clientset{env: env}, nodes{env: env}, perSlice, tracker,
-				topologycache.NewTopologyCache(), recorder{env}, manager, endpointslice.WithPreferSameTrafficDistributionEnabled(true))}).reconcile
+			return reconcilerOf(env).reconcile
 		},
 	}
-}
-
-// services maps a pod to the services that select it.
-func services(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-	if len(o.GetLabels()) == 0 {
-		return nil
-	}
-	var all corev1.ServiceList
-	if env.Cache.List(ctx, &all, client.InNamespace(o.GetNamespace())) != nil {
-		return nil
-	}
-	var out []engine.Request
-	for i := range all.Items {
-		if Selects(&all.Items[i], o.GetLabels()) {
-			out = append(out, engine.RequestFor(all.Items[i].Namespace, all.Items[i].Name))
-		}
-	}
-	return out
 }
 
 // service maps one of our slices to its service.
@@ -78,9 +55,24 @@ func service(_ context.Context, _ engine.Env, o client.Object) []engine.Request 
 	return []engine.Request{engine.RequestFor(o.GetNamespace(), l[discoveryv1.LabelServiceName])}
 }
 
+func reconcilerOf(env engine.Env) *reconciler {
+	written := &writes{of: map[client.ObjectKey]map[string]string{}}
+	library := endpointslice.NewReconciler(clientset{env: env, written: written}, nodes{env: env}, perSlice, endpointsliceutil.NewEndpointSliceTracker(),
+		topologycache.NewTopologyCache(), recorder{env}, manager, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	return &reconciler{Env: env, upstream: library, written: written, memory: services.NewMemory()}
+}
+
+// upstream is the library's reconciler.
+type upstream interface {
+	Reconcile(klog.Logger, *corev1.Service, []*corev1.Pod, []*discoveryv1.EndpointSlice, time.Time) error
+	DeleteService(namespace, name string)
+}
+
 type reconciler struct {
 	engine.Env
-	upstream *endpointslice.Reconciler
+	upstream upstream
+	written  *writes
+	memory   *services.Memory
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -88,9 +80,10 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.Cache.Get(ctx, req.NamespacedName, &svc); err != nil {
 		// Its slices go with it, by their owner reference.
 		r.upstream.DeleteService(req.Namespace, req.Name)
+		r.memory.Forget(req.NamespacedName)
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
-	if svc.DeletionTimestamp != nil || !HasSelector(&svc) {
+	if svc.DeletionTimestamp != nil || !services.HasSelector(&svc) {
 		return engine.Result{}, nil
 	}
 	var pods corev1.PodList
@@ -107,13 +100,27 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	for i := range pods.Items {
 		podList[i] = &pods.Items[i]
 	}
+	state := r.memory.State(&svc, podList)
+	for i := range have.Items {
+		state.Written[have.Items[i].Name] = have.Items[i].ResourceVersion
+	}
+	if r.memory.Is(req.NamespacedName, state) {
+		return engine.Result{}, nil
+	}
 	var slices []*discoveryv1.EndpointSlice
 	for i := range have.Items {
 		if have.Items[i].DeletionTimestamp == nil {
 			slices = append(slices, have.Items[i].DeepCopy()) // the library changes what it is given
 		}
 	}
-	return engine.Result{}, r.upstream.Reconcile(klog.Background(), &svc, podList, slices, changed(&svc, podList))
+	r.written.begin(req.NamespacedName, state.Written)
+	err := r.upstream.Reconcile(klog.Background(), &svc, podList, slices, changed(&svc, podList))
+	r.written.end(req.NamespacedName)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	r.memory.Keep(req.NamespacedName, state)
+	return engine.Result{}, nil
 }
 
 // changed is when the newest of what the slices follow from became so, for upstream's annotation that measures how long it took.

@@ -69,6 +69,9 @@ type Watch struct {
 	// Map gives the requests for an object; it is called with the state before and
 	// the one after a change. Nil: the object itself. It may read through env.
 	Map func(ctx context.Context, env Env, obj client.Object) []Request
+	// Batch, if not nil, names a change of an object: Map is called once, with the last object, for all changes of one name that
+	// come in a burst. A change by itself waits for 5 ms, a burst until it pauses for up to 100 ms, and nothing longer than a second.
+	Batch func(obj client.Object) string
 	// Changed says whether an update matters; nil: each does.
 	Changed func(was, is client.Object) bool
 	// Event, if not nil, takes the place of Map and Changed: was is nil for an addition, is for a deletion.

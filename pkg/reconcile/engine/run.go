@@ -146,7 +146,8 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		return err
 	}
 	sourceOf := func(w Watch) *source {
-		return &source{watch: w, env: env, cache: l.client.Cache(), crash: cancel, failed: make(chan error, 1), synced: make(chan struct{})}
+		return &source{watch: w, env: env, cache: l.client.Cache(), crash: cancel, failed: make(chan error, 1), synced: make(chan struct{}),
+			bursts: map[string]*burst{}}
 	}
 	sources := make([]*source, 0, len(l.r.Watches))
 	for _, w := range l.r.Watches {
@@ -226,11 +227,15 @@ type source struct {
 	crash  context.CancelCauseFunc
 	failed chan error    // at most one
 	synced chan struct{} // closed once the queue has the present state
+
+	mu     sync.Mutex
+	bursts map[string]*burst // by name; nil once the source has ended
 }
 
 // run feeds until ctx ends. It does not wait for Start: the controller may be told to end before it has started all
 // its sources, and may then start the rest when nobody waits for them any more.
 func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request]) {
+	defer s.endBursts()
 	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
 	if err != nil {
 		s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
@@ -287,6 +292,12 @@ func (h handler) safely(f func()) {
 func (h handler) mapped(o client.Object) {
 	if h.s.watch.Map == nil {
 		h.q.Add(Request{NamespacedName: client.ObjectKeyFromObject(o)})
+		return
+	}
+	if h.s.watch.Batch != nil {
+		h.s.batch(h.s.watch.Batch(o), o, func(o client.Object) {
+			h.safely(func() { h.queue(h.s.watch.Map(h.ctx, h.s.env, o)) })
+		})
 		return
 	}
 	h.queue(h.s.watch.Map(h.ctx, h.s.env, o))

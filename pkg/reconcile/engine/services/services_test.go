@@ -1,4 +1,4 @@
-package endpointslice
+package services
 
 import (
 	"testing"
@@ -35,7 +35,7 @@ func TestMatters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			was, is := &corev1.Pod{}, &corev1.Pod{}
 			c.change(is)
-			require.Equal(t, c.want, Matters(was, is))
+			require.Equal(t, c.want, matters(was, is))
 		})
 	}
 }
