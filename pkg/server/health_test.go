@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// newTestPlane is a control plane of which nothing runs yet.
+func newTestPlane(t *testing.T) *plane {
+	t.Helper()
+	c, dir := config.Default(), t.TempDir()
+	c.DataDir, c.RunDir, c.NodeName, c.NodeIP, c.MergeKubeconfig = filepath.Join(dir, "data"), filepath.Join(dir, "run"), "n1", "192.0.2.1", false
+	keys, err := pki.Load(pkiDir(c.DataDir))
+	require.NoError(t, err)
+	l, err := newPlane(&process{Config: c, log: slog.New(slog.DiscardHandler), began: time.Now()}, keys)
+	require.NoError(t, err)
+	return l
+}
+
+// begin runs a component until the test ends, or stop is called.
+func begin(t *testing.T, c run.Component) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	running := true
+	stop = func() {
+		if running {
+			running = false
+			cancel()
+			require.NoError(t, <-ended, c.Name())
+		}
+	}
+	t.Cleanup(stop)
+	select {
+	case <-c.Ready():
+	case err := <-ended:
+		require.NoError(t, err, c.Name())
+	}
+	return stop
+}
+
+// failing are the checks of /readyz or /livez that fail, and whether the answer is that of a process which is well.
+func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	l.apiserver.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+endpoint+"?verbose", nil))
+	for line := range strings.Lines(w.Body.String()) {
+		if name, ok := strings.CutPrefix(line, "[-]"); ok {
+			name, _, _ = strings.Cut(name, " ")
+			names = append(names, name)
+		}
+	}
+	require.Contains(t, w.Body.String(), "]ping ok")
+	return names, w.Code == http.StatusOK
+}
+
+func TestHealthWhileStarting(t *testing.T) {
+	l := newTestPlane(t)
+	is := func(endpoint string, want ...string) {
+		t.Helper()
+		names, well := failing(t, l, endpoint)
+		require.Equal(t, want, names)
+		require.Equal(t, len(want) == 0, well)
+	}
+	unhealthy := func() (names []string) {
+		for _, part := range l.parts() {
+			if part.Check(t.Context()) != nil {
+				names = append(names, part.Name)
+			}
+		}
+		return names
+	}
+	const bootstrapped, roles = "poststarthook/bootstrap-controller", "poststarthook/rbac/bootstrap-roles"
+	const classes, namespaces = "poststarthook/scheduling/bootstrap-system-priority-classes", "poststarthook/start-system-namespaces-controller"
+	begin(t, l.store)
+	begin(t, l.cache)
+	is("livez")
+	is("readyz", bootstrapped, roles, classes, namespaces, "controllers", "scheduler")
+	begin(t, l.bootstrap)
+	is("readyz", roles, "controllers", "scheduler")
+	begin(t, l.roles)
+	is("readyz", "controllers", "scheduler")
+	require.Equal(t, []string{"controller-manager", "scheduler"}, unhealthy())
+	begin(t, l.scheduler)
+	is("readyz", "controllers")
+	begin(t, l.controllers)
+	is("readyz")
+	is("livez")
+	require.Empty(t, unhealthy())
+}
+
+// TestHealthOfStoreAndCache: what is wrong is told by its name, and the process is only to be started again if that would help.
+func TestHealthOfStoreAndCache(t *testing.T) {
+	l := newTestPlane(t)
+	stopStore := begin(t, l.store)
+	stopCache := begin(t, l.cache)
+	namespace := func(name string) {
+		t.Helper()
+		c := l.client("writer", user.SystemPrivilegedGroup)
+		// A write waits for the cache, here in vain.
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		before, err := l.store.Revision(ctx)
+		require.NoError(t, err)
+		go func() { done <- c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}) }()
+		require.Eventually(t, func() bool { now, err := l.store.Revision(ctx); return err == nil && now > before }, time.Minute, time.Millisecond)
+		cancel()
+		<-done
+	}
+	of := func(endpoint string) (known []string) {
+		t.Helper()
+		names, _ := failing(t, l, endpoint)
+		for _, name := range names {
+			if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" { // which do not run
+				known = append(known, name)
+			}
+		}
+		return known
+	}
+	namespace("one")
+	require.Empty(t, of("readyz"))
+	stopCache()
+	namespace("two")
+	require.Equal(t, []string{"informer-sync"}, of("readyz"))
+	require.Empty(t, of("livez"))
+	err := l.cacheFollows(t.Context())
+	require.ErrorContains(t, err, "the cache has stopped")
+	// One that runs and does not keep up: it follows a store in which nothing happens.
+	behind := newTestPlane(t)
+	begin(t, behind.store)
+	begin(t, behind.cache)
+	err = (&plane{store: l.store, cache: behind.cache}).cacheFollows(t.Context())
+	require.ErrorContains(t, err, "the cache is at revision")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	stopStore()
+	require.Equal(t, []string{"etcd", "etcd-readiness", "informer-sync"}, of("readyz"))
+	require.Equal(t, []string{"etcd"}, of("livez"))
+	require.Error(t, l.parts()[1].Check(t.Context()))
+}
