@@ -75,7 +75,7 @@ func (p *process) Status(context.Context) control.Status {
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: p.url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
-		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(), Processes: processes(p.DataDir, p.RunDir),
+		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(), Processes: processes("/proc", p.DataDir, p.RunDir),
 	}
 }
 
@@ -96,26 +96,26 @@ func (p *process) Stop(ctx context.Context, tell func(string)) error {
 	return stopPods(ctx, p.node.agent, tell)
 }
 
-// processes finds this process and the shims that run from dataDir or runDir, with their memory. Shims are known by their executables:
+// processes finds in proc (/proc) this process and the shims that run from dataDir or runDir, with their memory. Shims are known by their executables:
 // to read a command line takes the lock of the process's memory, which those of a throttled pod may hold for long.
-func processes(dataDir, runDir string) []control.Process {
-	list := []control.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(os.Getpid())}}
-	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+func processes(proc, dataDir, runDir string) []control.Process {
+	list := []control.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(proc, os.Getpid())}}
+	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/exe"))
 	for _, link := range links {
 		exe, err := os.Readlink(link)
 		if err != nil || !strings.HasPrefix(exe, dataDir+"/") && !strings.HasPrefix(exe, runDir+"/") {
 			continue // it ended while we looked, or is another's
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && pid != os.Getpid() {
-			list = append(list, control.Process{PID: pid, Name: "shim", PSS: pss(pid)})
+			list = append(list, control.Process{PID: pid, Name: "shim", PSS: pss(proc, pid)})
 		}
 	}
 	return list
 }
 
 // pss is the memory of a process in bytes, with shared pages divided among those who share them; 0 if it is gone.
-func pss(pid int) int64 {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
+func pss(proc string, pid int) int64 {
+	data, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {
 		return 0
 	}
