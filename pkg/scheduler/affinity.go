@@ -182,7 +182,7 @@ func topology(n *nodeInfo, key string) (string, bool) {
 	return v, ok
 }
 
-func befriended(c *cycle, n *nodeInfo) bool { return unfriendly(c, n) == "" }
+func affinityMet(c *cycle, n *nodeInfo) bool { return unfriendly(c, n) == "" }
 
 func explainBetween(c *cycle, n *nodeInfo) []string { return []string{unfriendly(c, n)} }
 
@@ -225,6 +225,52 @@ func (c *cycle) nearEnough(n *nodeInfo) bool {
 		}
 	}
 	return true
+}
+
+// preparePodPreferences adds up the preferred pod affinity of this pod and of those that are there.
+func preparePodPreferences(c *cycle) bool {
+	a := c.affinity
+	asks := a != nil && len(a.preferNear)+len(a.preferApart) > 0
+	if !asks && len(c.state.prefers) == 0 {
+		return false
+	}
+	sums := map[place]int64{}
+	add := func(terms []term, of *podInfo, about *corev1.Pod, sign int64) {
+		for i := range terms {
+			if v, ok := topology(of.node, terms[i].key); ok && terms[i].matches(c.state, about) {
+				sums[place{terms[i].key, v}] += sign * terms[i].weight
+			}
+		}
+	}
+	for p := range c.state.prefers {
+		add(p.affinity.preferNear, p, c.pod, 1)
+		add(p.affinity.preferApart, p, c.pod, -1)
+		for i := range p.affinity.near { // a required affinity also draws, with weight 1
+			if t := &p.affinity.near[i]; t.matches(c.state, c.pod) {
+				if v, ok := topology(p.node, t.key); ok {
+					sums[place{t.key, v}]++
+				}
+			}
+		}
+	}
+	if asks {
+		for _, p := range c.state.pods {
+			add(a.preferNear, p, p.pod, 1)
+			add(a.preferApart, p, p.pod, -1)
+		}
+	}
+	c.preferences = sums
+	return len(sums) > 0
+}
+
+// podPreferences is what the preferences of pods say of the node's places.
+func podPreferences(c *cycle, n *nodeInfo) (sum int64) {
+	for at, w := range c.preferences {
+		if v, ok := topology(n, at.key); ok && v == at.value {
+			sum += w
+		}
+	}
+	return sum
 }
 
 func labelKey(l map[string]string) string {

@@ -15,50 +15,11 @@ type cycle struct {
 	required nodeaffinity.RequiredNodeAffinity
 	// selects is false if the pod asks for no labels of a node.
 	selects bool
-	// Filled in by the filters' prepare.
-	between *between
-	spread  *spread
-}
-
-// filter refuses nodes. Check is quick and allocates nothing; Explain says, for people and in upstream's
-// words, why Check refused.
-type filter struct {
-	name string
-	// prepare runs once per cycle; false: the filter has nothing to say about this pod. Nil: it always has.
-	prepare func(*cycle) bool
-	check   func(*cycle, *nodeInfo) bool
-	explain func(*cycle, *nodeInfo) []string
-	// curable tells whether taking pods away from the node could make it pass.
-	curable bool
-	// wide tells that what happens on one node may make another one pass.
-	wide bool
-}
-
-func reason(text string) func(*cycle, *nodeInfo) []string {
-	return func(*cycle, *nodeInfo) []string { return []string{text} }
-}
-
-// filters are asked in this order, and the first to refuse answers for the node.
-var filters = []filter{
-	{
-		name: "NodeUnschedulable", check: schedulable, explain: reason("node(s) were unschedulable"),
-	}, {
-		name: "NodeName", check: nodeNamed, explain: reason("node(s) didn't match the requested node name"),
-	}, {
-		name: "TaintToleration", check: tolerated, explain: reason("node(s) had untolerated taint(s)"),
-	}, {
-		name: "NodeAffinity", prepare: func(c *cycle) bool { return c.selects }, check: selected,
-		explain: reason("node(s) didn't match Pod's node affinity/selector"),
-	}, {
-		name: "NodePorts", prepare: func(c *cycle) bool { return len(c.ports) > 0 }, check: portsFree,
-		explain: reason("node(s) didn't have free ports for the requested pod ports"), curable: true,
-	}, {
-		name: "NodeResourcesFit", check: fits, explain: explainFit, curable: true,
-	}, {
-		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
-	}, {
-		name: "InterPodAffinity", prepare: prepareBetween, check: befriended, explain: explainBetween, curable: true, wide: true,
-	},
+	// Filled in by the prepare of filters and scores.
+	between     *between
+	spread      *spread
+	preferred   *nodeaffinity.PreferredSchedulingTerms
+	preferences map[place]int64
 }
 
 var unschedulableTaint = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}

@@ -36,7 +36,8 @@ type pending struct {
 	wide     bool // refused by a filter that looks beyond one node
 	timer    *time.Timer
 	index    int
-	told     string // the last reason written to its status
+	told     string    // the last reason written to its status
+	reserved *nodeInfo // where the reserves hold something for it; nil: nowhere
 }
 
 // queue holds the pending pods. The scheduler's lock guards it. It is bounded by the pods that exist.

@@ -66,6 +66,8 @@ type Scheduler struct {
 	ready   chan struct{}
 	guard   run.Guard
 	metrics *metrics
+	// preBinds run before each binding.
+	preBinds []preBind
 
 	mu    sync.Mutex // guards what follows
 	state *state
@@ -229,15 +231,6 @@ func (s *Scheduler) next() (write func(context.Context)) {
 	}
 }
 
-// giveBack takes a pod off the node where it counts only because we chose it.
-func (s *Scheduler) giveBack(p *pending) {
-	if n := p.info.node; p.info.assumed && n != nil {
-		s.state.lift(p.info)
-		p.info.assumed = false
-		s.help(n)
-	}
-}
-
 // backOff lets a pod that is underway wait before it is tried again, longer each time.
 func (s *Scheduler) backOff(p *pending) {
 	if p.newer != nil {
@@ -254,14 +247,21 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 	n, failed := s.state.pick(p.info)
 	if failed == nil {
 		promised := s.state.unnominate(p.info.pod.UID)
-		p.info.assumed = true
-		s.state.place(p.info, n.name)
+		err := s.reserve(p, n)
 		if promised != nil && promised != n {
 			s.help(promised)
 		}
+		if err != nil {
+			pod := p.info.pod
+			s.metrics.failed.count(p)
+			s.backOff(p)
+			return func(context.Context) {
+				s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not reserve on node %s: %s", n.name, err)
+			}
+		}
 		return func(ctx context.Context) {
 			var err error
-			if p := s.guard.Do("binding", func() { err = s.bind(ctx, p, n.name) }); p != nil {
+			if p := s.guard.Do("binding", func() { err = s.commit(ctx, p, n.name) }); p != nil {
 				err = p
 			}
 			if err != nil && ctx.Err() == nil {

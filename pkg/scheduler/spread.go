@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"math"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -117,4 +119,32 @@ func (s *spread) move(c *cycle, p *podInfo, n *nodeInfo, sign int) {
 			k.findLeast()
 		}
 	}
+}
+
+// prepareSpreadScore: pods with constraints are spread by those that may be violated, others by their group.
+func prepareSpreadScore(c *cycle) bool {
+	if len(c.pod.Spec.TopologySpreadConstraints) > 0 {
+		return c.spread != nil && len(c.spread.soft) > 0
+	}
+	return c.group != "" && c.state.groups[c.group] != nil
+}
+
+// spreadScore prefers nodes, and zones, with few pods that match the constraints or are of the same group.
+func spreadScore(c *cycle, n *nodeInfo) (sum int64) {
+	if len(c.pod.Spec.TopologySpreadConstraints) == 0 {
+		sum = -int64(n.groups[c.group])
+		if len(c.state.zones) > 1 {
+			sum -= 2 * int64(c.state.groups[c.group][n.zone])
+		}
+		return sum
+	}
+	for i := range c.spread.soft {
+		k := &c.spread.soft[i]
+		if v, ok := topology(n, k.TopologyKey); ok {
+			sum -= 100 * int64(k.pods[v]) / int64(max(k.MaxSkew, 1))
+		} else {
+			sum -= math.MaxInt32
+		}
+	}
+	return sum
 }

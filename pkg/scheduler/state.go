@@ -26,6 +26,8 @@ type state struct {
 
 	namespaceLabels func(name string) map[string]string
 
+	reserves []reserve
+
 	totals  []int64
 	refused []uint8
 	passed  []*nodeInfo
@@ -36,17 +38,18 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		apart: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels,
+		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves,
 	}
 }
 
-func (s *state) scratch(n int) []int64 {
-	if cap(s.totals) < n {
-		s.totals = make([]int64, n)
+// scratch is room for the scores of n nodes: their totals, which are zero, and those of one score.
+func (s *state) scratch(n int) (totals, raw []int64) {
+	if cap(s.totals) < 2*n {
+		s.totals = make([]int64, 2*n)
 	}
-	s.totals = s.totals[:n]
-	clear(s.totals)
-	return s.totals
+	totals, raw = s.totals[:n:n], s.totals[n:2*n]
+	clear(totals)
+	return totals, raw
 }
 
 // setNode takes in a node as it is now.

@@ -171,8 +171,13 @@ func (h podHandler) take(o any) {
 
 // bound takes in a pod that has a node: one of ours, confirmed, or one that was bound by others.
 func (s *Scheduler) bound(pod *corev1.Pod) {
-	if p := s.queue.pods[pod.UID]; p != nil && p.where != underway {
-		s.queue.remove(p)
+	if p := s.queue.pods[pod.UID]; p != nil {
+		if p.reserved != nil && p.reserved.name == pod.Spec.NodeName {
+			p.reserved = nil // it has what was reserved, whatever the binding is answered
+		}
+		if p.where != underway {
+			s.queue.remove(p)
+		}
 	}
 	promised := s.state.unnominate(pod.UID)
 	p := s.state.pods[pod.UID]

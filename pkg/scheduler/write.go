@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +29,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.bound(p)
+	p.reserved = nil
 	if s.queue.pods[pod.UID] == p {
 		s.queue.remove(p)
 	}
@@ -43,7 +45,7 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	if s.queue.pods[pod.UID] != p {
 		return
 	}
-	if s.state.pods[pod.UID] != nil || apierrors.IsNotFound(err) {
+	if s.state.pods[pod.UID] != nil || errors.Is(err, errGone) {
 		s.queue.remove(p) // bound all the same, by us or others, or gone, as the informer says or will say
 		return
 	}

@@ -1,0 +1,95 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// answering answers bindings with an error, or nil.
+type answering struct {
+	client.Interface
+	bind func() error
+}
+
+func (a answering) SubResource(string) ctrl.SubResourceClient { return answeringBinding{bind: a.bind} }
+
+type answeringBinding struct {
+	ctrl.SubResourceClient
+	bind func() error
+}
+
+func (a answeringBinding) Create(context.Context, ctrl.Object, ctrl.Object, ...ctrl.SubResourceCreateOption) error {
+	return a.bind()
+}
+
+// TestReservesAndPreBinds: they run in order, and whatever fails later gives back, in reverse, exactly what was taken.
+func TestReservesAndPreBinds(t *testing.T) {
+	missing := apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c")
+	for name, c := range map[string]struct {
+		reserve, preBind, bind error
+		bound                  bool // the informer says so before the binding is answered
+		steps                  []string
+		again                  bool // it is tried again
+		counts                 bool // it still counts on its node
+	}{
+		"bound":                 {steps: []string{"take", "prepare", "bind"}, counts: true},
+		"a reserve fails":       {reserve: errors.New("full"), steps: []string{"take", "release"}, again: true},
+		"a preBind fails":       {preBind: errors.New("not ready"), steps: []string{"take", "prepare", "release"}, again: true},
+		"a preBind misses":      {preBind: missing, steps: []string{"take", "prepare", "release"}, again: true},
+		"the binding fails":     {bind: errors.New("no"), steps: []string{"take", "prepare", "bind", "release"}, again: true},
+		"the pod is gone":       {bind: missing, steps: []string{"take", "prepare", "bind", "release"}},
+		"bound, with no answer": {bind: errors.New("timeout"), bound: true, steps: []string{"take", "prepare", "bind"}, counts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var steps []string
+			s := &Scheduler{name: corev1.DefaultSchedulerName, log: slog.New(slog.DiscardHandler), queue: newQueue(),
+				state: newState(10, func(string) map[string]string { return nil })}
+			s.guard = run.Guard{Log: s.log}
+			s.metrics = newMetrics(nil, s)
+			s.queue.later = func(*pending) {}
+			defer s.drop()
+			p := testPod("p")
+			s.client = answering{bind: func() error {
+				steps = append(steps, "bind")
+				if c.bound {
+					is := p.DeepCopy()
+					is.Spec.NodeName = "a"
+					podHandler{s}.OnUpdate(p, is)
+				}
+				return c.bind
+			}}
+			s.state.reserves = append([]reserve{{name: "test",
+				take: func(_ *state, _ *podInfo, n *nodeInfo) error {
+					require.Equal(t, "a", n.name)
+					steps = append(steps, "take")
+					return c.reserve
+				},
+				release: func(*state, *podInfo, *nodeInfo) { steps = append(steps, "release") },
+			}}, reserves...)
+			s.preBinds = []preBind{{name: "test", run: func(_ context.Context, _ client.Interface, pod *corev1.Pod, node string) error {
+				require.Equal(t, []string{"p", "a"}, []string{pod.Name, node})
+				require.True(t, s.mu.TryLock(), "it runs without the lock")
+				s.mu.Unlock()
+				steps = append(steps, "prepare")
+				return c.preBind
+			}}}
+			nodeHandler{s}.OnAdd(testNode("a"), false)
+			podHandler{s}.OnAdd(p, false)
+			s.next()(context.Background())
+			require.Equal(t, c.steps, steps)
+			require.Equal(t, c.again, s.queue.pods[p.UID] != nil)
+			require.Equal(t, c.counts, s.state.nodes["a"].pods[p.UID] != nil)
+		})
+	}
+}
