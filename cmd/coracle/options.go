@@ -48,6 +48,8 @@ func serverFlags(f *pflag.FlagSet) {
 	f.Int("audit-log-maxbackup", 0, "how many rotated audit logs are kept; 0 all")
 	f.Int("audit-log-maxsize", 0, "size in MiB at which the audit log is rotated (default 100)")
 	f.String("store-quota", "", "bytes that all objects together may take, as 512Mi; beyond it nothing new is accepted (default an eighth of the memory, 8Gi at most)")
+	f.Bool("secrets-encryption", false, "encrypt Secrets in the store, with a key that is made in the data directory; coracle secrets-encrypt rotates it")
+	f.String("encryption-provider-config", "", "EncryptionConfiguration file: what to encrypt in the store, with keys of your own; read again when it changes")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

@@ -235,7 +235,6 @@ func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 			return o, apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
 		}
 	}
-	o.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
 	if errs := validation.ValidateDeleteOptions(&o); len(errs) > 0 {
 		return o, invalidOptions("DeleteOptions", errs)
 	}

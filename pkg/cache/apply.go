@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -16,9 +18,8 @@ const (
 	decodeAlone = 32   // from so many values on, decoding is spread over the processors
 )
 
-// decode turns stored values into entries. What cannot be decoded is logged and left out, as if it
-// were not there: its key can still be deleted through the store.
-func (c *Cache) decode(n int, value func(int) (kind.KV, bool)) []*Entry {
+// decode turns stored values into entries. What cannot be decoded is logged, left out, and noted in broken unless that is nil.
+func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool)) []*Entry {
 	entries := make([]*Entry, n)
 	h := c.held.Load()
 	one := func(i int) {
@@ -30,14 +31,20 @@ func (c *Cache) decode(n int, value func(int) (kind.KV, bool)) []*Entry {
 		if t == nil {
 			return
 		}
-		obj, err := c.take(kv), error(nil)
-		if obj == nil {
+		var obj client.Object
+		err := kv.Err
+		if err == nil {
+			obj = c.take(kv)
+		}
+		if obj == nil && err == nil {
 			obj, err = t.row.Decode(kv.Value, kv.Revision)
 		}
 		if err != nil {
-			c.cfg.Logger.Error("cache: a stored object cannot be read and is left out: restore it from a backup, or delete its key", "key", kv.Key, "error", err)
+			c.cfg.Logger.Error("could not read a stored object", "key", kv.Key, "error", err)
+			broken.add(kv, err)
 			return
 		}
+		broken.drop(kv.Key, kv.Revision)
 		e := &Entry{Object: obj, Key: kv.Key, Revision: kv.Revision, row: t.row}
 		if c.cfg.CheckImmutable {
 			e.sum = e.hash()
@@ -69,7 +76,7 @@ func (c *Cache) applyBatch(b kind.Batch) {
 		return
 	}
 	if len(b.Events) > 0 {
-		entries := c.decode(len(b.Events), func(i int) (kind.KV, bool) { return b.Events[i].KV, !b.Events[i].Deleted })
+		entries := c.decode(len(b.Events), &c.unreadable, func(i int) (kind.KV, bool) { return b.Events[i].KV, !b.Events[i].Deleted })
 		h := c.held.Load()
 		// The latest staged state of a key, where the batch has it more than once.
 		var seen map[string]*Entry
@@ -81,6 +88,9 @@ func (c *Cache) applyBatch(b kind.Batch) {
 			t := h.of(ev.Key)
 			if t == nil {
 				continue
+			}
+			if ev.Deleted {
+				c.unreadable.drop(ev.Key, ev.Revision)
 			}
 			if t.join != nil {
 				t.join.setAside(ev.Key, ev.Revision, entries[i])
@@ -143,6 +153,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 	var changes []*change
 	var rev int64
 	seen := map[string]bool{}
+	c.unreadable.reset()
 	for from := ""; ; {
 		kvs, at, remaining, err := c.cfg.Source.Range(ctx, kind.Root, from, loadPage, rev)
 		if err != nil {
@@ -156,7 +167,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 				prevs[i] = t.get(t.tail(kv.Key))
 			}
 		}
-		entries := c.decode(len(kvs), func(i int) (kind.KV, bool) {
+		entries := c.decode(len(kvs), &c.unreadable, func(i int) (kind.KV, bool) {
 			return kvs[i], prevs[i] == nil || prevs[i].Revision != kvs[i].Revision
 		})
 		for i, e := range entries {

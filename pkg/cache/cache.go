@@ -104,6 +104,8 @@ type Cache struct {
 	held  atomic.Pointer[held]
 	kinds kinds
 
+	unreadable unreadable
+
 	rev     atomic.Int64
 	waiters waiters
 	offers  offers

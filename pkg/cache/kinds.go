@@ -171,6 +171,9 @@ func (c *Cache) Settle(t *kind.Table) {
 		})
 	})
 	for _, o := range gone {
+		if s := o.row.Storage; c.held.Load().byKeys[s.Keys] == nil {
+			c.unreadable.forget(s.Prefix())
+		}
 		o.removed.Store(true)
 		o.bells.ring()
 	}
@@ -238,7 +241,7 @@ func (c *Cache) readTable(ctx context.Context, t *table, rev int64) ([]*Entry, e
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range c.decode(len(kvs), func(i int) (kind.KV, bool) { return kvs[i], true }) {
+		for _, e := range c.decode(len(kvs), &c.unreadable, func(i int) (kind.KV, bool) { return kvs[i], true }) {
 			if e != nil {
 				all = append(all, e)
 			}
@@ -281,6 +284,7 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 	}
 	h := c.held.Load()
 	for _, p := range j.put {
+		c.unreadable.drop(p.key, p.rev-1) // the reading may have found what was there before
 		t := h.of(p.key)
 		t.staged = append(t.staged, &change{rev: p.rev, entry: p.entry, prev: t.get(t.tail(p.key))})
 		if ch := t.staged[0]; ch.entry != nil || ch.prev != nil {

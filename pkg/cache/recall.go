@@ -65,8 +65,8 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 		}
 		last[ev.Key] = i
 	}
-	entries := c.decode(len(events), func(i int) (kind.KV, bool) { return events[i].KV, !events[i].Deleted })
-	prevs := c.decode(len(events), func(i int) (kind.KV, bool) { return events[i].Prev, before[i] < 0 && events[i].Prev.Key != "" })
+	entries := c.decode(len(events), nil, func(i int) (kind.KV, bool) { return events[i].KV, !events[i].Deleted })
+	prevs := c.decode(len(events), nil, func(i int) (kind.KV, bool) { return events[i].Prev, before[i] < 0 && events[i].Prev.Key != "" })
 	byTable := make(map[*table][]*change, len(h.all))
 	now := time.Now()
 	for i := range events {

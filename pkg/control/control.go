@@ -62,6 +62,8 @@ type Event struct {
 	Status  *Status         `json:"status,omitempty"`
 	// Authorities are the answer to what concerns them.
 	Authorities *Authorities `json:"authorities,omitempty"`
-	Done        bool         `json:"done,omitempty"`
-	Error       string       `json:"error,omitempty"`
+	// Encryption answers `coracle secrets-encrypt status`.
+	Encryption *Encryption `json:"encryption,omitempty"`
+	Done       bool        `json:"done,omitempty"`
+	Error      string      `json:"error,omitempty"`
 }

@@ -103,6 +103,7 @@ func (s *Server) handler() http.Handler {
 		finish(newTeller(w), nil, err)
 	})
 	s.serveAuthorities(mux)
+	s.encryption(mux)
 	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
 		return i.List(r.Context())
 	}))

@@ -11,6 +11,8 @@ type KV struct {
 	Value []byte // never changed after it was made; may be shared
 	// Revision is the store's revision at which this value was written.
 	Revision int64
+	// Err says why the stored bytes could not be read, such as a missing encryption key; Value is nil then.
+	Err error
 }
 
 // Change is one change of a stored value. Value is empty for a deletion, Prev is the

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // collectionWorkers is how many deletions of a collection are under way at once: enough that the store syncs
@@ -19,6 +20,10 @@ const collectionWorkers = 64
 func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.DeleteOptions, l metav1.ListOptions) (*List, error) {
 	if errs := validation.ValidateDeleteOptions(&d); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
+	}
+	if ignore := d.IgnoreStoreReadErrorWithClusterBreakingPotential; ignore != nil && *ignore {
+		return nil, apierrors.NewInvalid(metaKind("DeleteOptions"), "", field.ErrorList{field.Invalid(
+			field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true, "is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	c, err := r.begin(ctx, t, "deletecollection", d.DryRun)
 	if err != nil {

@@ -33,7 +33,13 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 	if err := c.mayDelete(); err != nil {
 		return Result{}, err
 	}
-	res, rev, err := c.remove(o)
+	var res Result
+	var rev int64
+	if ignore := o.IgnoreStoreReadErrorWithClusterBreakingPotential; ignore != nil && *ignore {
+		res, rev, err = c.removeUnreadable()
+	} else {
+		res, rev, err = c.remove(o)
+	}
 	if err != nil {
 		return Result{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -21,6 +22,9 @@ func find[T runtime.Object](c *call, row *kind.Resource, namespace, name string)
 			return none, err
 		}
 		if e = c.cache.Get(row, namespace, name); e == nil {
+			if u, ok := c.cache.UnreadableAt(row.Key(namespace, name)); ok {
+				return none, StoreReadError(row.GR(), []cache.Unreadable{u})
+			}
 			return none, apierrors.NewNotFound(row.GR(), name)
 		}
 	}

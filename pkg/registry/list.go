@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/storage"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -88,6 +89,9 @@ func (c *call) list(o *metav1.ListOptions) (*List, error) {
 
 // listNow lists from the cache, beginning at the key from.
 func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string) (*List, error) {
+	if broken := c.cache.Unreadable(prefix); len(broken) > 0 {
+		return nil, StoreReadError(c.gr(), broken)
+	}
 	entries, rev := c.cache.List(c.row, q)
 	if from > prefix {
 		entries = entries[sort.Search(len(entries), func(i int) bool { return entries[i].Key >= from }):]
@@ -163,9 +167,12 @@ func (c *call) entryOf(kv store.KV) (*cache.Entry, error) {
 	if e := c.cache.Get(c.row, namespace, name); e != nil && e.Revision == kv.Revision {
 		return e, nil
 	}
-	obj, err := c.row.Decode(kv.Value, kv.Revision)
+	obj, err := client.Object(nil), kv.Err
+	if err == nil {
+		obj, err = c.row.Decode(kv.Value, kv.Revision)
+	}
 	if err != nil {
-		return nil, status(err, c.gr(), name)
+		return nil, StoreReadError(c.gr(), []cache.Unreadable{{Key: kv.Key, Revision: kv.Revision, Err: err}})
 	}
 	return cache.NewEntry(c.row, kv.Key, obj, kv.Revision), nil
 }

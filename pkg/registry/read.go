@@ -155,6 +155,9 @@ func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w
 	if state || rev == 0 {
 		from = -1
 	}
+	if broken := c.cache.Unreadable(c.row.Prefix(c.Namespace)); state && len(broken) > 0 {
+		return nil, nil, 0, StoreReadError(c.gr(), broken)
+	}
 	w, initial, sync, err = c.cache.Watch(c.row, q, from)
 	switch {
 	case errors.Is(err, cache.ErrExpired):

@@ -221,7 +221,12 @@ func (r *Registry) begin(ctx context.Context, t Target, verb string, dryRun []st
 // gr is the resource as errors name it.
 func (c *call) gr() schema.GroupResource { return c.Resource.GR() }
 
-func (c *call) notFound() error { return apierrors.NewNotFound(c.gr(), c.Name) }
+func (c *call) notFound() error {
+	if err := c.unreadable(); err != nil {
+		return err
+	}
+	return apierrors.NewNotFound(c.gr(), c.Name)
+}
 
 // entry is the object as the cache has it now, or nil.
 func (c *call) entry() *cache.Entry { return c.cache.Get(c.row, c.Namespace, c.Name) }

@@ -66,6 +66,11 @@ func (w *write) once(e *cache.Entry) (res Result, err error) {
 	if e == nil && !w.mayMake {
 		return Result{}, w.notFound()
 	}
+	if e == nil {
+		if err := w.unreadable(); err != nil {
+			return Result{}, err
+		}
+	}
 	obj, err := w.change(e)
 	if err != nil {
 		return Result{}, err

@@ -71,6 +71,9 @@ func (p *process) Status(context.Context) control.Status {
 			warnings = append(warnings, "the store is nearly full: "+w)
 		}
 	}
+	if p.plane != nil {
+		warnings = append(warnings, p.plane.encryption.Warnings()...)
+	}
 	return control.Status{
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: p.url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,

@@ -23,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/encryption"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
@@ -44,6 +45,7 @@ type plane struct {
 
 	store       *store.Store
 	cache       *cache.Cache
+	encryption  *encryption.Keeper
 	registry    *registry.Registry
 	clients     *local.Clients
 	bootstrap   *bootstrap
@@ -59,13 +61,14 @@ type plane struct {
 // components is the control plane's part of the order.
 func (p *plane) components() []run.Component {
 	list := []run.Component{
-		p.store,     // all state
-		p.cache,     // reads the store
-		p.bootstrap, // writes what every cluster has, through the cache
-		p.members,   // says which nodes' certificates are believed
-		p.apiserver, // serves what is there now
-		p.roles,     // fills in the roles; administrators and nodes work without them
-		p.admin,     // has been written by now, and is renewed in time
+		p.store,      // all state
+		p.cache,      // reads the store
+		p.encryption, // refuses to go on without the keys of what is stored
+		p.bootstrap,  // writes what every cluster has, through the cache
+		p.members,    // says which nodes' certificates are believed
+		p.apiserver,  // serves what is there now
+		p.roles,      // fills in the roles; administrators and nodes work without them
+		p.admin,      // has been written by now, and is renewed in time
 	}
 	// These act on what clients and nodes write, unless they are disabled.
 	if p.controllers != nil {
@@ -101,10 +104,14 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
+	values := encryption.NewValues(kinds.Table())
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota, Values: values, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
 		return nil, err
 	}
 	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: p.log, Metrics: p.metrics.plane}); err != nil {
+		return nil, err
+	}
+	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
 		return nil, err
 	}
 	issuer := "https://kubernetes.default.svc." + p.ClusterDomain

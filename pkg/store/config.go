@@ -17,6 +17,8 @@ type Config struct {
 	Dir string
 	// Logger takes etcd's warnings and errors. Default slog.Default().
 	Logger *slog.Logger
+	// Values encrypts and decrypts values. Nil stores them as they are.
+	Values Values
 	// Metrics takes the store's metrics; nil for none. Resource says which kind a key is of, and by which part of the key after
 	// "/registry/" all keys of the kind begin; "" for keys of no kind that is served.
 	Metrics  prometheus.Registerer

@@ -7,8 +7,8 @@ import (
 )
 
 // History reads the changes under prefix after revision after, up to and with revision to, with previous values. It begins
-// later if older history is dropped already, or if more than limit bytes of values came after that; begin says behind
-// which revision.
+// later if older history is dropped already, if more than limit bytes of values came after that, or behind a value that can no longer
+// be decrypted; begin says behind which revision.
 func (s *Store) History(ctx context.Context, prefix string, after, to, limit int64) (events []Event, begin int64, err error) {
 	e, err := s.running()
 	if err != nil {
@@ -31,6 +31,15 @@ func (s *Store) History(ctx context.Context, prefix string, after, to, limit int
 				n++
 			}
 			events, begin = events[n:], min(dropped, to)
+		}
+		for i := len(events) - 1; i >= 0; i-- {
+			if events[i].Err != nil || events[i].Prev.Err != nil {
+				rev := events[i].Revision
+				for i++; i < len(events) && events[i].Revision == rev; i++ {
+				}
+				events, begin = events[i:], rev
+				break
+			}
 		}
 		return events, begin, nil
 	}

@@ -59,7 +59,7 @@ func (s *Store) measured(ctx context.Context, e *etcdserver.EtcdServer) {
 	sizes := map[string]int64{}
 	const prefix = "/registry/"
 	for from := ""; ; {
-		kvs, _, remaining, err := s.Range(ctx, prefix, from, measurePage, 0)
+		kvs, _, remaining, err := s.Stored(ctx, prefix, from, measurePage, 0)
 		if err != nil {
 			return // it stops, or what it read at was dropped: the warning says less then
 		}

@@ -251,7 +251,7 @@ func (s *Store) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// Get reads one key, or ErrNotFound.
+// Get reads one key, or ErrNotFound. A value that cannot be decrypted is an error.
 func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
 	defer func(began time.Time) { s.metrics.observe(opGet, key, began, err) }(time.Now())
 	e, err := s.barrier(ctx)
@@ -265,13 +265,25 @@ func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
 	if len(r.KVs) == 0 {
 		return KV{}, ErrNotFound
 	}
-	return KV{Key: key, Value: r.KVs[0].Value, Revision: r.KVs[0].ModRevision}, nil
+	kv := KV{Key: key, Value: r.KVs[0].Value, Revision: r.KVs[0].ModRevision}
+	s.open(&kv)
+	return kv, kv.Err
 }
 
 // Range reads up to limit values (0: all) whose keys start with prefix and are >= from, in key order, as of
-// revision rev (0: now). It returns the revision read at, and how many more there are.
+// revision rev (0: now). It returns the revision read at, and how many more there are. A value that cannot be decrypted does not
+// fail the others: it has an Err.
 func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
+	kvs, at, remaining, err = s.Stored(ctx, prefix, from, limit, rev)
+	for i := range kvs {
+		s.open(&kvs[i])
+	}
+	return kvs, at, remaining, err
+}
+
+// Stored is Range without decryption: values are the bytes that etcd holds.
+func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
 	e, err := s.barrier(ctx)
 	if err != nil {
 		return nil, 0, 0, err

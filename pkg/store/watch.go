@@ -91,6 +91,7 @@ func (s *Store) follow(ctx context.Context, e *etcdserver.EtcdServer, prefix str
 					b.Events[i].Prev = KV{}
 				}
 			}
+			s.openAll(b.Events)
 			select {
 			case out <- b:
 			case <-ctx.Done():

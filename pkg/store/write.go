@@ -72,6 +72,11 @@ func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, tt
 	if err := s.checkSpace(e, len(value), rev != 0); err != nil {
 		return 0, false, false, err
 	}
+	value, done, err := s.seal(key, value)
+	if err != nil {
+		return 0, false, false, err
+	}
+	defer done()
 	for {
 		id, err := s.leases.get(ctx, e, ttl)
 		if err != nil {

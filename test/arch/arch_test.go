@@ -80,7 +80,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"github.com/vishvananda", ours("pkg/agent/network", "pkg/proxy")},
 		{"github.com/google/nftables", ours("pkg/agent/network", "pkg/proxy")},
 		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/admission", "pkg/apiserver")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/encryption", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
 	}
@@ -106,6 +106,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/kind"), append(engine, ours("pkg/cache", "pkg/client", "pkg/agent", "pkg/reconcile", "pkg/scheduler")...)},
 		{ours("pkg/store"), ours("pkg/cache", "pkg/registry", "pkg/apiserver", "pkg/server", "pkg/agent")},
 		{ours("pkg/cache"), engine},
+		{ours("pkg/encryption"), append(engine, ours("pkg/agent", "pkg/client", "pkg/ctl", "pkg/control")...)},
 		{ours("pkg/client", "pkg/reconcile", "pkg/scheduler", "pkg/agent", "pkg/proxy", "pkg/dns", "pkg/ctl"), engine},
 		{ours("pkg/client/local"), ours("pkg/admission", "pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/admission"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
@@ -138,7 +139,7 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 		by      []string
 	}{
 		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/cache", "pkg/store", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/cache", "pkg/store", "pkg/encryption", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
 		{"go.etcd.io/etcd/server", ours("pkg/store", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
 	}
 	all := packages(t)

@@ -66,6 +66,7 @@ type Server struct {
 	Audit           `mapstructure:",squash"`
 	// StoreQuota bounds the stored data, as a quantity of bytes ("512Mi"); empty is an eighth of the machine's memory.
 	StoreQuota string `mapstructure:"store-quota"`
+	Encryption `mapstructure:",squash"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -187,7 +188,7 @@ func (c Server) validate() error {
 	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
 		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
 	}
-	errs = append(errs, c.Audit.validate())
+	errs = append(errs, c.Audit.validate(), c.Encryption.validate())
 	return errors.Join(errs...)
 }
 

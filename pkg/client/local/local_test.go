@@ -376,3 +376,25 @@ func BenchmarkClientEvent(b *testing.B) {
 	}
 	b.ReportMetric(float64(late.Nanoseconds())/float64(n), "ns-after-create")
 }
+
+// What cannot be read in the store does not vanish: reconcilers are told, as upstream's are.
+func TestClientTellsOfUnreadableObjects(t *testing.T) {
+	e, c := start(t, 0)
+	ctx := t.Context()
+	rev, err := e.Store.Create(ctx, "/registry/configmaps/work/bad", []byte("garbage"), 0)
+	require.NoError(t, err)
+	require.NoError(t, e.Cache.WaitFor(ctx, rev))
+	const why = "failed to read one or more configmaps from the storage: /registry/configmaps/work/bad"
+	require.ErrorContains(t, c.Get(ctx, ctrl.ObjectKey{Namespace: "work", Name: "bad"}, &corev1.ConfigMap{}), why)
+	require.ErrorContains(t, c.List(ctx, &corev1.ConfigMapList{}), why)
+	require.ErrorContains(t, c.DeleteAllOf(ctx, &corev1.ConfigMap{}, ctrl.InNamespace("work")), why)
+	require.NoError(t, c.List(ctx, &corev1.ConfigMapList{}, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(ctx, &corev1.SecretList{}))
+
+	_, err = e.Store.Delete(ctx, "/registry/configmaps/work/bad", rev)
+	require.NoError(t, err)
+	rev, err = e.Store.Revision(ctx)
+	require.NoError(t, err)
+	require.NoError(t, e.Cache.WaitFor(ctx, rev))
+	require.NoError(t, c.List(ctx, &corev1.ConfigMapList{}))
+}

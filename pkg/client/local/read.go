@@ -20,6 +20,9 @@ import (
 
 // query finds what a list asks for: through an index that IndexField made, if the field selector names one.
 func (s *Clients) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry, int64, error) {
+	if broken := s.cache.Unreadable(stored(row).Prefix(o.Namespace)); len(broken) > 0 {
+		return nil, 0, registry.StoreReadError(row.GR(), broken)
+	}
 	type want struct {
 		values func(ctrl.Object) []string
 		value  string
@@ -91,6 +94,9 @@ func (c *userClient) Get(ctx context.Context, key ctrl.ObjectKey, obj ctrl.Objec
 	}
 	e := c.cache.Get(stored(row), ns, key.Name)
 	if e == nil {
+		if u, ok := c.cache.UnreadableAt(stored(row).Key(ns, key.Name)); ok {
+			return registry.StoreReadError(row.GR(), []cache.Unreadable{u})
+		}
 		return apierrors.NewNotFound(row.GR(), key.Name)
 	}
 	o := e.Object

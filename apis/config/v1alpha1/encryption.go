@@ -1,0 +1,25 @@
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+)
+
+// Encryption is that of stored objects. At most one of the options is given.
+type Encryption struct {
+	// EncryptionConfig is the absolute path of an EncryptionConfiguration (apiserver.config.k8s.io/v1); empty for none.
+	EncryptionConfig string `mapstructure:"encryption-provider-config"`
+	// SecretsEncryption encrypts Secrets with a key that is made in the data directory.
+	SecretsEncryption bool `mapstructure:"secrets-encryption"`
+}
+
+func (e Encryption) validate() error {
+	switch {
+	case e.EncryptionConfig != "" && e.SecretsEncryption:
+		return errors.New("encryption-provider-config and secrets-encryption are both given: leave one out")
+	case e.EncryptionConfig != "" && !filepath.IsAbs(e.EncryptionConfig):
+		return fmt.Errorf("encryption-provider-config %q must be an absolute path", e.EncryptionConfig)
+	}
+	return nil
+}

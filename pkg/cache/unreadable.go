@@ -1,0 +1,105 @@
+package cache
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Unreadable is a stored object that cannot be decrypted or decoded, so that the cache has no entry of it.
+type Unreadable struct {
+	Key      string
+	Revision int64
+	Err      error
+}
+
+// unreadable holds such objects by key. Their number is bounded by that of the stored objects. Nil ignores all that is noted.
+type unreadable struct {
+	n     atomic.Int64
+	mu    sync.RWMutex
+	byKey map[string]Unreadable
+}
+
+func (u *unreadable) add(kv kind.KV, err error) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.byKey == nil {
+		u.byKey = map[string]Unreadable{}
+	}
+	if kv.Revision >= u.byKey[kv.Key].Revision {
+		u.byKey[kv.Key] = Unreadable{Key: kv.Key, Revision: kv.Revision, Err: err}
+	}
+	u.n.Store(int64(len(u.byKey)))
+}
+
+// drop forgets an object as it was at a revision and before: it is readable or deleted since.
+func (u *unreadable) drop(key string, rev int64) {
+	if u == nil || u.n.Load() == 0 {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if one, ok := u.byKey[key]; ok && one.Revision <= rev {
+		delete(u.byKey, key)
+		u.n.Store(int64(len(u.byKey)))
+	}
+}
+
+// forget drops all objects of a kind that is gone.
+func (u *unreadable) forget(prefix string) {
+	if u.n.Load() == 0 {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for key := range u.byKey {
+		if strings.HasPrefix(key, prefix) {
+			delete(u.byKey, key)
+		}
+	}
+	u.n.Store(int64(len(u.byKey)))
+}
+
+func (u *unreadable) reset() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	clear(u.byKey)
+	u.n.Store(0)
+}
+
+// Unreadable lists the stored objects under a prefix of keys that could not be read, in key order. There are none in a healthy store.
+func (c *Cache) Unreadable(prefix string) []Unreadable {
+	u := &c.unreadable
+	if u.n.Load() == 0 {
+		return nil
+	}
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	var all []Unreadable
+	for key, one := range u.byKey {
+		if strings.HasPrefix(key, prefix) {
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b Unreadable) int { return cmp.Compare(a.Key, b.Key) })
+	return all
+}
+
+// UnreadableAt is the object with that key if it could not be read.
+func (c *Cache) UnreadableAt(key string) (Unreadable, bool) {
+	u := &c.unreadable
+	if u.n.Load() == 0 {
+		return Unreadable{}, false
+	}
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	one, ok := u.byKey[key]
+	return one, ok
+}

@@ -1,0 +1,83 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+)
+
+// Encryption prints how the objects of the server on this machine are stored. With the output "json" it is for programs.
+func Encryption(ctx context.Context, runDir, output string, out io.Writer) error {
+	if output != "" && output != "json" {
+		return fmt.Errorf("output %q is not known: leave it out, or use json", output)
+	}
+	e, err := control.NewClient(runDir).Encryption(ctx)
+	if err != nil {
+		return err
+	}
+	if output == "json" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(e)
+	}
+	return printEncryption(e, out)
+}
+
+func printEncryption(e control.Encryption, out io.Writer) error {
+	if !e.Enabled {
+		_, err := fmt.Fprintln(out, "Encryption is off. `coracle start --secrets-encryption` encrypts Secrets from then on.")
+		return err
+	}
+	fmt.Fprintf(out, "Configuration: %s\n\n", e.File)
+	err := table(out, "RESOURCE\tNEW OBJECTS ARE WRITTEN WITH\tKEY", func(line func(...any)) {
+		for _, w := range e.Writes {
+			line(w.Resource, provider(w), w.Key)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	stale := 0
+	err = table(out, "RESOURCE\tSTORED WITH\tKEY\tOBJECTS\tNOTE", func(line func(...any)) {
+		for _, c := range e.Stored {
+			note := ""
+			if !c.Current {
+				stale += c.Objects - c.Unreadable
+				note = "not as new objects"
+			}
+			if c.Unreadable > 0 {
+				note = fmt.Sprintf("%d cannot be read", c.Unreadable)
+			}
+			line(c.Resource, provider(c.EncryptionRule), c.Key, c.Objects, note)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if len(e.Stored) == 0 {
+		fmt.Fprintln(out, "No such objects are stored.")
+	}
+	if stale > 0 {
+		fmt.Fprintf(out, "\n%d objects are stored otherwise than new ones: `coracle secrets-encrypt reencrypt` writes them anew.\n", stale)
+	}
+	for _, w := range e.Warnings {
+		fmt.Fprintf(out, "\nWarning: %s\n", w)
+	}
+	return nil
+}
+
+func provider(r control.EncryptionRule) string {
+	if r.Provider == "" {
+		return "no encryption"
+	}
+	return r.Provider
+}
+
+// ChangeEncryption has the server on this machine do one of control's encryption actions, and prints its progress.
+func ChangeEncryption(ctx context.Context, runDir, action string, out io.Writer) error {
+	return control.NewClient(runDir).ChangeEncryption(ctx, action, func(e control.Event) { fmt.Fprintln(out, e.Message) })
+}

@@ -1,0 +1,198 @@
+package encryption
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+)
+
+// The bounds of a configuration. Reading a damaged value tries all keys of its name.
+const (
+	maxFileBytes = 1 << 20
+	maxResources = 1024
+	maxKeys      = 256
+	maxKeyName   = 253 // bytes
+)
+
+// parse reads an EncryptionConfiguration strictly: an unknown field is an error.
+func parse(data []byte) (*apiserver.EncryptionConfiguration, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(apiserver.AddToScheme(scheme), apiserverv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), data)
+	if err != nil {
+		return nil, err
+	}
+	c, ok := obj.(*apiserver.EncryptionConfiguration)
+	if !ok {
+		return nil, fmt.Errorf("it is a %s, not an EncryptionConfiguration", obj.GetObjectKind().GroupVersionKind().Kind)
+	}
+	return c, validate(c)
+}
+
+// validate applies upstream's rules (k8s.io/apiserver/pkg/apis/apiserver/validation, whose imports are too large for the binary),
+// and the bounds.
+func validate(c *apiserver.EncryptionConfiguration) error {
+	if len(c.Resources) == 0 {
+		return errors.New("resources: at least one entry is required")
+	}
+	resources, keys := 0, 0
+	for i, r := range c.Resources {
+		resources += len(r.Resources)
+		for _, p := range r.Providers {
+			for _, set := range [][]apiserver.Key{keysOf(p.AESCBC), keysOf(p.AESGCM), secretboxKeys(p.Secretbox)} {
+				keys += len(set)
+			}
+		}
+		if resources > maxResources || keys > maxKeys {
+			return fmt.Errorf("there are more than %d resources or %d keys", maxResources, maxKeys)
+		}
+		if err := errors.Join(validateResources(r.Resources), validateProviders(r.Providers)); err != nil {
+			return fmt.Errorf("resources[%d]: %w", i, err)
+		}
+	}
+	return masked(c)
+}
+
+var anything = schema.GroupResource{Group: "*", Resource: "*"}
+
+func validateResources(names []string) error {
+	if len(names) == 0 {
+		return errors.New("resources: at least one is required")
+	}
+	var all []schema.GroupResource
+	for _, name := range names {
+		r := schema.ParseGroupResource(name)
+		switch {
+		case strings.ToLower(name) != name:
+			return fmt.Errorf("resources: %q has capital letters", name)
+		case name == "" || r.Resource == "":
+			return fmt.Errorf("resources: %q names no resource", name)
+		case name == "*":
+			return errors.New(`resources: "*" is not possible: use "*." for the core group, or "*.*" for everything`)
+		case slices.Contains([]string{"apiserveripinfo", "serviceipallocations", "servicenodeportallocations"}, name):
+			return fmt.Errorf("resources: %q has no REST API, so it cannot be encrypted", name)
+		case r.Group == "events.k8s.io":
+			return errors.New(`resources: "events.k8s.io" is stored as the core group's: use "events"`)
+		case r.Group == "extensions":
+			return errors.New(`resources: the group "extensions" is no more`)
+		case r.Group == "*" && r.Resource != "*":
+			return fmt.Errorf("resources: %q: one resource of all groups is not possible", name)
+		}
+		for _, other := range all {
+			switch {
+			case r == other:
+				return fmt.Errorf("resources: %q is there twice", name)
+			case r == anything || other == anything || r.Group == other.Group && (r.Resource == "*" || other.Resource == "*"):
+				return fmt.Errorf("resources: %q and %q overlap", name, written(other))
+			}
+		}
+		all = append(all, r)
+	}
+	return nil
+}
+
+func validateProviders(providers []apiserver.ProviderConfiguration) error {
+	if len(providers) == 0 {
+		return errors.New("providers: at least one is required")
+	}
+	for i, p := range providers {
+		if err := validateProvider(p); err != nil {
+			return fmt.Errorf("providers[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func validateProvider(p apiserver.ProviderConfiguration) error {
+	n := 0
+	for _, given := range []bool{p.AESCBC != nil, p.AESGCM != nil, p.Secretbox != nil, p.Identity != nil, p.KMS != nil} {
+		if given {
+			n++
+		}
+	}
+	switch {
+	case n == 0:
+		return errors.New("there is no provider: use one of secretbox, aesgcm, aescbc, identity")
+	case n > 1:
+		return errors.New("there is more than one provider: make an entry of the list for each")
+	case p.KMS != nil:
+		return errors.New("kms is not supported: use secretbox, aesgcm, aescbc or identity")
+	case p.AESCBC != nil:
+		return validateKeys(p.AESCBC.Keys, 16, 24, 32)
+	case p.AESGCM != nil:
+		return validateKeys(p.AESGCM.Keys, 16, 24, 32)
+	case p.Secretbox != nil:
+		return validateKeys(p.Secretbox.Keys, 32)
+	}
+	return nil
+}
+
+// validateKeys names keys by their place: an error never holds a secret.
+func validateKeys(keys []apiserver.Key, sizes ...int) error {
+	if len(keys) == 0 {
+		return errors.New("keys: at least one is required")
+	}
+	for i, k := range keys {
+		secret, err := base64.StdEncoding.DecodeString(k.Secret)
+		switch {
+		case k.Name == "" || len(k.Name) > maxKeyName:
+			return fmt.Errorf("keys[%d].name: 1 to %d bytes are required", i, maxKeyName)
+		case k.Secret == "":
+			return fmt.Errorf("keys[%d].secret is required", i)
+		case err != nil:
+			return fmt.Errorf("keys[%d].secret is not base64", i)
+		case !slices.Contains(sizes, len(secret)):
+			return fmt.Errorf("keys[%d].secret has %d bytes, not %s", i, len(secret), strings.Trim(fmt.Sprint(sizes), "[]"))
+		}
+	}
+	return nil
+}
+
+// masked reports resources behind a wildcard that includes them, which upstream refuses.
+func masked(c *apiserver.EncryptionConfiguration) error {
+	seen := map[schema.GroupResource]bool{}
+	for i, entry := range c.Resources {
+		for _, name := range entry.Resources {
+			r := schema.ParseGroupResource(name)
+			for _, wide := range []schema.GroupResource{{Group: r.Group, Resource: "*"}, anything} {
+				if seen[wide] {
+					return fmt.Errorf("resources[%d]: %q has no effect behind %q", i, name, written(wide))
+				}
+			}
+			seen[r] = true
+		}
+	}
+	return nil
+}
+
+// written is a resource as the file has it: "*." is the core group.
+func written(r schema.GroupResource) string {
+	if r.Group == "" && r.Resource == "*" {
+		return "*."
+	}
+	return r.String()
+}
+
+func keysOf(a *apiserver.AESConfiguration) []apiserver.Key {
+	if a == nil {
+		return nil
+	}
+	return a.Keys
+}
+
+func secretboxKeys(s *apiserver.SecretboxConfiguration) []apiserver.Key {
+	if s == nil {
+		return nil
+	}
+	return s.Keys
+}

@@ -1,0 +1,84 @@
+package encryption
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Status is how things are stored.
+type Status struct {
+	File    string // empty without encryption
+	Managed bool
+	// Rules are the resources of the configuration, in its order, with what new objects are written with.
+	Rules []Rule
+	// Counts are the stored objects of these resources, sorted by resource.
+	Counts []Count
+}
+
+// Rule is one resource, or a wildcard.
+type Rule struct {
+	Resource string
+	Label    Label
+}
+
+// Count is how many objects of a resource are stored in one way.
+type Count struct {
+	Resource   string
+	Label      Label
+	Objects    int
+	Unreadable int  // of Objects
+	Current    bool // new objects are written in the same way
+}
+
+// Status reads everything that is stored, and counts.
+func (k *Keeper) Status(ctx context.Context) (Status, error) {
+	s := Status{File: k.cfg.File, Managed: k.cfg.Managed}
+	v := k.cfg.Values
+	p := v.current.Load()
+	if p != nil {
+		for _, gr := range p.order {
+			s.Rules = append(s.Rules, Rule{Resource: written(gr), Label: p.rules[gr].providers[0].label})
+		}
+	}
+	type way struct {
+		resource string
+		label    Label
+	}
+	counts := map[way]*Count{}
+	err := k.each(ctx, func(kvs []kind.KV, _ int64) error {
+		for _, kv := range kvs {
+			var r *rule
+			if p != nil {
+				r = p.rule(kv.Key)
+			}
+			label := labelOf(kv.Value)
+			if r == nil && label == (Label{}) {
+				continue
+			}
+			w := way{v.resource(kv.Key), label}
+			c := counts[w]
+			if c == nil {
+				if len(counts) == maxResources {
+					continue
+				}
+				c = &Count{Resource: w.resource, Label: label, Current: r != nil && r.providers[0].label == label}
+				counts[w] = c
+			}
+			c.Objects++
+			if _, _, err := v.open(p, kv.Key, kv.Value); err != nil {
+				c.Unreadable++
+			}
+		}
+		return nil
+	})
+	for _, c := range counts {
+		s.Counts = append(s.Counts, *c)
+	}
+	slices.SortFunc(s.Counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Label.Provider, b.Label.Provider), cmp.Compare(a.Label.Key, b.Label.Key))
+	})
+	return s, err
+}

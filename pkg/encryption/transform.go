@@ -1,0 +1,222 @@
+package encryption
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/storage/value"
+	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
+)
+
+// Label names what a value is, or was, encrypted with. Both are empty for a value that is stored as it is.
+type Label struct{ Provider, Key string }
+
+func (l Label) String() string {
+	if l.Provider == "" {
+		return "no encryption"
+	}
+	return fmt.Sprintf("%s key %q", l.Provider, l.Key)
+}
+
+// How stored values begin (kubernetes.io/docs/tasks/administer-cluster/encrypt-data).
+const (
+	encrypted = "k8s:enc:"
+	version   = ":v1:"
+)
+
+// labelOf reads what a stored value says of itself.
+func labelOf(stored []byte) Label {
+	if !bytes.HasPrefix(stored, []byte(encrypted)) {
+		return Label{}
+	}
+	head := string(stored[len(encrypted):min(len(stored), len(encrypted)+64+maxKeyName)])
+	provider, rest, ok := strings.Cut(head, version)
+	if !ok || len(provider) > 32 {
+		return Label{Provider: "unknown"}
+	}
+	key, _, ok := strings.Cut(rest, ":")
+	if !ok {
+		key = ""
+	}
+	return Label{Provider: provider, Key: key}
+}
+
+// What a value that cannot be read fails with, for errors.Is.
+var (
+	// ErrNoKey says that a value is encrypted with a key, or not encrypted at all, for which the configuration has no provider.
+	ErrNoKey = errors.New("no such provider is configured")
+	// ErrDamaged says that there is a key of that name, and that it does not decrypt the value.
+	ErrDamaged = errors.New("the key has another secret than it was encrypted with, or the stored bytes are damaged")
+)
+
+// provider is one key of one provider, or identity.
+type provider struct {
+	label       Label
+	prefix      string // of what it writes
+	transformer value.Transformer
+}
+
+// rule is the providers of one resource. The first writes; all of them read.
+type rule struct {
+	resource  string
+	providers []provider
+}
+
+func (r *rule) seal(key string, plain []byte) ([]byte, error) {
+	p := &r.providers[0]
+	if p.transformer == nil {
+		return plain, nil
+	}
+	began := time.Now()
+	out, err := p.transformer.TransformToStorage(context.Background(), plain, value.DefaultContext(key))
+	value.RecordTransformation(r.resource, "to_storage", p.metric(), time.Since(began), err)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(make([]byte, 0, len(p.prefix)+len(out)), p.prefix...), out...), nil
+}
+
+// open also says whether the provider that writes has read it.
+func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err error) {
+	began := time.Now()
+	found := false
+	for i := range r.providers {
+		p := &r.providers[i]
+		if p.transformer == nil {
+			if !bytes.HasPrefix(stored, []byte(encrypted)) {
+				return stored, i == 0, nil
+			}
+			continue
+		}
+		data, ok := bytes.CutPrefix(stored, []byte(p.prefix))
+		if !ok {
+			continue
+		}
+		found = true
+		plain, _, err = p.transformer.TransformFromStorage(context.Background(), data, value.DefaultContext(key))
+		if err == nil {
+			value.RecordTransformation(r.resource, "from_storage", p.metric(), time.Since(began), nil)
+			return plain, i == 0, nil
+		}
+	}
+	err = fmt.Errorf("the %s is encrypted with the %s: %w", r.resource, labelOf(stored), ErrNoKey)
+	switch {
+	case found:
+		err = fmt.Errorf("the %s cannot be decrypted with the %s: %w", r.resource, labelOf(stored), ErrDamaged)
+	case labelOf(stored) == Label{}:
+		err = fmt.Errorf("the %s is stored without encryption, and its providers do not include identity: %w", r.resource, ErrNoKey)
+	}
+	value.RecordTransformation(r.resource, "from_storage", "unknown", time.Since(began), err)
+	return nil, false, err
+}
+
+// metric is the label of upstream's metric.
+func (p *provider) metric() string { return encrypted + p.label.Provider + version }
+
+// settings is a configuration made ready.
+type settings struct {
+	rules map[schema.GroupResource]*rule // as the file has them, wildcards included
+	order []schema.GroupResource         // the keys of rules in the order of the file
+}
+
+// rule gives the rule of a resource: its own, its group's, or everything's; nil if there is none.
+func (s *settings) rule(r schema.GroupResource) *rule {
+	if own := s.rules[r]; own != nil {
+		return own
+	}
+	if group := s.rules[schema.GroupResource{Group: r.Group, Resource: "*"}]; group != nil {
+		return group
+	}
+	return s.rules[anything]
+}
+
+func compile(c *apiserver.EncryptionConfiguration) (*settings, error) {
+	s := &settings{rules: map[schema.GroupResource]*rule{}}
+	for _, entry := range c.Resources {
+		var all []provider
+		for _, p := range entry.Providers {
+			some, err := providers(p)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
+		for _, name := range entry.Resources {
+			gr := schema.ParseGroupResource(name)
+			r := s.rules[gr]
+			if r == nil {
+				r = &rule{resource: written(gr)}
+				s.rules[gr] = r
+				s.order = append(s.order, gr)
+			}
+			r.providers = append(r.providers, all...)
+		}
+	}
+	for _, r := range s.rules {
+		if err := ambiguous(r); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// ambiguous refuses two keys of one name for AES-CBC, which would take the one's garbage for the other's plain text now and then.
+func ambiguous(r *rule) error {
+	seen := map[string]bool{}
+	for _, p := range r.providers {
+		if p.label.Provider == aescbc && seen[p.prefix] {
+			return fmt.Errorf("two aescbc keys for %s have the name %q: give the newer one another name, since the name says which key decrypts", r.resource, p.label.Key)
+		}
+		seen[p.prefix] = true
+	}
+	return nil
+}
+
+const aescbc, aesgcm, secretBox = "aescbc", "aesgcm", "secretbox"
+
+func providers(p apiserver.ProviderConfiguration) ([]provider, error) {
+	switch {
+	case p.AESCBC != nil:
+		return keyed(aescbc, p.AESCBC.Keys, func(secret []byte) (value.Transformer, error) {
+			block, err := aes.NewCipher(secret)
+			return aestransformer.NewCBCTransformer(block), err
+		})
+	case p.AESGCM != nil:
+		return keyed(aesgcm, p.AESGCM.Keys, func(secret []byte) (value.Transformer, error) {
+			block, err := aes.NewCipher(secret)
+			if err != nil {
+				return nil, err
+			}
+			return aestransformer.NewGCMTransformer(block)
+		})
+	case p.Secretbox != nil:
+		return keyed(secretBox, p.Secretbox.Keys, func(secret []byte) (value.Transformer, error) {
+			return secretbox.NewSecretboxTransformer([32]byte(secret)), nil
+		})
+	}
+	return []provider{{}}, nil // identity
+}
+
+func keyed(name string, keys []apiserver.Key, transformer func(secret []byte) (value.Transformer, error)) (all []provider, err error) {
+	for _, k := range keys {
+		secret, err := base64.StdEncoding.DecodeString(k.Secret)
+		if err != nil {
+			return nil, fmt.Errorf("the secret of the %s key %q is not base64", name, k.Name)
+		}
+		t, err := transformer(secret)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, provider{label: Label{name, k.Name}, prefix: encrypted + name + version + k.Name + ":", transformer: t})
+	}
+	return all, nil
+}

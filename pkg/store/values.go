@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Values stands between the values that callers see and the bytes that etcd holds, such as their encryption. It is safe for
+// concurrent use.
+type Values interface {
+	// Seal gives the bytes to store for value at key. It may return value itself. Unless it fails, done is called once the write has
+	// ended, whatever came of it.
+	Seal(key string, value []byte) (stored []byte, done func(), err error)
+	// Open gives the value of stored bytes. It may return stored itself.
+	Open(key string, stored []byte) ([]byte, error)
+}
+
+func (s *Store) seal(key string, value []byte) ([]byte, func(), error) {
+	if s.cfg.Values == nil {
+		return value, func() {}, nil
+	}
+	stored, done, err := s.cfg.Values.Seal(key, value)
+	if err != nil {
+		return nil, nil, fmt.Errorf("could not encrypt %s: %w", key, err)
+	}
+	return stored, done, nil
+}
+
+// open replaces the stored bytes of kv by their value, or sets its Err.
+func (s *Store) open(kv *KV) {
+	if s.cfg.Values == nil {
+		return
+	}
+	kv.Value, kv.Err = s.cfg.Values.Open(kv.Key, kv.Value)
+	if kv.Err != nil {
+		kv.Value = nil
+	}
+}
+
+func (s *Store) openAll(events []Event) {
+	if s.cfg.Values == nil {
+		return
+	}
+	for i := range events {
+		if ev := &events[i]; !ev.Deleted {
+			s.open(&ev.KV)
+		}
+		if prev := &events[i].Prev; prev.Key != "" {
+			s.open(prev)
+		}
+	}
+}
+
+// Reseal writes a value, as Stored gave it, as Values stores it now. The key keeps its time to live. ErrConflict or ErrNotFound if
+// somebody else wrote or deleted it meanwhile.
+func (s *Store) Reseal(ctx context.Context, kv KV) error {
+	e, err := s.running()
+	if err != nil {
+		return err
+	}
+	s.open(&kv)
+	if kv.Err != nil {
+		return kv.Err
+	}
+	if err := s.checkSpace(e, len(kv.Value), true); err != nil {
+		return err
+	}
+	stored, done, err := s.seal(kv.Key, kv.Value)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, ok, found, err := s.txn(ctx, e, kv.Key, kv.Revision, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+		RequestPut: &pb.PutRequest{Key: []byte(kv.Key), Value: stored, IgnoreLease: true},
+	}})
+	return outcome(ok, found, err)
+}
+
+// Settle returns once every write that was begun before the call has either been made or never will be, also those whose callers gave
+// up waiting.
+func (s *Store) Settle(ctx context.Context) error {
+	e, err := s.running()
+	if err != nil {
+		return err
+	}
+	// Entries of the log are applied in order. A lease that ends by itself is an entry that changes nothing.
+	_, err = e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1})
+	return s.classify(ctx, err)
+}
+
+// Superseded says that a write failed because the value was changed or deleted meanwhile.
+func (s *Store) Superseded(err error) bool {
+	return errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound)
+}
