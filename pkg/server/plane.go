@@ -33,6 +33,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
@@ -226,7 +227,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	if p.Runs(config.Controllers) {
 		l.controllers, err = reconcile.New(reconcile.Config{
 			ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-			Kinds:     reconcile.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log, Metrics: p.metrics.plane,
+			Kinds:     storedkinds.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log, Metrics: p.metrics.plane,
 		})
 		if err != nil {
 			return err

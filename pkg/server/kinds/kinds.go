@@ -1,16 +1,20 @@
-package reconcile
+// Package kinds tells the reconcilers which kinds a catalog has.
+//
+// It may import kind and reconcile/engine. It stands apart from pkg/reconcile because kind reaches the API server's libraries, which
+// reconcilers must not link.
+package kinds
 
 import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// Stored tells of the kinds of a catalog, each in one version: the stored one where that is served.
-func Stored(c *kind.Catalog) Kinds { return stored{c} }
+// Stored tells reconcilers of the kinds of a catalog, each in one version: the stored one where that is served.
+func Stored(c *kind.Catalog) engine.Kinds { return storedKinds{c} }
 
-type stored struct{ *kind.Catalog }
+type storedKinds struct{ *kind.Catalog }
 
-func (s stored) Stored() ([]engine.Kind, <-chan struct{}) {
+func (s storedKinds) Stored() ([]engine.Kind, <-chan struct{}) {
 	t, changed := s.Watch()
 	kinds := make([]engine.Kind, 0, len(t.All()))
 	at := make(map[*kind.Storage]int, len(t.All()))
