@@ -83,6 +83,8 @@ type Resource struct {
 	// ReturnsDeleted is true where a deletion is answered with the object, as upstream's registry of the kind has it, and
 	// false where it is answered with a Status.
 	ReturnsDeleted bool
+	// Permanent says why an object of that name may not be deleted; nil where all may.
+	Permanent func(name string) error
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.
 	Verbs []string
 }
@@ -113,19 +115,6 @@ type Strategy interface {
 	rest.RESTCreateStrategy
 	rest.RESTUpdateStrategy
 	rest.RESTDeleteStrategy
-}
-
-// Subresource is one further path under an object.
-type Subresource struct {
-	Name string
-	// GroupVersionKind of what is read and written there: autoscaling/v1 Scale, policy/v1 Eviction.
-	schema.GroupVersionKind
-	Verbs []string
-	// New makes an empty object of that kind; nil for streams (log, exec, attach, portforward, proxy).
-	New func() runtime.Object
-	// Update is the strategy for subresources that write a part of the parent
-	// (ephemeralcontainers, resize); nil for others.
-	Update rest.RESTUpdateStrategy
 }
 
 // GVR is the resource's group, version and plural name.

@@ -3,10 +3,8 @@ package registry
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,11 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	scheduling "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
-
-// immortal lists the namespaces that cannot be deleted.
-var immortal = []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}
 
 // mayCreate is upstream's NamespaceLifecycle for creates: the namespace must be there and stay.
 func (c *call) mayCreate(name string) error {
@@ -48,15 +42,13 @@ func (c *call) mayCreate(name string) error {
 	return err
 }
 
-// mayDelete refuses the deletion of system namespaces, as upstream's NamespaceLifecycle does, and of system priority classes.
+// mayDelete refuses the deletion of what the kind keeps, such as the system's namespaces.
 func (c *call) mayDelete() error {
-	switch {
-	case c.row == c.namespaces && slices.Contains(immortal, c.Name):
-		return apierrors.NewForbidden(c.gr(), c.Name, errors.New("this namespace may not be deleted"))
-	case c.gr() == schedulingv1.Resource("priorityclasses") && slices.ContainsFunc(scheduling.SystemPriorityClasses(), func(s *schedulingv1.PriorityClass) bool {
-		return s.Name == c.Name
-	}):
-		return apierrors.NewForbidden(c.gr(), c.Name, errors.New("this is a system priority class and cannot be deleted"))
+	if c.row.Permanent == nil {
+		return nil
+	}
+	if err := c.row.Permanent(c.Name); err != nil {
+		return apierrors.NewForbidden(c.gr(), c.Name, err)
 	}
 	return nil
 }

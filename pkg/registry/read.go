@@ -42,8 +42,8 @@ func (r *Registry) Get(ctx context.Context, t Target, o metav1.GetOptions) (Resu
 	switch s := c.Resource.Subresource(c.Subresource); {
 	case c.Subresource == "" || c.Subresource == "status" && c.Resource.Status != nil || s != nil && s.Update != nil:
 		return c.show(e)
-	case c.Subresource == "scale" && s != nil:
-		scale, err := scaleOf(e.Object)
+	case s != nil && s.Scale != nil:
+		scale, err := c.scaleOf(e.Object)
 		return Result{Object: scale}, err
 	}
 	return Result{}, c.noSubresource()

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,27 +20,13 @@ import (
 
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// replicas is where a kind that scales keeps its numbers.
-func replicas(o client.Object) (want **int32, have int32, selector *metav1.LabelSelector) {
-	switch o := o.(type) {
-	case *appsv1.Deployment:
-		return &o.Spec.Replicas, o.Status.Replicas, o.Spec.Selector
-	case *appsv1.ReplicaSet:
-		return &o.Spec.Replicas, o.Status.Replicas, o.Spec.Selector
-	case *corev1.ReplicationController:
-		return &o.Spec.Replicas, o.Status.Replicas, &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
-	case *appsv1.StatefulSet:
-		return &o.Spec.Replicas, o.Status.Replicas, o.Spec.Selector
-	}
-	return nil, 0, nil
-}
-
 // scaleOf is the scale subresource of an object.
-func scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
-	want, have, labels := replicas(o)
-	if want == nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("a %T has no scale", o))
+func (c *call) scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
+	sub := c.Resource.Subresource("scale")
+	if sub == nil || sub.Scale == nil {
+		return nil, c.noSubresource()
 	}
+	want, have, labels := sub.Scale.Get(o)
 	selector, err := metav1.LabelSelectorAsSelector(labels)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -54,8 +38,8 @@ func scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
 		},
 		Status: autoscalingv1.ScaleStatus{Replicas: have, Selector: selector.String()},
 	}
-	if *want != nil {
-		s.Spec.Replicas = **want
+	if want != nil {
+		s.Spec.Replicas = *want
 	}
 	s.SetGroupVersionKind(scaleKind)
 	return s, nil
@@ -129,14 +113,15 @@ func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.Upd
 
 // rescale makes a new scale from the present one and writes it into the object. Who manages the replicas of the one manages those of the other.
 func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (Result, error) {
-	if c.Resource.Subresource("scale") == nil {
+	sub := c.Resource.Subresource("scale")
+	if sub == nil || sub.Scale == nil {
 		return Result{}, c.noSubresource()
 	}
 	w := &write{call: c, strategy: c.row.Strategy, options: o, force: force, applied: true}
 	version := c.Resource.GroupVersion()
 	paths := managedfields.ResourcePathMappings{version.String(): fieldpath.MakePathOrDie("spec", "replicas")}
 	w.change = func(old *cache.Entry) (client.Object, error) {
-		before, err := scaleOf(old.Object)
+		before, err := c.scaleOf(old.Object)
 		if err != nil {
 			return nil, err
 		}
@@ -156,9 +141,7 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 			return nil, uidMismatch(schema.GroupResource{Group: c.gr().Group, Resource: c.gr().Resource + "/scale"}, c.Name, scale.UID, before.UID)
 		}
 		out := old.Object.DeepCopyObject().(client.Object)
-		want, _, _ := replicas(out)
-		n := scale.Spec.Replicas
-		*want = &n
+		sub.Scale.Set(out, scale.Spec.Replicas)
 		out.SetResourceVersion(scale.ResourceVersion)
 		entries, err := handler.ToParent(scale.ManagedFields)
 		if err != nil {
@@ -176,6 +159,6 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 	if err != nil {
 		return Result{}, err
 	}
-	scale, err := scaleOf(full.(client.Object))
+	scale, err := c.scaleOf(full.(client.Object))
 	return Result{Object: scale}, err
 }

@@ -20,6 +20,8 @@ import (
 	authenticationvalidation "k8s.io/kubernetes/pkg/apis/authentication/validation"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
 // Tokens signs service account tokens. Its key can be replaced while it is in use.
@@ -48,27 +50,29 @@ var tokenKind = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 // defaultTokenLife is upstream's, in seconds.
 const defaultTokenLife = 3600
 
-// token answers a TokenRequest for the service account that the target names.
-func (c *call) token(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (Result, error) {
+var _ builtin.TokenIssuer = (*parent)(nil)
+
+// IssueToken answers a TokenRequest for the service account that the target names.
+func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
 	if c.cfg.Tokens == nil {
-		return Result{}, apierrors.NewServiceUnavailable(errNoTokens.Error())
+		return nil, errNoTokens
 	}
 	mismatch := func(what, value, owner string) error {
 		return apierrors.NewInvalid(tokenKind.GroupKind(), c.Name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", what), value, "must match the service account "+owner+" if specified")})
 	}
 	if in.Name != "" && in.Name != c.Name {
-		return Result{}, mismatch("name", in.Name, "name")
+		return nil, mismatch("name", in.Name, "name")
 	}
 	if in.Namespace != "" && in.Namespace != c.Namespace {
-		return Result{}, mismatch("namespace", in.Namespace, "namespace")
+		return nil, mismatch("namespace", in.Namespace, "namespace")
 	}
-	account, err := find[*core.ServiceAccount](c, c.row, c.Namespace, c.Name)
+	account, err := find[*core.ServiceAccount](c.call, c.row, c.Namespace, c.Name)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	if in.UID != "" && in.UID != account.UID {
-		return Result{}, apierrors.NewConflict(schema.GroupResource{Group: tokenKind.Group, Resource: tokenKind.Kind}, c.Name,
+		return nil, apierrors.NewConflict(schema.GroupResource{Group: tokenKind.Group, Resource: tokenKind.Kind}, c.Name,
 			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", in.UID, account.UID))
 	}
 	now := time.Now()
@@ -84,21 +88,21 @@ func (c *call) token(in *authenticationv1.TokenRequest, o metav1.CreateOptions) 
 		internal.Spec.BoundObjectRef = &authentication.BoundObjectReference{Kind: ref.Kind, APIVersion: ref.APIVersion, Name: ref.Name, UID: ref.UID}
 	}
 	if errs := authenticationvalidation.ValidateTokenRequest(internal); len(errs) > 0 {
-		return Result{}, apierrors.NewInvalid(tokenKind.GroupKind(), "", errs)
+		return nil, apierrors.NewInvalid(tokenKind.GroupKind(), "", errs)
 	}
 	// Admission asks what the caller asked for; an audience left out is not one that a node must be allowed.
 	if err := c.admit(internal, nil, admission.Create, &o); err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	if len(in.Spec.Audiences) == 0 {
 		in.Spec.Audiences, internal.Spec.Audiences = c.cfg.Audiences, c.cfg.Audiences
 	}
 	if err := c.validate(internal, nil, c.Name, admission.Create, &o); err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	bound, err := c.bound(in.Spec.BoundObjectRef)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
 	life := *in.Spec.ExpirationSeconds
 	if most := int64(c.cfg.MaxTokenLife / time.Second); most > 0 && life > most {
@@ -113,15 +117,15 @@ func (c *call) token(in *authenticationv1.TokenRequest, o metav1.CreateOptions) 
 	}
 	claims, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, nil, nil, expires, warnAfter, in.Spec.Audiences, nil)
 	if err != nil {
-		return Result{}, apierrors.NewInternalError(err)
+		return nil, apierrors.NewInternalError(err)
 	}
 	signed, err := (*c.cfg.Tokens.current.Load()).GenerateToken(c.ctx, claims, private)
 	if err != nil {
-		return Result{}, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
+		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
 	}
 	in.Status = authenticationv1.TokenRequestStatus{Token: signed, ExpirationTimestamp: metav1.NewTime(now.Add(time.Duration(life) * time.Second))}
 	in.SetGroupVersionKind(tokenKind)
-	return Result{Object: in, Created: true}, nil
+	return in, nil
 }
 
 func (c *call) ownAudiences(asked []string) bool {

@@ -97,7 +97,9 @@ type Spec struct {
 	ReadonlyRootfs    bool
 	NoNewPrivs        bool
 	// Seccomp is "runtime/default", "unconfined" or the path of a profile.
-	Seccomp   string
+	Seccomp string
+	// Unmasked shows all of /proc and /sys (procMount: Unmasked).
+	Unmasked  bool
 	Sysctls   map[string]string
 	Resources Resources
 	// CgroupParent is a path below the cgroup root, such as "/coracle/podUID". The runtime

@@ -75,7 +75,7 @@ func core() []*kind.Resource {
 
 	namespaces := row[corev1.Namespace, corev1.NamespaceList](gv("", "v1"), "namespaces", "namespace", namespace.Strategy, namespaceFields)
 	namespaces.Namespaced, namespaces.ShortNames, namespaces.Verbs = false, []string{"ns"}, noCollection
-	namespaces.Status = namespace.StatusStrategy
+	namespaces.Status, namespaces.Permanent = namespace.StatusStrategy, permanentNamespace
 	namespaces.Subresources = []kind.Subresource{{Name: "finalize", GroupVersionKind: namespaces.GroupVersionKind, Verbs: []string{"update"},
 		New: func() runtime.Object { return &corev1.Namespace{} }, Update: namespace.FinalizeStrategy}}
 
@@ -91,9 +91,9 @@ func core() []*kind.Resource {
 	newPod := func() runtime.Object { return &corev1.Pod{} }
 	pods.Subresources = []kind.Subresource{
 		stream("attach", "PodAttachOptions", streamVerbs),
-		{Name: "binding", GroupVersionKind: gv("", "v1").WithKind("Binding"), Verbs: createVerbs, New: func() runtime.Object { return &corev1.Binding{} }},
+		{Name: "binding", GroupVersionKind: gv("", "v1").WithKind("Binding"), Verbs: createVerbs, New: func() runtime.Object { return &corev1.Binding{} }, Create: bind},
 		{Name: "ephemeralcontainers", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.EphemeralContainersStrategy},
-		{Name: "eviction", GroupVersionKind: gv("policy", "v1").WithKind("Eviction"), Verbs: createVerbs, New: func() runtime.Object { return &policyv1.Eviction{} }},
+		{Name: "eviction", GroupVersionKind: gv("policy", "v1").WithKind("Eviction"), Verbs: createVerbs, New: func() runtime.Object { return &policyv1.Eviction{} }, Create: evict},
 		stream("exec", "PodExecOptions", streamVerbs),
 		stream("log", "Pod", []string{"get"}),
 		stream("portforward", "PodPortForwardOptions", streamVerbs),
@@ -117,7 +117,7 @@ func core() []*kind.Resource {
 	accounts := row[corev1.ServiceAccount, corev1.ServiceAccountList](gv("", "v1"), "serviceaccounts", "serviceaccount", serviceaccount.Strategy, metaFields)
 	accounts.ShortNames = []string{"sa"}
 	accounts.Subresources = []kind.Subresource{{Name: "token", GroupVersionKind: gv("authentication.k8s.io", "v1").WithKind("TokenRequest"),
-		Verbs: createVerbs, New: func() runtime.Object { return &authenticationv1.TokenRequest{} }}}
+		Verbs: createVerbs, New: func() runtime.Object { return &authenticationv1.TokenRequest{} }, Create: issueToken}}
 
 	limits := row[corev1.LimitRange, corev1.LimitRangeList](gv("", "v1"), "limitranges", "limitrange", limitrange.Strategy, metaFields)
 	limits.ShortNames, limits.Table = []string{"limits"}, namesOnly(limits.GR())
@@ -129,7 +129,7 @@ func core() []*kind.Resource {
 
 	controllers := row[corev1.ReplicationController, corev1.ReplicationControllerList](gv("", "v1"), "replicationcontrollers", "replicationcontroller", replicationcontroller.Strategy, controllerFields)
 	controllers.Keys, controllers.ShortNames, controllers.Categories = "controllers", []string{"rc"}, []string{"all"}
-	controllers.Status, controllers.Subresources = replicationcontroller.StatusStrategy, []kind.Subresource{scale()}
+	controllers.Status, controllers.Subresources = replicationcontroller.StatusStrategy, []kind.Subresource{scale(replicationControllerScale)}
 
 	newer := row[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
 	newer.ShortNames, newer.TTL, newer.StoredAs = []string{"ev"}, events.TTL, events
@@ -145,11 +145,11 @@ func core() []*kind.Resource {
 func groups() []*kind.Resource {
 	deployments := row[appsv1.Deployment, appsv1.DeploymentList](gv("apps", "v1"), "deployments", "deployment", deployment.Strategy, metaFields)
 	deployments.ShortNames, deployments.Categories = []string{"deploy"}, []string{"all"}
-	deployments.Status, deployments.Subresources = deployment.StatusStrategy, []kind.Subresource{scale()}
+	deployments.Status, deployments.Subresources = deployment.StatusStrategy, []kind.Subresource{scale(deploymentScale)}
 
 	replicaSets := row[appsv1.ReplicaSet, appsv1.ReplicaSetList](gv("apps", "v1"), "replicasets", "replicaset", replicaset.Strategy, metaFields)
 	replicaSets.ShortNames, replicaSets.Categories = []string{"rs"}, []string{"all"}
-	replicaSets.Status, replicaSets.Subresources = replicaset.StatusStrategy, []kind.Subresource{scale()}
+	replicaSets.Status, replicaSets.Subresources = replicaset.StatusStrategy, []kind.Subresource{scale(replicaSetScale)}
 
 	revisions := row[appsv1.ControllerRevision, appsv1.ControllerRevisionList](gv("apps", "v1"), "controllerrevisions", "controllerrevision", controllerrevision.Strategy, metaFields)
 
@@ -167,7 +167,7 @@ func groups() []*kind.Resource {
 	roles.Table = namesOnly(roles.GR())
 
 	priorities := row[schedulingv1.PriorityClass, schedulingv1.PriorityClassList](gv("scheduling.k8s.io", "v1"), "priorityclasses", "priorityclass", priorityclass.Strategy, metaFields)
-	priorities.Namespaced, priorities.ShortNames = false, []string{"pc"}
+	priorities.Namespaced, priorities.ShortNames, priorities.Permanent = false, []string{"pc"}, permanentPriority
 
 	return []*kind.Resource{revisions, deployments, replicaSets, leases, slices, clusterBindings, clusterRoles, bindings, roles, priorities}
 }
@@ -181,7 +181,7 @@ func stream(name, options string, verbs []string) kind.Subresource {
 	return kind.Subresource{Name: name, GroupVersionKind: gv("", "v1").WithKind(options), Verbs: verbs}
 }
 
-func scale() kind.Subresource {
+func scale(of kind.Scale) kind.Subresource {
 	return kind.Subresource{Name: "scale", GroupVersionKind: gv("autoscaling", "v1").WithKind("Scale"), Verbs: partVerbs,
-		New: func() runtime.Object { return &autoscalingv1.Scale{} }}
+		New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: &of}
 }

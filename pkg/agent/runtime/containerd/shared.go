@@ -28,7 +28,7 @@ import (
 const (
 	// dialTime is how long the host's containerd may take to answer first: it may be starting.
 	dialTime = 10 * time.Second
-	// callTime bounds each later call to it.
+	// callTime bounds each later call to it but the unpacking of a layer, which takes as long as the layer is large.
 	callTime = 2 * time.Minute
 	// oldest is the first version that has all we ask for.
 	oldestMajor, oldestMinor = 1, 6
@@ -69,10 +69,8 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 		return nil, fmt.Errorf("containerd at %s: no connection", path)
 	}
 	e := &engine{namespace: namespace, closers: []func() error{c.Close}}
-	store := blobs{Store: c.ContentStore()}
-	// Layers are unpacked by this process, into the snapshots of that one, since it would unpack whatever a layer holds.
 	e.Client, err = client.NewWithConn(conn, client.WithDefaultNamespace(namespace),
-		client.WithServices(client.WithContentStore(store), client.WithDiffService(newApplier(store, e.room))))
+		client.WithServices(client.WithContentStore(blobs{Store: c.ContentStore()})))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -137,7 +135,7 @@ func tooOld(version string) bool {
 func withDeadline(path string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		own := ctx
-		if _, has := ctx.Deadline(); !has {
+		if _, has := ctx.Deadline(); !has && !strings.HasSuffix(method, "/Apply") {
 			var cancel context.CancelFunc
 			own, cancel = context.WithTimeout(ctx, callTime)
 			defer cancel()

@@ -1,0 +1,201 @@
+package builtin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	internal "k8s.io/kubernetes/pkg/apis/core"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// unexpected is the answer to a body of another kind than the subresource's.
+func unexpected(on kind.Parent, in runtime.Object, subresource string) error {
+	r, _, _ := on.Target()
+	return apierrors.NewBadRequest(fmt.Sprintf("a %T cannot be posted to %s/%s", in, r.Plural, subresource))
+}
+
+// topology is the labels that upstream's PodTopologyLabels gives a pod from its node.
+var topology = []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion}
+
+// bind assigns a pod to a node, once.
+func bind(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
+	r, _, name := on.Target()
+	b, ok := in.(*corev1.Binding)
+	if !ok {
+		return nil, unexpected(on, in, "binding")
+	}
+	if b.Name != name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
+	}
+	binding := &internal.Binding{ObjectMeta: b.ObjectMeta, Target: internal.ObjectReference{Kind: b.Target.Kind, Name: b.Target.Name}}
+	if errs := corevalidation.ValidatePodBinding(binding); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(internal.Kind("Binding"), name, errs)
+	}
+	if err := on.Admit(binding, &o); err != nil {
+		return nil, err
+	}
+	labels := maps.Clone(binding.Labels)
+	for _, l := range topology {
+		if v, ok := nodeLabel(on, binding.Target.Name, l); ok {
+			if labels == nil {
+				labels = map[string]string{}
+			}
+			labels[l] = v
+		}
+	}
+	_, err := on.Change(func(stored client.Object) (client.Object, error) {
+		pod := stored.(*corev1.Pod)
+		var refused error
+		switch {
+		case b.UID != "" && b.UID != pod.UID:
+			return nil, apierrors.NewConflict(r.GR(), name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", b.UID, pod.UID))
+		case b.ResourceVersion != "" && b.ResourceVersion != pod.ResourceVersion:
+			return nil, apierrors.NewConflict(r.GR(), name, fmt.Errorf(
+				"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", b.ResourceVersion, pod.ResourceVersion))
+		case pod.DeletionTimestamp != nil:
+			refused = fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
+		case pod.Spec.NodeName != "":
+			refused = fmt.Errorf("pod %v is already assigned to node %q", pod.Name, pod.Spec.NodeName)
+		case len(pod.Spec.SchedulingGates) > 0:
+			refused = fmt.Errorf("pod %v has non-empty .spec.schedulingGates", pod.Name)
+		}
+		if refused != nil {
+			return nil, apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, name, refused)
+		}
+		pod.Spec.NodeName = binding.Target.Name
+		pod.Status.NominatedNodeName = ""
+		pod.Annotations = merged(pod.Annotations, binding.Annotations)
+		pod.Labels = merged(pod.Labels, labels)
+		setCondition(pod, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue})
+		return pod, nil
+	})
+	return nil, err
+}
+
+func merged(have, add map[string]string) map[string]string {
+	if have == nil && len(add) > 0 {
+		have = map[string]string{}
+	}
+	maps.Copy(have, add)
+	return have
+}
+
+func nodeLabel(on kind.Parent, node, label string) (string, bool) {
+	o := on.Read(corev1.SchemeGroupVersion.WithKind("Node"), "", node)
+	if o == nil {
+		return "", false
+	}
+	v, ok := o.GetLabels()[label]
+	return v, ok
+}
+
+// setCondition adds or replaces a pod's condition; the transition time stays while the status does.
+func setCondition(pod *corev1.Pod, c corev1.PodCondition) {
+	c.LastTransitionTime = metav1.Time{Time: time.Now().Truncate(time.Second)} // as it is stored
+	i := slices.IndexFunc(pod.Status.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
+	if i < 0 {
+		pod.Status.Conditions = append(pod.Status.Conditions, c)
+		return
+	}
+	if pod.Status.Conditions[i].Status == c.Status {
+		c.LastTransitionTime = pod.Status.Conditions[i].LastTransitionTime
+	}
+	pod.Status.Conditions[i] = c
+}
+
+// evict marks a pod as disrupted and deletes it. A budget for disruptions would be asked between the two checks
+// of the pod's phase and the mark: pods that ended, or never ran, need none.
+func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
+	r, _, name := on.Target()
+	in, ok := obj.(*policyv1.Eviction)
+	if !ok {
+		return nil, unexpected(on, obj, "eviction")
+	}
+	if in.Name != name {
+		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
+	}
+	del := metav1.DeleteOptions{DryRun: o.DryRun}
+	if d := in.DeleteOptions; d != nil {
+		if d.IgnoreStoreReadErrorWithClusterBreakingPotential != nil && *d.IgnoreStoreReadErrorWithClusterBreakingPotential {
+			return nil, apierrors.NewInvalid(policyv1.SchemeGroupVersion.WithKind("Eviction").GroupKind(), name, field.ErrorList{
+				field.Invalid(field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
+		}
+		if len(d.DryRun) > 0 && len(o.DryRun) > 0 && !slices.Equal(d.DryRun, o.DryRun) {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("Non-matching dry-run options in request and content: %v and %v", o.DryRun, d.DryRun))
+		}
+		del = *d.DeepCopy()
+		if len(del.DryRun) == 0 {
+			del.DryRun = o.DryRun
+		}
+	}
+	if err := on.Admit(&policy.Eviction{ObjectMeta: in.ObjectMeta, DeleteOptions: in.DeleteOptions}, &o); err != nil {
+		return nil, err
+	}
+	if len(del.DryRun) == 0 {
+		marked, err := on.Change(func(stored client.Object) (client.Object, error) {
+			if err := preconditions(r.GR(), stored, del.Preconditions); err != nil {
+				return nil, err
+			}
+			pod := stored.(*corev1.Pod)
+			setCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"})
+			return pod, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if p := del.Preconditions; p != nil && p.ResourceVersion != nil {
+			rv := marked.GetResourceVersion()
+			p.ResourceVersion = &rv
+		}
+	}
+	return nil, on.Delete(del)
+}
+
+func preconditions(gr schema.GroupResource, o client.Object, p *metav1.Preconditions) error {
+	if p == nil {
+		return nil
+	}
+	if p.UID != nil && *p.UID != "" && *p.UID != o.GetUID() {
+		return apierrors.NewConflict(gr, o.GetName(), fmt.Errorf(
+			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, o.GetUID()))
+	}
+	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != o.GetResourceVersion() {
+		return apierrors.NewConflict(gr, o.GetName(), fmt.Errorf(
+			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, o.GetResourceVersion()))
+	}
+	return nil
+}
+
+// TokenIssuer is a Parent that can issue tokens for the service account that it is.
+type TokenIssuer interface {
+	IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
+}
+
+// issueToken answers a TokenRequest.
+func issueToken(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
+	request, ok := in.(*authenticationv1.TokenRequest)
+	if !ok {
+		return nil, unexpected(on, in, "token")
+	}
+	issuer, ok := on.(TokenIssuer)
+	if !ok {
+		return nil, apierrors.NewServiceUnavailable("this server issues no tokens")
+	}
+	return issuer.IssueToken(request, o)
+}
