@@ -1,10 +1,9 @@
-// Package agent is the node: it registers the machine, runs the pods that are
-// bound to it, and serves the node's API (logs, exec, port-forward).
+// Package agent is the node agent: it registers the machine as a node, runs the pods that are bound to it, and serves the node's API (logs, exec,
+// port-forward).
 //
-// It may import client, events, version and its own subpackages, never store,
-// registry, apiserver or kind. Its invariant: whatever it did before it was
-// killed it finds again, in the runtime, the kernel and its directories;
-// running containers are not touched by its coming and going.
+// It may import client, events, version and its own subpackages, never store, registry, apiserver or kind. Its invariant: after a kill it
+// finds everything that it acquired, in the runtime, the kernel and its directories. Running containers are not affected when it stops or
+// starts.
 package agent
 
 import (
@@ -54,55 +53,54 @@ type Config struct {
 
 	NodeName string
 	NodeIP   netip.Addr
-	// Labels and Annotations are the node's besides those that others give it; Taints it gets when it is created.
+	// Labels and Annotations are set on the node in addition to those that others set; Taints only when the node is created.
 	Labels, Annotations map[string]string
 	Taints              []corev1.Taint
-	// Mine, if not nil, is asked of a Node that has the name already. Its error ends the agent: the Node is another machine's.
-	Mine func(*corev1.Node) error
+	// VerifyNode, if not nil, returns an error for an existing Node that another machine registered. The agent then ends.
+	VerifyNode func(*corev1.Node) error
 
-	// DataDir/pods/UID holds each pod's files. RunDir may be lost by a reboot. LogDir holds the containers' logs.
+	// DataDir/pods/UID contains each pod's files. RunDir need not survive a reboot. LogDir contains the containers' logs.
 	DataDir, RunDir, LogDir string
 
-	// CgroupRoot is the cgroup above all pods, the same as the runtime's; default "/coracle".
+	// CgroupRoot is the parent cgroup of all pods, the same as the runtime's; default "/coracle".
 	CgroupRoot string
 
-	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR that of services: no node gets a range that does not fit.
-	// Invalid: any does.
+	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR that of services. Pod ranges of nodes that do not fit are refused. An invalid
+	// prefix does not restrict them.
 	ClusterCIDR, ServiceCIDR netip.Prefix
 
 	ClusterDNS    []netip.Addr
 	ClusterDomain string // default cluster.local
 	ResolvConf    string // default /etc/resolv.conf
 	MaxPods       int    // default 110
-	// AllowedUnsafeSysctls are names of sysctls, or prefixes that end in "*", that pods may set beside the safe ones.
+	// AllowedUnsafeSysctls are sysctls, or prefixes that end in "*", that pods may set in addition to the safe ones.
 	AllowedUnsafeSysctls []string
 	SeccompDir           string // of the profiles that pods name; default DataDir/seccomp
 
-	// Eviction says when the node is short of something; its zero value is the kubelet's default.
+	// Eviction are the eviction thresholds; the zero value means config.DefaultThresholds.
 	Eviction eviction.Policy
-	// Machine tells how much there is of what; nil is a machine that is never short of anything.
+	// Machine measures the machine's resources; nil disables eviction.
 	Machine eviction.Machine
-	// Reserved is kept from pods.
+	// Reserved resources are not allocatable to pods.
 	Reserved config.Reserved
-	// Unused images are removed when ImageGCHigh percent of their disk are in use, until ImageGCLow are. Default 85 and 80.
+	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default 85 and 80.
 	ImageGCHigh, ImageGCLow int
 
-	// OnPodCIDR is called with the node's pod range once it is known, before pods get addresses. Nil if the
-	// network needs none.
+	// OnPodCIDR is called with the node's pod range when it is known, before pods get addresses. It is nil if the network needs none.
 	OnPodCIDR func(context.Context, netip.Prefix) error
 
 	// ListenAddress of the node's API; default ":10250".
 	ListenAddress string
-	// GetCertificate gives its serving certificate; nil serves nothing (tests).
+	// GetCertificate returns its serving certificate; nil disables the API (in tests).
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ClientCAs gives the authorities whose client certificates the API accepts at present: the same pool until they change.
 	// Nil: it asks for none.
 	ClientCAs func() *x509.CertPool
-	// Trusted tells of client certificates that may do everything, such as the API server's. Others are put
-	// to a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
+	// Trusted reports whether a client certificate is allowed everything, such as the API server's. Others are authorized by a
+	// SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
 
-	// Recorder takes the events; nil makes one that writes them through Client.
+	// Recorder records events; nil means one that writes them through Client.
 	Recorder pod.Recorder
 	Logger   *slog.Logger
 	// Failpoints are for tests.
@@ -111,7 +109,7 @@ type Config struct {
 	Metrics *prometheus.Registry
 }
 
-// Validate fills in defaults and says what is wrong.
+// Validate sets defaults and returns an error for invalid fields.
 func (c *Config) Validate() error {
 	var errs []error
 	need := func(ok bool, what string) {
@@ -171,19 +169,19 @@ type Agent struct {
 	guard    run.Guard
 
 	mu         sync.Mutex
-	node       *corev1.Node      // as the API gave it last
-	cidr       netip.Prefix      // what OnPodCIDR was told
-	ranges     map[string]route  // of all nodes that have one, ours too
+	node       *corev1.Node      // newest known version
+	cidr       netip.Prefix      // last argument of OnPodCIDR
+	ranges     map[string]route  // pod ranges of all nodes, including ours
 	refused    map[string]string // why ranges are not routed, by node
 	network    bool              // pods can get addresses
 	port       int32
 	nodeWake   chan struct{} // the node changed
 	statusWake chan struct{}
-	// nodeDeleted: our Node was deleted since its status was last written.
+	// nodeDeleted is set when our Node is deleted, until its status is next written.
 	nodeDeleted atomic.Bool
 }
 
-// New makes an Agent. Nothing runs before Run.
+// New returns an Agent. Nothing runs before Run is called.
 func New(c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -213,7 +211,7 @@ func New(c Config) (*Agent, error) {
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
-		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.statusSoon, Event: a.event, Logger: c.Logger,
+		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event, Logger: c.Logger,
 	})
 	a.c = c
 	return a, nil
@@ -222,19 +220,19 @@ func New(c Config) (*Agent, error) {
 // Name implements run.Component.
 func (a *Agent) Name() string { return "agent" }
 
-// Ready is closed when the node is registered, Ready, and takes pods.
+// Ready is closed when the node is registered, Ready, and accepts pods.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
-// Pods gives the pods of this node, for status displays.
+// Pods returns the pods of this node, for status displays.
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 
-// StopPods ends the containers of all pods gracefully, each within its grace period, and begins no more. The pods stay in the API: the
-// next agent starts them again as their restart policy says. ended is called with each pod that had something running, when it ended.
+// StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API: the next agent restarts
+// them according to their restart policy. ended is called with each pod that had a running container, when it has stopped.
 func (a *Agent) StopPods(ctx context.Context, ended func(*corev1.Pod)) error {
 	return a.pods.Drain(ctx, ended)
 }
 
-// Pressure says in words what the node is short of, or was a while ago.
+// Pressure describes the node's pressure conditions.
 func (a *Agent) Pressure() []string {
 	kinds, why := a.eviction.Pressures()
 	for i := range why {
@@ -298,7 +296,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	spawn(a.pods.Wait)
 	spawn(func() error { a.guard.Loop(ctx, "eviction", a.eviction.Run); return nil })
 	spawn(func() (err error) {
-		a.guard.Loop(ctx, "node", func(ctx context.Context) { err = a.keepNode(ctx) })
+		a.guard.Loop(ctx, "node", func(ctx context.Context) { err = a.runNode(ctx) })
 		return err
 	})
 	spawn(func() error { return a.follow(ctx) })
@@ -310,7 +308,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// The bounds on the connections of the node's API. The API server has one for each stream that it passes on.
+// The limits on connections to the node's API. The API server has one for each stream that it proxies.
 const (
 	maxConnections           = 4096
 	maxConnectionsPerAddress = 2048
@@ -342,7 +340,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(limited, tlsConfig)) }, nil
 }
 
-// follow brings the events of nodes and pods to where they matter, and opens Ready.
+// follow dispatches events of nodes and pods, and closes Ready.
 func (a *Agent) follow(ctx context.Context) error {
 	c := a.c.Client.Cache()
 	watch := func(obj ctrl.Object, h toolscache.ResourceEventHandler) (ctrlcache.Informer, toolscache.ResourceEventHandlerRegistration, error) {
@@ -358,10 +356,10 @@ func (a *Agent) follow(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = nodes.RemoveEventHandler(nodesReg) }()
-	if _, err := c.GetInformer(ctx, &corev1.Service{}); err != nil { // pods are told of services
+	if _, err := c.GetInformer(ctx, &corev1.Service{}); err != nil { // for environment variables
 		return fmt.Errorf("watch services: %w", err)
 	}
-	// Pods wait for the node's registration: admission compares them with what the node has.
+	// Pods wait for the node's registration: admission needs its allocatable resources.
 	for a.registered() == nil {
 		select {
 		case <-ctx.Done():
@@ -383,7 +381,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = pods.RemoveEventHandler(podsReg) }()
-	select { // WaitForCacheSync would look every 100 ms
+	select { // WaitForCacheSync would poll every 100 ms
 	case <-podsReg.HasSyncedChecker().Done():
 	case <-ctx.Done():
 		return nil
@@ -448,7 +446,7 @@ func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache
 	}
 }
 
-// services gives those of a namespace and the service kubernetes in default.
+// services returns the services of a namespace and default/kubernetes.
 func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
 	var list corev1.ServiceList
 	if err := a.c.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace)); err != nil {

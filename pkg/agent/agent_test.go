@@ -304,7 +304,7 @@ func TestNodeOfAnotherMachine(t *testing.T) {
 			NodeIP: netip.MustParseAddr("192.0.2.2"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
 			LogDir: filepath.Join(b.dir, "log"), Recorder: b.events,
 			Annotations: map[string]string{"owner": "b"},
-			Mine:        func(n *corev1.Node) error { return errors.New(n.Name + " is taken") }})
+			VerifyNode:  func(n *corev1.Node) error { return errors.New(n.Name + " is taken") }})
 		require.NoError(t, err)
 		require.ErrorContains(t, a.Run(b.ctx), "node is taken")
 		after := &corev1.Node{}

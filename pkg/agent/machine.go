@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// machine is what the node is made of; it does not change while the agent runs.
+// machine describes the machine. It does not change while the agent runs.
 type machine struct {
 	cpus         int
 	arch         string
@@ -100,8 +100,8 @@ func meminfo() (map[string]int64, error) {
 	return out, nil
 }
 
-// diskSpace gives the size of path's file system and what is free of it, in bytes; zeros if unknown. A path
-// that does not exist yet counts as its parent.
+// diskSpace returns the size and free space of path's filesystem, in bytes, or zeros if unknown. For a path that does not exist yet it is that of
+// its parent.
 func diskSpace(path string) (total, free int64) {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {

@@ -26,8 +26,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
-// keepNode registers the node and keeps its status and its lease fresh.
-func (a *Agent) keepNode(ctx context.Context) error {
+// runNode registers the node and renews its status and its lease.
+func (a *Agent) runNode(ctx context.Context) error {
 	wait := 50 * time.Millisecond
 	for {
 		err := a.register(ctx)
@@ -37,10 +37,10 @@ func (a *Agent) keepNode(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if errors.As(err, new(notMine)) {
+		if errors.As(err, new(notOwnedError)) {
 			return err
 		}
-		a.log.Warn("cannot register the node; trying again", "node", a.c.NodeName, "error", err)
+		a.log.Warn("could not register node, retrying", "node", a.c.NodeName, "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -56,7 +56,7 @@ func (a *Agent) keepNode(ctx context.Context) error {
 	renew := func() {
 		l, err := a.renew(ctx, lease)
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("cannot renew the node's lease; trying again in 10 s", "error", err)
+			a.log.Warn("could not renew node lease, retrying", "error", err)
 		}
 		lease = l
 	}
@@ -71,12 +71,12 @@ func (a *Agent) keepNode(ctx context.Context) error {
 		}
 		if a.nodeDeleted.Swap(false) {
 			if err := a.register(ctx); err != nil {
-				if errors.As(err, new(notMine)) {
+				if errors.As(err, new(notOwnedError)) {
 					return err
 				}
 				a.nodeDeleted.Store(true)
 				if ctx.Err() == nil {
-					a.log.Warn("the node was deleted, and cannot be registered again; trying again in 10 s", "error", err)
+					a.log.Warn("could not register deleted node again, retrying", "error", err)
 				}
 				continue
 			}
@@ -89,11 +89,11 @@ func (a *Agent) keepNode(ctx context.Context) error {
 			collected = time.Now()
 		}
 		wrote, err := a.postStatus(ctx, force)
-		if errors.As(err, new(notMine)) {
+		if errors.As(err, new(notOwnedError)) {
 			return err
 		}
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("cannot write the node's status; trying again in 10 s", "error", err)
+			a.log.Warn("could not write node status, retrying", "error", err)
 		}
 		if wrote {
 			posted = time.Now()
@@ -101,11 +101,10 @@ func (a *Agent) keepNode(ctx context.Context) error {
 	}
 }
 
-// notMine is the error of a Node that is another machine's.
-type notMine struct{ error }
+// notOwnedError is the error for a Node that another machine registered.
+type notOwnedError struct{ error }
 
-// register creates the node, or takes up the one that is there. Its status goes with it, so that the
-// first write already says Ready if the network needs no more.
+// register creates or updates the node, with its status, so that the first write already reports Ready if the network is.
 func (a *Agent) register(ctx context.Context) error {
 	labels := map[string]string{
 		corev1.LabelHostname: a.c.NodeName, corev1.LabelOSStable: "linux", corev1.LabelArchStable: a.machine.arch,
@@ -121,9 +120,9 @@ func (a *Agent) register(ctx context.Context) error {
 		if err = a.c.Client.Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &old); err != nil {
 			return err
 		}
-		if a.c.Mine != nil {
-			if err = a.c.Mine(&old); err != nil {
-				return notMine{err}
+		if a.c.VerifyNode != nil {
+			if err = a.c.VerifyNode(&old); err != nil {
+				return notOwnedError{err}
 			}
 		}
 		n = old.DeepCopy()
@@ -143,18 +142,18 @@ func (a *Agent) register(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	a.seenOwn(ctx, n)
-	// What the cache told before is not looked at again, such as a podCIDR that was given at once; but it is still there.
+	a.nodeChanged(ctx, n)
+	// Apply what the cache already delivered, such as a podCIDR that was assigned at once: there is no further event for it.
 	var seen corev1.Node
 	if a.c.Client.Cache().Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &seen) == nil && seen.UID == n.UID {
-		a.seenOwn(ctx, &seen)
+		a.nodeChanged(ctx, &seen)
 	}
 	_, err = a.postStatus(ctx, true)
 	return err
 }
 
-// statusSoon makes keepNode look at the node's status again.
-func (a *Agent) statusSoon() {
+// wakeStatus makes runNode compute the node's status again.
+func (a *Agent) wakeStatus() {
 	select {
 	case a.statusWake <- struct{}{}:
 	default:
@@ -168,8 +167,8 @@ func (a *Agent) wakeNode() {
 	}
 }
 
-// seenOwn takes up the node as the API has it, and tells the network of its pod range when that is new.
-func (a *Agent) seenOwn(ctx context.Context, n *corev1.Node) {
+// nodeChanged handles a new version of our node, and passes a new pod range to the network.
+func (a *Agent) nodeChanged(ctx context.Context, n *corev1.Node) {
 	a.mu.Lock()
 	if a.node != nil && len(a.node.ResourceVersion) >= len(n.ResourceVersion) &&
 		(len(a.node.ResourceVersion) > len(n.ResourceVersion) || a.node.ResourceVersion > n.ResourceVersion) {
@@ -178,11 +177,11 @@ func (a *Agent) seenOwn(ctx context.Context, n *corev1.Node) {
 	}
 	a.node = n
 	a.mu.Unlock()
-	a.takeRange(ctx, n)
+	a.applyRange(ctx, n)
 }
 
-// takeRange gives our node's pod range to the network, if it is new and may be had.
-func (a *Agent) takeRange(ctx context.Context, n *corev1.Node) {
+// applyRange passes our node's pod range to the network if it is new and valid.
+func (a *Agent) applyRange(ctx context.Context, n *corev1.Node) {
 	if n.Spec.PodCIDR == "" || a.c.OnPodCIDR == nil {
 		return
 	}
@@ -191,14 +190,14 @@ func (a *Agent) takeRange(ctx context.Context, n *corev1.Node) {
 	a.mu.Unlock()
 	cidr, err := netip.ParsePrefix(n.Spec.PodCIDR)
 	if err != nil {
-		a.log.Error("the node's podCIDR is no range of addresses", "podCIDR", n.Spec.PodCIDR)
+		a.log.Error("invalid podCIDR of this node", "podCIDR", n.Spec.PodCIDR)
 		return
 	}
 	if why := a.setRange(n); why != "" || cidr == before {
 		return
 	}
 	if err := a.c.OnPodCIDR(ctx, cidr); err != nil {
-		a.log.Error("the network refuses the node's podCIDR", "podCIDR", cidr, "error", err)
+		a.log.Error("could not set podCIDR of this node", "podCIDR", cidr, "error", err)
 		return
 	}
 	a.mu.Lock()
@@ -207,16 +206,16 @@ func (a *Agent) takeRange(ctx context.Context, n *corev1.Node) {
 	a.pods.Retry()
 }
 
-// nodeSeen is told of every node by the cache.
+// nodeSeen handles every added or changed node.
 func (a *Agent) nodeSeen(n *corev1.Node) {
 	if n.Name == a.c.NodeName {
 		a.mu.Lock()
 		known := a.node != nil
 		a.mu.Unlock()
 		if known {
-			a.seenOwn(context.Background(), n)
+			a.nodeChanged(context.Background(), n)
 			a.wakeNode()
-			a.statusSoon()
+			a.wakeStatus()
 		}
 		return
 	}
@@ -226,16 +225,16 @@ func (a *Agent) nodeSeen(n *corev1.Node) {
 func (a *Agent) nodeGone(n *corev1.Node) {
 	if n.Name == a.c.NodeName {
 		a.nodeDeleted.Store(true)
-		a.statusSoon()
+		a.wakeStatus()
 		return
 	}
 	a.mu.Lock()
-	own := a.routeAnew(n.Name, nil)
+	own := a.syncRoutes(n.Name, nil)
 	a.mu.Unlock()
-	a.retryOwn(own)
+	a.retryRange(own)
 }
 
-// setRange takes in a node's pod range, and returns why it is refused, or "".
+// setRange records a node's pod range, and returns why it is refused, or "".
 func (a *Agent) setRange(n *corev1.Node) string {
 	r := route{created: n.CreationTimestamp.Unix()}
 	for _, s := range n.Status.Addresses {
@@ -253,17 +252,18 @@ func (a *Agent) setRange(n *corev1.Node) string {
 		}
 	}
 	a.mu.Lock()
-	own := a.routeAnew(n.Name, &r)
+	own := a.syncRoutes(n.Name, &r)
 	why := a.refused[n.Name]
 	a.mu.Unlock()
 	if n.Name != a.c.NodeName {
-		a.retryOwn(own)
+		a.retryRange(own)
 	}
 	return why
 }
 
-// routeAnew sets the routes to other nodes' pods. It tells whether our own range, refused before, is no longer. The lock is held.
-func (a *Agent) routeAnew(name string, r *route) (own bool) {
+// syncRoutes sets the routes to other nodes' pods. It reports whether our own range was refused before and no longer is. Called with the lock
+// held.
+func (a *Agent) syncRoutes(name string, r *route) (own bool) {
 	old, had := a.ranges[name]
 	if r == nil || !r.via.IsValid() || !r.cidr.IsValid() {
 		if !had {
@@ -279,7 +279,7 @@ func (a *Agent) routeAnew(name string, r *route) (own bool) {
 	accepted, refused := limits{a.c.ClusterCIDR, a.c.ServiceCIDR}.routes(a.ranges, a.c.NodeName)
 	for node, why := range refused {
 		if a.refused[node] != why {
-			a.log.Warn("a node's podCIDR is refused, and its pods are not reached from here", "refused", node, "reason", why)
+			a.log.Warn("refused podCIDR of node, its pods are unreachable from here", "refused", node, "reason", why)
 		}
 	}
 	_, was := a.refused[a.c.NodeName]
@@ -292,13 +292,13 @@ func (a *Agent) routeAnew(name string, r *route) (own bool) {
 		}
 	}
 	if err := a.c.Network.Routes(context.Background(), all); err != nil {
-		a.log.Error("cannot set the routes to other nodes' pods", "error", err)
+		a.log.Error("could not set routes to other nodes' pods", "error", err)
 	}
 	return was && !is
 }
 
-// retryOwn takes up our own range once nothing is against it any more.
-func (a *Agent) retryOwn(free bool) {
+// retryRange applies our own range when it is no longer refused.
+func (a *Agent) retryRange(free bool) {
 	if !free {
 		return
 	}
@@ -306,12 +306,12 @@ func (a *Agent) retryOwn(free bool) {
 	n := a.node
 	a.mu.Unlock()
 	if n != nil {
-		a.takeRange(context.Background(), n)
-		a.statusSoon()
+		a.applyRange(context.Background(), n)
+		a.wakeStatus()
 	}
 }
 
-// postStatus writes the node's status if it changed, or if force asks for a heartbeat.
+// postStatus writes the node's status if it changed or with force, for a heartbeat.
 func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	a.mu.Lock()
 	n := a.node
@@ -336,17 +336,17 @@ func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	if err := a.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
 		if apierrors.IsNotFound(err) {
 			a.nodeDeleted.Store(true)
-			a.statusSoon()
+			a.wakeStatus()
 			return false, nil
 		}
 		return false, err
 	}
-	a.seenOwn(ctx, answer)
+	a.nodeChanged(ctx, answer)
 	a.wakeNode()
 	return true, nil
 }
 
-// status computes the node's status from the old one. heartbeat renews the conditions' times.
+// status computes the node's status from the previous one. With heartbeat, the conditions' heartbeat times are renewed.
 func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus {
 	s := *old.DeepCopy()
 	a.mu.Lock()
@@ -369,7 +369,7 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	if heartbeat {
 		s.Images = a.imageList()
 	}
-	now := metav1.Now().Rfc3339Copy() // the API keeps seconds
+	now := metav1.Now().Rfc3339Copy() // the API's resolution is seconds
 	for _, c := range a.eviction.Conditions() {
 		setNodeCondition(&s, c, now, heartbeat)
 	}
@@ -449,7 +449,7 @@ func (a *Agent) allocatable() corev1.ResourceList {
 		l[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(cpu.MilliValue()-r.MilliCPU, 0), resource.DecimalSI)
 		l[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()-r.MemoryOf(memory.Value()), resource.BinarySI)
 	}
-	// What pods would be evicted for is not theirs to have.
+	// Memory below the eviction threshold is not allocatable.
 	for name, signal := range map[corev1.ResourceName]config.Signal{
 		corev1.ResourceMemory: config.MemoryAvailable, corev1.ResourceEphemeralStorage: config.NodeFsAvailable,
 	} {
@@ -459,7 +459,7 @@ func (a *Agent) allocatable() corev1.ResourceList {
 	return l
 }
 
-// renew writes the node's lease and returns it for the next time; nil makes the next one read it anew.
+// renew writes the node's lease and returns it for the next renewal; nil makes the next one read it again.
 func (a *Agent) renew(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	now := metav1.NowMicro()
 	seconds := int32(leaseSeconds)
@@ -489,10 +489,10 @@ func (a *Agent) renew(ctx context.Context, l *coordinationv1.Lease) (*coordinati
 	return l, nil
 }
 
-// imagePeriod is how often it is looked whether images take too much of their disk.
+// imagePeriod is the period of image garbage collection.
 const imagePeriod = 5 * time.Minute
 
-// collectImages frees the images' disk of those that nobody uses, if it is full.
+// collectImages removes unused images if the image filesystem is full.
 func (a *Agent) collectImages(ctx context.Context) {
 	r := a.eviction.Reading(config.ImageFsAvailable)
 	need := images.Excess(r.Available, r.Capacity, a.c.ImageGCHigh, a.c.ImageGCLow)
@@ -501,7 +501,7 @@ func (a *Agent) collectImages(ctx context.Context) {
 	}
 	freed, err := a.pods.Images().Collect(ctx, a.pods.ImagesInUse(), need)
 	if err != nil {
-		a.log.Warn("cannot remove all unused images", "error", err)
+		a.log.Warn("could not remove all unused images", "error", err)
 	}
 	if freed > 0 {
 		a.log.Info("removed unused images", "bytes", freed)

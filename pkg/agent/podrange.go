@@ -8,23 +8,22 @@ import (
 	"slices"
 )
 
-// route is a node's pod range, and the address under which the node sends on to it.
+// route is a node's pod range, and the node address via which it is routed.
 type route struct {
 	cidr    netip.Prefix
 	via     netip.Addr
 	created int64 // of the Node, in seconds
 }
 
-// limits say which ranges of pods a node may have. What a Node says of itself is not believed: its spec.podCIDR becomes a route
-// of this machine.
+// limits restrict nodes' pod ranges. They are not trusted, since a Node's spec.podCIDR becomes a route on this machine.
 type limits struct {
 	cluster, service netip.Prefix // invalid: any, none
 }
 
-// largest is the prefix length of the largest range that a node may have: that which nodeipam gives.
+// largest returns the prefix length of the largest range that a node may have: that which nodeipam allocates.
 func (l limits) largest() int { return max(24, l.cluster.Bits()) }
 
-// check says why a range cannot be a node's.
+// check returns an error for a range that a node may not have.
 func (l limits) check(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || !p.Addr().Is4() || p != p.Masked():
@@ -39,7 +38,7 @@ func (l limits) check(p netip.Prefix) error {
 	return nil
 }
 
-// checkVia says why an address cannot be a node's.
+// checkVia returns an error for an address that a node cannot have.
 func (l limits) checkVia(a netip.Addr) error {
 	if !a.Is4() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() {
 		return fmt.Errorf("%s is no IPv4 address of a node", a)
@@ -52,8 +51,8 @@ func (l limits) checkVia(a netip.Addr) error {
 	return nil
 }
 
-// routes are the ranges to be routed, of all nodes by name, and why others are not. Where two overlap, that of the older
-// node counts, and of two as old that of the one first by name. Our own node's address is what it is.
+// routes returns the ranges to be routed, by node, and why others are refused. Of overlapping ranges, that of the older node is accepted, and of
+// nodes of the same age that of the first by name. Our own node's address is not checked.
 func (l limits) routes(nodes map[string]route, own string) (accepted map[string]route, refused map[string]string) {
 	accepted, refused = map[string]route{}, map[string]string{}
 	names := slices.SortedFunc(maps.Keys(nodes), func(a, b string) int {

@@ -29,7 +29,7 @@ func mine(node *corev1.Node, machine string) bool {
 // owner is the machine that a Node belongs to; empty if it is nobody's, such as one that a user made.
 func owner(node *corev1.Node) string { return node.Annotations[machineAnnotation] }
 
-// check is agent.Config.Mine. A remote machine learns of it when it joins; in the server's own process this is the only place,
+// check is agent.Config.VerifyNode. A remote machine learns of it when it joins; in the server's own process this is the only place,
 // and nobody can be asked to delete a Node while the server does not start.
 func (m *membership) check(node *corev1.Node) error {
 	switch {

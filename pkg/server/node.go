@@ -171,7 +171,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	n.agent, err = agent.New(agent.Config{
 		Client: m.client, Runtime: n.runtime, Network: n.network,
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
-		Annotations: map[string]string{machineAnnotation: m.machine}, Mine: m.check,
+		Annotations: map[string]string{machineAnnotation: m.machine}, VerifyNode: m.check,
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
 		ClusterCIDR: m.clusterCIDR, ServiceCIDR: m.serviceCIDR,
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,

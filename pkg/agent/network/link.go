@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The gateway that every pod sees, and the addresses of the two ends of every pod's link. They never meet on one
-// wire, so they can be the same for all pods; neighbours are permanent, so there is no ARP.
+// The pods' gateway, and the MAC addresses of the two ends of every pod's link. All pods can have the same, since each link is a network of its
+// own. Neighbor entries are permanent, so there is no ARP.
 var (
 	gateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 	hostMAC = net.HardwareAddr{0x02, 0xc0, 0x4a, 0xc1, 0xe0, 0x01}
@@ -25,7 +25,7 @@ var (
 
 const podLink = "eth0"
 
-// linkName is the host's end of a pod's link: the prefix and a hash of the UID fill the 15 characters a name can have.
+// linkName returns the name of the host's end of a pod's link: the prefix and a hash of the UID, 15 characters, the maximum.
 func (c *Config) linkName(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))
@@ -43,11 +43,11 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// connect makes the pod's link, addresses and routes. The calling thread is in the pod's network namespace podNS, and
-// is there again afterwards; host is a handle of the node's, hostNS.
+// connect creates the pod's link, addresses and routes. The calling thread is in the pod's network namespace podNS, also on return; host is a
+// netlink handle in the node's, hostNS.
 //
-// The node's end is set up first: the end that is set up last can send at once, the other one only when the kernel has come
-// round to it, which it does at the latest when asked about the link (rtnl_getlink).
+// The node's end is set up first: the end that is set up last can send at once, the other one only after the kernel has processed the
+// carrier event, which a query of the link (rtnl_getlink) forces.
 func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr, mtu int) error {
 	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -65,19 +65,19 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 	veth.PeerNamespace = netlink.NsFd(hostNS)
 	err = pod.LinkAdd(veth)
 	if errors.Is(err, fs.ErrExist) {
-		// The link of a torn down sandbox of the same pod, which the kernel has not come round to removing.
+		// The link of a previous sandbox of this pod, which the kernel has not removed yet.
 		if old, err := host.LinkByName(name); err == nil {
 			_ = host.LinkDel(old)
 		}
 		err = pod.LinkAdd(veth)
 	}
 	if err != nil {
-		return fmt.Errorf("make link %s: %w", name, err)
+		return fmt.Errorf("create link %s: %w", name, err)
 	}
 	if err := c.Failpoints.At("network.link"); err != nil {
 		return err
 	}
-	if err := quietIPv6(podLink); err != nil {
+	if err := disableIPv6(podLink); err != nil {
 		return err
 	}
 	eth0, err := pod.LinkByName(podLink)
@@ -119,14 +119,14 @@ func (c *Config) connectHost(host *netlink.Handle, name string, ip netip.Addr) (
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
 	}
-	if err := quietIPv6(name); err != nil {
+	if err := disableIPv6(name); err != nil {
 		return 0, err
 	}
-	// Lets connections from the node's 127.0.0.1 be sent on to the pod; rules keep the pod off the node's loopback.
+	// Allows connections from the node's 127.0.0.1 to host ports; rules keep the pod from the node's loopback.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0); err != nil {
 		return 0, err
 	}
-	// The pod knows its gateway without asking; so no pod can fill the node's table of neighbours by asking under many addresses.
+	// The pod has a permanent entry for its gateway. Without ARP replies no pod can fill the node's neighbor table.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/arp_ignore", []byte("8"), 0); err != nil {
 		return 0, err
 	}
@@ -148,8 +148,8 @@ func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
 }
 
-// quietIPv6 keeps IPv6 off a link of ours: pods have IPv4 addresses, and address detection costs packets and wake-ups.
-func quietIPv6(link string) error {
+// disableIPv6 disables IPv6 on a link: pods have IPv4 addresses only, and duplicate address detection costs packets and wake-ups.
+func disableIPv6(link string) error {
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // a kernel without IPv6
@@ -157,7 +157,7 @@ func quietIPv6(link string) error {
 	return err
 }
 
-// uplink is the link that has the node's address, and the MTU pods should use: that of the link.
+// uplink returns the MTU of the link that has the node's address, which pods use.
 func uplink(h *netlink.Handle, node netip.Addr) (mtu int, err error) {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
@@ -176,5 +176,5 @@ func uplink(h *netlink.Handle, node netip.Addr) (mtu int, err error) {
 		}
 		return link.Attrs().MTU, nil
 	}
-	return 0, fmt.Errorf("node address %s is on no interface of this machine: give one that is (ip addr shows them)", node)
+	return 0, fmt.Errorf("node address %s is not on any interface of this machine: use one that is (see ip addr)", node)
 }

@@ -16,12 +16,12 @@ func onThread(f func() error) error {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot end, and is what /proc/self shows: hold it, and use another.
+			// The main thread cannot exit, and /proc/self shows its namespaces: hold it, and use another.
 			done <- onThread(f)
 			runtime.UnlockOSThread()
 			return
 		}
-		done <- f() // without UnlockOSThread: the runtime ends the thread
+		done <- f() // without UnlockOSThread the runtime ends the thread
 	}()
 	return <-done
 }
@@ -58,8 +58,7 @@ func joinNet(path string) error {
 	return nil
 }
 
-// unshare gives the calling thread the namespaces that the pod has of its own, and mounts them. Those mounted
-// already are entered instead, so that it may be repeated.
+// unshare moves the calling thread into the pod's own namespaces, and mounts new ones. It enters those that are already mounted.
 func (c *Config) unshare(uid string, p Pod) error {
 	var flags int
 	var names []string
@@ -92,7 +91,7 @@ func (c *Config) unshare(uid string, p Pod) error {
 	}
 	if flags != 0 {
 		if err := unix.Unshare(flags); err != nil {
-			return fmt.Errorf("make namespaces: %w (coracle must run as root, with CAP_SYS_ADMIN)", err)
+			return fmt.Errorf("create namespaces: %w (coracle must run as root, with CAP_SYS_ADMIN)", err)
 		}
 		for _, name := range names {
 			if err := bindSelf(name, filepath.Join(c.dir(uid), name)); err != nil {
@@ -119,7 +118,7 @@ func (c *Config) unshare(uid string, p Pod) error {
 	return nil
 }
 
-// sysctlPath is the file of a sysctl, whose name has dots or, if a part of it contains dots, slashes.
+// sysctlPath returns the file of a sysctl. Its name is separated by dots or, if an element contains dots, by slashes (sysctl.d(5)).
 func sysctlPath(name string) string {
 	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
 		name = strings.NewReplacer(".", "/", "/", ".").Replace(name)
@@ -127,8 +126,7 @@ func sysctlPath(name string) string {
 	return "/proc/sys/" + name
 }
 
-// setSysctls writes sysctls of the calling thread's namespaces. Those that no namespace isolates would change the
-// node, and are refused.
+// setSysctls sets sysctls of the calling thread's namespaces. It refuses those that are not namespaced, since they would change the node.
 func setSysctls(p Pod) error {
 	for name, value := range p.Sysctls {
 		path := sysctlPath(name)

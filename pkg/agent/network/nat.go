@@ -18,16 +18,15 @@ import (
 
 // nat is our nftables table:
 //
-//	guard        drops what pods send from addresses that are not theirs, and keeps them off the node's 127.0.0.0/8,
-//	             which route_localnet would open to them
-//	forward      keeps pods off link-local addresses, unless Config.MetadataAccess allows them
+//	guard        drops packets from pods with spoofed source addresses, or to the node's 127.0.0.0/8, which route_localnet would allow
+//	forward      drops packets from pods to link-local addresses, unless Config.MetadataAccess allows them
 //	prerouting   host ports, for packets that arrive
 //	output       host ports, for packets of the node itself
-//	postrouting  hides pods behind the node towards the outside; hides the node's loopback, and a pod that
-//	             reaches itself through its host port, behind the node's address
+//	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic of a pod to itself
+//	             through its host port
 //
-// The sets "ports" and "portsat" (with host address) map a host port to a pod's; "self" has the pods with host
-// ports; "cluster" the prefixes in which pods are seen by their own addresses.
+// The maps "ports" and "portsat" (with host address) map a host port to a pod's port; the set "self" has the pods with host ports, and
+// "cluster" the prefixes to which pods are not masqueraded.
 type nat struct {
 	mu      sync.Mutex // held over one transaction; pods without host ports need none
 	conn    *nftables.Conn
@@ -39,7 +38,7 @@ type nat struct {
 	pods    *nftables.Set
 }
 
-// The registers of 32 bits that concatenated keys are loaded into. The first is register 1 under its other name.
+// The 32-bit registers into which concatenated keys are loaded. The first is an alias of register 1.
 const (
 	reg1 = unix.NFT_REG_1
 	reg2 = unix.NFT_REG32_01
@@ -68,7 +67,7 @@ func newNAT(prefix string) (*nat, error) {
 	}, nil
 }
 
-// replace makes the whole table anew in one transaction, with the host ports of the pods that exist.
+// replace rebuilds the whole table in one transaction, with the host ports of existing pods.
 func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,7 +131,7 @@ func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, c
 	return nil
 }
 
-// prefixes changes what is masqueraded: packets of podCIDR to all but the cluster's prefixes.
+// prefixes sets what is masqueraded: packets from podCIDR to destinations outside of the cluster's prefixes.
 func (n *nat) prefixes(podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -207,8 +206,7 @@ func (n *nat) setPorts(r record, add bool) error {
 	return nil
 }
 
-// forgetUDP removes the connection tracking entries of a pod's UDP host ports, which would otherwise go on
-// sending a client's packets where they went before.
+// forgetUDP removes the conntrack entries of a pod's UDP host ports, which would otherwise still direct clients' packets to the previous pod.
 func forgetUDP(r record) error {
 	var filters []netlink.CustomConntrackFilter
 	for _, p := range r.HostPorts {
@@ -237,13 +235,13 @@ func protocol(name string) (byte, error) {
 	case "SCTP":
 		return unix.IPPROTO_SCTP, nil
 	}
-	return 0, fmt.Errorf("host port protocol %q is none of TCP, UDP, SCTP", name)
+	return 0, fmt.Errorf("host port protocol %q is not supported: use TCP, UDP or SCTP", name)
 }
 
-// port is a port as keys and values have it: network order, padded to a register.
+// port encodes a port for keys and values: network byte order, padded to a register.
 func port(p uint16) []byte { return append(binary.BigEndian.AppendUint16(nil, p), 0, 0) }
 
-// intervals are the elements of an interval set for prefixes, without those that another one contains.
+// intervals returns the elements of an interval set for prefixes, without those contained in others.
 func intervals(prefixes []netip.Prefix) []nftables.SetElement {
 	prefixes = slices.Clone(prefixes)
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {

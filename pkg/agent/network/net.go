@@ -24,20 +24,20 @@ import (
 
 // Config of New and Reset. Reset needs RunDir and Prefix only.
 type Config struct {
-	// RunDir is where namespaces are mounted and pods are recorded; a reboot may lose it.
+	// RunDir is where namespaces are mounted and pods are recorded. It need not survive a reboot.
 	RunDir string
-	// NodeIP is the node's IPv4 address, on an interface of this machine. Pods see the node under it.
+	// NodeIP is the node's IPv4 address, on an interface of this machine.
 	NodeIP netip.Addr
-	// ServiceCIDR is reached by pods with their own addresses. May be invalid: none.
+	// ServiceCIDR is exempt from masquerading. An invalid prefix means none.
 	ServiceCIDR netip.Prefix
-	// PodCIDR is this node's range of pod addresses, /2 to /30. If invalid, SetPodCIDR gives it later.
+	// PodCIDR is this node's range of pod addresses, /2 to /30. If it is invalid, SetPodCIDR sets it later.
 	PodCIDR netip.Prefix
-	// Prefix begins the names of nftables tables and links, and gives routes their metric; default "coracle". Two installations on one machine need
-	// two prefixes that differ in their first seven characters.
+	// Prefix is the prefix of the names of nftables tables and links, and determines the metric of routes; default "coracle". The prefixes of
+	// two installations on one machine must differ in their first seven characters.
 	Prefix string
-	// OwnPorts are served by the node itself (its agent, the API): no pod gets them as host ports. SSH's, 22, is always one.
+	// OwnPorts are served by the node itself (its agent, the API) and are refused as host ports. 22 (SSH) is always refused.
 	OwnPorts []uint16
-	// MetadataAccess lets pods connect to link-local addresses, where clouds serve the credentials of the machine.
+	// MetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	MetadataAccess bool
 	Logger         *slog.Logger // default slog.Default()
 	// Failpoints are for tests.
@@ -62,7 +62,7 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// Validate fills in defaults and says what is wrong.
+// Validate sets defaults and returns an error for invalid fields.
 func (c *Config) Validate() error {
 	if err := c.fill(); err != nil {
 		return err
@@ -90,20 +90,20 @@ func checkPodCIDR(p netip.Prefix) error {
 
 const portSSH = 22
 
-// Net is the Network on netlink and nftables.
+// Net implements Network with netlink and nftables.
 type Net struct {
 	Config
 	mtu  int
 	pool *pool
 	nat  *nat
 
-	mu      sync.Mutex // held in memory only, never over I/O
+	mu      sync.Mutex // never held during I/O
 	pods    map[string]record
-	busy    map[string]chan struct{} // one Setup or Teardown at a time for a UID
+	busy    map[string]chan struct{} // UIDs with a Setup or Teardown in progress
 	podCIDR netip.Prefix
 	routes  map[netip.Prefix]netip.Addr
 
-	ranges sync.Mutex // one change of podCIDR and routes at a time
+	ranges sync.Mutex // serializes changes of podCIDR and routes
 
 	ready chan struct{}
 	once  sync.Once // closes ready
@@ -111,8 +111,8 @@ type Net struct {
 
 var _ Network = (*Net)(nil)
 
-// New takes up what an earlier process left in RunDir and prepares the node: forwarding, table, routes. It
-// changes nothing about pods that run. Close closes its sockets, and leaves all in place.
+// New loads the records that an earlier process left in RunDir and prepares the node: forwarding, nftables table, routes. It does not affect
+// running pods. Close closes its sockets and leaves everything in place.
 func New(c Config) (*Net, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func New(c Config) (*Net, error) {
 			n.pool.take(ip, uid)
 		}
 	}
-	if err := c.keepSysctl("net/ipv4/ip_forward", "1"); err != nil {
+	if err := c.setSysctl("net/ipv4/ip_forward", "1"); err != nil {
 		return nil, err
 	}
 	if n.routes, err = c.routesOf(h); err != nil {
@@ -165,7 +165,7 @@ func New(c Config) (*Net, error) {
 // Close closes the sockets. Pods, routes and rules stay.
 func (n *Net) Close() error { return n.nat.conn.CloseLasting() }
 
-// lock waits until no other call works on the UID.
+// lock waits until no other Setup or Teardown of the UID is in progress.
 func (n *Net) lock(ctx context.Context, uid string) (unlock func(), err error) {
 	if uid == "" || strings.ContainsAny(uid, "/\x00") || uid[0] == '.' {
 		return nil, fmt.Errorf("pod UID %q cannot be a file name", uid)
@@ -174,14 +174,14 @@ func (n *Net) lock(ctx context.Context, uid string) (unlock func(), err error) {
 		n.mu.Lock()
 		wait, taken := n.busy[uid]
 		if !taken {
-			mine := make(chan struct{})
-			n.busy[uid] = mine
+			done := make(chan struct{})
+			n.busy[uid] = done
 			n.mu.Unlock()
 			return func() {
 				n.mu.Lock()
 				delete(n.busy, uid)
 				n.mu.Unlock()
-				close(mine)
+				close(done)
 			}, nil
 		}
 		n.mu.Unlock()
@@ -210,7 +210,7 @@ func (n *Net) put(uid string, r *record) {
 	}
 }
 
-// Setup implements Network. What fails is undone, so that it can be repeated.
+// Setup implements Network. On failure everything acquired is released.
 func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 	unlock, err := n.lock(ctx, p.UID)
 	if err != nil {
@@ -219,15 +219,15 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 	defer unlock()
 	for _, port := range p.HostPorts {
 		if port.HostPort == portSSH || slices.Contains(n.OwnPorts, port.HostPort) {
-			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is the node's own: it is served by SSH or by a part of the cluster", p.Namespace, p.Name, port.HostPort)
+			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is reserved: SSH or a component of the cluster serves it", p.Namespace, p.Name, port.HostPort)
 		}
 	}
 	r, known := n.get(p.UID)
-	if known && r.Ready && n.whole(p.UID, r) {
+	if known && r.Ready && n.intact(p.UID, r) {
 		return n.sandbox(p.UID, r), nil
 	}
 	if known {
-		// A crash came before Setup returned, or the machine restarted: nothing runs in what is left.
+		// The agent was killed during Setup, or the machine rebooted: nothing runs in what is left.
 		if err := n.teardown(p.UID, r, true); err != nil {
 			return Sandbox{}, err
 		}
@@ -272,8 +272,8 @@ func (n *Net) setup(p Pod) (r record, err error) {
 			return r, err
 		}
 	}
-	// The record gets the host ports only now, so that a conflict does not take them from who has them. After a
-	// crash before that, New has made the table anew without them.
+	// The host ports are recorded only after they were added, so that releasing after a conflict does not remove them from the pod that has
+	// them. After a crash in between, New rebuilds the table without them.
 	with := r
 	with.HostPorts = p.HostPorts
 	if err := n.Failpoints.At("network.linked"); err != nil {
@@ -297,7 +297,7 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	return r, n.Failpoints.At("network.ready")
 }
 
-// make makes the namespaces and the link. It is called on a thread that ends with it.
+// make creates the namespaces and the link. It runs on a thread that ends with it.
 func (n *Net) make(p Pod, ip netip.Addr) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -328,7 +328,7 @@ func (n *Net) make(p Pod, ip netip.Addr) error {
 	return setSysctls(p)
 }
 
-// podDefaults lets processes that are not root use low ports and ping inside their pod, as containerd and cri-o do.
+// podDefaults allows unprivileged processes to bind low ports and to ping, as containerd and CRI-O do.
 func podDefaults() error {
 	for path, value := range map[string]string{
 		"/proc/sys/net/ipv4/ip_unprivileged_port_start": "0",
@@ -341,8 +341,8 @@ func podDefaults() error {
 	return nil
 }
 
-// whole tells whether a sandbox that was ready still is. It is not after a reboot.
-func (n *Net) whole(uid string, r record) bool {
+// intact reports whether the namespaces of a sandbox are still mounted. They are not after a reboot.
+func (n *Net) intact(uid string, r record) bool {
 	s := n.sandbox(uid, r)
 	for _, path := range []string{s.NetNS, s.IPCNS, s.UTSNS} {
 		if path != Host && !bound(path) {
@@ -352,7 +352,7 @@ func (n *Net) whole(uid string, r record) bool {
 	return true
 }
 
-// Teardown implements Network. The link goes with the namespace, which the kernel frees once no process is in it.
+// Teardown implements Network. The kernel removes the link with the namespace, once no process is in it.
 func (n *Net) Teardown(ctx context.Context, uid string) error {
 	unlock, err := n.lock(ctx, uid)
 	if err != nil {
@@ -366,8 +366,8 @@ func (n *Net) Teardown(ctx context.Context, uid string) error {
 	return n.teardown(uid, r, false)
 }
 
-// teardown releases a sandbox. With keep the address stays the pod's.
-func (n *Net) teardown(uid string, r record, keep bool) error {
+// teardown releases a sandbox. With keepIP the pod keeps its address.
+func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	if err := n.nat.hostPorts(r, false); err != nil {
 		return err
 	}
@@ -384,13 +384,13 @@ func (n *Net) teardown(uid string, r record, keep bool) error {
 		return err
 	}
 	n.put(uid, nil)
-	if r.IP.IsValid() && !keep {
+	if r.IP.IsValid() && !keepIP {
 		n.pool.put(r.IP, uid)
 	}
 	return nil
 }
 
-// List implements Network. It also names those that a crash left half made: Setup completes and Teardown releases them.
+// List implements Network. It includes sandboxes whose Setup was interrupted: Setup completes and Teardown releases them.
 func (n *Net) List(context.Context) ([]Sandbox, error) {
 	n.mu.Lock()
 	pods := maps.Clone(n.pods)
@@ -419,8 +419,8 @@ func (n *Net) Enter(_ context.Context, uid string, f func() error) error {
 	})
 }
 
-// keepSysctl sets a sysctl of the node, and records what it was before for Reset.
-func (c *Config) keepSysctl(name, value string) error {
+// setSysctl sets a sysctl of the node, and records its previous value for Reset.
+func (c *Config) setSysctl(name, value string) error {
 	path := "/proc/sys/" + name
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -430,7 +430,7 @@ func (c *Config) keepSysctl(name, value string) error {
 	if old == value {
 		return nil
 	}
-	kept, err := c.keptSysctls()
+	kept, err := c.savedSysctls()
 	if err != nil {
 		return err
 	}
@@ -445,14 +445,14 @@ func (c *Config) keepSysctl(name, value string) error {
 		}
 	}
 	if err := os.WriteFile(path, []byte(value), 0); err != nil {
-		return fmt.Errorf("set sysctl %s=%s: %w (set it on the machine if coracle may not)", strings.ReplaceAll(name, "/", "."), value, err)
+		return fmt.Errorf("set sysctl %s=%s: %w (if coracle is not permitted to, set it yourself)", strings.ReplaceAll(name, "/", "."), value, err)
 	}
 	return nil
 }
 
 func (c *Config) sysctlFile() string { return filepath.Join(c.RunDir, "sysctls.json") }
 
-func (c *Config) keptSysctls() (map[string]string, error) {
+func (c *Config) savedSysctls() (map[string]string, error) {
 	kept := map[string]string{}
 	data, err := os.ReadFile(c.sysctlFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -467,7 +467,7 @@ func (c *Config) keptSysctls() (map[string]string, error) {
 	return kept, nil
 }
 
-// clusterPrefixes are those besides our own pod CIDR that see pods by their own addresses.
+// clusterPrefixes returns the prefixes, besides our own pod CIDR, to which traffic of pods is not masqueraded.
 func (n *Net) clusterPrefixes() []netip.Prefix {
 	all := slices.Collect(maps.Keys(n.routes))
 	if n.ServiceCIDR.IsValid() {

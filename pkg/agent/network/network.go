@@ -1,15 +1,14 @@
-// Package network gives pods their namespaces and addresses with netlink
-// alone: a veth pair per pod, a /32 address, routes, and masquerade to the outside.
+// Package network sets up pods' namespaces and addresses with netlink alone: a veth pair per pod, a /32 address, routes, and masquerading of
+// traffic that leaves the cluster.
 //
-// What a pod may do by default: send from its own address and no other (IPv6 is off on its link); reach all pods, services,
-// the outside and, as in upstream, what the node serves on its own address, which is for the node's firewall to say. It may not
-// reach the node's loopback, nor by TCP a link-local address other than for DNS: a cloud's metadata service gives
-// whoever asks the machine's credentials, and a tenant's pod is not the machine (Config.MetadataAccess allows it).
-// Pods with hostNetwork are the node, and restricted in nothing. A pod gets no host port on which the node itself serves.
+// By default, a pod may send from its own address only (IPv6 is disabled on its link), and may reach all pods, services, the outside and, as in
+// upstream, services on the node's own address, which the node's firewall may restrict. It may not reach the node's loopback
+// addresses, nor link-local addresses over TCP other than for DNS: a cloud's metadata service hands the machine's credentials to any
+// client (Config.MetadataAccess allows it). Pods with hostNetwork are not restricted. A pod cannot have a host port on which the
+// node itself serves.
 //
-// It may import netlink, nftables and agent/failpoint. Its invariant:
-// whatever Setup acquired is found again after a crash from the kernel and
-// from files in the run directory, and Teardown or Reset releases it.
+// It may import netlink, nftables and agent/failpoint. Its invariant: everything that Setup acquired is found again after a crash from the kernel
+// and from files in the run directory, and Teardown or Reset releases it.
 package network
 
 import (
@@ -21,10 +20,10 @@ import (
 // ErrNoAddress is returned by Setup when the node has no free pod address, or no pod CIDR yet.
 var ErrNoAddress = errors.New("no free pod address")
 
-// Host is what Sandbox gives for a namespace that is the node's own.
+// Host stands for the node's own namespace in a Sandbox.
 const Host = "host"
 
-// Pod says what a pod needs.
+// Pod is the pod for which a sandbox is set up.
 type Pod struct {
 	UID, Namespace, Name string
 	// Hostname and, if not empty, Domainname are set in the pod's UTS namespace.
@@ -52,17 +51,17 @@ type Sandbox struct {
 	IP                  netip.Addr
 }
 
-// Network makes sandboxes. All methods may be called from many goroutines, and repeated.
+// Network sets up sandboxes. All methods are idempotent and safe for concurrent use.
 type Network interface {
-	// Setup returns the pod's sandbox, making what is missing of it. ErrNoAddress when the range is used up.
+	// Setup returns the pod's sandbox, and creates what is missing of it. It returns ErrNoAddress if the range is exhausted.
 	Setup(ctx context.Context, p Pod) (Sandbox, error)
-	// Teardown releases the sandbox; unknown is no error.
+	// Teardown releases the sandbox. It succeeds if there is none.
 	Teardown(ctx context.Context, uid string) error
-	// List finds the sandboxes that exist, also those of an earlier process.
+	// List returns the existing sandboxes, including those of an earlier process.
 	List(ctx context.Context) ([]Sandbox, error)
-	// Enter runs f on a thread that is in the pod's network namespace, for example to dial its
-	// loopback. f must not start goroutines that count on the namespace.
+	// Enter runs f on a thread in the pod's network namespace, for example to dial its loopback address. Goroutines that f starts are
+	// not in the namespace.
 	Enter(ctx context.Context, uid string, f func() error) error
-	// Node tells of the routes to other nodes' pods: CIDR -> that node's address. It replaces the whole set.
+	// Routes replaces the routes to other nodes' pods: from pod CIDR to node address.
 	Routes(ctx context.Context, routes map[netip.Prefix]netip.Addr) error
 }

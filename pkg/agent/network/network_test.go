@@ -578,7 +578,7 @@ func TestConfig(t *testing.T) {
 	c.NodeIP = netip.MustParseAddr("198.51.100.7")
 	c.RunDir = t.TempDir()
 	_, err := New(c)
-	require.ErrorContains(t, err, "on no interface")
+	require.ErrorContains(t, err, "not on any interface")
 }
 
 // TestPool: no address has two owners, all are in the range, and none is given twice in a row.

@@ -7,9 +7,8 @@ import (
 	"sync"
 )
 
-// pool hands out the addresses of one IPv4 prefix. It goes round the prefix,
-// so that an address rests as long as possible before it is used again. The first two addresses
-// and the last are never given: the network, the one other tools take for a gateway, the broadcast.
+// pool allocates the addresses of one IPv4 prefix, round-robin, so that a released address is reused as late as possible. The first two addresses
+// and the last are never allocated: network, conventional gateway, broadcast.
 type pool struct {
 	mu     sync.Mutex
 	prefix netip.Prefix
@@ -20,7 +19,7 @@ type pool struct {
 
 func newPool() *pool { return &pool{owner: map[netip.Addr]string{}, held: map[string]netip.Addr{}} }
 
-// setPrefix changes the range. Addresses that are in use stay with their owners.
+// setPrefix changes the range. Allocated addresses stay with their owners.
 func (p *pool) setPrefix(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,7 +34,7 @@ func address(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
 }
 
-// get gives owner an address, always the same while it holds one.
+// get allocates an address to owner, or returns the one it has.
 func (p *pool) get(owner string) (netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +62,7 @@ func (p *pool) get(owner string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%w: all %d of pod CIDR %s are in use", ErrNoAddress, usable, p.prefix)
 }
 
-// take marks an address that was given before this process started, and goes on behind it.
+// take marks an address as allocated by an earlier process. Allocation continues after it.
 func (p *pool) take(a netip.Addr, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +72,7 @@ func (p *pool) take(a netip.Addr, owner string) {
 	}
 }
 
-// put gives an address back. An address that is owner's no more is left alone.
+// put releases an address if owner has it.
 func (p *pool) put(a netip.Addr, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

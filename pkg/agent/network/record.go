@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// record is what a pod's directory, RunDir/ns/UID, remembers of it. It is written before anything is
-// acquired, and again, with Ready, when all of it is.
+// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired, and again, with Ready, when everything is.
 type record struct {
 	IP        netip.Addr `json:"ip,omitzero"`
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
@@ -46,15 +45,15 @@ func (c *Config) save(uid string, r record) error {
 		return err
 	}
 	path := filepath.Join(c.dir(uid), recordFile)
-	// A rename, so that a reader after a crash sees the old record or the new one, never half of one.
+	// Renamed into place, so that after a crash either the old or the new record is there.
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path)
 }
 
-// records reads all pods' records. A directory without one, or with one that cannot be read, comes from a crash
-// at its very beginning or of the machine: it gets an empty record, so that it is found and released.
+// records reads all pods' records. A directory without a readable record was left by a kill early in Setup or a crash of the machine: it gets an
+// empty record, so that it is found and released.
 func (c *Config) records() (map[string]record, error) {
 	entries, err := os.ReadDir(filepath.Join(c.RunDir, "ns"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,13 +77,13 @@ func (c *Config) records() (map[string]record, error) {
 
 const nsfsMagic = 0x6e736673 // NSFS_MAGIC of linux/magic.h
 
-// bound tells whether a namespace is mounted on path.
+// bound reports whether a namespace is mounted on path.
 func bound(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == nsfsMagic
 }
 
-// release undoes the mounts and removes the pod's directory.
+// release unmounts the namespaces and removes the pod's directory.
 func (c *Config) release(uid string) error {
 	dir := c.dir(uid)
 	for _, name := range []string{"net", "ipc", "uts"} {
@@ -95,10 +94,10 @@ func (c *Config) release(uid string) error {
 				if err := c.Failpoints.At("network.unmounted-" + name); err != nil {
 					return err
 				}
-				continue // mounted twice if a crash came between mount and record
+				continue // it may be mounted twice
 			}
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-				break // not, or no longer, a mount
+				break // not a mount point
 			}
 			return fmt.Errorf("unmount %s: %w", path, err)
 		}

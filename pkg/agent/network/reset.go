@@ -15,9 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reset releases everything that this package ever acquired with RunDir and Prefix, also what a killed process
-// left: namespaces, links, routes, the nftables table, records; and sets sysctls back, unless another installation in
-// the same network still needs them. It may be repeated.
+// Reset releases everything that was acquired with this RunDir and Prefix, also by a killed process: namespaces, links, routes, the nftables
+// table, records. It restores sysctls unless another installation in the same network namespace needs them. It is idempotent.
 func Reset(ctx context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -38,7 +37,7 @@ func Reset(ctx context.Context, c Config) error {
 	shared, err := c.shared(h)
 	errs = append(errs, err, c.resetTable(), c.resetSysctls(shared))
 	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
-		// RunDir may be shared: it goes only if nothing of others is in it.
+		// RunDir may be shared: it is removed only if it is empty.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && path != c.RunDir {
 			errs = append(errs, err)
 		}
@@ -46,21 +45,21 @@ func Reset(ctx context.Context, c Config) error {
 	return errors.Join(errs...)
 }
 
-// Reset is the function Reset for this network, which cannot be used after it.
+// Reset calls the function Reset for this network, which cannot be used afterwards.
 func (n *Net) Reset(ctx context.Context) error {
 	return errors.Join(n.Close(), Reset(ctx, n.Config))
 }
 
-// freeing is how long the kernel gets to remove links by itself after their namespaces were closed.
+// freeing is how long to wait for the kernel to remove links after their namespaces were closed.
 const freeing = 2 * time.Second
 
-// resetLinks closes all namespaces, and waits until the kernel has removed the links with them. Those that
-// remain, because a process still is in the namespace, are deleted.
+// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes those that remain because a process is
+// still in the namespace.
 func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 	updates, done := make(chan netlink.LinkUpdate, 256), make(chan struct{})
 	defer func() {
 		close(done)
-		for range updates { // until the subscription has ended
+		for range updates { // drain it until the subscription has ended
 		}
 	}()
 	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
@@ -98,7 +97,7 @@ func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 	}
 }
 
-// links lists the node's ends of all pods' links.
+// links returns the node's ends of all pods' links.
 func (c *Config) links(h *netlink.Handle) ([]netlink.Link, error) {
 	all, err := dump(h.LinkList)
 	if err != nil {
@@ -125,9 +124,9 @@ func (c *Config) resetTable() error {
 	return nil
 }
 
-// resetSysctls sets sysctls back or, with keep, only forgets what they were.
+// resetSysctls restores sysctls or, with keep, only removes the record of their previous values.
 func (c *Config) resetSysctls(keep bool) error {
-	kept, err := c.keptSysctls()
+	kept, err := c.savedSysctls()
 	if err != nil {
 		return err
 	}
@@ -136,7 +135,7 @@ func (c *Config) resetSysctls(keep bool) error {
 	}
 	for _, name := range sortedKeys(kept) {
 		if err := os.WriteFile("/proc/sys/"+name, []byte(kept[name]), 0); err != nil {
-			return fmt.Errorf("set sysctl %s back: %w", name, err)
+			return fmt.Errorf("restore sysctl %s: %w", name, err)
 		}
 	}
 	if err := os.Remove(c.sysctlFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks the routes to other nodes and the one that ends our own pod CIDR as Coracle's. Numbers
-// from 4 are free for routing daemons (rtnetlink(7)); this one is in none of the tables of iproute2. Which installation of
-// Coracle a route is of says its metric: a protocol has too few numbers for that.
+// routeProtocol marks routes as Coracle's. Numbers from 4 are free for routing daemons (rtnetlink(7)); this one is not assigned in iproute2. The
+// installation to which a route belongs is identified by its metric.
 const routeProtocol netlink.RouteProtocol = 0xd1
 
-// metric is that of all routes of this installation. As the kernel tells routes to one destination apart by their metrics,
-// two installations in one network never replace or remove each other's, even where their ranges are the same.
+// metric returns the metric of all routes of this installation. The kernel distinguishes routes to one destination by their metrics, so two
+// installations on one machine never replace or remove each other's routes, even for the same range.
 func (c *Config) metric() int {
 	sum := sha256.Sum256([]byte(c.Prefix))
 	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
@@ -32,7 +31,7 @@ func (c *Config) ours(h *netlink.Handle) ([]netlink.Route, error) {
 	return slices.DeleteFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), err
 }
 
-// shared tells whether another installation is in this network too.
+// shared reports whether another installation has routes in this network namespace.
 func (c *Config) shared(h *netlink.Handle) (bool, error) {
 	found, err := allRoutes(h)
 	return slices.ContainsFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), err
@@ -50,7 +49,7 @@ func allRoutes(h *netlink.Handle) ([]netlink.Route, error) {
 	return found, nil
 }
 
-// dump repeats a listing that changes of the list cut short, a few times: the kernel has no other way to list.
+// dump retries a netlink dump that was interrupted by concurrent changes, a few times.
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -145,12 +144,12 @@ func (c *Config) setRoute(h *netlink.Handle, p netip.Prefix, via netip.Addr) err
 func (c *Config) endRange(h *netlink.Handle, p netip.Prefix) error {
 	err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol, Priority: c.metric()})
 	if err != nil {
-		return fmt.Errorf("add the route that ends pod CIDR %s: %w", p, err)
+		return fmt.Errorf("add the unreachable route of pod CIDR %s: %w", p, err)
 	}
 	return nil
 }
 
-// SetPodCIDR gives or changes the range of pod addresses. Pods that exist keep theirs.
+// SetPodCIDR sets the range of pod addresses. Existing pods keep their addresses.
 func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 	if err := checkPodCIDR(p); err != nil {
 		return err
@@ -168,7 +167,7 @@ func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 		return err
 	}
 	defer h.Close()
-	// Packets to addresses that no pod has end here at once, instead of leaving by the default route.
+	// Packets to unassigned pod addresses are rejected here instead of leaving by the default route.
 	found, err := n.ours(h)
 	if err != nil {
 		return err
@@ -176,7 +175,7 @@ func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 	for _, r := range found {
 		if q, ok := prefixOf(r); ok && r.Type == unix.RTN_UNREACHABLE && q != p {
 			if err := h.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("remove the route that ends pod CIDR %s: %w", q, err)
+				return fmt.Errorf("remove the unreachable route of pod CIDR %s: %w", q, err)
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// field is a part of a packet that rules look at.
+// field is a part of a packet that rules match.
 type field int
 
 const (
@@ -19,7 +19,7 @@ const (
 	portDst
 )
 
-// load puts a field into a register.
+// load loads a field into a register.
 func load(f field, reg uint32) []expr.Any {
 	switch f {
 	case addrSrc:
@@ -33,42 +33,41 @@ func load(f field, reg uint32) []expr.Any {
 	}
 }
 
-// inPrefix goes on if the address is in the prefix.
+// inPrefix matches addresses in the prefix.
 func inPrefix(f field, p netip.Prefix) []expr.Any {
 	return append(load(f, reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: prefixNet(p).Mask, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: p.Addr().AsSlice()})
 }
 
-// fromLink goes on if the name of the link (MetaKeyIIFNAME or MetaKeyOIFNAME) starts with prefix.
+// fromLink matches links (MetaKeyIIFNAME or MetaKeyOIFNAME) whose name has the prefix.
 func fromLink(key expr.MetaKey, prefix string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: key, Register: reg1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte(prefix)}}
 }
 
-// localDestination goes on if the destination is an address of the node.
+// localDestination matches packets to the node's own addresses.
 func localDestination() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: reg1, ResultADDRTYPE: true, FlagDADDR: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{unix.RTN_LOCAL, 0, 0, 0}}}
 }
 
-// lookup replaces the key in the first registers by its value in the map, or ends the rule.
+// lookup replaces the key in the first registers with its value in the map; the rule ends if there is none.
 func lookup(s *nftables.Set) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetID: s.ID, SetName: s.Name}}
 }
 
-// member goes on if the key is in the set, or, inverted, if it is not.
+// member matches keys in the set or, inverted, keys that are not.
 func member(s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg1, SetID: s.ID, SetName: s.Name, Invert: invert}}
 }
 
-// linkLocal is where clouds tell a machine its credentials (169.254.169.254 and others), and some their DNS, on port 53.
+// linkLocal is where clouds serve a machine's credentials (169.254.169.254 and others) and some their DNS, on port 53.
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 const portDNS = 53
 
-// spoofed goes on if the way back to the packet's source is not the link that it came from: each pod has a route to its
-// address alone.
+// spoofed matches packets whose source is not routed over the link on which they arrived: each pod has a route to its address only.
 func spoofed() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, 0, 0, 0}}}

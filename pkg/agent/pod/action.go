@@ -16,7 +16,7 @@ type op struct {
 	mu       sync.Mutex
 	deadline time.Time
 	sooner   chan struct{} // signalled when deadline moved
-	final    bool          // SIGKILL is sent; there is nothing left to hurry
+	final    bool          // SIGKILL was sent: the deadline no longer moves
 }
 
 func (o *op) hurry(t time.Time) {
@@ -45,7 +45,7 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 	if !w.m.goRun(func() {
 		defer cancel()
 		began := time.Now()
-		f := w.doSafely(ctx, p, b)
+		f := w.doGuarded(ctx, p, b)
 		w.m.metrics.step(string(a.Kind), time.Since(began), f != nil && ctx.Err() == nil)
 		w.m.log.Debug("pod action", "pod", p.Namespace+"/"+p.Name, "action", a.Kind, "on", a.Target, "took", time.Since(began), "failure", f)
 		w.mu.Lock()
@@ -65,8 +65,8 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 	}
 }
 
-// doSafely is do. An action that panics has failed.
-func (w *worker) doSafely(ctx context.Context, p *corev1.Pod, b *op) (f *Failure) {
+// doGuarded calls do, and turns a panic into a Failure.
+func (w *worker) doGuarded(ctx context.Context, p *corev1.Pod, b *op) (f *Failure) {
 	err := w.m.guard.Do("pod action", func() { f = w.do(ctx, p, b) }, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
 	if err != nil {
 		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node's agent: "+err.Error())

@@ -13,7 +13,7 @@ import (
 
 const nodeOS = corev1.Linux
 
-// admit checks, once, whether the node can take a pod that did not start yet.
+// admit checks once whether the node can run a pod that has not started yet.
 func (w *worker) admit() {
 	m := w.m
 	node := m.c.Node()
@@ -32,7 +32,7 @@ func (w *worker) admit() {
 	}
 }
 
-// refuseUnchecked refuses a pod that could not be checked, in upstream's words.
+// refuseUnchecked rejects a pod whose admission panicked, with upstream's reason.
 func (w *worker) refuseUnchecked() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	return m.modules.refuseAppArmor(p)
 }
 
-// others gives the pods that take up room beside this one.
+// others returns the other pods that use the node's resources.
 func (w *worker) others() []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, o := range w.m.all() {
@@ -75,7 +75,7 @@ func (w *worker) others() []*corev1.Pod {
 	return others
 }
 
-// Admit says why a node cannot take a pod beside others, or nil. It is pure.
+// Admit returns why a node cannot run a pod in addition to others, or nil. It is a pure function.
 func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	if os, has := p.Labels[corev1.LabelOSStable]; has && os != string(nodeOS) {
 		return &Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}

@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// do carries one action out. It returns why it failed and until when it should rest, or nil.
+// do executes an action. It returns nil, or why it failed and when to retry.
 func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	switch b.Kind {
 	case SetupSandbox:
@@ -44,7 +44,7 @@ func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	return nil
 }
 
-// fail makes a Failure of an error: it rests for first, doubled each time up to two minutes.
+// fail turns an error into a Failure with back-off: first, doubled with each failure up to two minutes.
 func (w *worker) fail(key, reason string, err error, first time.Duration) *Failure {
 	if err == nil {
 		return nil
@@ -63,7 +63,7 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 	host, domain := hostnames(p, w.m.c.ClusterDomain)
 	n := network.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Hostname: host,
 		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC}
-	_ = domain // the name service answers for it; the kernel's domain name stays unset, as upstream's
+	_ = domain // DNS serves it; the kernel's domain name stays unset, as in the kubelet
 	if sc := p.Spec.SecurityContext; sc != nil && len(sc.Sysctls) > 0 {
 		n.Sysctls = map[string]string{}
 		for _, s := range sc.Sysctls {
@@ -104,7 +104,7 @@ func (w *worker) mountVolumes(ctx context.Context) *Failure {
 	w.held.stale = false
 	ip := w.podIP()
 	first := w.held.volumes == nil
-	p := w.api.pod // the newest: its labels may be shown in a volume
+	p := w.api.pod // the newest version, for its labels and annotations in downwardAPI volumes
 	w.mu.Unlock()
 	r, err := w.m.volumes.Setup(ctx, p, ip)
 	if err != nil {
@@ -227,7 +227,7 @@ func (w *worker) imageFailure(name string, err error) *Failure {
 	f := &Failure{Reason: e.Reason, Message: e.Message, Until: e.Until}
 	switch {
 	case e.Reason == "ErrImagePull":
-		// Shown for a moment; the next look finds the back-off and says so.
+		// Reported for a second, then the retry reports ImagePullBackOff.
 		f.Until = time.Now().Add(time.Second)
 	case f.Until.IsZero():
 		return w.fail(name, e.Reason, err, 10*time.Second)
@@ -235,8 +235,8 @@ func (w *worker) imageFailure(name string, err error) *Failure {
 	return f
 }
 
-// stopContainer ends one instance: preStop, its stop signal, and SIGKILL when the grace period is over. It
-// returns once the instance has exited.
+// stopContainer runs the preStop hook, sends the stop signal, and sends SIGKILL when the grace period is over. It returns once the instance
+// has exited.
 func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
 	m := w.m
 	now, ok := m.container(w.uid, id)
@@ -247,7 +247,7 @@ func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id str
 	c, _, _ := containerOf(p, b.Target)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && time.Until(b.end()) > 0 {
 		w.preStop(ctx, p, b, c, id)
-		b.mu.Lock() // a hook that used up its time still leaves the process a moment, as upstream
+		b.mu.Lock() // the process gets at least two seconds after the hook, as in the kubelet
 		if least := time.Now().Add(2 * time.Second); b.deadline.Before(least) {
 			b.deadline = least
 		}
@@ -271,7 +271,7 @@ func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id str
 	m.refresh(ctx, id)
 	exited, err := w.waitExit(ctx, b, id)
 	if err == nil && !exited {
-		err = errors.New("container did not end within a minute of SIGKILL")
+		err = errors.New("container did not exit within a minute of SIGKILL")
 	}
 	return err
 }
@@ -320,7 +320,7 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 	}
 }
 
-// waitExit waits until the instance ended (true) or b's deadline passed (false).
+// waitExit waits until the instance has exited (true) or b's deadline has passed (false).
 func (w *worker) waitExit(ctx context.Context, b *op, id string) (bool, error) {
 	timer := time.NewTimer(time.Until(b.end()))
 	defer timer.Stop()
@@ -363,7 +363,7 @@ func removeLogs(path string) {
 	}
 }
 
-// release gives back what the pod's containers shared, and with forget all that is left of it.
+// release releases what the pod's containers share: shim, network and volumes. With forget, containers and logs are removed, too.
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs []error
 	if forget {
@@ -384,7 +384,7 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	errs = append(errs, w.m.c.Failpoints.At("pod.released"))
 	if err := errors.Join(errs...); err != nil {
 		if ctx.Err() == nil {
-			w.m.log.Warn("cannot release all of a pod; trying again", "pod", p.Namespace+"/"+p.Name, "error", err)
+			w.m.log.Warn("could not release pod resources, retrying", "pod", p.Namespace+"/"+p.Name, "uid", w.uid, "error", err)
 		}
 		return w.fail(string(Release), "ReleaseError", err, time.Second)
 	}
@@ -395,7 +395,7 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	return nil
 }
 
-// delete takes the pod out of the API, after its last status is there.
+// delete writes the pod's final status and deletes it from the API.
 func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
 	if err := w.postOnce(ctx); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
@@ -404,7 +404,7 @@ func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
 		ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &p.UID})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		w.mu.Lock()
-		w.api.gone = true // or another pod has its name by now
+		w.api.gone = true // or replaced by another pod of the same name
 		w.mu.Unlock()
 		return nil
 	}

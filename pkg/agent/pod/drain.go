@@ -8,15 +8,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// Drain ends the containers of all pods gracefully releases what they shared, and returns once that is done. The pods
-// stay in the API, and none starts any more. report is called with each pod that had a running container, once it ended.
+// Drain stops the containers of all pods gracefully, releases what they share, and returns when that is done. The pods stay in the API, and
+// no pod is started any more. report is called with each pod that had a running container when it has stopped.
 func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	m.mu.Lock()
 	m.draining = true
 	m.mu.Unlock()
 	workers := m.all()
 	running := map[*worker]bool{}
-	// In the order in which they end, so that the caller knows which are left.
+	// Report in the order in which they stop, so that the caller can show which remain.
 	ended := make(chan *worker, len(workers))
 	for _, w := range workers {
 		for _, c := range m.containersOf(w.uid) {
@@ -47,20 +47,20 @@ func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	return nil
 }
 
-// drain begins to end the pod because the node stops, and returns a channel that is closed once nothing of it runs.
+// drain starts to stop the pod, and returns a channel that is closed when nothing of it runs.
 func (w *worker) drain() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.end.drained == nil {
 		w.end.drained = make(chan struct{})
-		// A pod that ended may have released not everything: an earlier process may have left its shim.
+		// Release terminated pods again: an earlier agent may have left their shims.
 		w.held.released = false
 		w.loop.wake()
 	}
 	return w.end.drained
 }
 
-// closeOnce closes a channel that may be nil or closed already. Called with the worker's lock held.
+// closeOnce closes a channel that may be nil or already closed. Called with the worker's lock held.
 func closeOnce(c chan struct{}) {
 	if c == nil {
 		return

@@ -23,8 +23,8 @@ const (
 	maxStrings = 6 << 20
 )
 
-// Expand replaces $(NAME) by the variable's value; $$ stands for $, and a name that is not known stays as it is. It returns an error
-// if the result is too long for an argument.
+// Expand replaces $(NAME) with the variable's value; $$ is an escaped $, and an unknown name is left unchanged. It returns an error if the
+// result is too long for an argument.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -63,7 +63,7 @@ func Expand(s string, vars map[string]string) (string, error) {
 	return b.String(), nil
 }
 
-// environment is a container's variables, in the order in which later ones win.
+// environment is a container's variables. A later value for a name replaces an earlier one.
 type environment struct {
 	vars  map[string]string
 	order []string
@@ -236,8 +236,8 @@ func (m *Manager) valueFrom(ctx context.Context, p *corev1.Pod, c *corev1.Contai
 	return value, false, err
 }
 
-// serviceVars are the variables of the services that a pod is told of: those of its namespace if it wants
-// links, and the API's own always.
+// serviceVars returns the environment variables for services: those of the pod's namespace if enableServiceLinks is set, and always the API
+// server's.
 func serviceVars(services []*corev1.Service, p *corev1.Pod) map[string]string {
 	vars := map[string]string{}
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks

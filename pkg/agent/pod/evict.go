@@ -94,7 +94,8 @@ func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
 	return w.end.evicted
 }
 
-// Reclaim implements eviction.Pods. Of a pod that goes on, a container's last run stays: its state is told from it.
+// Reclaim implements eviction.Pods. The latest instance of each container is not removed while its pod is active, since the status is derived
+// from it.
 func (m *Manager) Reclaim(ctx context.Context) error {
 	var errs []error
 	for _, w := range m.all() {
@@ -114,7 +115,7 @@ func (m *Manager) Reclaim(ctx context.Context) error {
 	}
 	freed, err := m.images.Collect(ctx, m.ImagesInUse(), math.MaxInt64)
 	if freed > 0 {
-		m.log.Info("removed all unused images: the disk is short", "bytes", freed)
+		m.log.Info("removed unused images under disk pressure", "bytes", freed)
 	}
 	return errors.Join(append(errs, err)...)
 }

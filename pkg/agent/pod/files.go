@@ -20,7 +20,7 @@ const (
 	maxNameservers = 3
 )
 
-// hostnames gives a pod's host name and its domain, which is empty without a subdomain.
+// hostnames returns a pod's host name and its domain, which is empty without a subdomain.
 func hostnames(p *corev1.Pod, clusterDomain string) (host, domain string) {
 	if p.Spec.HostnameOverride != nil && *p.Spec.HostnameOverride != "" {
 		return *p.Spec.HostnameOverride, ""
@@ -41,7 +41,7 @@ func hostnames(p *corev1.Pod, clusterDomain string) (host, domain string) {
 	return host, domain
 }
 
-// hostsFile is the pod's /etc/hosts. host is the node's own, for pods in its network.
+// hostsFile returns the pod's /etc/hosts. host is the node's, which hostNetwork pods get.
 func hostsFile(p *corev1.Pod, podIP, clusterDomain string, host []byte) []byte {
 	var b bytes.Buffer
 	if p.Spec.HostNetwork {
@@ -108,7 +108,7 @@ func (r resolver) bytes() []byte {
 	return b.Bytes()
 }
 
-// resolvConf is the pod's /etc/resolv.conf by its DNS policy.
+// resolvConf returns the pod's /etc/resolv.conf according to its DNS policy.
 func resolvConf(p *corev1.Pod, host []byte, cluster []netip.Addr, domain string) []byte {
 	r := parseResolver(host)
 	policy := p.Spec.DNSPolicy
@@ -159,8 +159,8 @@ func unique(in []string) []string {
 	return out
 }
 
-// writeFiles writes the pod's hosts, resolv.conf and hostname. Containers have them mounted, so each
-// is written in place, and only if it changed.
+// writeFiles writes the pod's hosts, resolv.conf and hostname. They are bind-mounted into containers, so each is written in place, and only if
+// it changed.
 func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	dir := m.volumes.PodDir(p.UID)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -180,7 +180,7 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	} {
 		path := filepath.Join(dir, file)
 		if have, err := bounded.File(path, int64(len(data))); err == nil && bytes.Equal(have, data) {
-			continue // bounded, because containers can write the file
+			continue // the read is bounded because containers can write the file
 		}
 		errs = append(errs, os.WriteFile(path, data, 0o644))
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// hook runs a lifecycle handler until it is done or ctx ends.
+// hook runs a lifecycle handler until it completes or ctx is done.
 func (m *Manager) hook(ctx context.Context, h *corev1.LifecycleHandler, c *corev1.Container, id, podIP string) error {
 	switch {
 	case h.Exec != nil:
@@ -69,8 +69,8 @@ func (w *worker) message(p *corev1.Pod, i Instance) string {
 	return text
 }
 
-// fileEnd returns at most the last most bytes of a file that a container can write, or an empty string if it cannot be read.
-func fileEnd(path string, most int64) string {
+// fileEnd returns at most the last limit bytes of a file that a container can write, or "" if it cannot be read.
+func fileEnd(path string, limit int64) string {
 	f, err := bounded.Open(path)
 	if err != nil {
 		return ""
@@ -80,12 +80,12 @@ func fileEnd(path string, most int64) string {
 	if err != nil {
 		return ""
 	}
-	buf := make([]byte, min(info.Size(), most))
+	buf := make([]byte, min(info.Size(), limit))
 	n, _ := f.ReadAt(buf, info.Size()-int64(len(buf)))
 	return string(buf[:n])
 }
 
-// credentials collects the registry logins of the pod's pull secrets that fit an image.
+// credentials returns the registry credentials in the pod's pull secrets that match an image.
 func (m *Manager) credentials(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential {
 	var k keyring.Keyring
 	for _, ref := range p.Spec.ImagePullSecrets {

@@ -11,7 +11,7 @@ type syncLoop struct {
 	ctx  context.Context
 	run  func(func()) bool // starts a goroutine, or returns false once the Manager has stopped
 	step func() outcome
-	gone func() // called after a step that was the last
+	gone func() // called after the last step
 
 	mu     sync.Mutex
 	active bool // a goroutine is stepping
@@ -20,13 +20,13 @@ type syncLoop struct {
 	timer  *time.Timer
 }
 
-// outcome is what a step says about the next.
+// outcome is a step's result.
 type outcome struct {
 	done  bool          // nothing of the pod is left
-	pause time.Duration // a panicked step: nothing happens before this time is over
+	pause time.Duration // after a panic: no step runs for this long
 }
 
-// wake makes the loop step again. It may be called with any lock held.
+// wake schedules a step. It may be called with any other lock held.
 func (l *syncLoop) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +44,7 @@ func (l *syncLoop) wakeLocked() {
 	}
 }
 
-// next begins a step, or ends the goroutine.
+// next reports whether to run a step; if not, the goroutine ends.
 func (l *syncLoop) next() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *syncLoop) work() {
 	}
 }
 
-// quiet reports whether nothing happened since the current step began.
+// quiet reports whether there was no wake since the current step began.
 func (l *syncLoop) quiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +89,7 @@ func (l *syncLoop) wakeAt(t time.Time) {
 	}
 }
 
-// stop ends the timer.
+// stop stops the timer.
 func (l *syncLoop) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

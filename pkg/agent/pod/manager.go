@@ -29,7 +29,7 @@ import (
 	process "github.com/coracle-dev/coracle/pkg/run"
 )
 
-// Recorder takes the events of pods; events.Recorder is one.
+// Recorder records events; events.Recorder implements it.
 type Recorder interface {
 	About(ref corev1.ObjectReference, kind, reason, format string, args ...any)
 }
@@ -45,32 +45,32 @@ type Config struct {
 	Metrics prometheus.Registerer
 
 	NodeName, HostIP string
-	// DataDir/pods holds the pods' files, RunDir/volumes the tmpfs for objects, LogDir the logs.
+	// Pods' files are in DataDir/pods, the tmpfs for volumes made of API objects is RunDir/volumes, and container logs are in LogDir.
 	DataDir, RunDir, LogDir string
-	// CgroupRoot is the cgroup above all pods.
+	// CgroupRoot is the parent cgroup of all pods.
 	CgroupRoot    string
 	ClusterDNS    []netip.Addr
 	ClusterDomain string
-	// ResolvConf is the node's own; default /etc/resolv.conf.
+	// ResolvConf is the path of the node's resolv.conf; default /etc/resolv.conf.
 	ResolvConf string
-	// SeccompDir holds the profiles that a localhostProfile names; default DataDir/seccomp.
+	// SeccompDir contains the profiles for localhostProfile; default DataDir/seccomp.
 	SeccompDir string
 	// Sysctls are the sysctls that pods may set; nil allows the safe ones.
 	Sysctls *Sysctls
-	// MemoryCapacity in bytes.
+	// MemoryCapacity is the node's memory, in bytes.
 	MemoryCapacity int64
-	// Node gives this node, or nil while it is not registered.
+	// Node returns this node's object, or nil while it is not registered.
 	Node        func() *corev1.Node
 	Allocatable func() corev1.ResourceList
-	// Pressures are the node's conditions that are True; nil is none, ever.
+	// Pressures returns the node's pressure conditions that are True; nil means never any.
 	Pressures func() []corev1.NodeConditionType
-	// Services gives those of the namespace and the service kubernetes in default.
+	// Services returns the services of a namespace and default/kubernetes.
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
 
-// Manager runs the pods of one node. Feed it with Update and Delete, then Sync once all that exist are told.
+// Manager runs the pods of one node. Call Update for each pod of the first list, then Sync once, and Update and Delete for changes.
 type Manager struct {
 	c       Config
 	log     *slog.Logger
@@ -87,12 +87,12 @@ type Manager struct {
 
 	mu       sync.Mutex
 	stopped  bool
-	draining bool // no pod begins any more
+	draining bool // no new pod is started
 	workers  map[types.UID]*worker
 	live     map[string]map[string]runtime.Container // pod UID -> container ID
 }
 
-// New makes a Manager.
+// New returns a Manager. Call Start first.
 func New(c Config) *Manager {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -122,7 +122,7 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start learns what the runtime holds. Update may be called after it returned; ctx ends everything but the containers.
+// Start lists the runtime's containers. Call Update only after it returns. Everything but the containers stops when ctx is done.
 func (m *Manager) Start(ctx context.Context) error {
 	m.ctx, m.began = ctx, time.Now()
 	if err := m.volumes.Start(); err != nil {
@@ -140,7 +140,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	return nil
 }
 
-// Wait returns once ctx of Start ended and nothing of the Manager runs. Containers run on.
+// Wait returns when the context of Start is done and all goroutines of the Manager have ended. Containers keep running.
 func (m *Manager) Wait() error {
 	<-m.ctx.Done()
 	m.mu.Lock()
@@ -159,7 +159,7 @@ func (m *Manager) Wait() error {
 	return m.volumes.Close()
 }
 
-// goRun runs f unless the Manager has stopped.
+// goRun runs f in a goroutine and returns true, or returns false if the Manager has stopped.
 func (m *Manager) goRun(f func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,7 +184,7 @@ func (m *Manager) follow(ctx context.Context, changes <-chan string) {
 		}
 		changes = m.c.Runtime.Changes(ctx)
 		if err := m.list(ctx); err != nil && ctx.Err() == nil {
-			m.log.Warn("cannot list containers; trying again", "error", err)
+			m.log.Warn("could not list containers, retrying", "error", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -231,7 +231,7 @@ func rank(s runtime.State) int {
 	return 0
 }
 
-// refresh reads one container back from the runtime and wakes its pod.
+// refresh reads a container's state from the runtime and wakes its pod.
 func (m *Manager) refresh(ctx context.Context, id string) {
 	c, err := m.c.Runtime.Get(ctx, id)
 	m.mu.Lock()
@@ -261,7 +261,7 @@ func (m *Manager) refresh(ctx context.Context, id string) {
 	w := m.workers[types.UID(uid)]
 	m.mu.Unlock()
 	if err != nil && uid == "" && ctx.Err() == nil && !errors.Is(err, runtime.ErrNotFound) {
-		m.log.Warn("cannot read a container's state", "container", id, "error", err)
+		m.log.Warn("could not read container state", "container", id, "error", err)
 	}
 	if w != nil {
 		w.containersChanged()
@@ -286,7 +286,7 @@ func (m *Manager) container(uid types.UID, id string) (runtime.Container, bool) 
 	return c, ok
 }
 
-// Update tells of a pod of this node that is new or changed. p is not modified.
+// Update handles an added or changed pod of this node. It does not modify p.
 func (m *Manager) Update(p *corev1.Pod) {
 	m.mu.Lock()
 	w := m.workers[p.UID]
@@ -308,17 +308,17 @@ func (m *Manager) Update(p *corev1.Pod) {
 	w.update(p)
 }
 
-// Delete tells that the API does not hold the pod any more.
+// Delete handles the deletion of a pod from the API.
 func (m *Manager) Delete(p *corev1.Pod) {
 	m.mu.Lock()
 	w := m.workers[p.UID]
 	m.mu.Unlock()
 	if w != nil {
-		w.vanish(p)
+		w.removed(p)
 	}
 }
 
-// Sync releases what is left of pods that Update was not told of. Call it once after the first list of pods.
+// Sync releases the resources of pods that are not in the API. Call it once, after Update was called for each pod of the first list.
 func (m *Manager) Sync(ctx context.Context) error {
 	orphans := map[types.UID]*corev1.Pod{}
 	m.mu.Lock()
@@ -369,14 +369,14 @@ func (m *Manager) Sync(ctx context.Context) error {
 		}
 		m.mu.Unlock()
 		if w != nil {
-			m.log.Info("releasing what is left of a pod that is gone", "pod", p.Namespace+"/"+p.Name, "uid", uid)
+			m.log.Info("releasing resources of orphaned pod", "pod", p.Namespace+"/"+p.Name, "uid", uid)
 			w.loop.wake()
 		}
 	}
 	return nil
 }
 
-// Retry tries at once what failed before for want of a network.
+// Retry retries failed sandbox setups at once.
 func (m *Manager) Retry() {
 	for _, w := range m.all() {
 		w.retryNow(string(SetupSandbox))
@@ -421,7 +421,7 @@ func (m *Manager) forget(w *worker) {
 	w.mu.Unlock()
 }
 
-// Pods gives the pods that the node knows, with their current status. They are copies.
+// Pods returns copies of the node's pods with their current status.
 func (m *Manager) Pods() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, w := range m.all() {
@@ -432,7 +432,7 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
-// Find gives the pod by name, with its current status. uid may be empty.
+// Find returns a copy of a pod with its current status. uid may be empty.
 func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
 	for _, w := range m.all() {
 		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (uid == "" || p.UID == uid) {
@@ -442,12 +442,12 @@ func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool
 	return nil, false
 }
 
-// Instances gives the runs of a pod's container that the runtime still knows, newest first.
+// Instances returns the instances of a pod's container that are in the runtime, newest first.
 func (m *Manager) Instances(uid types.UID, name string) []Instance {
 	return group(m.containersOf(uid))[name]
 }
 
-// ImagesInUse names the images of all containers.
+// ImagesInUse returns the names and IDs of the images of all containers.
 func (m *Manager) ImagesInUse() map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -463,7 +463,7 @@ func (m *Manager) ImagesInUse() map[string]bool {
 // Probes counts the probes of containers.
 func (m *Manager) Probes() []probe.Count { return m.probes.Counts() }
 
-// Images gives the image manager.
+// Images returns the image manager.
 func (m *Manager) Images() *images.Manager { return m.images }
 
 // event records an event on a pod or on one container of it.
@@ -493,7 +493,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// WaitExit returns once the container has exited or is gone, or ctx ends.
+// WaitExit returns when the container has exited or was removed, or ctx is done.
 func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
 	w := m.worker(uid)
 	for w != nil {

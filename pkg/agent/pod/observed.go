@@ -1,11 +1,8 @@
-// Package pod takes pods to their desired state. Plan looks at a pod and at
-// what is there and says the next actions; the Manager carries them out and
-// writes the status.
+// Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next actions; the Manager
+// executes them and writes the status.
 //
-// It may import client, agent/runtime, agent/network, agent/volume,
-// agent/probe and agent/images. Its invariant: what a pod's containers are is
-// read back from the runtime, never remembered, so that a Manager that starts
-// anew goes on where the one before it was killed.
+// It may import client, agent/runtime, agent/network, agent/volume, agent/probe, agent/images and agent/failpoint. Its invariant: the state of a
+// pod's containers is always read from the runtime, so that a new Manager continues where a killed one stopped.
 package pod
 
 import (
@@ -25,25 +22,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// Labels that containers carry in the runtime. They are the agent's memory.
+// Labels of containers in the runtime. They persist what the agent needs to know after a restart.
 const (
 	labelPodName   = "pod"
 	labelNamespace = "namespace"
 	labelName      = "container"
 	labelAttempt   = "attempt"
 	labelBackOff   = "backoff"  // how long to wait before replacing it if it ends, a Go duration
-	labelHash      = "hash"     // of the part of the specification whose change means a restart
+	labelHash      = "hash"     // of the fields whose change requires a restart
 	labelImageID   = "image-id" // as the status shows it
 	labelImage     = "image"
-	labelHooked    = "poststart" // "yes" if a postStart hook belongs to its start
-	labelGrace     = "grace"     // the pod's terminationGracePeriodSeconds
+	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
 	labelMessage   = "message-path"
 )
 
 const (
 	backOffFirst = 10 * time.Second
 	backOffMax   = 5 * time.Minute
-	// backOffReset is how long a container must have run for its back-off to begin anew.
+	// backOffReset is how long a container must have run for its back-off to be reset.
 	backOffReset = 10 * time.Minute
 )
 
@@ -62,7 +58,7 @@ func instanceOf(c runtime.Container) Instance {
 	return Instance{Container: c, Name: c.Labels[labelName], Attempt: attempt, BackOff: wait, Hash: c.Labels[labelHash]}
 }
 
-// Failure is why the last attempt at something failed, and until when it is not tried again.
+// Failure is why the last attempt of an action failed, and when it is retried.
 type Failure struct {
 	Reason, Message string
 	Until           time.Time
@@ -70,7 +66,7 @@ type Failure struct {
 	wait time.Duration
 }
 
-// LogValue shows a failure in logs.
+// LogValue implements slog.LogValuer.
 func (f *Failure) LogValue() slog.Value {
 	if f == nil {
 		return slog.StringValue("none")
@@ -78,50 +74,50 @@ func (f *Failure) LogValue() slog.Value {
 	return slog.StringValue(f.Reason + ": " + f.Message)
 }
 
-// Health is what the probes say of one instance.
+// Health is the result of an instance's probes.
 type Health struct {
 	Started, Ready bool
-	// Failed means that a liveness or startup probe wants the container replaced.
+	// Failed means that a liveness or startup probe failed: the container is to be restarted.
 	Failed bool
 	Why    string
 	// Grace overrides the pod's grace period, in seconds.
 	Grace *int64
 }
 
-// Verdict ends a pod from outside of its containers: rejected at admission, evicted, or over its deadline.
+// Verdict is why the agent fails a pod: it was rejected at admission, evicted, or exceeded its active deadline.
 type Verdict struct {
 	Reason, Message string
-	// Evicted: what the pod takes is needed, so it gets no time, and of its containers nothing is kept.
+	// Evicted pods get a minimal grace period, and their containers are removed, since the node needs the resources.
 	Evicted bool
-	// Disrupted: it was the node's need, and not the pod's doing.
+	// Disrupted means that the pod was evicted because of node pressure, not for exceeding its own limits.
 	Disrupted bool
 }
 
-// Observed is what is there of a pod.
+// Observed is the state of a pod on the node.
 type Observed struct {
-	// Gone means that the API does not hold the pod any more.
+	// Gone means that the pod is no longer in the API.
 	Gone bool
-	// Deleted means that the API was told to let it go, which it does once no finalizer holds it.
+	// Deleted means that the agent deleted the pod from the API. It remains there while it has finalizers.
 	Deleted bool
-	// Began is when the agent did.
+	// Began is when the agent started.
 	Began time.Time
-	// Draining means that the node stops: the pod's containers end, and the pod stays in the API.
+	// Draining means that the node is stopping: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict
-	// Sandbox and Volumes tell whether they are set up. Released tells that all that shall go has gone: of
-	// an ended pod what it shared, of a deleted one also its containers.
+	// Sandbox and Volumes report whether they are set up. Released reports whether everything was released that is to be: the shared resources
+	// of a terminated pod, and also the containers of a deleted one.
 	Sandbox, Volumes bool
 	Released         bool
 	// Stale means that the volumes are mounted but their sources changed.
 	Stale      bool
 	Containers map[string][]Instance // by name, newest first
-	// Busy maps "sandbox", "volumes", "release", "delete" or a container's name to what is being done to it.
+	// Busy are the actions in flight, by target.
 	Busy     map[string]Kind
 	Failures map[string]Failure
 	Health   map[string]Health // by container ID
-	// Applied is, by container ID, the resources that an instance was given.
+	// Applied are the resources that an instance has, by container ID.
 	Applied map[string]corev1.ResourceRequirements
-	// Refresh is when a mounted token wants to be renewed; zero for never.
+	// Refresh is when a mounted token is to be renewed; zero means never.
 	Refresh time.Time
 
 	podIP string
@@ -148,24 +144,24 @@ func group(list []runtime.Container) map[string][]Instance {
 	return m
 }
 
-// specHash covers what makes a running container obsolete: a change of its image.
+// specHash returns a hash of the fields whose change requires a restart of a running container: its image.
 func specHash(c *corev1.Container) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s\x00%s", c.Name, c.Image)
 	return strconv.FormatUint(uint64(h.Sum32()), 16)
 }
 
-// changed tells that the container's specification is another one than the instance was made from.
+// changed reports whether the container's specification changed since the instance was created.
 func changed(l *Instance, c *corev1.Container) bool { return l.Hash != "" && l.Hash != specHash(c) }
 
-// resized tells that the container shall have other resources than the instance has (KEP-1287).
+// resized reports whether the desired resources differ from those of the instance (KEP-1287).
 func (o Observed) resized(l *Instance, c *corev1.Container) bool {
 	have, known := o.Applied[l.ID]
 	return known && (!apiequality.Semantic.DeepEqual(have.Limits, c.Resources.Limits) ||
 		!apiequality.Semantic.DeepEqual(have.Requests, c.Resources.Requests))
 }
 
-// restartForResize tells that a resource differs whose resize policy is to restart the container.
+// restartForResize reports whether a resource differs whose resize policy is RestartContainer.
 func (o Observed) restartForResize(l *Instance, c *corev1.Container) bool {
 	if !o.resized(l, c) {
 		return false
@@ -181,7 +177,7 @@ func (o Observed) restartForResize(l *Instance, c *corev1.Container) bool {
 	return false
 }
 
-// nextBackOff is the delay for the instance that replaces c.
+// nextBackOff returns the back-off of the instance that replaces c.
 func nextBackOff(c *Instance) time.Duration {
 	switch {
 	case c == nil:
@@ -195,7 +191,7 @@ func nextBackOff(c *Instance) time.Duration {
 	}
 }
 
-// waitOf is how long c keeps its place after it ended, before it is replaced.
+// waitOf returns how long after its exit c is replaced.
 func waitOf(c *Instance) time.Duration {
 	if !c.StartedAt.IsZero() && c.FinishedAt.Sub(c.StartedAt) > backOffReset {
 		return 0
@@ -207,7 +203,7 @@ func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-// restarts says whether a container of the pod that ended so is run again.
+// restarts reports whether a container of the pod that exited with the code is restarted.
 func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	if c.RestartPolicy != nil {
 		for _, r := range c.RestartPolicyRules {
@@ -241,7 +237,7 @@ func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	}
 }
 
-// isTerminal tells of a pod that the API already knows to have ended.
+// isTerminal reports whether the pod's phase in the API is terminal.
 func isTerminal(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

@@ -14,26 +14,26 @@ import (
 type Kind string
 
 const (
-	// SetupSandbox and MountVolumes prepare the pod; they may run at once.
+	// SetupSandbox and MountVolumes prepare the pod; they may run concurrently.
 	SetupSandbox Kind = "sandbox"
 	MountVolumes Kind = "volumes"
 	// Start pulls, creates and starts one instance and runs its postStart hook.
 	Start Kind = "start"
-	// Cancel gives up an action in flight on the container.
+	// Cancel cancels an action in flight on the container.
 	Cancel Kind = "cancel"
-	// Kill ends one instance gracefully.
+	// Kill stops one instance gracefully.
 	Kill Kind = "kill"
-	// Resize gives one running instance the resources that its specification has now.
+	// Resize applies the specification's resources to a running instance.
 	Resize Kind = "resize"
-	// Remove forgets one old instance.
+	// Remove removes an old instance.
 	Remove Kind = "remove"
-	// Release gives back network and volumes, and, with Forget, the containers too.
+	// Release releases network and volumes, and with Forget also the containers.
 	Release Kind = "release"
-	// Delete takes the pod out of the API after its last status is written.
+	// Delete deletes the pod from the API after writing its final status.
 	Delete Kind = "delete"
 )
 
-// Action is one step. Target is its key: no two actions with one key run at once.
+// Action is one step. At most one action per Target is in flight.
 type Action struct {
 	Kind      Kind
 	Target    string // a container's name, or the Kind itself
@@ -46,15 +46,15 @@ type Action struct {
 	Forget    bool
 }
 
-// Decision is what to do now, and when to look again if nothing happens before.
+// Decision is what to do now, and when to plan again if nothing changes before.
 type Decision struct {
 	Actions []Action
 	Wake    time.Time
-	// Stopping: the pod is on its way out. Stopped: and nothing of it runs any more.
+	// Stopping means that the pod is being terminated, Stopped that nothing of it runs any more.
 	Stopping, Stopped bool
-	// Grace is what its containers are left, if it is.
+	// Grace is the grace period of its containers if it is stopping.
 	Grace time.Duration
-	// Forgotten: nothing at all is left of it.
+	// Forgotten means that nothing of the pod is left, here and in the API.
 	Forgotten bool
 	Verdict   *Verdict
 }
@@ -68,8 +68,8 @@ type planner struct {
 	d   Decision
 }
 
-// Plan decides the next actions for a pod. It is pure. In each state of o it names every action that
-// can be taken now and is not in flight; it names none if only time or an event can bring the pod on.
+// Plan returns the next actions for a pod. It is a pure function. It returns every action that can be started now and is not in flight, and
+// none if the pod waits for an event or a time.
 func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
 	pl := &planner{pod: p, o: o, now: now}
 	pl.d.Verdict = o.Verdict
@@ -109,7 +109,7 @@ func (pl *planner) deadline() *Verdict {
 	return &Verdict{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 }
 
-// finished tells of a pod whose containers all ended for good, or whose initialisation failed for good.
+// finished reports whether all containers terminated for good, or initialization failed for good.
 func (pl *planner) finished() bool {
 	p, o := pl.pod, pl.o
 	started := false
@@ -139,7 +139,7 @@ func (pl *planner) finished() bool {
 
 func busy(o Observed, name string) bool { _, b := o.Busy[name]; return b }
 
-// run brings a pod up and keeps it up.
+// run plans the actions that start a pod and keep it running.
 func (pl *planner) run() {
 	o := pl.o
 	if !o.Sandbox {
@@ -159,7 +159,7 @@ func (pl *planner) run() {
 	}
 	if pl.initialize() {
 		for i := range pl.pod.Spec.Containers {
-			pl.keep(&pl.pod.Spec.Containers[i], false)
+			pl.keepRunning(&pl.pod.Spec.Containers[i], false)
 		}
 	}
 	for i := range pl.pod.Spec.EphemeralContainers {
@@ -177,7 +177,7 @@ func (pl *planner) run() {
 	}
 }
 
-// kill ends an instance. Only the failure of an earlier kill makes it wait.
+// kill plans to stop an instance. It backs off only after a failed kill.
 func (pl *planner) kill(name, id string, grace time.Duration, why string) {
 	if f, failed := pl.o.Failures[name]; failed && f.Reason == killFailed && pl.now.Before(f.Until) {
 		pl.wake(f.Until)
@@ -194,7 +194,7 @@ func (pl *planner) retry(key string, a Action) {
 	pl.add(a)
 }
 
-// initialize does the next step of the init containers and tells whether the others may run.
+// initialize plans the next step of the init containers and reports whether the main containers may run.
 func (pl *planner) initialize() bool {
 	p, o := pl.pod, pl.o
 	done := hasStarted(p, o)
@@ -202,7 +202,7 @@ func (pl *planner) initialize() bool {
 		c := &p.Spec.InitContainers[i]
 		l := o.latest(c.Name)
 		if isSidecar(c) {
-			pl.keep(c, true)
+			pl.keepRunning(c, true)
 			if done {
 				continue
 			}
@@ -214,13 +214,13 @@ func (pl *planner) initialize() bool {
 		if done || l != nil && l.State == runtime.Exited && l.ExitCode == 0 {
 			continue
 		}
-		pl.keep(c, true)
+		pl.keepRunning(c, true)
 		return false
 	}
 	return true
 }
 
-// hasStarted tells of a pod whose initialisation ended earlier: one of its containers was made.
+// hasStarted reports whether the pod was initialized before: one of its main containers was created.
 func hasStarted(p *corev1.Pod, o Observed) bool {
 	for i := range p.Spec.Containers {
 		if o.latest(p.Spec.Containers[i].Name) != nil {
@@ -230,8 +230,8 @@ func hasStarted(p *corev1.Pod, o Observed) bool {
 	return false
 }
 
-// keep starts a container, replaces it when it ended, is sick or is obsolete.
-func (pl *planner) keep(c *corev1.Container, init bool) {
+// keepRunning starts a container, and restarts it when it exited, failed a probe, or its specification changed.
+func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 	l := pl.o.latest(c.Name)
 	if l == nil {
 		pl.start(c, nil)
@@ -239,7 +239,7 @@ func (pl *planner) keep(c *corev1.Container, init bool) {
 	}
 	switch l.State {
 	case runtime.Created:
-		// A start that was cut off: the same attempt goes on.
+		// The start was interrupted: continue with the same attempt.
 		pl.startAt(c, l.Attempt, l.BackOff)
 	case runtime.Running:
 		h := pl.o.Health[l.ID]
@@ -258,14 +258,14 @@ func (pl *planner) keep(c *corev1.Container, init bool) {
 			pl.retry(c.Name, Action{Kind: Resize, Target: c.Name, ID: l.ID})
 		}
 	case runtime.Exited:
-		if changed(l, c) || pl.o.restartForResize(l, c) { // what it will be now has no record of crashes
+		if changed(l, c) || pl.o.restartForResize(l, c) { // the back-off is that of another specification
 			pl.startAt(c, l.Attempt+1, 0)
 			return
 		}
 		if !restarts(pl.pod, c, l.ExitCode, init) {
 			return
 		}
-		// What ended before this agent began is no crash loop of its: the node was stopped, or restarted.
+		// A container that exited before the agent started did not crash: the node was stopped or restarted.
 		if at := l.FinishedAt.Add(waitOf(l)); pl.now.Before(at) && !l.FinishedAt.Before(pl.o.Began) {
 			pl.wake(at)
 			return
@@ -286,10 +286,10 @@ func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Durati
 	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff})
 }
 
-// evictionGrace is what an evicted pod is left: the node needs what it holds.
+// evictionGrace is the grace period of evicted pods: the node needs their resources.
 const evictionGrace = time.Second
 
-// clear removes the containers of an evicted pod, of which nothing runs, and tells whether it is done. How they ended is told first.
+// clear plans to remove the stopped containers of an evicted pod, after their final status was written. It reports whether none is left.
 func (pl *planner) clear() bool {
 	if !isTerminal(pl.pod) {
 		pl.wake(pl.now)
@@ -316,7 +316,7 @@ func graceOf(p *corev1.Pod) time.Duration {
 	return 30 * time.Second
 }
 
-// stop takes a pod down: containers, then sidecars last first, then what they shared.
+// stop plans to terminate a pod: main containers, then sidecars in reverse order, then shared resources.
 func (pl *planner) stop() {
 	p, o := pl.pod, pl.o
 	pl.d.Stopping = true
@@ -371,7 +371,7 @@ func (pl *planner) stop() {
 		return
 	}
 	if busy(o, string(SetupSandbox)) || busy(o, string(MountVolumes)) {
-		return // what they acquire is released when they are through
+		return // wait for them: what they acquire must be released
 	}
 	if !o.Released {
 		pl.retry(string(Release), Action{Kind: Release, Target: string(Release), Forget: forget})

@@ -19,16 +19,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
-// containerID is a function of the run, so that a start that was cut off finds what it made.
+// containerID is derived from pod, name and attempt, so that an interrupted start finds the container that it created.
 func containerID(uid types.UID, name string, attempt int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", uid, name, attempt))
 	return hex.EncodeToString(sum[:])
 }
 
-// cgroup is the pod's cgroup.
+// cgroup returns the pod's cgroup.
 func (m *Manager) cgroup(uid types.UID) string { return m.c.CgroupRoot + "/pod" + string(uid) }
 
-// LogPath is where a run of a container logs to: DIR/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log.
+// LogPath returns the log file of a container's instance: DIR/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log.
 func LogPath(dir string, p *corev1.Pod, name string, attempt int) string {
 	return filepath.Join(dir, logDirName(p), name, strconv.Itoa(attempt)+".log")
 }
@@ -44,8 +44,8 @@ type build struct {
 	pidNS   string
 }
 
-// spec makes the runtime's specification of one run. Its errors are of the pod's making or of objects that
-// are missing: CreateContainerConfigError.
+// spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError: the pod is invalid on this
+// node, or an object that it refers to is missing.
 func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	p, c := b.pod, b.c
 	s := runtime.Spec{
@@ -103,7 +103,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 	for i, v := range c.VolumeMounts {
 		mounted, ok := b.volumes[v.Name]
 		if !ok {
-			return fmt.Errorf("volume %q of mount %s is not there", v.Name, v.MountPath)
+			return fmt.Errorf("volume %q of mount %s is not set up", v.Name, v.MountPath)
 		}
 		root, sub := mounted.Path, v.SubPath
 		if v.SubPathExpr != "" {
@@ -190,7 +190,7 @@ func checkSubPath(sub string) error {
 	return nil
 }
 
-// unresolved tells of a $(NAME) whose variable is not set.
+// unresolved reports whether s refers to a variable that is not set.
 func unresolved(s string, vars map[string]string) bool {
 	for i := 0; i+1 < len(s); i++ {
 		if s[i] != '$' {
@@ -213,8 +213,7 @@ const period = 100_000 // microseconds
 
 func shares(milli int64) uint64 { return uint64(min(max(milli*1024/1000, 2), 262144)) }
 
-// resources turns requests and limits into cgroup settings, and the pod's class into the place in the
-// kernel's order of whom to kill for memory.
+// resources converts requests and limits into cgroup settings, and the pod's QoS class into an oom_score_adj.
 func resources(p *corev1.Pod, c *corev1.Container, memoryCapacity int64) runtime.Resources {
 	var r runtime.Resources
 	cpu, hasRequest := c.Resources.Requests[corev1.ResourceCPU]

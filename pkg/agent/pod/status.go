@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// Facts is what a status needs beside what Plan saw.
+// Facts are the inputs of Status besides Observed.
 type Facts struct {
 	PodIP   string
 	HostIP  string
@@ -20,10 +20,10 @@ type Facts struct {
 	Message func(Instance) string // the termination message of an ended instance
 }
 
-// stamp cuts a time to the seconds that the API keeps; else a status would always differ from what was written.
+// stamp truncates a time to seconds, the resolution of the API; otherwise a status would always differ from the stored one.
 func stamp(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
-// Status computes the pod's status from its last one and from what is there. It is pure.
+// Status computes the pod's status from its previous status and what was observed. It is a pure function.
 func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev1.PodStatus {
 	s := *p.Status.DeepCopy()
 	s.ObservedGeneration = p.Generation
@@ -182,7 +182,7 @@ func label(i Instance, key, otherwise string) string {
 	return otherwise
 }
 
-// missing describes a container of which the runtime knows nothing.
+// missing returns the status of a container that the runtime does not have.
 func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus, s *corev1.ContainerStatus) {
 	if was != nil && was.State.Terminated != nil {
 		s.State = was.State

@@ -14,7 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// overlay keeps of the API's status what others write.
+// overlay returns our status with the fields and conditions of the API's status that others own.
 func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 	s := *ours
 	s.QOSClass, s.NominatedNodeName, s.ResourceClaimStatuses = api.QOSClass, api.NominatedNodeName, api.ResourceClaimStatuses
@@ -57,7 +57,7 @@ func (w *worker) post() {
 	}
 }
 
-// postLoop writes the status until the API shows what is wanted.
+// postLoop writes the status until that succeeds.
 func (w *worker) postLoop() {
 	wait := 100 * time.Millisecond
 	for {
@@ -73,7 +73,7 @@ func (w *worker) postLoop() {
 			return
 		}
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || w.api.gone || w.m.ctx.Err() != nil {
-			w.status.writing = false // its deletion is on the way here
+			w.status.writing = false // the deletion event follows
 			w.mu.Unlock()
 			return
 		}

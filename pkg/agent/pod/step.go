@@ -16,8 +16,8 @@ const (
 	maxPause   = 5 * time.Minute
 )
 
-// safely is step. A pod with which it panics pauses, whatever happens to it meanwhile, and the others go on.
-func (w *worker) safely() (o outcome) {
+// stepGuarded calls step. After a panic the pod is paused, whatever happens to it meanwhile; other pods are not affected.
+func (w *worker) stepGuarded() (o outcome) {
 	w.mu.Lock()
 	p := w.api.pod
 	w.mu.Unlock()
@@ -30,7 +30,7 @@ func (w *worker) safely() (o outcome) {
 	return o
 }
 
-// snapshot copies what Plan looks at of what the goroutines share. The rest of Observed is missing.
+// snapshot copies the shared state that Plan needs. observe adds the rest.
 func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +53,7 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	return p, o
 }
 
-// observe completes a snapshot with the containers and what the probes say of them.
+// observe completes a snapshot with the containers and their health.
 func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	o.Containers = group(w.m.containersOf(w.uid))
 	health := map[string]Health{}
@@ -71,7 +71,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 			if has {
 				health[c.ID] = before
 			}
-		case !o.Sandbox: // just after a start of the agent: nothing is known to have changed
+		case !o.Sandbox: // the agent has just started: the last reported health holds
 			health[c.ID] = healthInStatus(p, c)
 		case o.Busy[name] == Start: // its postStart hook runs; probes begin after it
 			health[c.ID] = Health{}
@@ -88,7 +88,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	w.remember(*o)
 }
 
-// remember stores what was learned of the containers, and drops what is known of those that are gone or replaced.
+// remember stores the resources of new instances, and drops what is stored for removed or replaced ones.
 func (w *worker) remember(o Observed) {
 	known, latest := map[string]bool{}, map[string]bool{}
 	for _, instances := range o.Containers {
@@ -131,7 +131,7 @@ func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Hea
 	return h
 }
 
-// resourcesInStatus returns what the status says of this very instance, or nil.
+// resourcesInStatus returns the resources of this instance in the pod's status, or nil.
 func resourcesInStatus(p *corev1.Pod, c Instance) *corev1.ResourceRequirements {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for _, s := range list {
@@ -143,7 +143,7 @@ func resourcesInStatus(p *corev1.Pod, c Instance) *corev1.ResourceRequirements {
 	return nil
 }
 
-// healthInStatus returns what the status says of this very instance.
+// healthInStatus returns the health of this instance in the pod's status.
 func healthInStatus(p *corev1.Pod, c Instance) Health {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
 		for _, s := range list {
@@ -155,13 +155,13 @@ func healthInStatus(p *corev1.Pod, c Instance) Health {
 	return Health{}
 }
 
-// step decides and launches. It returns true once nothing of the pod is left.
+// step plans and launches actions and computes the status. It returns true when nothing of the pod is left.
 func (w *worker) step() bool {
 	p, o := w.snapshot()
 	w.observe(p, &o)
 	now := time.Now()
 	d := Plan(p, o, now)
-	w.carryOut(p, &o, d, now)
+	w.execute(p, &o, d, now)
 	wake := d.Wake
 	if o.Draining && d.Stopped && o.Released {
 		w.mu.Lock()
@@ -173,7 +173,7 @@ func (w *worker) step() bool {
 		closeOnce(w.end.evicted)
 		w.mu.Unlock()
 	}
-	// The end of containers while the node stops is not the pod's end: it is not reported.
+	// Containers that exit because the node stops do not terminate the pod: its status is left alone.
 	if !d.Forgotten && !o.Gone && !o.Draining {
 		if until := w.report(p, o, d, now); wake.IsZero() {
 			wake = until
@@ -188,8 +188,8 @@ func (w *worker) step() bool {
 	return w.loop.quiet() && len(w.actions.inFlight) == 0
 }
 
-// carryOut launches a decision's actions.
-func (w *worker) carryOut(p *corev1.Pod, o *Observed, d Decision, now time.Time) {
+// execute launches a decision's actions.
+func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if d.Verdict != nil && w.end.verdict == nil {
@@ -230,8 +230,8 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	return time.Time{}
 }
 
-// replaced tells until when the status should wait for a container that is on its way to a changed
-// specification: the change is told once it is done, or a second after the old one ended.
+// replaced returns until when the status is not updated because a container is being restarted with a changed specification: until the new
+// instance runs, but at most a second. Zero means that nothing is to be waited for.
 func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]

@@ -18,9 +18,9 @@ import (
 //
 //	event -> wake -> step: observe, Plan, launch actions, compute status -> (timer | action done | event) -> wake
 //
-// Three kinds of goroutines use it: those that bring events (update, vanish, ...), the sync loop, which decides and of which there is at
-// most one, and one per action in flight, which carries it out. mu guards what they share. It is held for moments only: never while
-// files are read, Plan runs, or the runtime, the network or the API are called.
+// Three kinds of goroutines use it: those that deliver events (update, removed, ...), at most one sync loop, which plans, and one per action in
+// flight, which executes it. mu guards what they share. It is held briefly: never while files are read, Plan runs, or the runtime, the
+// network or the API are called.
 type worker struct {
 	m     *Manager
 	uid   types.UID
@@ -41,45 +41,45 @@ type worker struct {
 	status  published
 }
 
-// apiState is what the API server has. Events and answers to our own writes set it.
+// apiState is the pod in the API server. Events and responses to our own writes set it.
 type apiState struct {
 	pod     *corev1.Pod // newest known version
 	gone    bool        // the API does not have the pod any more
-	deleted bool        // we deleted it there; the event is on its way
+	deleted bool        // the agent deleted it; the event follows
 }
 
-// termination is how the pod is to end other than by itself. Admission, eviction, draining and the sync loop set it.
+// termination is why the agent terminates the pod. Admission, eviction, draining and the sync loop set it.
 type termination struct {
 	verdict *Verdict
-	drained chan struct{} // not nil while the node stops; closed once nothing of the pod runs
-	evicted chan struct{} // not nil once evicted; closed once everything that the pod held is released
+	drained chan struct{} // set while the node stops; closed when nothing of the pod runs
+	evicted chan struct{} // set when the pod is evicted; closed when all its resources are released
 }
 
-// holdings is what the pod holds on the node, except for its containers, which the runtime knows. Actions set it.
+// holdings are the pod's resources on the node, except for its containers, which the runtime knows. Actions set them.
 type holdings struct {
 	sandbox  *network.Sandbox
 	volumes  *volume.Ready
 	stale    bool // a source of the volumes changed
-	released bool // nothing but containers is held
-	erased   bool // and no containers either
+	released bool // only containers are left
+	erased   bool // nothing is left
 }
 
-// actions are those in flight and what became of those before. The sync loop adds to inFlight, and each action removes itself.
+// actions are those in flight and the results of earlier ones. The sync loop adds to inFlight, and each action removes itself.
 type actions struct {
 	inFlight map[string]*op
 	failures map[string]Failure
 	applied  map[string]corev1.ResourceRequirements // which resources each container has, by its ID
 }
 
-// published is the pod's status on its way to the API. The sync loop sets want, the goroutine that writes sets the rest.
+// published is the state of writing the pod's status. The sync loop sets want, the writing goroutine the rest.
 type published struct {
 	want    *corev1.PodStatus // what the API should show
-	sent    *corev1.PodStatus // what was written last; a server may not store all of it
-	answer  corev1.PodStatus  // what the API made of it
+	sent    *corev1.PodStatus // what was last written; the server may not store all of it
+	answer  corev1.PodStatus  // the status in the response
 	writing bool
 }
 
-// seen is what the sync loop remembers: of containers by their ID.
+// seen is the sync loop's own state. Maps are by container ID.
 type seen struct {
 	health   map[string]Health
 	messages map[string]string // termination messages
@@ -91,18 +91,18 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 		seen:    seen{health: map[string]Health{}, messages: map[string]string{}},
 		actions: actions{inFlight: map[string]*op{}, failures: map[string]Failure{}, applied: map[string]corev1.ResourceRequirements{}},
 	}
-	w.loop = syncLoop{ctx: m.ctx, run: m.goRun, step: w.safely, gone: func() { m.forget(w) }}
+	w.loop = syncLoop{ctx: m.ctx, run: m.goRun, step: w.stepGuarded, gone: func() { m.forget(w) }}
 	w.containers.changed = make(chan struct{})
 	if p.Status.StartTime != nil {
 		w.start = p.Status.StartTime.Time
 	}
-	if p.Status.Reason == eviction.Reason && !isTerminal(p) { // an agent before this one had begun to
+	if p.Status.Reason == eviction.Reason && !isTerminal(p) { // an earlier agent began to evict it
 		w.end.verdict = &Verdict{Reason: eviction.Reason, Message: p.Status.Message, Evicted: true}
 	}
 	return w
 }
 
-// update takes a newer version of the pod.
+// update handles a newer version of the pod.
 func (w *worker) update(p *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,8 +129,8 @@ func older(a, b string) bool {
 	return len(a) < len(b) || len(a) == len(b) && a < b
 }
 
-// vanish takes the last version of a pod that the API does not have any more.
-func (w *worker) vanish(p *corev1.Pod) {
+// removed handles the deletion of the pod from the API; p is its last version.
+func (w *worker) removed(p *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !older(p.ResourceVersion, w.api.pod.ResourceVersion) {
@@ -199,7 +199,7 @@ func (w *worker) podIP() string {
 	return ""
 }
 
-// notifier tells everyone who waits that something changed.
+// notifier wakes all waiters when something changed.
 type notifier struct {
 	mu      sync.Mutex
 	changed chan struct{}

@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is "network": a Net is a component, which keeps the routes.
+// Name implements run.Component.
 func (n *Net) Name() string { return "network" }
 
-// Ready is closed once Run would notice that a route is gone.
+// Ready is closed when Run watches the routes.
 func (n *Net) Ready() <-chan struct{} { return n.ready }
 
-// Run sets routes again that the machine has lost, until ctx ends: the kernel drops those over a link when somebody sets that
-// down, and services that manage a machine's network remove what they do not know.
+// Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down, and network managers remove
+// routes that they do not know.
 func (n *Net) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := n.keep(ctx); err != nil {
+		if err := n.watchRoutes(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// subscription is a listener of the kernel's changes. The library closes events when it ends, which it also does by
-// itself after an error, such as too many changes at once.
+// subscription receives route and link changes from the kernel. The library closes events when the subscription ends, also after an error
+// such as a buffer overrun.
 type subscription[T any] struct {
 	events chan T
 	done   chan struct{}
@@ -46,12 +46,12 @@ func subscribe[T any](to func(chan<- T, <-chan struct{}) error) (*subscription[T
 
 func (s *subscription[T]) end() {
 	close(s.done)
-	for range s.events { // until it has ended
+	for range s.events { // drain it until it has ended
 	}
 }
 
-// keep looks after the routes until ctx or a subscription ends.
-func (n *Net) keep(ctx context.Context) error {
+// watchRoutes restores routes until ctx or a subscription ends.
+func (n *Net) watchRoutes(ctx context.Context) error {
 	links, err := subscribe(func(c chan<- netlink.LinkUpdate, done <-chan struct{}) error {
 		return netlink.LinkSubscribeWithOptions(c, done, netlink.LinkSubscribeOptions{})
 	})
@@ -76,7 +76,7 @@ func (n *Net) keep(ctx context.Context) error {
 	n.once.Do(func() { close(n.ready) })
 	for {
 		if err := n.repair(); err != nil {
-			n.Logger.Debug("routes to other nodes' pods cannot be set now", "error", err)
+			n.Logger.Debug("could not restore routes to other nodes' pods", "error", err)
 		}
 		for wanted := false; !wanted; {
 			var open bool
@@ -84,7 +84,7 @@ func (n *Net) keep(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case l, ok := <-links.events:
-				// Those of pods come and go all the time, and no route that is kept is over them.
+				// Pods' links come and go all the time, and no watched route is over them.
 				open, wanted = ok, ok && !strings.HasPrefix(l.Attrs().Name, n.linkPrefix())
 			case _, ok := <-addresses.events:
 				open, wanted = ok, true
@@ -98,7 +98,7 @@ func (n *Net) keep(ctx context.Context) error {
 	}
 }
 
-// repair sets the routes that should be there and are not.
+// repair adds missing routes.
 func (n *Net) repair() error {
 	n.ranges.Lock()
 	defer n.ranges.Unlock()
@@ -131,7 +131,7 @@ func (n *Net) repair() error {
 		errs = errors.Join(errs, n.endRange(h, podCIDR))
 	}
 	if errs == nil && (len(want) > 0 || podCIDR.IsValid()) {
-		n.Logger.Info("routes to pods were gone and are set again", "nodes", len(want))
+		n.Logger.Info("restored removed routes to other nodes' pods", "nodes", len(want))
 	}
 	return errs
 }
