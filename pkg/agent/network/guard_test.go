@@ -135,7 +135,7 @@ func TestHostPortsOfTheNode(t *testing.T) {
 	n.OwnPorts = []uint16{6443}
 	for _, port := range []uint16{22, 6443} {
 		_, err := n.Setup(context.Background(), Pod{UID: "a", HostPorts: []HostPort{{HostPort: port, PodPort: 80, Protocol: "TCP"}}})
-		require.ErrorContains(t, err, "the node's own")
+		require.ErrorContains(t, err, "is reserved")
 	}
 	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{{HostPort: 80, PodPort: 80, Protocol: "TCP"}}})
 }

@@ -10,9 +10,9 @@ import (
 // maxFiles bounds the files of an image archive: one for each layer, manifest and configuration.
 const maxFiles = 10_000
 
-// tameArchive passes on the regular files and links of an image archive that is within the bounds, and ends with an error at the first
-// that is not. room is how many bytes its files may have. Its Close returns when nothing reads the archive any more.
-func tameArchive(archive io.Reader, room int64) io.ReadCloser {
+// boundedArchive copies the regular files and links of an image archive, and fails at the first entry beyond a limit. room limits the total size
+// of its files, in bytes. Its Close returns when nothing reads the archive any more.
+func boundedArchive(archive io.Reader, room int64) io.ReadCloser {
 	r, w := io.Pipe()
 	t := tamed{r, make(chan struct{})}
 	go func() {

@@ -18,35 +18,35 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// Bounds of what an image may make this process hold, or write. An image beyond one of them is refused whole.
+// Limits on what an image may make this process hold in memory or write. An image beyond one of them is refused.
 const (
 	maxManifest = 4 << 20 // bytes of a manifest or an index
 	maxConfig   = 8 << 20 // bytes of a configuration, and of any blob that is not a layer
 	maxObjects  = 100_000 // JSON objects in one of them: three bytes of text can become more than a hundred of memory
-	maxKept     = 1 << 20 // bytes of environment, command and names that are kept of a configuration; execve takes no more than 2 MiB
-	maxLayers   = 500     // overlayfs takes no more (OVL_MAX_STACK)
+	maxKept     = 1 << 20 // bytes of environment, command and names of a configuration that stay in memory; execve accepts at most 2 MiB
+	maxLayers   = 500     // overlayfs accepts no more (OVL_MAX_STACK)
 	maxTree     = 64      // manifests and indexes that one reference may lead to
 )
 
-// ImageError says why an image is refused.
+// ImageError is why an image is refused.
 type ImageError struct{ Reason string }
 
 func (e *ImageError) Error() string { return "the image is refused: " + e.Reason }
 
-// Is makes it an ErrRefused.
+// Is reports that it is runtime.ErrRefused.
 func (e *ImageError) Is(target error) bool { return target == runtime.ErrRefused }
 
 func refuse(format string, args ...any) error { return &ImageError{fmt.Sprintf(format, args...)} }
 
-// blobs is a content store whose readers of metadata are bounded. containerd reads a manifest, an index or a configuration
-// into memory by the size that it has on disk.
+// blobs is a content store with bounded readers of metadata: containerd reads manifests, indexes and configurations into memory whatever their
+// size is.
 type blobs struct {
 	content.Store
-	// strict bounds every blob, whatever its descriptor says that it is.
+	// strict limits every blob, whatever media type its descriptor has.
 	strict bool
 }
 
-// limit is 0 for layers, which are streamed. A descriptor without a media type is a file of an archive that is looked into.
+// limit returns 0 for layers, which are streamed. A descriptor without a media type is a file of an archive.
 func (b blobs) limit(desc v1.Descriptor) int64 {
 	switch {
 	case imagestore.IsManifestType(desc.MediaType), imagestore.IsIndexType(desc.MediaType):
@@ -81,7 +81,7 @@ type memory struct{ *bytes.Reader }
 
 func (memory) Close() error { return nil }
 
-// checkManifest says whether a manifest's blobs may be fetched: there are not too many, and room bytes hold them.
+// checkManifest returns an error if a manifest has too many blobs, or more than room bytes of them.
 func checkManifest(m *v1.Manifest, room int64) error {
 	c := m.Config
 	if c.MediaType == "" || imagestore.IsLayerType(c.MediaType) || imagestore.IsManifestType(c.MediaType) || imagestore.IsIndexType(c.MediaType) {
@@ -103,7 +103,7 @@ func checkManifest(m *v1.Manifest, room int64) error {
 	return nil
 }
 
-// guard checks what a pull comes upon before it is fetched. Handlers run at once in several goroutines.
+// guard checks descriptors before a pull fetches them. Its handlers run concurrently.
 type guard struct {
 	store content.Provider
 	room  func() int64
@@ -146,7 +146,7 @@ func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 	})
 }
 
-// kept copies what containers need of a configuration, so that the rest of it goes.
+// kept copies the parts of a configuration that containers need, so that the rest can be freed.
 func kept(c v1.ImageConfig) (v1.ImageConfig, error) {
 	total := len(c.User) + len(c.WorkingDir) + len(c.StopSignal)
 	for _, list := range [][]string{c.Env, c.Entrypoint, c.Cmd} {
@@ -170,7 +170,7 @@ func kept(c v1.ImageConfig) (v1.ImageConfig, error) {
 	}, nil
 }
 
-// room is how many bytes images may still take of their disk, and how many files.
+// room returns how many bytes and inodes images may still use on their filesystem.
 func (e *engine) room() (bytes, inodes int64) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(e.root, &s); err != nil {
@@ -178,7 +178,7 @@ func (e *engine) room() (bytes, inodes int64) {
 	}
 	reserve := e.reserve(int64(s.Blocks) * s.Bsize)
 	bytes = max(int64(s.Bavail)*s.Bsize-reserve, 0)
-	if s.Files == 0 { // btrfs and others make them as they go
+	if s.Files == 0 { // btrfs and others allocate inodes dynamically
 		return bytes, maxConfig
 	}
 	return bytes, max(int64(s.Ffree)-int64(s.Files/20), 0)

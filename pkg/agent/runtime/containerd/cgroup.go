@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupRoots are the mounted hierarchies: one on cgroup v2, one per controller on v1.
+// cgroupRoots returns the mounted hierarchies: one on cgroup v2, one per controller on v1.
 func cgroupRoots() []string {
 	if cgroup2() {
 		return []string{"/sys/fs/cgroup"}
@@ -22,17 +22,17 @@ func cgroupRoots() []string {
 	entries, _ := os.ReadDir("/sys/fs/cgroup")
 	var roots []string
 	for _, e := range entries {
-		if e.IsDir() { // links lead to the same
+		if e.IsDir() { // symbolic links are aliases
 			roots = append(roots, filepath.Join("/sys/fs/cgroup", e.Name()))
 		}
 	}
 	return roots
 }
 
-// killTime is how long killed processes may take to be gone.
+// killTime is how long to wait for killed processes to exit.
 const killTime = 5 * time.Second
 
-// killCgroup kills what is in a cgroup and below, and removes it, in every hierarchy.
+// killCgroup kills the processes of a cgroup and its descendants, and removes them, in every hierarchy.
 func killCgroup(path string) error {
 	if path = filepath.Clean("/" + path); path == "/" {
 		return errors.New("refusing to remove the root cgroup")
@@ -69,8 +69,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// removeOne kills until the cgroup can be removed. The kernel tells the end of
-// killed processes in a cgroup of v1 to nobody, so each is waited for by pidfd.
+// removeOne kills processes until the cgroup can be removed. cgroup v1 has no notification that a cgroup is empty, so each process is waited for
+// with a pidfd.
 func removeOne(dir string) error {
 	for deadline := time.Now().Add(killTime); ; {
 		err := unix.Rmdir(dir)
@@ -96,7 +96,7 @@ func removeOne(dir string) error {
 			_, _ = unix.Poll(fds[i:i+1], int(time.Until(deadline).Milliseconds()))
 			unix.Close(int(fds[i].Fd))
 		}
-		if len(fds) == 0 { // dying, and counted until it is done
+		if len(fds) == 0 { // its processes have exited, but are still counted
 			_, _ = unix.Poll(nil, 1)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
 
-// record is what Create keeps of a container, as record.json in its directory.
+// record is a container's record.json, which Create writes.
 type record struct {
 	Spec       runtime.Spec
 	ImageID    string
@@ -65,7 +65,7 @@ func (c *container) public() runtime.Container {
 	}
 }
 
-// rank orders states: a container's state moves only forward.
+// rank orders states: a container's state only moves forward.
 func rank(state string) int {
 	switch runtime.State(state) {
 	case runtime.Running:
@@ -77,7 +77,7 @@ func rank(state string) int {
 	}
 }
 
-// apply takes over a state from the shim.
+// apply handles a status from the shim.
 func (r *Runtime) apply(s shim.Status) {
 	c, err := r.get(s.ID)
 	if err != nil || s.State == "" {
@@ -90,11 +90,11 @@ func (r *Runtime) apply(s shim.Status) {
 	}
 	c.mu.Unlock()
 	if newer {
-		r.changes.Tell(s.ID)
+		r.changes.Notify(s.ID)
 	}
 }
 
-// Create writes the container's directory whole, or not at all: the last step is a rename.
+// Create creates the container's directory atomically: the last step is a rename.
 func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 	if !validID.MatchString(s.ID) {
 		return fmt.Errorf("container ID %q: want 1 to 76 of a-z, 0-9 and -", s.ID)
@@ -121,13 +121,13 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		r.mu.Unlock()
 		return fmt.Errorf("container %s: %w", s.ID, runtime.ErrExists)
 	}
-	r.containers[s.ID] = c // from here on its layers are kept
+	r.containers[s.ID] = c // from here on its layers are in use
 	r.mu.Unlock()
 	if err := r.write(ctx, c, img); err != nil {
 		r.forget(c)
 		return err
 	}
-	r.changes.Tell(s.ID)
+	r.changes.Notify(s.ID)
 	return r.config.Failpoints.At("container.created")
 }
 
@@ -168,7 +168,7 @@ func (r *Runtime) forget(c *container) {
 	r.mu.Lock()
 	delete(r.containers, c.Spec.ID)
 	r.mu.Unlock()
-	r.changes.Tell(c.Spec.ID)
+	r.changes.Notify(c.Spec.ID)
 }
 
 func (r *Runtime) Start(ctx context.Context, id string) error {
@@ -207,7 +207,7 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// call asks the shim about a running container.
+// call sends a request about a running container to its shim.
 func (r *Runtime) call(ctx context.Context, id string, req shim.Request) (shim.Response, error) {
 	client, err := r.runningShim(id)
 	if err != nil {
@@ -229,7 +229,7 @@ func (r *Runtime) runningShim(id string) (shim.Client, error) {
 	return r.pod(c.Spec.PodUID).client(), nil
 }
 
-// explain turns a shim's error into the runtime's.
+// explain converts a shim's error into one of package runtime.
 func (r *Runtime) explain(id string, err error) error {
 	switch {
 	case err == nil:
@@ -240,7 +240,7 @@ func (r *Runtime) explain(id string, err error) error {
 	return fmt.Errorf("container %s: %w", id, err)
 }
 
-// noShim is true for the errors of a shim that has ended, or ends during a call.
+// noShim reports whether an error means that the shim has exited, or exited during a call.
 func noShim(err error) bool {
 	for _, e := range []error{unix.ECONNREFUSED, unix.ENOENT, unix.ECONNRESET, unix.EPIPE, io.EOF} {
 		if errors.Is(err, e) {
@@ -326,8 +326,7 @@ func (r *Runtime) stream(ctx context.Context, id string, req shim.Request, s run
 	return code, r.explain(id, err)
 }
 
-// Remove kills and forgets. The directory is renamed before it is deleted, so
-// that no half of it is ever taken for a container.
+// Remove implements runtime.Runtime. The directory is renamed before it is deleted, so that a partly deleted one is never taken for a container.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	c, err := r.get(id)
 	if err != nil {
@@ -374,7 +373,7 @@ func (r *Runtime) discard(ctx context.Context, dir string) error {
 	if err := r.config.Failpoints.At("container.renamed"); err != nil {
 		return err
 	}
-	return disk.RemoveAll(ctx, gone) // its container may have nested directories without end
+	return disk.RemoveAll(ctx, gone) // a container can nest directories to any depth
 }
 
 func unmount(path string) error {
@@ -411,7 +410,7 @@ func (r *Runtime) Get(_ context.Context, id string) (runtime.Container, error) {
 	return c.public(), nil
 }
 
-// chains are the layers that containers use.
+// chains returns the chain IDs of the layers that containers use.
 func (r *Runtime) chains() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

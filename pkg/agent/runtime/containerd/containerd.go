@@ -1,15 +1,12 @@
-// Package containerd runs containers: containerd's content store, metadata,
-// snapshotter and pull code, built into this process, keep the images; one
-// small shim per pod (agent/runtime/shim) runs the containers.
+// Package containerd runs containers. Images are in containerd's content store, metadata store and snapshotter, built into this process or the
+// host's; one small shim per pod (agent/runtime/shim) runs the containers.
 //
-// A container's writable layer is an overlay over the image's snapshots and
-// belongs to the container's own directory. So making a container writes no
-// database and waits for no disk, and a container's whole state is one
-// directory: record.json and bundle.json by us, state.json by the shim.
+// A container's writable layer is an overlay over the image's snapshots, in the container's own directory. Creating a container therefore
+// writes no database and waits for no disk, and its whole state is one directory: record.json and bundle.json, written by this
+// package, and state.json, written by the shim.
 //
-// It may import containerd and agent/runtime. Its invariant: whatever it makes
-// on the machine is below DataDir, RunDir and CgroupRoot, where a later
-// process finds it again; containers never depend on this process.
+// It may import containerd, agent/runtime, agent/disk and agent/failpoint. Its invariant: everything that it creates on the machine is below DataDir,
+// RunDir and CgroupRoot, where a later process finds it; containers never depend on this process.
 package containerd
 
 import (
@@ -34,43 +31,42 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/feed"
 )
 
-// Namespace is ours in containerd.
+// Namespace is our default namespace in containerd.
 const Namespace = "coracle"
 
-// assets holds coracle-shim, packed with zstd (RFC 8878), if the build made it.
+// assets contains coracle-shim, compressed with zstd (RFC 8878), if it was built.
 //
 //go:embed all:assets
 var assets embed.FS
 
-// Config says where things are.
+// Config of a Runtime.
 type Config struct {
-	// DataDir holds images and containers; not on overlayfs.
+	// DataDir contains images and containers. It cannot be on overlayfs.
 	DataDir string
-	// RunDir holds the shims' sockets, and may be lost at a reboot.
+	// RunDir contains the shims' sockets. It need not survive a reboot.
 	RunDir string
-	// CgroupRoot is the cgroup above all pods, which Purge removes. Empty is "/coracle".
+	// CgroupRoot is the parent cgroup of all pods, which Purge removes; default "/coracle".
 	CgroupRoot string
-	// Address is the socket of the host's containerd, to keep the images there; empty is our own.
+	// Address is the socket of the host's containerd if it is to store the images; empty means the built-in one.
 	Address string
-	// Namespace in the host's containerd, which keeps our images apart from those of others, and of other clusters
-	// of this machine. Empty is Namespace.
+	// Namespace in the host's containerd, which separates our images from those of other users and clusters; default Namespace.
 	Namespace string
-	// ImageReserve is how many bytes of a disk of so many images leave free. Pulls, loads and unpacking that would take
-	// more are stopped. Nil is 5 %.
+	// ImageReserve returns how many bytes of a filesystem images leave free, for its capacity in bytes. Pulls, loads and unpacking fail
+	// before they use more. Nil means 5 %.
 	ImageReserve func(capacity int64) int64
-	// PodPIDs bounds the processes and threads of each pod; 0 does not.
+	// PodPIDs is the maximum number of processes and threads of each pod; 0 means no limit.
 	PodPIDs int64
-	// Reserved is kept from all pods together: CgroupRoot is bounded by what is left of the machine. Its zero value reserves nothing.
+	// Reserved resources are not available to pods: CgroupRoot is limited to the rest of the machine.
 	Reserved config.Reserved
-	// patience is how long the host's containerd may take to answer first.
+	// patience is how long to wait for the first response of the host's containerd.
 	patience time.Duration
-	// Log gets few lines; nil is slog.Default().
+	// Log is the logger; default slog.Default().
 	Log *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
 
-// Validate checks the configuration and fills in what is empty.
+// Validate sets defaults and returns an error for invalid fields.
 func (c *Config) Validate() error {
 	for name, dir := range map[string]string{"DataDir": c.DataDir, "RunDir": c.RunDir} {
 		if !filepath.IsAbs(dir) {
@@ -95,7 +91,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Runtime is the real runtime, and a run.Component.
+// Runtime implements runtime.Runtime and run.Component.
 type Runtime struct {
 	config Config
 	shim   string // path of the shim's binary
@@ -116,7 +112,7 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// New writes the shim out and probes the host. Nothing runs before Run.
+// New installs the shim and probes the host. Nothing runs before Run is called.
 func New(c Config) (*Runtime, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -129,7 +125,7 @@ func New(c Config) (*Runtime, error) {
 			return nil, err
 		}
 	}
-	// A container's files are nobody else's: a user of the machine could run what a container made setuid.
+	// Other users of the machine must not reach containers' files: they could run setuid programs that a container created.
 	private := filepath.Join(c.DataDir, "containers")
 	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
 		return nil, err
@@ -150,7 +146,7 @@ func New(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-// installShim unpacks the embedded shim to a file named by its content, which running shims of another version do not share.
+// installShim unpacks the embedded shim to a file named after its digest, so that running shims of other versions are not affected.
 func installShim(dir string) (string, error) {
 	packed, err := fs.ReadFile(assets, "assets/coracle-shim.zst")
 	if err != nil {
@@ -183,13 +179,13 @@ func installShim(dir string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// Name is the component's.
+// Name implements run.Component.
 func (r *Runtime) Name() string { return "containerd" }
 
-// Ready is closed once containers of an earlier process are known again.
+// Ready is closed when the containers of earlier processes were recovered.
 func (r *Runtime) Ready() <-chan struct{} { return r.ready }
 
-// Run serves until ctx ends. Containers go on.
+// Run runs until ctx is done. Containers keep running.
 func (r *Runtime) Run(ctx context.Context) error {
 	e, err := openEngine(ctx, r.config)
 	if err != nil {
@@ -197,8 +193,8 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	own, cancel := context.WithCancel(ctx)
 	r.ctx, r.engine = own, e
-	if err := r.limitPods(); err != nil { // they run without; the pods' own limits hold
-		r.config.Log.Warn("the cgroup of all pods has no limit", "cgroup", r.config.CgroupRoot, "error", err)
+	if err := r.limitPods(); err != nil { // the limits of each pod still hold
+		r.config.Log.Warn("could not limit cgroup of all pods", "cgroup", r.config.CgroupRoot, "error", err)
 	}
 	err = errors.Join(e.dropLeases(own), r.images.reload(own))
 	if err == nil {
@@ -213,13 +209,13 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return errors.Join(err, e.close())
 }
 
-// Images of the node.
+// Images implements runtime.Runtime.
 func (r *Runtime) Images() runtime.Images { return r.images }
 
-// ImageDir is known once the Runtime is ready.
+// ImageDir implements runtime.Runtime. The Runtime must be ready.
 func (r *Runtime) ImageDir() string { return r.engine.root }
 
-// Version names the engine.
+// Version implements runtime.Runtime.
 func (r *Runtime) Version() string {
 	select {
 	case <-r.ready:

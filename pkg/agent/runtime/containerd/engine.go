@@ -22,7 +22,7 @@ import (
 
 const snapshotter = "overlayfs"
 
-// engine is containerd as a client sees it, built in or the host's.
+// engine is a client of containerd, built-in or the host's.
 type engine struct {
 	*client.Client
 	version string
@@ -36,9 +36,9 @@ type engine struct {
 	collect func(context.Context) error
 }
 
-// openEngine joins containerd's stores without its plugins and servers: it takes a few milliseconds.
+// openEngine opens containerd's stores without its plugins and servers, which takes a few milliseconds.
 func openEngine(ctx context.Context, c Config) (*engine, error) {
-	_ = log.SetLevel("error") // containerd's own log: its errors come back to us anyway
+	_ = log.SetLevel("error") // containerd's own log: errors are returned to us anyway
 	if c.Address != "" {
 		return joinEngine(ctx, c)
 	}
@@ -92,7 +92,7 @@ func (e *engine) in(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, e.namespace)
 }
 
-// dropLeases forgets what an earlier process held while it fetched: leases outlive a process that is killed by a day.
+// dropLeases deletes the leases of earlier processes: those of a killed process would last for a day.
 func (e *engine) dropLeases(ctx context.Context) error {
 	ctx = e.in(ctx)
 	list, err := e.LeasesService().List(ctx)
@@ -107,7 +107,7 @@ func (e *engine) dropLeases(ctx context.Context) error {
 	return nil
 }
 
-// builtinVersion is that of the containerd we link.
+// builtinVersion returns the version of the linked containerd.
 func builtinVersion() string {
 	const module = "github.com/containerd/containerd/v2"
 	if info, ok := debug.ReadBuildInfo(); ok {

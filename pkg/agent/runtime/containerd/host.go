@@ -15,14 +15,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// limits are what this host lets us give to containers.
+// limits are the limits of what containers can get on this host.
 type limits struct {
 	caps        []string // names with CAP_
 	oomScoreAdj int      // the lowest that can be set
 }
 
-// probeLimits asks the kernel once. A process without CAP_SYS_RESOURCE can
-// lower its oom_score_adj no further than where it was raised from.
+// probeLimits queries the kernel. A process without CAP_SYS_RESOURCE cannot lower its oom_score_adj below the value from which it was raised.
 func probeLimits() limits {
 	var l limits
 	if own, err := capability.NewPid2(0); err == nil && own.Load() == nil {
@@ -56,10 +55,10 @@ func swapAccounting() bool {
 	return err == nil
 }
 
-// baseDevices may be used by every container; libcontainer makes them.
+// baseDevices are available in every container; libcontainer creates them.
 var baseDevices = []specs.LinuxDeviceCgroup{
 	{Allow: false, Access: "rwm"},
-	{Allow: true, Type: "c", Access: "m"}, // mknod alone lets nobody open
+	{Allow: true, Type: "c", Access: "m"}, // mknod does not allow to open
 	{Allow: true, Type: "b", Access: "m"},
 	char(1, 3), char(1, 5), char(1, 7), char(1, 8), char(1, 9), char(5, 0), char(5, 2), char(136, -1),
 }
@@ -72,7 +71,7 @@ func char(major, minor int64) specs.LinuxDeviceCgroup {
 	return d
 }
 
-// devices gives the container its devices, and leave to use them.
+// devices adds the container's devices and the permissions to use them.
 func devices(s runtime.Spec, linux *specs.Linux) error {
 	paths := s.Devices
 	linux.Resources.Devices = baseDevices

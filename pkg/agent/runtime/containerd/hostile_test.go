@@ -489,7 +489,7 @@ func FuzzArchive(f *testing.F) {
 	}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const room = 4096
-		archive := tameArchive(bytes.NewReader(data), room)
+		archive := boundedArchive(bytes.NewReader(data), room)
 		defer archive.Close()
 		from := tar.NewReader(archive)
 		var total int64

@@ -28,17 +28,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// unnamed is the repository of loaded images that have no name.
+// unnamed is the repository of loaded images without a name.
 const unnamed = "localhost/loaded"
 
-// image is one image with what containers need of it.
+// image is an image with the parts of its configuration that containers need.
 type image struct {
 	runtime.Image
 	config v1.ImageConfig
 	chain  string // chain ID of its layers; empty if it has none
 }
 
-// images is an index in memory over containerd's image store.
+// images is an in-memory index of containerd's image store.
 type images struct {
 	runtime *Runtime
 
@@ -53,7 +53,7 @@ type images struct {
 	layers   map[string][]string // chain ID -> directories, uppermost first
 }
 
-// normalise completes a reference: "busybox" is docker.io/library/busybox:latest.
+// normalise returns the canonical form of a reference: docker.io/library/busybox:latest for "busybox".
 func normalise(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -65,7 +65,7 @@ func normalise(ref string) (string, error) {
 // pinned marks images that are not to be removed to make room, as containerd's CRI plugin does.
 const pinned, pinnedValue = "io.cri-containerd.pinned", "pinned"
 
-// reload reads the store anew. An image whose content is not whole is left out.
+// reload reads the store again. Images with missing content are left out.
 func (i *images) reload(ctx context.Context) error {
 	ctx = i.runtime.engine.in(ctx)
 	list, err := i.runtime.engine.ImageService().List(ctx)
@@ -106,23 +106,23 @@ func (i *images) reload(ctx context.Context) error {
 
 const maxWarned = 1000
 
-// skipped reports an image that cannot be used: once, if it is one that is refused.
+// skipped logs an image that cannot be used, once if it is refused.
 func (i *images) skipped(entry imagestore.Image, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	digest := entry.Target.Digest.String()
 	if !errors.Is(err, runtime.ErrRefused) || i.warned[digest] || len(i.warned) >= maxWarned {
-		i.runtime.config.Log.Debug("image skipped", "name", entry.Name, "error", err)
+		i.runtime.config.Log.Debug("skipped unusable image", "name", entry.Name, "error", err)
 		return
 	}
 	if i.warned == nil {
 		i.warned = map[string]bool{}
 	}
 	i.warned[digest] = true
-	i.runtime.config.Log.Warn("image skipped", "name", entry.Name, "error", err)
+	i.runtime.config.Log.Warn("skipped unusable image", "name", entry.Name, "error", err)
 }
 
-// read reads an image's manifest and configuration, of which it keeps what containers need.
+// read reads an image's manifest and configuration.
 func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, error) {
 	store := blobs{Store: i.runtime.engine.ContentStore(), strict: true}
 	manifest, err := imagestore.Manifest(ctx, store, entry.Target, platforms.Default())
@@ -232,7 +232,7 @@ func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
 	return list, nil
 }
 
-// Pull fetches and unpacks an image, or leaves everything as it was.
+// Pull implements runtime.Images. If it fails, nothing is changed.
 func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
 	name, err := normalise(ref)
 	if err != nil {
@@ -271,13 +271,13 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth, pro
 	return runtime.Image{}, errors.Join(fmt.Errorf("pull %s: %w", name, err), i.collect(context.WithoutCancel(ctx)))
 }
 
-// space is how many bytes images may still take of their disk.
+// space returns how many bytes images may still use on their filesystem.
 func (i *images) space() int64 {
 	bytes, _ := i.runtime.engine.room()
 	return bytes
 }
 
-// unpack unpacks an image whose manifest and configuration are within the bounds.
+// unpack unpacks an image whose manifest and configuration are within the limits.
 func (i *images) unpack(ctx context.Context, entry imagestore.Image) error {
 	if _, err := i.read(ctx, entry); err != nil {
 		return err
@@ -295,7 +295,7 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 		return nil, fmt.Errorf("not an image archive: %w", err)
 	}
 	defer plain.Close()
-	tame := tameArchive(plain, i.space())
+	tame := boundedArchive(plain, i.space())
 	defer tame.Close()
 	loaded, err := i.runtime.engine.Import(ctx, tame,
 		client.WithImageRefTranslator(func(name string) string {
@@ -353,7 +353,7 @@ func (i *images) Remove(ctx context.Context, ref string) error {
 			names = append(names, have)
 		}
 	}
-	if len(names) == 0 { // a digest that only stands behind names
+	if len(names) == 0 { // a digest to which only names refer
 		for have, of := range i.byName {
 			if of == img {
 				names = append(names, have)
@@ -372,11 +372,11 @@ func (i *images) Remove(ctx context.Context, ref string) error {
 	return i.collect(ctx)
 }
 
-// hold names the read-only snapshot that keeps an image's layers for as long as containers use them.
+// hold returns the name of the read-only snapshot that retains an image's layers while containers use them.
 func hold(chain string) string { return "coracle-layers-" + chain }
 
-// lower returns the directories of an image's layers, uppermost first. The
-// first container of an image pays for one database write, the others for none.
+// lower returns the directories of an image's layers, uppermost first. The first container of an image costs one database write, further ones
+// none.
 func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	if img.chain == "" {
 		return []string{i.runtime.config.DataDir + "/empty"}, nil
@@ -429,7 +429,7 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	return dirs, nil
 }
 
-// collect frees the layers and blobs that neither an image nor a container needs.
+// collect removes the layers and blobs that no image or container uses.
 func (i *images) collect(ctx context.Context) error {
 	ctx = i.runtime.engine.in(ctx)
 	i.layersMu.Lock()

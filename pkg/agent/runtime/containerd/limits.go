@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchy is where the cgroups of a controller are: all at one place on cgroup v2. It is empty if the kernel has none.
+// hierarchy returns where a controller's cgroups are, or "" if the kernel does not have the controller.
 func hierarchy(controller string) string {
 	if cgroup2() {
 		return "/sys/fs/cgroup"
@@ -24,7 +24,7 @@ func hierarchy(controller string) string {
 	return dir
 }
 
-// makeCgroup makes a cgroup in a controller's hierarchy. On cgroup v2 the controller has to be passed down by each cgroup above.
+// makeCgroup creates a cgroup in a controller's hierarchy. On cgroup v2 each ancestor must delegate the controller.
 func makeCgroup(controller, path string) (string, error) {
 	root := hierarchy(controller)
 	if root == "" {
@@ -53,8 +53,7 @@ func setLimit(controller, path, file string, limit int64) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
 }
 
-// limitPods bounds all pods together by what the machine has without what is reserved, so that whatever they do leaves this process its
-// part (the kubelet's enforcement of node allocatable).
+// limitPods limits all pods together to the machine's resources without those reserved, as the kubelet enforces node allocatable.
 func (r *Runtime) limitPods() error {
 	reserved := r.config.Reserved
 	if reserved.PIDs == 0 {
@@ -77,7 +76,7 @@ func (r *Runtime) limitPods() error {
 	return errors.Join(err, pidsErr)
 }
 
-// machinePIDs is how many processes and threads the kernel allows: the lesser of its two bounds.
+// machinePIDs returns the maximum number of processes and threads of the machine: the lesser of the kernel's two limits.
 func machinePIDs() (int64, error) {
 	var least int64
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
@@ -96,8 +95,8 @@ func machinePIDs() (int64, error) {
 	return least, nil
 }
 
-// limit bounds the processes of the pod, once, before its first container starts. Where the controller cannot be had, as in a container
-// that was given no cgroup of its own, pods run without, and the log says so.
+// limit limits the pod's processes, once, before its first container starts. Without the pids controller, as in a container without a cgroup
+// of its own, it logs a warning and pods run without a limit.
 func (p *pod) limit(cgroup string) {
 	if p.r.config.PodPIDs <= 0 || filepath.Clean("/"+cgroup) == "/" {
 		return
@@ -109,6 +108,6 @@ func (p *pod) limit(cgroup string) {
 	}
 	p.limited = true
 	if err := setLimit("pids", cgroup, "pids.max", p.r.config.PodPIDs); err != nil {
-		p.r.config.Log.Warn("pod has no limit of processes", "pod", p.uid, "error", err)
+		p.r.config.Log.Warn("could not limit processes of pod", "pod", p.uid, "error", err)
 	}
 }

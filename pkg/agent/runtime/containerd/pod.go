@@ -19,11 +19,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
 
-// hungAfter is how long a shim may take to end, or to answer at a start of
-// this process, before it is held to hang.
+// hungAfter is how long a shim may take to exit, or to respond when this process starts, before it is considered hung.
 const hungAfter = 10 * time.Second
 
-// pod is a pod's shim as this process sees it: unwatched -> alive -> gone.
+// pod is a pod's shim: not watched yet, then alive, then gone.
 type pod struct {
 	r    *Runtime
 	uid  string
@@ -71,7 +70,7 @@ func (p *pod) shim(ctx context.Context) (shim.Client, error) {
 	if p.alive() {
 		return p.client(), nil
 	}
-	if err := p.kill(); err != nil { // one that was started and never answered
+	if err := p.kill(); err != nil { // an earlier one that never responded
 		return shim.Client{}, err
 	}
 	if err := p.spawn(); err != nil {
@@ -83,7 +82,7 @@ func (p *pod) shim(ctx context.Context) (shim.Client, error) {
 	return p.client(), nil
 }
 
-// spawn starts a shim on a socket that listens already, so there is nothing to wait for.
+// spawn starts a shim with a socket that is already listening, so that nothing has to wait for it.
 func (p *pod) spawn() error {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return err
@@ -97,7 +96,7 @@ func (p *pod) spawn() error {
 		return err
 	}
 	defer dir.Close()
-	// Through the descriptor, as a socket's address holds 107 bytes and a path may have more.
+	// Through the descriptor, since a socket address is limited to 107 bytes and a path is not.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/sock", dir.Fd()), Net: "unix"})
 	if err != nil {
 		return err
@@ -122,7 +121,7 @@ func (p *pod) spawn() error {
 		return err
 	}
 	p.cmd = cmd
-	if err := p.spawned(cmd.Process.Pid); err != nil { // without a record nobody would find it
+	if err := p.spawned(cmd.Process.Pid); err != nil { // without a record no later process finds it
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		return err
@@ -135,13 +134,13 @@ func (p *pod) spawned(pid int) error {
 	if err := p.r.config.Failpoints.At("shim.spawned"); err != nil {
 		return err
 	}
-	if p.r.limits.oomScoreAdj < 0 { // a shim dies after its containers
+	if p.r.limits.oomScoreAdj < 0 { // the OOM killer should kill containers before their shim
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("-998"), 0)
 	}
 	return shim.WriteJSON(filepath.Join(p.dir, "pid.json"), identify(pid))
 }
 
-// process names a process for good: its number alone may be another's later.
+// process identifies a process uniquely: PIDs are reused.
 type process struct {
 	PID   int
 	Start string
@@ -156,7 +155,7 @@ func identify(pid int) process {
 	return process{PID: pid}
 }
 
-// watch follows the shim's containers until it ends, and returns once their states are known.
+// watch watches the shim's containers until it exits. It returns when their states are known.
 func (p *pod) watch(ctx context.Context) error {
 	live := make(chan struct{})
 	known := make(chan struct{})
@@ -185,13 +184,13 @@ func (p *pod) watch(ctx context.Context) error {
 	}
 }
 
-// ended is called when a watch broke off: this process ends, the shim ended, or the watch lagged.
+// ended is called when a watch ended: this process stops, the shim exited, or the watch lagged.
 func (p *pod) ended(live chan struct{}) {
 	defer close(live)
 	if p.r.ctx.Err() != nil {
 		return
 	}
-	if conn, err := p.client().Dial(p.r.ctx); err == nil { // it lives: follow it again
+	if conn, err := p.client().Dial(p.r.ctx); err == nil { // it is alive: watch it again
 		conn.Close()
 		p.r.work.Go(func() {
 			p.ops.Lock()
@@ -206,8 +205,7 @@ func (p *pod) ended(live chan struct{}) {
 	p.r.gone(p.uid)
 }
 
-// reap takes in the shim's end. One that an earlier process started is our
-// child only if we are the machine's first process.
+// reap waits for the exited shim. One that an earlier process started is our child only if this is process 1.
 func (p *pod) reap() {
 	var known process
 	if p.cmd != nil {
@@ -217,7 +215,7 @@ func (p *pod) reap() {
 	}
 }
 
-// gone settles the containers of a pod whose shim is no more.
+// gone cleans up the containers of a pod whose shim has exited.
 func (r *Runtime) gone(uid string) {
 	r.mu.Lock()
 	var list []*container
@@ -229,12 +227,12 @@ func (r *Runtime) gone(uid string) {
 	r.mu.Unlock()
 	for _, c := range list {
 		if err := r.settle(c); err != nil {
-			r.config.Log.Error("container not cleaned up", "container", c.Spec.ID, "error", err)
+			r.config.Log.Error("could not clean up container", "container", c.Spec.ID, "error", err)
 		}
 	}
 }
 
-// settle frees what a container without a shim may have left, and says how it ended if it had started.
+// settle releases what a container whose shim is gone left, and marks it as exited if it was running.
 func (r *Runtime) settle(c *container) error {
 	c.mu.Lock()
 	removed := c.removed
@@ -329,7 +327,7 @@ func (p *pod) end(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		p.r.config.Log.Warn("shim did not end by itself", "pod", p.uid, "error", err)
+		p.r.config.Log.Warn("shim did not shut down, killing it", "pod", p.uid, "error", err)
 		if err := p.kill(); err != nil {
 			return err
 		}
@@ -353,7 +351,7 @@ func (p *pod) end(ctx context.Context) error {
 	return os.RemoveAll(p.dir)
 }
 
-// kill ends a shim that does not answer.
+// kill kills a shim that does not respond.
 func (p *pod) kill() error {
 	var known process
 	data := filepath.Join(p.dir, "pid.json")

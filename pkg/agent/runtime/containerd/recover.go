@@ -16,13 +16,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
 
-// answerWithin is how long the start of this process waits for shims. One that takes longer is
-// taken up when it answers; until then its containers have the state on disk.
+// answerWithin is how long the start of this process waits for shims. A slower one is recovered when it responds; until then its containers have
+// the state on disk.
 const answerWithin = 500 * time.Millisecond
 
-// recover takes up the containers of an earlier process. It assumes that a
-// directory with a proper name is whole, that a shim that refuses connections
-// is dead, and that what a living shim says is newer than what is on disk.
+// recover recovers the containers of earlier processes. It assumes that a directory whose name has no leading dot is complete, that a shim that
+// refuses connections is dead, and that a living shim's states are newer than those on disk.
 func (r *Runtime) recover() error {
 	root := filepath.Join(r.config.DataDir, "containers")
 	entries, err := os.ReadDir(root)
@@ -37,7 +36,7 @@ func (r *Runtime) recover() error {
 			err = unmount(shim.Rootfs(dir))
 			err = errors.Join(err, disk.RemoveAll(context.Background(), dir))
 		} else if err = shim.ReadJSON(filepath.Join(dir, "record.json"), &c.record); err != nil {
-			err = errors.Join(err, r.discard(context.Background(), dir)) // lost with the power
+			err = errors.Join(err, r.discard(context.Background(), dir)) // lost in a power failure
 		} else {
 			var s shim.Status
 			if shim.ReadJSON(shim.StateFile(dir), &s) == nil && s.ID == c.Spec.ID {
@@ -47,7 +46,7 @@ func (r *Runtime) recover() error {
 			uids[c.Spec.PodUID] = true
 		}
 		if err != nil {
-			r.config.Log.Error("container not recovered", "directory", dir, "error", err)
+			r.config.Log.Error("could not recover container", "directory", dir, "error", err)
 		}
 	}
 	pods, err := os.ReadDir(filepath.Join(r.config.RunDir, "pods"))
@@ -71,7 +70,7 @@ func (r *Runtime) recover() error {
 			defer cancel()
 			if err := p.watch(ctx); err != nil && r.ctx.Err() == nil {
 				if errors.Is(err, context.DeadlineExceeded) {
-					r.config.Log.Warn("shim hangs: killed", "pod", uid)
+					r.config.Log.Warn("killed hung shim", "pod", uid)
 				}
 				_ = p.kill()
 				r.gone(uid)
@@ -93,7 +92,7 @@ func (r *Runtime) recover() error {
 	return nil
 }
 
-// Purge removes all that is ours. Of a containerd that is not ours, it removes our namespace.
+// Purge implements runtime.Runtime. In the host's containerd, it removes our namespace.
 func (r *Runtime) Purge(ctx context.Context) error {
 	r.mu.Lock()
 	var ids, uids []string

@@ -19,27 +19,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// Bounds of what a registry may make a pull wait for, or read.
+// Limits on what a registry may make a pull wait for, or read.
 const (
 	fetchesAtOnce = 3                // blobs of one pull
-	maxAnswer     = 4 << 20          // bytes of an answer that is not a blob
-	maxHeader     = 256 << 10        // bytes of an answer's header
+	maxAnswer     = 4 << 20          // bytes of a response that is not a blob
+	maxHeader     = 256 << 10        // bytes of a response's header
 	silence       = 60 * time.Second // without a single byte
-	crawlWindow   = 5 * time.Minute  // in which at least crawlBytes have to come
+	crawlWindow   = 5 * time.Minute  // in which at least crawlBytes must be received
 	crawlBytes    = 256 << 10
 	maxRedirects  = 5
 )
 
-// patience is how long a registry may keep a pull waiting.
+// patience limits how slow a registry may be.
 type patience struct {
 	silence, window time.Duration
-	bytes           int64 // that have to come in a window
+	bytes           int64 // minimum per window
 }
 
 var usual = patience{silence, crawlWindow, crawlBytes}
 
-// registryClient asks registries. Its redirects carry no credentials: a registry redirects to where its blobs are stored, with all that
-// is needed in the URL.
+// registryClient is the HTTP client for registries. It sends no credentials to redirects: registries redirect to blob storage with everything
+// needed in the URL.
 func registryClient(p patience) *http.Client {
 	t := docker.DefaultHTTPTransport(nil)
 	t.MaxResponseHeaderBytes = maxHeader
@@ -60,7 +60,7 @@ func registryClient(p patience) *http.Client {
 	}}
 }
 
-// tokenClient asks token servers, which may not redirect elsewhere what they are sent.
+// tokenClient is the HTTP client for token servers. It follows no redirects to other hosts, since requests contain credentials.
 func tokenClient(p patience) *http.Client {
 	c := registryClient(p)
 	c.Timeout = p.silence
@@ -74,20 +74,20 @@ func tokenClient(p patience) *http.Client {
 	return c
 }
 
-// plainContext hides that a token is wanted for a blob.
+// plainContext hides from the transport that a token is requested for a blob.
 type plainContext struct{ http.RoundTripper }
 
 func (t plainContext) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), blobKey{}, nil)))
 }
 
-// boundedTransport bounds bodies in time, and in size unless they are blobs.
+// boundedTransport limits the duration of responses, and their size unless they are blobs.
 type boundedTransport struct {
 	http.RoundTripper
 	silence time.Duration
 }
 
-// blobKey marks the context of requests for blobs, whose size a descriptor tells.
+// blobKey marks the context of requests for blobs, whose size is limited by their descriptor.
 type blobKey struct{}
 
 func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -106,12 +106,12 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// movingBody is a body that ends with an error when nothing comes for a while.
+// movingBody is a response body that fails when it makes no progress.
 type movingBody struct {
 	io.ReadCloser
 	cancel  context.CancelFunc
 	silence time.Duration
-	left    int64 // bytes; negative is without bound
+	left    int64 // bytes; negative means no limit
 }
 
 func (b *movingBody) Read(p []byte) (int, error) {
@@ -138,7 +138,7 @@ func (b *movingBody) Close() error {
 	return err
 }
 
-// resolver asks the registry of one image with one credential.
+// resolver returns a resolver for the registry of one image with one credential.
 func resolver(a runtime.Auth, p patience) remotes.Resolver {
 	client := registryClient(p)
 	hosts := func(namespace string) ([]docker.RegistryHost, error) {
@@ -151,7 +151,7 @@ func resolver(a runtime.Auth, p patience) remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: hosts})
 }
 
-// authorizer answers the challenges of one registry. Others, which a redirect led to, learn nothing.
+// authorizer answers the challenges of one registry, and of no host to which it redirects.
 type authorizer struct {
 	docker.Authorizer
 	scheme, host string
@@ -163,7 +163,7 @@ func newAuthorizer(a runtime.Auth, scheme, host string, p patience) docker.Autho
 		case asking != host:
 			return "", "", nil
 		case a.Token != "":
-			return "", a.Token, nil // a user without a name has a token
+			return "", a.Token, nil // without a user name, the password is a token
 		}
 		return a.Username, a.Password, nil
 	}
@@ -194,7 +194,7 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 	return a.Authorizer.AddResponses(ctx, responses)
 }
 
-// trusts says whether credentials may go to a token server: in the clear only where the registry itself is asked so, on this machine.
+// trusts reports whether credentials may be sent to a token server: unencrypted only if the registry is local and itself used without TLS.
 func (a authorizer) trusts(realm *url.URL) bool {
 	if realm.User != nil || realm.Host == "" {
 		return false
@@ -206,7 +206,7 @@ func (a authorizer) trusts(realm *url.URL) bool {
 	return err == nil && local && realm.Scheme == "http" && a.scheme == "http"
 }
 
-// fetching counts the bytes of a pull's blobs as they come, and bounds how many come at once.
+// fetching reports the progress of a pull's blobs, and limits how many are fetched concurrently.
 type fetching struct {
 	remotes.Resolver
 	tell     func(runtime.Progress) // may be nil
@@ -237,7 +237,7 @@ func (f *fetching) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, er
 		return nil, err
 	}
 	return remotes.FetcherFunc(func(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
-		d.URLs = nil // an image does not choose what this machine asks of whom
+		d.URLs = nil // an image must not make this machine fetch from arbitrary URLs
 		select {
 		case f.slots <- struct{}{}:
 		case <-ctx.Done():
@@ -253,7 +253,7 @@ func (f *fetching) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, er
 	}), nil
 }
 
-// fetched is a blob on its way, over as many connections as it takes.
+// fetched is a blob being fetched, over several connections if necessary.
 type fetched struct {
 	io.ReadCloser
 	f     *fetching
@@ -277,7 +277,7 @@ func (r *fetched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Seek lets a fetch that broke off go on where it was.
+// Seek lets an interrupted fetch resume.
 func (r *fetched) Seek(offset int64, whence int) (int64, error) {
 	s, ok := r.ReadCloser.(io.Seeker)
 	if !ok {
@@ -292,7 +292,7 @@ func (r *fetched) Close() error {
 	return err
 }
 
-// hopeless is true for an error of a pull that another credential would not mend.
+// hopeless reports whether a pull would fail with any credential.
 func hopeless(err error) bool {
 	var dns *net.DNSError
 	return errors.Is(err, runtime.ErrRefused) || errors.As(err, &dns)

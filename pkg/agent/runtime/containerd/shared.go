@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	// dialTime is how long the host's containerd may take to answer first: it may be starting.
+	// dialTime is how long to wait for the first response of the host's containerd, which may be starting.
 	dialTime = 10 * time.Second
-	// callTime bounds each later call to it but the unpacking of a layer, which takes as long as the layer is large.
+	// callTime limits each later call except for unpacking a layer, whose duration depends on its size.
 	callTime = 2 * time.Minute
-	// oldest is the first version that has all we ask for.
+	// The oldest supported version.
 	oldestMajor, oldestMinor = 1, 6
 )
 
-// joinEngine makes our namespace in the containerd of the host.
+// joinEngine creates our namespace in the host's containerd.
 func joinEngine(ctx context.Context, c Config) (*engine, error) {
 	e, err := dialEngine(ctx, c.Address, c.Namespace, c.patience)
 	if err != nil {
@@ -51,8 +51,7 @@ func joinEngine(ctx context.Context, c Config) (*engine, error) {
 	return e, nil
 }
 
-// dialEngine connects to a containerd that runs by itself, waiting for its first answer for as long as patience,
-// and changes nothing in it.
+// dialEngine connects to the host's containerd and waits up to patience for its first response. It changes nothing there.
 func dialEngine(ctx context.Context, address, namespace string, patience time.Duration) (_ *engine, err error) {
 	path := strings.TrimPrefix(address, "unix://")
 	if info, err := os.Stat(path); err != nil || info.Mode()&fs.ModeSocket == 0 {
@@ -84,7 +83,7 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 		}
 		return nil, err
 	}
-	e.collect = func(ctx context.Context) error { // the end of a lease is what its collector can be made to wait for
+	e.collect = func(ctx context.Context) error { // deleting a lease can wait for garbage collection
 		l, err := c.LeasesService().Create(ctx, leases.WithRandomID())
 		if err != nil {
 			return err
@@ -94,7 +93,7 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 	return e, nil
 }
 
-// introduce asks who it is, and whether it can keep our images.
+// introduce checks that its version and snapshotter can be used.
 func (e *engine) introduce(ctx context.Context, path string) error {
 	v, err := e.VersionService().Version(ctx, &emptypb.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -122,7 +121,7 @@ func (e *engine) introduce(ctx context.Context, path string) error {
 	return nil
 }
 
-// tooOld is false for a version that is no version: a build of somebody's own.
+// tooOld returns false if the version cannot be parsed: it is a custom build.
 func tooOld(version string) bool {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -131,7 +130,7 @@ func tooOld(version string) bool {
 	return err1 == nil && err2 == nil && (a < oldestMajor || a == oldestMajor && b < oldestMinor)
 }
 
-// withDeadline ends a call that gets no answer, and says in one line what is wrong.
+// withDeadline fails calls without a response, with a one-line explanation.
 func withDeadline(path string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		own := ctx
@@ -162,8 +161,7 @@ func explain(path string, err error) error {
 	return status.Errorf(codes.Unavailable, "containerd at %s does not answer: start it", path)
 }
 
-// The host's containerds that hold, or held, images of ours are known by name, so that Purge finds them whatever the
-// options say by then.
+// The addresses of the host's containerds that we used are recorded, so that Purge finds them independently of the current options.
 
 func hostsFile(c Config) string { return filepath.Join(c.DataDir, "hosts.json") }
 
@@ -182,7 +180,7 @@ func remember(c Config, address string) error {
 	return shim.WriteJSON(hostsFile(c), append(list, address))
 }
 
-// leave empties our namespace in the containerds of the host that we used, and forgets them.
+// leave removes our namespace from the host's containerds that we used, and their record.
 func (r *Runtime) leave(ctx context.Context) error {
 	list, err := hosts(r.config)
 	if err != nil {
@@ -206,7 +204,7 @@ func (r *Runtime) leave(ctx context.Context) error {
 	return nil
 }
 
-// empty removes all in our namespace, and the namespace.
+// empty removes our namespace with its contents.
 func (e *engine) empty(ctx context.Context) error {
 	ctx = e.in(ctx)
 	images, err := e.ImageService().List(ctx)

@@ -20,7 +20,7 @@ import (
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// defaultCaps are those that docker and containerd give.
+// defaultCaps are the default capabilities of Docker and containerd.
 var defaultCaps = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
 	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
@@ -33,7 +33,7 @@ var maskedPaths = []string{
 
 var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-// bundle says all about a container that its shim needs.
+// bundle returns the container's bundle.json for its shim.
 func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string) (*shim.Bundle, error) {
 	args, err := command(s, img)
 	if err != nil {
@@ -64,7 +64,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	}
 	linux := b.Spec.Linux
 	if s.UTSNS != "" {
-		b.Spec.Hostname = "" // whoever made the namespace gave it its name
+		b.Spec.Hostname = "" // set when the namespace was created
 	}
 	if !s.Unmasked && !s.Privileged {
 		linux.MaskedPaths, linux.ReadonlyPaths = maskedPaths, readonlyPaths
@@ -83,7 +83,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	return b, err
 }
 
-// command joins image and pod as Kubernetes says.
+// command returns the command from image and pod, by the rules of Kubernetes.
 func command(s runtime.Spec, img *image) ([]string, error) {
 	entry, args := img.config.Entrypoint, s.Args
 	if len(s.Command) > 0 {
@@ -98,7 +98,7 @@ func command(s runtime.Spec, img *image) ([]string, error) {
 	return all, nil
 }
 
-// environment is the image's, then the pod's; the last of a name wins.
+// environment returns the image's variables, overridden by the pod's.
 func environment(s runtime.Spec, img *image) []string {
 	env := []string{defaultPath}
 	at := map[string]int{"PATH": 0}
@@ -127,7 +127,7 @@ func workingDir(s runtime.Spec, img *image) string {
 	return "/"
 }
 
-// capabilities of a container, no more than the host has to give.
+// capabilities returns a container's capabilities, limited to those of the host.
 func capabilities(s runtime.Spec, host []string) []string {
 	set := map[string]bool{}
 	all := func(on bool) {
@@ -262,16 +262,15 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 	return res
 }
 
-// nativeOnly leaves out the older instruction sets of this processor: their
-// tables cost each container 20 ms of processor time at its start. A program
-// of an older one needs a profile of its own.
+// nativeOnly removes the processor's other architectures from a profile: their filters cost 20 ms of CPU time per container start. Programs for
+// them need a Localhost profile.
 func nativeOnly(all []specs.Arch) []specs.Arch {
 	return slices.DeleteFunc(slices.Clone(all), func(a specs.Arch) bool {
 		return a == specs.ArchX86 || a == specs.ArchX32 || a == specs.ArchARM || a == specs.ArchS390
 	})
 }
 
-// maxProfile is how many bytes a seccomp profile may have.
+// maxProfile is the maximum size of a seccomp profile, in bytes.
 const maxProfile = 1 << 20
 
 func readProfile(path string) ([]byte, error) {
@@ -283,7 +282,7 @@ func readProfile(path string) ([]byte, error) {
 	return bounded.All(f, maxProfile)
 }
 
-// seccomp is the profile that the spec names; a privileged container has none.
+// seccomp returns the profile of the spec. Privileged containers have none.
 func (r *Runtime) seccomp(s runtime.Spec, spec *specs.Spec) (*specs.LinuxSeccomp, error) {
 	if s.Privileged || s.Seccomp == "unconfined" {
 		return nil, nil

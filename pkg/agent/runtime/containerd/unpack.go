@@ -19,16 +19,16 @@ import (
 
 const (
 	unpacksAtOnce = 3
-	// maxNames bounds what unpacking a layer keeps in memory: names, links and attributes, with entryCost for each file.
+	// maxNames limits the memory for unpacking a layer, in bytes: names, links and attributes, plus entryCost for each file.
 	maxNames  = 128 << 20
 	entryCost = 128
-	// lookEvery is how many bytes, and lookFiles how many files, are written before the disk is looked at again.
+	// lookEvery is how many bytes, and lookFiles how many files, are written before free space is checked again.
 	lookEvery = 8 << 20
 	lookFiles = 1000
 )
 
-// applier unpacks layers as containerd's own does, and stops one that would fill the disk. A layer's size says nothing of
-// what it unpacks to: zstd makes gigabytes of kilobytes, and a sparse file of nothing.
+// applier unpacks layers as containerd's does, and fails before one fills the disk. A layer's size does not limit its unpacked size: kilobytes
+// of zstd can be gigabytes.
 type applier struct {
 	store content.Provider
 	room  func() (bytes, inodes int64)
@@ -39,7 +39,7 @@ func newApplier(store content.Provider, room func() (bytes, inodes int64)) *appl
 	return &applier{store: store, room: room, slots: make(chan struct{}, unpacksAtOnce)}
 }
 
-// Compare is not needed: nothing here makes new layers.
+// Compare is not supported: no layers are created.
 func (*applier) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.Opt) (v1.Descriptor, error) {
 	return v1.Descriptor{}, errdefs.ErrNotImplemented
 }
@@ -85,7 +85,7 @@ func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.
 	if err := unpack(ctx, mounts, stream, archive.WithFilter(g.entry)); err != nil {
 		return v1.Descriptor{}, err
 	}
-	if _, err := io.Copy(io.Discard, stream); err != nil { // what follows the archive counts for the digest
+	if _, err := io.Copy(io.Discard, stream); err != nil { // the rest counts for the digest
 		return v1.Descriptor{}, err
 	}
 	for _, p := range processors {
@@ -101,7 +101,7 @@ type blobReader struct {
 	io.Closer
 }
 
-// unpack writes to the upper directory of an overlay itself, with whiteouts as overlayfs has them, as a mount cannot take those.
+// unpack writes to the upper directory of an overlay directly, with whiteouts in overlayfs's format, which cannot be written through a mount.
 func unpack(ctx context.Context, mounts []mount.Mount, r io.Reader, opts ...archive.ApplyOpt) error {
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		upper, lower := "", []string(nil)
@@ -127,11 +127,11 @@ func unpack(ctx context.Context, mounts []mount.Mount, r io.Reader, opts ...arch
 	})
 }
 
-// unpackGuard is asked about every entry of a layer before it is written.
+// unpackGuard checks every entry of a layer before it is written.
 type unpackGuard struct {
 	room          func() (bytes, inodes int64)
-	bytes, inodes int64 // that there were room for when it looked last
-	written       int64 // bytes of entries since then
+	bytes, inodes int64 // free at the last check
+	written       int64 // bytes since then
 	files         int64 // entries since then
 	names         int64
 }
@@ -152,7 +152,7 @@ func (g *unpackGuard) entry(h *tar.Header) (bool, error) {
 		}
 	}
 	g.written += h.Size
-	g.files += int64(1 + strings.Count(h.Name, "/")) // directories that are not named are made
+	g.files += int64(1 + strings.Count(h.Name, "/")) // missing parent directories are created
 	return true, nil
 }
 
@@ -160,7 +160,7 @@ func (g *unpackGuard) full() error {
 	return refuse("unpacked it does not fit on the disk: %d bytes and %d files is all the room that images have", g.bytes, g.inodes)
 }
 
-// boundedStream ends with an error after so many bytes, or with its context.
+// boundedStream fails after a number of bytes, or when its context is done.
 type boundedStream struct {
 	ctx        context.Context //nolint:containedctx // of one call of Apply
 	r          io.Reader

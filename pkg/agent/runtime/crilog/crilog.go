@@ -1,12 +1,10 @@
-// Package crilog writes container output in the log format of the container
-// runtime interface: one line of text per line of output, "time stream tag
-// text", where tag P marks a line that the next one of the stream continues.
-// It rotates the log by the number of bytes written: PATH.1 is the newest rotated file.
+// Package crilog writes container output in the CRI log format: one line of text per line of output, "time stream tag text", where tag P marks a
+// partial line that the stream's next line continues. It rotates the log by the number of bytes written: PATH.1 is the newest rotated
+// file.
 //
-// It may import nothing of Coracle. Its invariants: what one Write was given
-// is in the file, in order and in whole log lines, before Write returns;
-// only a last line without its end waits for Close. A log never takes more
-// than MaxFiles*MaxSize bytes, regardless of how fast its container writes.
+// It may import nothing of Coracle. Its invariants: the data of a Write is in the file, in order and in complete log lines, before Write returns;
+// only a last line without a newline waits for Close. A log never takes more than MaxFiles*MaxSize bytes, regardless of how fast its
+// container writes.
 package crilog
 
 import (
@@ -42,8 +40,7 @@ type File struct {
 	buf  []byte
 }
 
-// Open appends to the file at path and makes it, and its directory, if they are missing.
-// An empty path drops all output.
+// Open opens the file at path for appending, and creates it and its directory if necessary. With an empty path, output is dropped.
 func Open(path string) (*File, error) {
 	f := &File{path: path, now: time.Now}
 	return f, f.open()
@@ -105,9 +102,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// Stream returns a writer for one stream: "stdout" or "stderr". It is for one
-// goroutine at a time. Its Write never fails: lines that cannot be written
-// are dropped. Its Close writes a last line that has no newline.
+// Stream returns a writer for one stream: "stdout" or "stderr". It is not safe for concurrent use. Its Write never fails: lines that cannot be
+// written are dropped. Its Close writes a last line that has no newline.
 func (f *File) Stream(name string) io.WriteCloser {
 	return &stream{file: f, name: name}
 }
@@ -115,7 +111,7 @@ func (f *File) Stream(name string) io.WriteCloser {
 type stream struct {
 	file *File
 	name string
-	rest []byte // a line whose end has not come yet, shorter than MaxLine
+	rest []byte // an incomplete line, shorter than MaxLine
 }
 
 func (s *stream) Write(p []byte) (int, error) {

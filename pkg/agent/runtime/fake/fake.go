@@ -130,7 +130,7 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		used: runtime.Stats{MemoryUsage: 2 << 20, MemoryWorkingSet: 1 << 20, MemoryRSS: 1 << 20, Pids: 1},
 		out:  &fan{}, errs: &fan{}, done: make(chan struct{}),
 	}
-	r.changes.Tell(s.ID)
+	r.changes.Notify(s.ID)
 	return nil
 }
 
@@ -149,7 +149,7 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 		c.status.State, c.status.ExitCode, c.status.Message = runtime.Exited, 128, err.Error()
 		c.status.FinishedAt = time.Now()
 		close(c.done)
-		r.changes.Tell(id)
+		r.changes.Notify(id)
 		return err
 	}
 	if r.config.Start != nil {
@@ -179,7 +179,7 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 	oom := false
 	c.proc.OOM = func() { oom = true }
 	c.status.State, c.status.StartedAt, c.status.PID = runtime.Running, time.Now(), 1000+len(r.calls)
-	r.changes.Tell(id)
+	r.changes.Notify(id)
 	go func() {
 		code := program(ctx, c.proc)
 		cancel()
@@ -198,7 +198,7 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 		}
 		c.status.State, c.status.ExitCode, c.status.FinishedAt, c.status.PID = runtime.Exited, code, time.Now(), 0
 		close(c.done)
-		r.changes.Tell(id)
+		r.changes.Notify(id)
 	}()
 	return nil
 }
@@ -253,7 +253,7 @@ func (r *Runtime) Remove(_ context.Context, id string) error {
 	}
 	defer r.mu.Unlock()
 	delete(r.containers, id)
-	r.changes.Tell(id)
+	r.changes.Notify(id)
 	return nil
 }
 

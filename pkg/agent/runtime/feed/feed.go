@@ -1,7 +1,7 @@
-// Package feed tells watchers which of many things changed, without what became of them.
+// Package feed notifies watchers of which items changed, without their new state.
 //
-// It may import nothing of Coracle. Its invariant: a watcher holds each name at most once, however slow its reader
-// is, and a name told after the reader took it is given again.
+// It may import nothing of Coracle. Its invariant: a watcher queues each name at most once, however slow its reader is, and a name that changes
+// after the reader received it is queued again.
 package feed
 
 import (
@@ -11,19 +11,19 @@ import (
 	"sync"
 )
 
-// Feed is usable as its zero value, and by many goroutines.
+// Feed is ready to use as its zero value, and safe for concurrent use.
 type Feed struct {
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
 }
 
-// watcher holds the names that its reader has not taken.
+// watcher queues the names that its reader has not received.
 type watcher struct {
 	wake  chan struct{}
 	names map[string]struct{}
 }
 
-// Watch gives the names that are told from the call on, until ctx ends and the channel is closed.
+// Watch returns the names that are notified from the call until ctx is done. The channel is then closed.
 func (f *Feed) Watch(ctx context.Context) <-chan string {
 	w := &watcher{wake: make(chan struct{}, 1), names: map[string]struct{}{}}
 	f.mu.Lock()
@@ -62,8 +62,8 @@ func (f *Feed) Watch(ctx context.Context) <-chan string {
 	return out
 }
 
-// Tell gives a name to all watchers. It never waits for a reader.
-func (f *Feed) Tell(name string) {
+// Notify queues a name for all watchers. It never blocks on a reader.
+func (f *Feed) Notify(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for w := range f.watchers {
