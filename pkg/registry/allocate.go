@@ -40,9 +40,6 @@ type claim struct {
 
 func newAllocator(r *Registry) *allocator { return &allocator{r: r, claims: map[*claim]bool{}} }
 
-// APIServiceIP is the first address of the service range, which is kept for the service default/kubernetes.
-func (r *Registry) APIServiceIP() netip.Addr { return r.cfg.ServiceCIDR.Addr().Next() }
-
 // settle ends a claim with the error of its write.
 func (c *claim) settle(err error) {
 	if c == nil {
