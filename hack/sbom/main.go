@@ -68,7 +68,7 @@ func main() {
 		fail(fmt.Errorf("usage: sbom [-out FILE] [-version V] BINARY [NAME=BINARY...]"))
 	}
 	var programs []program
-	for i, arg := range flag.Args() {
+	for _, arg := range flag.Args() {
 		name, path, named := strings.Cut(arg, "=")
 		if !named {
 			name, path = filepath.Base(arg), arg
@@ -81,7 +81,6 @@ func main() {
 		if err != nil {
 			fail(fmt.Errorf("%s: %w", path, err))
 		}
-		p.inside = i > 0
 		programs = append(programs, p)
 	}
 	d := describe(programs)
@@ -110,10 +109,9 @@ func fail(err error) {
 
 // program is one binary.
 type program struct {
-	name   string
-	sum    [sha256.Size]byte
-	info   *buildinfo.BuildInfo
-	inside bool // another one
+	name string
+	sum  [sha256.Size]byte
+	info *buildinfo.BuildInfo
 }
 
 func read(name string, data []byte) (program, error) {
@@ -131,13 +129,12 @@ func read(name string, data []byte) (program, error) {
 	return program{name: name, sum: sha256.Sum256(data), info: info}, err
 }
 
-// describe lists the programs and each module in any of them once.
+// describe lists the programs, of which the first carries the others, and each module in any of them once.
 func describe(programs []program) document {
 	d := document{Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", Format: "CycloneDX", SpecVersion: "1.6", Version: 1}
 	serial := sha256.New()
 	modules := map[string]component{}
-	var inside []string
-	for _, p := range programs {
+	for i, p := range programs {
 		serial.Write(p.sum[:])
 		self := component{
 			Type: "application", Ref: p.name, Name: p.name, Version: p.info.Main.Version,
@@ -149,9 +146,10 @@ func describe(programs []program) document {
 				self.Properties = append(self.Properties, property{"go:" + s.Key, s.Value})
 			}
 		}
-		uses := map[string]bool{}
+		uses := dependency{Ref: p.name}
 		add := func(c component) {
-			modules[c.Ref], uses[c.Ref] = c, true
+			modules[c.Ref] = c
+			uses.DependsOn = append(uses.DependsOn, c.Ref)
 		}
 		std := strings.TrimPrefix(strings.Fields(p.info.GoVersion)[0], "go")
 		add(component{Type: "library", Ref: purl("std", std), Name: "std", Version: std, PURL: purl("std", std)})
@@ -166,20 +164,15 @@ func describe(programs []program) document {
 			}
 			add(c)
 		}
-		refs := make([]string, 0, len(uses))
-		for ref := range uses {
-			refs = append(refs, ref)
-		}
-		slices.Sort(refs)
-		d.Dependencies = append(d.Dependencies, dependency{p.name, refs})
-		if p.inside {
-			d.Components = append(d.Components, self)
-			inside = append(inside, p.name)
-		} else {
+		slices.Sort(uses.DependsOn)
+		d.Dependencies = append(d.Dependencies, uses)
+		if i == 0 {
 			d.Metadata.Component = self
+			continue
 		}
+		d.Components = append(d.Components, self)
+		d.Dependencies[0].DependsOn = slices.Insert(d.Dependencies[0].DependsOn, i-1, p.name)
 	}
-	d.Dependencies[0].DependsOn = append(inside, d.Dependencies[0].DependsOn...)
 	for _, c := range modules {
 		d.Components = append(d.Components, c)
 	}

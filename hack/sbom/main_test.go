@@ -21,7 +21,6 @@ func TestDescribe(t *testing.T) {
 	inner, err := read("inner", w.EncodeAll(data, nil))
 	require.NoError(t, err)
 	require.Equal(t, outer.sum, inner.sum)
-	inner.inside = true
 
 	d := describe([]program{outer, inner})
 	first, err := json.Marshal(d)

@@ -64,6 +64,19 @@ func (c *testCluster) tls(t *testing.T) *tls.Config {
 	return &tls.Config{GetCertificate: serving.Server, ClientCAs: c.keys.Client.Pool(), ClientAuth: tls.RequestClientCert}
 }
 
+// serve serves a handler until the test ends.
+func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	config := c.tls(t)
+	// httptest's own certificate would win otherwise.
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
 // machine is one that asks c, at url, for a name.
 func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	t.Helper()
@@ -107,12 +120,7 @@ func certificate(t *testing.T, data []byte) *x509.Certificate {
 
 func TestJoin(t *testing.T) {
 	c := newCluster(t)
-	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
-	config := c.tls(t)
-	// httptest's own certificate would win otherwise.
-	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
-	server.StartTLS()
-	defer server.Close()
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
 
 	i := c.machine(t, server.URL, t.TempDir(), "n1")
 	require.NoError(t, i.join(t.Context()))
@@ -152,11 +160,7 @@ func TestJoin(t *testing.T) {
 // TestNameIsBoundToAMachine: from when the Node is there until it is deleted, whatever the server remembers.
 func TestNameIsBoundToAMachine(t *testing.T) {
 	c := newCluster(t)
-	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
-	config := c.tls(t)
-	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
-	server.StartTLS()
-	defer server.Close()
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
 	mineDir, otherDir := t.TempDir(), t.TempDir()
 	join := func(dir, name string) (*identity, error) {
 		i := c.machine(t, server.URL, dir, name)
@@ -200,14 +204,10 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 // TestMembershipNeedsNoTokenTwice: a machine that starts again is let in by its certificate, until its Node is deleted.
 func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 	c := newCluster(t)
-	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
-	config := c.tls(t)
-	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
-	server.StartTLS()
-	defer server.Close()
-	dir := t.TempDir()
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
+	dir, url := t.TempDir(), server.URL
 	start := func(dir, name, token string) (*identity, error) {
-		i := c.machine(t, server.URL, dir, name)
+		i := c.machine(t, url, dir, name)
 		i.token = token
 		return i, i.enter(t.Context())
 	}
@@ -253,10 +253,11 @@ func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 
 	// A server that is of another cluster is not believed, whatever it says.
 	elsewhere := newCluster(t)
-	config = elsewhere.tls(t)
+	wrong := elsewhere.serve(t, elsewhere.handler(http.NotFoundHandler()))
+	url = wrong.URL
 	_, err = start(dir, "n1", "")
 	require.ErrorContains(t, err, "not of the cluster that this machine has joined")
-	server.Close()
+	wrong.Close()
 	var unreachable *unreachableError
 	_, err = start(dir, "n1", good)
 	require.ErrorAs(t, err, &unreachable)
@@ -265,11 +266,7 @@ func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 // TestRenewalNeedsTheCertificate that the server has issued for the node.
 func TestRenewalNeedsTheCertificate(t *testing.T) {
 	c := newCluster(t)
-	server := httptest.NewUnstartedServer(c.handler(http.NotFoundHandler()))
-	config := c.tls(t)
-	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
-	server.StartTLS()
-	defer server.Close()
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
 	i := c.machine(t, server.URL, t.TempDir(), "n1")
 	require.NoError(t, i.join(t.Context()))
 	c.register(t, i)
@@ -307,12 +304,7 @@ func TestDeletionEndsWhatIsOpen(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	})
-	server := httptest.NewUnstartedServer(c.members.handler(c.handler(api)))
-	config := c.tls(t)
-	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
+	server := c.serve(t, c.members.handler(c.handler(api)))
 	member := func(name string) *identity {
 		i := c.machine(t, server.URL, t.TempDir(), name)
 		require.NoError(t, i.join(t.Context()))
