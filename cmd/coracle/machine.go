@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -111,9 +112,7 @@ func versionCommand() *cobra.Command {
 		info := version.Info()
 		switch *output {
 		case "json":
-			return json.NewEncoder(os.Stdout).Encode(map[string]any{
-				"coracle": version.Coracle, "commit": info.GitCommit, "treeState": info.GitTreeState, "buildDate": info.BuildDate, "kubernetes": info,
-			})
+			return writeVersion(os.Stdout)
 		case "":
 			fmt.Printf("coracle %s%s, Kubernetes %s, %s, %s\n", version.Coracle, build(), version.Kubernetes, info.GoVersion, info.Platform)
 			return nil
@@ -121,6 +120,14 @@ func versionCommand() *cobra.Command {
 		return fmt.Errorf("output %q is not known: leave it out, or use json", *output)
 	}
 	return cmd
+}
+
+// writeVersion writes the version for programs.
+func writeVersion(w io.Writer) error {
+	info := version.Info()
+	return json.NewEncoder(w).Encode(map[string]any{
+		"coracle": version.Coracle, "commit": info.GitCommit, "treeState": info.GitTreeState, "buildDate": info.BuildDate, "kubernetes": info,
+	})
 }
 
 // build is the version's stamp for people: " (0123456789ab, 2026-11-22)".

@@ -66,7 +66,7 @@ node agent and the command line.
 			cmd.AddCommand(c)
 		}
 	}
-	add("machine", startCommand(), stopCommand(), statusCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand())
+	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("process", serverCommand(), agentCommand())
 	cmd.AddCommand(versionCommand())

@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -65,7 +68,12 @@ func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name str
 	if err != nil {
 		return nil, err
 	}
-	return d.RESTClient().Get().AbsPath("/debug/coracle/" + name).DoRaw(ctx)
+	raw, err := d.RESTClient().Get().AbsPath("/debug/coracle/" + name).DoRaw(ctx)
+	var status metav1.Status // which the client does not decode
+	if err != nil && json.Unmarshal(raw, &status) == nil && status.Message != "" {
+		return nil, &apierrors.StatusError{ErrStatus: status}
+	}
+	return raw, err
 }
 
 // printed decodes an answer before it is printed.
@@ -158,6 +166,10 @@ func printFairness(r control.FairnessReport, out io.Writer) error {
 		}
 	})
 	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(r.Levels, func(l control.FairnessLevel) bool { return len(l.Flows) > 0 }) {
+		_, err = fmt.Fprintln(out, "\nNo flow has requests now. Those of administrators are exempt.")
 		return err
 	}
 	fmt.Fprintln(out)

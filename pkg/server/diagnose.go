@@ -46,13 +46,7 @@ func (p *process) Health(ctx context.Context) []control.Health {
 		checks = append(checks,
 			func() control.Health { return l.apiHealth(ctx) },
 			func() control.Health { return storeHealth(l.store.Stats(), l.store.Warning(), l.storeReads(ctx)) },
-			func() control.Health { return l.cacheHealth(ctx) },
-			func() control.Health {
-				var list corev1.NodeList
-				err := l.client(user.APIServerUser, user.SystemPrivilegedGroup).Cache().List(ctx, &list)
-				return nodesHealth(list.Items, err, now)
-			},
-		)
+			func() control.Health { return l.cacheHealth(ctx) })
 		if l.controllers != nil {
 			checks = append(checks, func() control.Health { return reconcilerHealth(l.controllers.Report(), now) })
 		}
@@ -62,6 +56,11 @@ func (p *process) Health(ctx context.Context) []control.Health {
 				return schedulerHealth(pods, all, now)
 			})
 		}
+		checks = append(checks, func() control.Health {
+			var list corev1.NodeList
+			err := l.client(user.APIServerUser, user.SystemPrivilegedGroup).Cache().List(ctx, &list)
+			return nodesHealth(list.Items, err, now)
+		})
 	}
 	checks = append(checks, func() control.Health {
 		items, err := pki.Inspect(pkiDir(p.DataDir))

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -213,6 +214,9 @@ func instance(c config.Config) string {
 	}
 	return fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(c.DataDir)))
 }
+
+// DumpRules writes this installation's nftables rules, whether it runs or not.
+func DumpRules(c config.Config, w io.Writer) error { return proxy.Dump(w, instance(c)) }
 
 func containerdConfig(c config.Config) containerd.Config {
 	return containerd.Config{

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/ctl/bundle"
+	"github.com/coracle-dev/coracle/pkg/server"
+)
+
+func supportCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "support-bundle",
+		Short: "Gather what helps to find a problem into one file, without secrets",
+		Long: `Gathers the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts, goroutines and the dates of
+certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens are not in it, and the values of environment variables
+are masked; look through it before you give it away all the same. It works while nothing runs, and says then what is missing.`,
+		Args: exactly(0, "[-o FILE]"),
+	}
+	commonFlags(cmd.Flags())
+	output := cmd.Flags().StringP("output", "o", "", "file to write; - is standard output (default coracle-support-TIME.tar.gz)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		options := c
+		options.Token = ""
+		gather := bundle.Config{
+			DataDir: c.DataDir, RunDir: c.RunDir, Kubeconfig: filepath.Join(c.DataDir, ctl.Kubeconfig), Options: options,
+			Rules:        func(w io.Writer) error { return server.DumpRules(c, w) },
+			Version:      writeVersion,
+			Certificates: func(w io.Writer) error { return ctl.Certs(cmd.Context(), c.DataDir, c.RunDir, w) },
+			Status: func(w io.Writer) error {
+				err := ctl.Status(cmd.Context(), c.RunDir, c.DataDir, "", w)
+				var unhealthy *ctl.UnhealthyError
+				if errors.As(err, &unhealthy) {
+					return nil // that is what the bundle is for
+				}
+				if errors.Is(err, control.ErrNotRunning) {
+					fmt.Fprintln(w, "Coracle is not running.")
+				}
+				return err
+			},
+		}
+		if *output == "-" {
+			return bundle.Write(cmd.Context(), gather, os.Stdout, os.Stderr)
+		}
+		if *output == "" {
+			*output = "coracle-support-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
+		}
+		f, err := os.OpenFile(*output, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(bundle.Write(cmd.Context(), gather, f, os.Stderr), f.Close()); err != nil {
+			return err
+		}
+		fmt.Println("Wrote " + *output + ". Look through it before you give it away: names of objects, images and addresses are in it.")
+		return nil
+	}
+	return cmd
+}
