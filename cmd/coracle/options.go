@@ -25,6 +25,7 @@ func commonFlags(f *pflag.FlagSet) {
 	f.String("data-dir", d.DataDir, "directory of all state")
 	f.String("run-dir", d.RunDir, "directory of what a reboot may lose")
 	f.String("log-level", d.LogLevel, "debug, info, warn or error")
+	f.String("log-format", d.LogFormat, "text, or json: one object a line")
 }
 
 func serverFlags(f *pflag.FlagSet) {

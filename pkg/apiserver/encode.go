@@ -50,7 +50,7 @@ func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer,
 	}
 	raw, err := json.Marshal(obj)
 	if err != nil {
-		s.log.Error("an object cannot be encoded", "type", fmt.Sprintf("%T", obj), "error", err)
+		s.log.Error("could not encode object", "type", fmt.Sprintf("%T", obj), "error", err)
 		http.Error(w, "the answer could not be encoded", http.StatusInternalServerError)
 		return
 	}

@@ -58,7 +58,7 @@ func (f *failures) report(req *http.Request, code int, err error) {
 		name = u.GetName()
 	}
 	if skipped > 0 {
-		f.log.Log(context.Background(), level, "more requests failed than were logged", "left-out", skipped)
+		f.log.Log(context.Background(), level, "failed requests not logged", "count", skipped)
 	}
 	f.log.Log(context.Background(), level, "request failed", "method", req.Method, "path", path, "user", name, "code", code, "error", err)
 }

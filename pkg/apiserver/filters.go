@@ -50,7 +50,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 				panic(p)
 			}
 			s.metrics.panics.Inc()
-			s.log.Error("panic while serving", "method", req.Method, "path", req.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("panic while serving request", "method", req.Method, "path", req.URL.Path, "panic", p, "stack", string(debug.Stack()))
 			if rec.written {
 				panic(http.ErrAbortHandler)
 			}

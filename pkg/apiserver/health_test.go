@@ -178,7 +178,7 @@ func TestFailuresAreLogged(t *testing.T) {
 		out.Reset()
 		time.Sleep(failuresEvery)
 		f.report(req, 500, errors.New("later"))
-		require.Contains(t, out.String(), "left-out=80")
+		require.Contains(t, out.String(), "count=80")
 		require.Contains(t, out.String(), "level=ERROR")
 	})
 }

@@ -170,7 +170,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	for _, e := range entries {
 		table, err := rows(req.Context(), t, e.Object, e, o, n.as.GroupVersion())
 		if err != nil {
-			s.log.Warn("an object cannot be printed", "key", e.Key, "error", err)
+			s.log.Warn("could not print object", "key", e.Key, "error", err)
 			continue
 		}
 		for i := range table.Rows {

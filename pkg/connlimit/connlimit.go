@@ -75,7 +75,7 @@ func (l *Listener) admit(from netip.Addr) bool {
 		l.c.Refused()
 		if now := time.Now(); now.Sub(l.logged) > 10*time.Second {
 			l.logged = now
-			l.c.Logger.Warn("too many connections, refused one", "address", from, "open-of-address", n, "open", l.total)
+			l.c.Logger.Warn("connection limit reached, refusing connection", "address", from, "openOfAddress", n, "open", l.total)
 		}
 		return false
 	}

@@ -162,7 +162,7 @@ func (r *Recorder) report() bool {
 	if err == nil {
 		err = errBacklog
 	}
-	r.log.Warn("could not record events", "component", r.component, "lost", lost-r.reported, "lostInAll", lost, "error", err)
+	r.log.Warn("could not record events", "component", r.component, "lost", lost-r.reported, "lostTotal", lost, "error", err)
 	r.reported, r.lastError = lost, nil
 	return true
 }

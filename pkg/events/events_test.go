@@ -132,11 +132,11 @@ func TestLostEventsAreLogged(t *testing.T) {
 		}
 		require.EqualValues(t, 5, r.Lost())
 		require.Equal(t, 1, lines())
-		require.Contains(t, out.String(), `lost=1 lostInAll=1 error="Too many requests: limit reached"`)
+		require.Contains(t, out.String(), `lost=1 lostTotal=1 error="Too many requests: limit reached"`)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		require.Equal(t, 2, lines())
-		require.Contains(t, out.String(), "lost=4 lostInAll=5")
+		require.Contains(t, out.String(), "lost=4 lostTotal=5")
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		require.Equal(t, 2, lines(), "nothing more was lost")
@@ -152,6 +152,6 @@ func TestLostEventsAreLogged(t *testing.T) {
 		require.Equal(t, 3, lines())
 		cancel()
 		<-done
-		require.Contains(t, out.String(), "lost=1 lostInAll=7")
+		require.Contains(t, out.String(), "lost=1 lostTotal=7")
 	})
 }

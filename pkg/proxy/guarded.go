@@ -134,7 +134,7 @@ func (p *Proxy) complain(name types.NamespacedName, complaints []string) {
 	svc := p.services[name]
 	p.mu.Unlock()
 	for _, c := range complaints {
-		p.Logger.Warn("external address of a service is not served", "service", name, "reason", c)
+		p.Logger.Warn("ignoring external address of service", "service", name, "reason", c)
 		if svc != nil {
 			p.events.Event(svc, corev1.EventTypeWarning, "ExternalAddressRefused", "not served on node %s: %s", p.NodeName, c)
 		}

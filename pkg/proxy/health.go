@@ -60,7 +60,7 @@ func (h *health) set(name types.NamespacedName, port uint16, count int) {
 func (h *health) listen(name types.NamespacedName, s *served) {
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(int(s.port)))
 	if err != nil {
-		h.log.Error("the health check port of a service is not served", "service", name, "port", s.port, "error", err)
+		h.log.Error("could not serve health check port of service", "service", name, "port", s.port, "error", err)
 		return
 	}
 	s.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -37,7 +37,7 @@ func (b *bootstrap) Run(ctx context.Context) error {
 	objects := b.objects()
 	if err := keep.Ensure(ctx, b.client, objects); err != nil && ctx.Err() == nil {
 		// A server that runs can be repaired through its API. The reconciler tries again.
-		b.log.Error("could not write all objects that every cluster has", "error", err)
+		b.log.Error("could not write bootstrap objects", "error", err)
 	}
 	close(b.ready)
 	return engine.Run(ctx, engine.Config{

@@ -137,7 +137,7 @@ func (i *identity) Run(ctx context.Context) error {
 				timer.Stop()
 			case <-changed:
 				timer.Stop()
-				i.log.Info("the cluster's certificate authorities have changed, renewing the node's certificates")
+				i.log.Info("certificate authorities changed, renewing node certificates")
 			case <-timer.C:
 				continue
 			}
@@ -151,7 +151,7 @@ func (i *identity) Run(ctx context.Context) error {
 				return err
 			}
 			if ctx.Err() == nil {
-				i.log.Warn("cannot renew the node's certificates; trying again", "in", renewalRetry, "until", old.serving.Leaf.NotAfter, "error", err)
+				i.log.Warn("could not renew node certificates, retrying", "after", renewalRetry, "until", old.serving.Leaf.NotAfter, "error", err)
 			}
 			continue
 		}
@@ -163,7 +163,7 @@ func (i *identity) Run(ctx context.Context) error {
 		}
 		// Watches go on over the connections that they have; those end when they are idle.
 		old.transport.CloseIdleConnections()
-		i.log.Info("renewed the node's certificates", "until", i.present.Load().serving.Leaf.NotAfter)
+		i.log.Info("renewed node certificates", "until", i.present.Load().serving.Leaf.NotAfter)
 	}
 }
 
@@ -322,7 +322,7 @@ func (i *identity) take(answer []byte) error {
 	}
 	i.present.Store(j)
 	if err := errors.Join(pki.WriteFile(filepath.Join(i.dir, serverAuthority), j.ServerCA), pki.WriteFile(filepath.Join(i.dir, machineCertificate), j.Client)); err != nil {
-		i.log.Warn("cannot keep the machine's certificate; its next start may need a join token", "error", err)
+		i.log.Warn("could not save machine certificate, the next start may need a join token", "error", err)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 		wait := k.due()
 		if wait <= 0 {
 			if err := k.write(false); err != nil {
-				k.log.Warn("cannot renew the admin's kubeconfig; trying again", "in", clockCheck, "error", err)
+				k.log.Warn("could not renew admin kubeconfig, retrying", "after", clockCheck, "error", err)
 				wait = clockCheck
 			} else {
 				wait = k.due()

@@ -2,12 +2,69 @@ package server
 
 import (
 	"context"
+	"io"
 	"log/slog"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
+
+// logHandler writes records of a level and above to w, as text or as JSON. Keys are in lowerCamelCase; durations are text in both, as
+// "1.5s".
+func logHandler(w io.Writer, level, format string) (slog.Handler, error) {
+	options := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}}
+	var least slog.Level
+	if err := least.UnmarshalText([]byte(level)); err != nil {
+		return nil, err
+	}
+	options.Level = least
+	if format == "json" {
+		return slog.NewJSONHandler(w, options), nil
+	}
+	return slog.NewTextHandler(w, options), nil
+}
+
+// component is the log of one part of the process, by whose name its lines can be found.
+func component(log *slog.Logger, name string) *slog.Logger {
+	h := log.Handler()
+	if n, ok := h.(named); ok { // the part of a part
+		h = n.plain
+	}
+	return slog.New(named{h, h.WithAttrs([]slog.Attr{slog.String(componentKey, name)})})
+}
+
+const componentKey = "component"
+
+// named adds the component to records that do not name one themselves.
+type named struct{ plain, with slog.Handler }
+
+func (h named) Enabled(ctx context.Context, l slog.Level) bool { return h.plain.Enabled(ctx, l) }
+
+func (h named) Handle(ctx context.Context, r slog.Record) error {
+	has := false
+	r.Attrs(func(a slog.Attr) bool {
+		has = a.Key == componentKey
+		return !has
+	})
+	if has {
+		return h.plain.Handle(ctx, r)
+	}
+	return h.with.Handle(ctx, r)
+}
+
+func (h named) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return named{h.plain.WithAttrs(attrs), h.with.WithAttrs(attrs)}
+}
+
+func (h named) WithGroup(name string) slog.Handler {
+	return named{h.plain.WithGroup(name), h.with.WithGroup(name)}
+}
 
 // quietLibraries sends what the Kubernetes libraries say to log, warnings and errors only: what they call
 // information is about themselves.

@@ -86,7 +86,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	i := &identity{
 		server: strings.TrimSuffix(p.Join, "/"), token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
-		dir: dir, key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: p.log,
+		dir: dir, key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: component(p.log, "identity"),
 		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	if err := i.enter(ctx); err != nil {
@@ -158,13 +158,13 @@ func newNode(p *process, m *membership) (*node, error) {
 		Client: m.client, NodeName: p.NodeName, NodeIP: p.nodeIP, ServiceCIDR: m.serviceCIDR, ClusterCIDR: m.clusterCIDR,
 		Local:  map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(p.nodeIP)},
 		Ports:  ownPorts(p.Config),
-		Prefix: instance(p.Config), Logger: p.log, Metrics: p.metrics.node,
+		Prefix: instance(p.Config), Logger: component(p.log, "proxy"), Metrics: p.metrics.node,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.dns, err = dns.New(dns.Config{
-		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: p.log, Metrics: p.metrics.node,
+		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: component(p.log, "dns"), Metrics: p.metrics.node,
 	})
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Reserved:      reserved,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
-		Logger:  p.log, Metrics: p.metrics.node,
+		Logger:  component(p.log, "agent"), Metrics: p.metrics.node,
 	})
 	return n, err
 }

@@ -106,10 +106,10 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	values := encryption.NewValues(kinds.Table())
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: p.log, QuotaBytes: quota, Values: values, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
 		return nil, err
 	}
-	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: p.log, Metrics: p.metrics.plane}); err != nil {
+	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: component(p.log, "cache"), Metrics: p.metrics.plane}); err != nil {
 		return nil, err
 	}
 	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
@@ -121,7 +121,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	}
 	l.registry, err = registry.New(registry.Config{
 		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
-		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: p.log,
+		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: component(p.log, "registry"),
 		DenyPrivileged: !p.AllowPrivileged,
 	})
 	if err != nil {
@@ -132,7 +132,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
 		return nil, err
 	}
-	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), log: p.log, ready: make(chan struct{})}
+	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), log: component(p.log, "bootstrap"), ready: make(chan struct{})}
 
 	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
 		api.Addr().String(), p.NodeIP, p.NodeName, "127.0.0.1", "::1", "localhost", services.Addr().Next().String(),
@@ -170,18 +170,18 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		Wrap: func(next http.Handler) http.Handler {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
-		Version: version.Info(), Logger: p.log,
+		Version: version.Info(), Logger: component(p.log, "apiserver"),
 		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{store.EtcdMetrics()}, Debug: l.inspection(),
 	}
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err
 	}
-	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: p.log, ready: make(chan struct{})}
+	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}
 	if err := l.actors(kinds); err != nil {
 		return nil, err
 	}
-	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: p.log, ready: make(chan struct{})}
+	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: component(p.log, "kubeconfig"), ready: make(chan struct{})}
 	if p.MergeKubeconfig {
 		l.admin.merged = userKubeconfig()
 	}
@@ -227,14 +227,14 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	if p.Runs(config.Controllers) {
 		l.controllers, err = reconcile.New(reconcile.Config{
 			ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-			Kinds:     storedkinds.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: p.log, Metrics: p.metrics.plane,
+			Kinds:     storedkinds.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: component(p.log, "controllers"), Metrics: p.metrics.plane,
 		})
 		if err != nil {
 			return err
 		}
 	}
 	if p.Runs(config.Scheduler) {
-		if l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: p.log, Metrics: p.metrics.plane}); err != nil {
+		if l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: component(p.log, "scheduler"), Metrics: p.metrics.plane}); err != nil {
 			return fmt.Errorf("scheduler: %w", err)
 		}
 	}

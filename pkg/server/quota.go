@@ -22,7 +22,7 @@ func (p *process) storeQuota() (int64, error) {
 	}
 	memory, err := usableMemory("/")
 	if err != nil {
-		p.log.Warn("could not read how much memory there is, the store's quota is the smallest", "error", err)
+		p.log.Warn("could not read memory size, using the smallest store quota", "error", err)
 	}
 	return min(max(memory/storeShare, 4*config.MinStoreQuota), config.MaxStoreQuota), nil
 }

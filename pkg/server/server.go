@@ -144,11 +144,11 @@ func prepare(c config.Config) (*process, error) {
 		return nil, err
 	}
 	p.lock = lock
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+	handler, err := logHandler(os.Stderr, c.LogLevel, c.LogFormat)
+	if err != nil {
 		return nil, err
 	}
-	p.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	p.log = component(slog.New(handler), "server")
 	quietLibraries(p.log)
 	if p.NodeName == "" {
 		name, err := os.Hostname()
@@ -196,11 +196,11 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 	components = append(components, &last{ready: make(chan struct{}), tell: func(ctx context.Context) {
 		if p.onReady != nil {
 			if err := p.onReady(ctx); err != nil {
-				p.log.Warn("once all was ready", "error", err)
+				p.log.Warn("could not label node as control plane", "error", err)
 			}
 		}
 		if err := forgetStart(); err != nil {
-			p.log.Warn("memory of the start is kept", "error", err)
+			p.log.Warn("could not release start-up memory", "error", err)
 		}
 		endPacing = paceHeap()
 		status := p.Status(ctx)
@@ -213,14 +213,14 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 			if name != lastName {
 				report(control.Event{Step: name, Took: took})
 			}
-			p.log.Debug("started", "component", name, "took", took)
+			p.log.Debug("component started", "component", name, "took", took)
 		},
 		Stopped: func(name string, err error) {
 			p.parts.stopped(name, err)
-			p.log.Debug("stopped", "component", name, "error", err)
+			p.log.Debug("component stopped", "component", name, "error", err)
 		},
 		Hung: func(name string, after time.Duration) {
-			p.log.Error("component did not stop, going on without it", "component", name, "after", after)
+			p.log.Error("component did not stop in time, abandoning it", "component", name, "after", after)
 			dumpStacks(os.Stderr)
 		},
 	}, components...)

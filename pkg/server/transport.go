@@ -26,6 +26,6 @@ func (p *process) auditLog() (*auditlog.Log, error) {
 	}
 	return auditlog.Open(auditlog.Config{
 		PolicyFile: p.AuditPolicyFile, Path: p.AuditLogPath,
-		MaxAge: p.AuditLogMaxAge, MaxBackups: p.AuditLogMaxBackup, MaxSize: p.AuditLogMaxSize, Logger: p.log,
+		MaxAge: p.AuditLogMaxAge, MaxBackups: p.AuditLogMaxBackup, MaxSize: p.AuditLogMaxSize, Logger: component(p.log, "audit"),
 	})
 }

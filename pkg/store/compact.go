@@ -160,7 +160,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 			continue
 		}
 		if err := s.compactTo(ctx, e, to); err != nil && ctx.Err() == nil {
-			s.cfg.Logger.Warn("store: could not drop old history", "revision", to, "error", err)
+			s.cfg.Logger.Warn("could not compact history", "revision", to, "error", err)
 		}
 		if full {
 			s.release(ctx, e)
@@ -172,7 +172,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 // store that refuses writes does not: a lease, which ends by itself, is one.
 func (s *Store) release(ctx context.Context, e *etcdserver.EtcdServer) {
 	if _, err := e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1}); err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("store: could not count the space that became free", "error", err)
+		s.cfg.Logger.Warn("could not release freed space", "error", err)
 	}
 }
 
@@ -190,7 +190,7 @@ func (s *Store) compactTo(ctx context.Context, e *etcdserver.EtcdServer, rev int
 	if err := e.Backend().Defrag(); err != nil {
 		return fmt.Errorf("defragment: %w", err)
 	}
-	s.cfg.Logger.Info("store: gave free space back", "from_mb", size>>20, "to_mb", e.Backend().Size()>>20, "took", time.Since(began))
+	s.cfg.Logger.Info("defragmented database", "fromMB", size>>20, "toMB", e.Backend().Size()>>20, "took", time.Since(began))
 	return nil
 }
 

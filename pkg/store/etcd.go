@@ -82,7 +82,7 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 		}
 		m := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: &id, From: &id}
 		if err := e.Process(ctx, m); err != nil {
-			s.cfg.Logger.Debug("store: waiting for the election", "error", err)
+			s.cfg.Logger.Debug("waiting for leader election", "error", err)
 		}
 	}
 }

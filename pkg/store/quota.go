@@ -26,7 +26,7 @@ func (s *Store) watchQuota(used int64) {
 		default:
 		}
 	case percent < calmAgain && s.space.nearly.CompareAndSwap(true, false):
-		s.cfg.Logger.Info("store: there is room again", "used_mb", used>>20, "quota_mb", s.cfg.QuotaBytes>>20)
+		s.cfg.Logger.Info("store quota usage back to normal", "usedMB", used>>20, "quotaMB", s.cfg.QuotaBytes>>20)
 	}
 }
 
@@ -83,6 +83,6 @@ func (s *Store) measured(ctx context.Context, e *etcdserver.EtcdServer) {
 	}
 	text := strings.Join(parts, ", ")
 	s.biggest.Store(&text)
-	s.cfg.Logger.Warn("store: the quota is nearly used up: delete objects that are not needed, or raise --store-quota",
-		"used_mb", e.Backend().SizeInUse()>>20, "quota_mb", s.cfg.QuotaBytes>>20, "most", text)
+	s.cfg.Logger.Warn("store quota nearly used up, delete objects that are not needed or raise --store-quota",
+		"usedMB", e.Backend().SizeInUse()>>20, "quotaMB", s.cfg.QuotaBytes>>20, "largest", text)
 }

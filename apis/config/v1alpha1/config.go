@@ -35,6 +35,8 @@ type Common struct {
 	RunDir  string `mapstructure:"run-dir"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `mapstructure:"log-level"`
+	// LogFormat is text or json, one object a line.
+	LogFormat string `mapstructure:"log-format"`
 }
 
 // Server is what the control plane needs.
@@ -132,7 +134,7 @@ type Agent struct {
 // Default is the configuration of `coracle start` without any option.
 func Default() Config {
 	return Config{
-		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info"},
+		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info", LogFormat: "text"},
 		Server: Server{
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, MergeKubeconfig: true,
@@ -154,7 +156,7 @@ func (c Common) validate() error {
 	return errors.Join(
 		directory("data-dir", c.DataDir), directory("run-dir", c.RunDir),
 		within("run-dir", c.RunDir, "data-dir", c.DataDir), within("data-dir", c.DataDir, "run-dir", c.RunDir),
-		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"))
+		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"), oneOf("log-format", c.LogFormat, "text", "json"))
 }
 
 // shortestGrace is that in which one sign of life can be missed.

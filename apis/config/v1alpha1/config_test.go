@@ -17,6 +17,7 @@ func TestValidateNamesTheOption(t *testing.T) {
 		"run-dir":                   func(c *Config) { c.RunDir = "/" },
 		"lies within data-dir":      func(c *Config) { c.RunDir = c.DataDir + "/run" },
 		"log-level":                 func(c *Config) { c.LogLevel = "loud" },
+		"log-format":                func(c *Config) { c.LogFormat = "xml" },
 		"listen":                    func(c *Config) { c.Listen = "6443" },
 		"is not an IP address":      func(c *Config) { c.Listen = "home:6443" },
 		"cluster-cidr":              func(c *Config) { c.ClusterCIDR = "10.42.0.0" },

@@ -145,7 +145,7 @@ func (l *Log) drop(why string) {
 	}
 	l.mu.Unlock()
 	if tell {
-		l.cfg.Logger.Warn("audit events were dropped", "why", why, "dropped-in-all", all)
+		l.cfg.Logger.Warn("audit events dropped", "reason", why, "droppedTotal", all)
 	}
 }
 

@@ -31,7 +31,7 @@ func New(bundle *Bundle) *engine.Reconciler {
 			bundle.follow(func() {
 				var all corev1.NamespaceList
 				if err := env.Cache.List(context.Background(), &all); err != nil {
-					env.Log.Warn("could not list the namespaces whose kube-root-ca.crt is to change", "error", err)
+					env.Log.Warn("could not list namespaces to update kube-root-ca.crt", "error", err)
 				}
 				for i := range all.Items {
 					env.Enqueue(engine.RequestFor("", all.Items[i].Name), 0)

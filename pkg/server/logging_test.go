@@ -1,0 +1,35 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLogsAreTextOrJSON(t *testing.T) {
+	for format, want := range map[string]string{
+		"text": `level=WARN msg="could not compact history" component=store after=1.5s revision=7`,
+		"json": `"level":"WARN","msg":"could not compact history","component":"store","after":"1.5s","revision":7}`,
+	} {
+		var out bytes.Buffer
+		h, err := logHandler(&out, "warn", format)
+		require.NoError(t, err)
+		log := component(component(slog.New(h), "server"), "store").With("after", 1500*time.Millisecond)
+		log.Info("not logged")
+		log.Warn("could not compact history", "revision", 7)
+		require.Contains(t, out.String(), want)
+		out.Reset()
+		log.Error("recovered from a panic", "component", "probes")
+		require.Equal(t, 1, bytes.Count(out.Bytes(), []byte("component")), "a record names one component: %s", out.String())
+		require.Contains(t, out.String(), "probes")
+		if format == "json" {
+			require.True(t, json.Valid(out.Bytes()))
+		}
+	}
+	_, err := logHandler(nil, "loud", "text")
+	require.Error(t, err)
+}
