@@ -1,7 +1,9 @@
 package apiserver
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,16 +14,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
 	clientdiscovery "k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
@@ -210,4 +220,126 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	ended.Store(true)
 	load.Wait()
 	t.Logf("%d kinds added, %s each; a bystander's slowest of %d lists took %s", count, adding/time.Duration(count), calls.Load(), time.Duration(slowest.Load()))
+}
+
+// Widget is a kind of our own as a folder under apis would define it.
+type Widget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              WidgetSpec   `json:"spec,omitempty"`
+	Status            WidgetStatus `json:"status,omitempty"`
+}
+
+type WidgetSpec struct {
+	Size int32 `json:"size,omitempty"`
+}
+
+type WidgetStatus struct {
+	Phase string `json:"phase,omitempty"`
+}
+
+type WidgetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Widget `json:"items"`
+}
+
+func (w *Widget) DeepCopyObject() runtime.Object {
+	c := *w
+	c.ObjectMeta = *w.ObjectMeta.DeepCopy()
+	return &c
+}
+
+func (l *WidgetList) DeepCopyObject() runtime.Object {
+	c := *l
+	c.Items = slices.Clone(l.Items)
+	return &c
+}
+
+const widgetSource = `package v1
+
+// WidgetSpec is what its author wants.
+type WidgetSpec struct {
+	// Size is how large it is, in metres.
+	Size int32
+}
+`
+
+// TestOneRowIsAKind: a type and a row are all that a kind needs to be found everywhere.
+func TestOneRowIsAKind(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "widgets.example.org", Version: "v1", Kind: "Widget"}
+	row := own.Row(own.Definition[*Widget]{
+		Kind: gvk, Plural: "widgets", ShortNames: []string{"wd"}, Categories: []string{"all"}, Source: widgetSource,
+		New: func() *Widget { return &Widget{} }, NewList: func() client.ObjectList { return &WidgetList{} },
+		Default: func(w *Widget) {
+			if w.Spec.Size == 0 {
+				w.Spec.Size = 1
+			}
+		},
+		Validate: func(w *Widget) field.ErrorList {
+			if w.Spec.Size < 0 {
+				return field.ErrorList{field.Invalid(field.NewPath("spec", "size"), w.Spec.Size, "must not be negative")}
+			}
+			return nil
+		},
+		Columns: func() []metav1.TableColumnDefinition {
+			return []metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name"}, {Name: "Size", Type: "integer"}}
+		},
+		Cells:  func(w *Widget, _ time.Time) []any { return []any{w.Name, w.Spec.Size} },
+		Fields: func(w *Widget) fields.Set { return fields.Set{"spec.size": fmt.Sprint(w.Spec.Size)} },
+	}, func(w *Widget) *WidgetStatus { return &w.Status })
+	row.Indexes = []kind.Index{{Field: "spec.size", Value: func(o client.Object) string { return fmt.Sprint(o.(*Widget).Spec.Size) }}}
+	row.Subresources = []kind.Subresource{{
+		Name: "scale", GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, Verbs: []string{"get", "patch", "update"},
+		New: func() runtime.Object { return &autoscalingv1.Scale{} },
+		Scale: &kind.Scale{
+			Get: func(o client.Object) (*int32, int32, *metav1.LabelSelector) {
+				return &o.(*Widget).Spec.Size, 0, &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+			},
+			Set: func(o client.Object, n int32) { o.(*Widget).Spec.Size = n },
+		},
+	}, {
+		Name: "polish", GroupVersionKind: gvk, Verbs: []string{"create"}, New: func() runtime.Object { return &Widget{} },
+		Create: func(_ context.Context, on kind.Parent, _ runtime.Object, _ metav1.CreateOptions) (runtime.Object, error) {
+			_, err := on.Change(func(o client.Object) (client.Object, error) {
+				o.(*Widget).Status.Phase = "Polished"
+				return o, nil
+			})
+			return nil, err
+		},
+	}}
+	row.Permanent = func(name string) error {
+		if name == "eternal" {
+			return errors.New("it stays")
+		}
+		return nil
+	}
+	w := newWorld(t)
+	w.namespace("work")
+	require.NoError(t, w.cfg.Kinds.Change(t.Context(), nil, []*kind.Resource{row}))
+
+	const path = "/apis/widgets.example.org/v1/namespaces/work/widgets"
+	for _, body := range []string{`{"metadata":{"name":"eternal"}}`, `{"metadata":{"name":"big"},"spec":{"size":7}}`} {
+		body = `{"apiVersion":"widgets.example.org/v1","kind":"Widget",` + body[1:]
+		require.Equal(t, http.StatusCreated, w.do(w.http, "POST", path, body).code)
+	}
+	bad := w.do(w.http, "POST", path, `{"apiVersion":"widgets.example.org/v1","kind":"Widget","metadata":{"name":"bad"},"spec":{"size":-1}}`).status(t)
+	require.Contains(t, bad.Message, "spec.size: Invalid value: -1")
+	require.Contains(t, string(w.do(w.http, "GET", path+"?fieldSelector=spec.size%3D7", "").body), `"name":"big"`)
+	entries, _ := w.cfg.Cache.List(row, cache.Query{Fields: fields.OneTermEqualSelector("spec.size", "1")}) // through the index
+	require.Len(t, entries, 1)
+	rows := string(w.do(w.http, "GET", path, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body)
+	require.Contains(t, rows, `"cells":["big",7]`)
+	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v3/apis/widgets.example.org/v1", "").body), "Size is how large it is, in metres.")
+	require.Contains(t, string(w.do(w.http, "GET", "/apis/widgets.example.org/v1", "").body), `"widgets/scale"`)
+	scaled := w.do(w.http, "PATCH", path+"/big/scale", `{"spec":{"replicas":9}}`, "Content-Type", string(types.MergePatchType))
+	require.Contains(t, string(scaled.body), `"replicas":9`)
+	require.Equal(t, http.StatusCreated, w.do(w.http, "POST", path+"/big/polish", `{"apiVersion":"widgets.example.org/v1","kind":"Widget"}`).code)
+	require.Contains(t, string(w.do(w.http, "GET", path+"/big", "").body), `"phase":"Polished"`)
+	require.Contains(t, w.do(w.http, "DELETE", path+"/eternal", "").status(t).Message, "it stays")
+
+	var typed Widget
+	c := local.New(w.cfg.Registry, w.cfg.Cache, w.cfg.Kinds).For(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "work", Name: "big"}, &typed))
+	require.EqualValues(t, 9, typed.Spec.Size)
 }

@@ -70,7 +70,7 @@ func start(t testing.TB, o options) *cluster {
 		as = c.serve()
 	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: as, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: as, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 	})
 	require.NoError(t, err)
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})

@@ -37,6 +37,9 @@ type managers struct {
 	schema managedfields.TypeConverter
 }
 
+// maxManagers bounds how many field managers are remembered.
+const maxManagers = 4096
+
 type managerKey struct {
 	row         *kind.Resource
 	subresource string
@@ -74,7 +77,7 @@ func (m *managers) get(key managerKey, v oneVersion, builtin bool, reset map[fie
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	if m.of == nil {
+	if m.of == nil || len(m.of) >= maxManagers { // of rows that were replaced, perhaps; they are cheap to make again
 		m.of = map[managerKey]*managedfields.FieldManager{}
 	}
 	m.of[key] = f
