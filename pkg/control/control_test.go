@@ -72,6 +72,18 @@ func (b *backend) FinishAuthorities(_ context.Context, names []string, force boo
 	return Authorities{List: []Authority{{Name: strings.Join(names, "-")}}}, nil
 }
 
+func (b *backend) Encryption(context.Context) (Encryption, error) {
+	return Encryption{Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}}}, nil
+}
+
+func (b *backend) ChangeEncryption(action string, tell func(string)) error {
+	if action != EncryptionRotate {
+		return errors.New("no such action")
+	}
+	tell(action + " begins")
+	return nil
+}
+
 func (b *backend) Images() runtime.Images { return images{b} }
 
 func (b *backend) Load(_ context.Context, r io.Reader) ([]runtime.Image, error) {
@@ -149,6 +161,14 @@ func TestControl(t *testing.T) {
 	state, err = client.FinishAuthorities(t.Context(), []string{"a", "b"}, true)
 	require.NoError(t, err)
 	require.Equal(t, "a-b", state.List[0].Name)
+
+	encryption, err := client.Encryption(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Encryption{Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}}}, encryption)
+	told = nil
+	require.NoError(t, client.ChangeEncryption(t.Context(), EncryptionRotate, func(e Event) { told = append(told, e) }))
+	require.Equal(t, []Event{{Message: "rotate-keys begins"}}, told)
+	require.ErrorContains(t, client.ChangeEncryption(t.Context(), "other", nil), "no such action")
 
 	info, err := os.Stat(filepath.Join(dir, Socket))
 	require.NoError(t, err)

@@ -186,7 +186,7 @@ func (k *Keeper) reload(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		problem := fmt.Sprintf("the encryption configuration in %s is not in use, the one before it is: %v", k.cfg.File, err)
+		problem := fmt.Sprintf("the changed encryption configuration in %s is not in use, the one before it is: %v", k.cfg.File, err)
 		k.note(warning, problem)
 		k.cfg.Logger.Error("could not use the changed encryption configuration, the one before it stays in use", "file", k.cfg.File, "error", err)
 		return errors.New(problem)
@@ -233,7 +233,7 @@ func (k *Keeper) readable(ctx context.Context, next *settings) error {
 		}
 		for _, gr := range all {
 			if err := follows(now.settings.rule(gr), next.rule(gr)); err != nil {
-				return fmt.Errorf("what is being written now could not be read: %w", err)
+				return fmt.Errorf("it could not read what the present one writes of %s: %w", written(gr), err)
 			}
 		}
 	}
@@ -241,7 +241,7 @@ func (k *Keeper) readable(ctx context.Context, next *settings) error {
 		for _, kv := range kvs {
 			if _, _, err := v.open(then, kv.Key, kv.Value); err != nil {
 				if _, _, already := v.open(now, kv.Key, kv.Value); already == nil {
-					return fmt.Errorf("%s could not be read: %w", kv.Key, err)
+					return fmt.Errorf("it could not read %s: %w", kv.Key, err)
 				}
 			}
 		}
@@ -264,7 +264,7 @@ func follows(now, then *rule) error {
 		return err
 	}
 	if l := labelOf(stored); l != (Label{}) {
-		return fmt.Errorf("the %s is encrypted with the %s: %w", now.resource, l, ErrNoKey)
+		return fmt.Errorf("it is encrypted with the %s: %w", l, ErrNoKey)
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func (k *Keeper) Warnings() (all []string) {
 	}
 	k.noteMu.Unlock()
 	if broken := k.cfg.Unreadable(); len(broken) > 0 {
-		text := fmt.Sprintf("%d stored objects cannot be read, and requests for them fail: %s", len(broken), broken[0].Key)
+		text := fmt.Sprintf("%d stored objects cannot be read, and requests for them fail, such as %s", len(broken), broken[0].Key)
 		all = append(all, fmt.Sprintf("%s: %v", text, broken[0].Err))
 	}
 	return all

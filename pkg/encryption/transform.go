@@ -108,12 +108,12 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 			return plain, i == 0, nil
 		}
 	}
-	err = fmt.Errorf("the %s is encrypted with the %s: %w", r.resource, labelOf(stored), ErrNoKey)
+	err = fmt.Errorf("it is encrypted with the %s: %w", labelOf(stored), ErrNoKey)
 	switch {
 	case found:
-		err = fmt.Errorf("the %s cannot be decrypted with the %s: %w", r.resource, labelOf(stored), ErrDamaged)
+		err = fmt.Errorf("it cannot be decrypted with the %s: %w", labelOf(stored), ErrDamaged)
 	case labelOf(stored) == Label{}:
-		err = fmt.Errorf("the %s is stored without encryption, and its providers do not include identity: %w", r.resource, ErrNoKey)
+		err = fmt.Errorf("it is stored without encryption, and identity is not among the providers: %w", ErrNoKey)
 	}
 	value.RecordTransformation(r.resource, "from_storage", "unknown", time.Since(began), err)
 	return nil, false, err
