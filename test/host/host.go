@@ -232,7 +232,12 @@ func (h *Host) Status() (s Status) {
 // Kill ends the background process with SIGKILL and returns once it is gone.
 func (h *Host) Kill() {
 	h.t.Helper()
-	pid := h.Status().PID
+	h.KillAtOnce(h.Status().PID)
+}
+
+// KillAtOnce is Kill of a process whose Status was asked for before.
+func (h *Host) KillAtOnce(pid int) {
+	h.t.Helper()
 	require.NoError(h.t, syscall.Kill(pid, syscall.SIGKILL))
 	require.Eventually(h.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, Patience, 5*time.Millisecond)
 }
