@@ -66,7 +66,9 @@ func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
 	}
 }
 
-// errNoUserNamespaces is returned for pods with hostUsers: false.
+// errNoUserNamespaces is returned for pods with hostUsers: false (KEP-127). A pod's network, IPC and UTS namespaces are made before its
+// containers, in the host's user namespace, so a user namespace of the pod would have no rights in them; its root and volumes would have
+// to be idmapped too.
 var errNoUserNamespaces = errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
 
 func wantsUserNamespace(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }

@@ -94,9 +94,7 @@ type Spec struct {
 	ReadonlyRootfs    bool
 	NoNewPrivs        bool
 	// Seccomp is "runtime/default", "unconfined" or the path of a profile.
-	Seccomp string
-	// Unmasked shows all of /proc and /sys (procMount: Unmasked).
-	Unmasked  bool
+	Seccomp   string
 	Sysctls   map[string]string
 	Resources Resources
 	// CgroupParent is a path below the cgroup root, such as "/coracle/podUID". The runtime creates it; RemovePod removes it.

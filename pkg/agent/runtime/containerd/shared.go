@@ -28,7 +28,7 @@ import (
 const (
 	// dialTime is how long to wait for the first response of the host's containerd, which may be starting.
 	dialTime = 10 * time.Second
-	// callTime limits each later call except for unpacking a layer, whose duration depends on its size.
+	// callTime limits each later call.
 	callTime = 2 * time.Minute
 	// The oldest supported version.
 	oldestMajor, oldestMinor = 1, 6
@@ -68,8 +68,10 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 		return nil, fmt.Errorf("containerd at %s: no connection", path)
 	}
 	e := &engine{namespace: namespace, closers: []func() error{c.Close}}
+	store := blobs{Store: c.ContentStore()}
+	// Layers are unpacked by this process, into the snapshots of that one, since it would unpack whatever a layer holds.
 	e.Client, err = client.NewWithConn(conn, client.WithDefaultNamespace(namespace),
-		client.WithServices(client.WithContentStore(blobs{Store: c.ContentStore()})))
+		client.WithServices(client.WithContentStore(store), client.WithDiffService(newApplier(store, e.room))))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -134,7 +136,7 @@ func tooOld(version string) bool {
 func withDeadline(path string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		own := ctx
-		if _, has := ctx.Deadline(); !has && !strings.HasSuffix(method, "/Apply") {
+		if _, has := ctx.Deadline(); !has {
 			var cancel context.CancelFunc
 			own, cancel = context.WithTimeout(ctx, callTime)
 			defer cancel()

@@ -1,10 +1,12 @@
 package containerd
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -17,7 +19,10 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -106,6 +111,44 @@ func (d *hostDaemon) contents() (found []string) {
 		}
 	}
 	return found
+}
+
+// TestHostileImagesOfTheHostContainerd: what is refused to our own containerd is refused to the host's, and nothing of it stays there.
+func TestHostileImagesOfTheHostContainerd(t *testing.T) {
+	d := newDaemon(t)
+	c := testConfig(t)
+	c.Address = d.socket
+	r, stop := open(t, c)
+	defer stop()
+	before := d.contents()
+	r.engine.reserve = func(int64) int64 {
+		var s unix.Statfs_t
+		require.NoError(t, unix.Statfs(r.engine.root, &s))
+		return int64(s.Bavail)*s.Bsize - 48<<20
+	}
+	h := newHostile(t)
+	pull := func(tag string, write func(w *tar.Writer), layers int) error {
+		packed, diff := layerOf(t, write)
+		descs, diffs := []v1.Descriptor{}, []digest.Digest{}
+		for range layers {
+			descs, diffs = append(descs, h.blob(v1.MediaTypeImageLayerGzip, packed)), append(diffs, diff)
+		}
+		h.manifest(tag, v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf(tag, diffs...)), descs...))
+		_, err := r.Images().Pull(t.Context(), h.ref(tag), nil, nil)
+		return err
+	}
+	file := func(size int64) func(w *tar.Writer) {
+		return func(w *tar.Writer) {
+			require.NoError(t, w.WriteHeader(&tar.Header{Name: "zeros", Mode: 0o755, Size: size}))
+			_, err := io.CopyN(w, zeroReader{}, size)
+			require.NoError(t, err)
+		}
+	}
+	require.ErrorContains(t, pull("bomb", file(96<<20), 1), "room")
+	require.ErrorContains(t, pull("layers", file(1), maxLayers+1), "layers")
+	require.Equal(t, before, d.contents())
+	require.NoError(t, pull("good", file(1<<20), 2))
+	require.NoError(t, r.Purge(t.Context()))
 }
 
 // The host's containerd comes and goes under running containers, and is left as it was found, whatever the options say at the end.

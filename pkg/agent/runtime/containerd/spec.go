@@ -66,7 +66,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	if s.UTSNS != "" {
 		b.Spec.Hostname = "" // set when the namespace was created
 	}
-	if !s.Unmasked && !s.Privileged {
+	if !s.Privileged {
 		linux.MaskedPaths, linux.ReadonlyPaths = maskedPaths, readonlyPaths
 	}
 	for _, m := range s.Mounts {
