@@ -72,6 +72,19 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 	require.Equal(t, `299 - "unknown field \"spec.foo\""`, r.header.Get("Warning"))
 }
 
+// Kinds that upstream has deprecated are served with its warnings, which kubectl prints.
+func TestDeprecatedKindsWarn(t *testing.T) {
+	w := newWorld(t)
+	for path, want := range map[string]string{
+		"/api/v1/namespaces/default/endpoints":     `299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"`,
+		"/api/v1/componentstatuses":                `299 - "v1 ComponentStatus is deprecated in v1.19+"`,
+		"/api/v1/namespaces/default/services":      "",
+		"/apis/discovery.k8s.io/v1/endpointslices": "",
+	} {
+		require.Equal(t, want, w.do(w.http, "GET", path, "").header.Get("Warning"), path)
+	}
+}
+
 func TestEveryFormOfAnObject(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")

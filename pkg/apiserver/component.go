@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -21,6 +22,7 @@ import (
 // componentStatuses serves the kind of builtin.ComponentStatuses, which is stored nowhere: each read asks the parts of the control plane.
 func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
 	r := builtin.ComponentStatuses()
+	warning.AddWarning(req.Context(), "", r.Deprecated)
 	t := registry.Target{Resource: r, Name: info.Name}
 	whole := len(info.Parts) < 2
 	switch {

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/deprecation"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	_ "k8s.io/kubernetes/pkg/apis/apps/install"
 	_ "k8s.io/kubernetes/pkg/apis/batch/install"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/version"
 )
 
 // object is a pointer type whose element is T.
@@ -70,5 +72,16 @@ func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, s
 		Verbs: allVerbs,
 	}
 	r.Table = printer(r)
+	r.Deprecated = deprecated(r.New(), gvk)
 	return r
+}
+
+// deprecated is upstream's warning for a kind that is deprecated in the release that is served, or empty.
+func deprecated(o client.Object, gvk schema.GroupVersionKind) string {
+	major, minor, err := deprecation.MajorMinor(version.Info())
+	if err != nil || !deprecation.IsDeprecated(o, major, minor) {
+		return ""
+	}
+	o.GetObjectKind().SetGroupVersionKind(gvk)
+	return deprecation.WarningMessage(o)
 }
