@@ -32,12 +32,12 @@ func (k *Keeper) follow(ctx context.Context) {
 				continue
 			}
 		case err := <-watcher.Errors:
-			k.cfg.Logger.Warn("watching the encryption configuration", "file", k.cfg.File, "error", err)
+			k.cfg.Logger.Warn("could not watch encryption configuration", "file", k.cfg.File, "error", err)
 		}
 		drain(watcher)
 		_ = k.reload(ctx) // logs why not, and says so in Warnings
 		if err := k.watch(watcher); err != nil {
-			k.cfg.Logger.Warn("watching the encryption configuration", "file", k.cfg.File, "error", err)
+			k.cfg.Logger.Warn("could not watch encryption configuration", "file", k.cfg.File, "error", err)
 		}
 	}
 }

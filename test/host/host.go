@@ -222,10 +222,14 @@ type Status struct {
 	}
 }
 
-// Status asks for the status of the cluster's process, which must run.
+// Status asks for the status of the cluster's process, which must run, healthy or not.
 func (h *Host) Status() (s Status) {
 	h.t.Helper()
-	require.NoError(h.t, json.Unmarshal([]byte(h.Run("status", "-o", "json")), &s))
+	ctx, cancel := context.WithTimeout(h.t.Context(), Patience)
+	defer cancel()
+	out, err := h.Command(ctx, h.Coracle, "status", "-o", "json").Output()
+	require.NoError(h.t, json.Unmarshal(out, &s), "%v", err)
+	require.True(h.t, s.Running, "%v", err)
 	return s
 }
 
