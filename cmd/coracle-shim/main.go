@@ -1,10 +1,8 @@
-// Command coracle-shim is the small process that holds a pod's containers,
-// so that they outlive the agent. Users do not run it: the agent does.
+// Command coracle-shim is the parent process of a pod's containers, so that they outlive the agent. The agent runs it, not users.
 //
-// "coracle-shim pause" never gets as far as Go: see pause.go.
+// "coracle-shim pause" does not start the Go runtime: see pause.go.
 //
-// It may import agent/runtime/shim/server alone. Its invariant: it stays
-// small, as there is one of it per pod.
+// It may import only agent/runtime/shim/server. Its invariant: it stays small, since there is one per pod.
 package main
 
 import (
@@ -30,15 +28,15 @@ func main() {
 		mode = os.Args[1]
 	}
 	switch mode {
-	case "init": // the inside of a container, before its own command
-		debug.SetGCPercent(-1) // it lives for milliseconds
+	case "init": // inside a container, before its command
+		debug.SetGCPercent(-1) // it runs for milliseconds
 		libcontainer.Init()
 	case "serve":
 		runtime.GOMAXPROCS(2)
-		debug.SetGCPercent(200) // few collections while containers start; all is given back when it is quiet
+		debug.SetGCPercent(200) // few collections while containers start; memory is freed when it is idle
 		debug.SetMemoryLimit(32 << 20)
 		if err := serve(); err != nil {
-			slog.Error("the shim ends", "error", err)
+			slog.Error("shim failed", "error", err)
 			os.Exit(1)
 		}
 	default:
@@ -47,11 +45,11 @@ func main() {
 	}
 }
 
-// serve takes its listener as file descriptor 3.
+// serve serves the listener in file descriptor 3.
 func serve() error {
 	logrus.SetOutput(os.Stderr)
 	logrus.SetLevel(logrus.WarnLevel)
-	// Caught and dropped, not ignored: containers would inherit that they are ignored.
+	// Caught and dropped instead of ignored, since containers would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	file := os.NewFile(3, "listener")
 	l, err := net.FileListener(file)

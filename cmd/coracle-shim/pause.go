@@ -23,10 +23,10 @@ static void must(int result, const char *what)
 	}
 }
 
-// pause is the first process of a PID namespace that a pod's containers share. The shim starts it in namespaces of its own. It gives up
-// all that the containers could reach through /proc/1 (an empty root that is read-only, no capability, a user that owns nothing), writes
-// a byte to its output, and then only waits for the end of its input. Orphans are reaped by the kernel, as SIGCHLD is ignored; other
-// signals from inside do not reach a namespace's first process, which has no handlers.
+// pause is the first process of the PID namespace that a pod's containers share. The shim starts it in namespaces of its own. It drops everything that
+// containers could reach through /proc/1 (its root is empty and read-only, it has no capabilities, and its user owns nothing), writes a byte
+// to its output, and waits for EOF on its input. The kernel reaps orphans, since SIGCHLD is ignored; other signals from inside are not
+// delivered to a namespace's first process, which has no handlers.
 __attribute__((constructor)) static void pause_main(int argc, char **argv)
 {
 	if (argc != 2 || strcmp(argv[1], "pause") != 0)
@@ -51,7 +51,7 @@ __attribute__((constructor)) static void pause_main(int argc, char **argv)
 	must(write(1, "", 1), "say that it is ready");
 	must(close(1), "close the output");
 	must(close(2), "close the log");
-	prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0); // read, write, exit and sigreturn are left, where the kernel has it
+	prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0); // allows only read, write, exit and sigreturn; optional in the kernel
 	char byte;
 	while (read(0, &byte, 1) > 0)
 		;

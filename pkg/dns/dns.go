@@ -1,19 +1,16 @@
-// Package dns is the cluster's DNS, in the process that runs the node: names
-// of services and pods are answered straight from events, all others by the machine's own resolvers.
+// Package dns is the cluster's DNS server, which runs in every node's process. It resolves names of services and pods from the API, and forwards
+// all others to the machine's resolvers.
 //
-// Every node runs one, on the node's address (Address). Pods ask the cluster IP of the service
-// kube-system/kube-dns (Service makes the object), which has no endpoints: the proxy of each node is told, by its
-// Config.Local, that the node answers this service itself at Address. So a query never leaves the node
-// unless it must, no pod is needed, and DNS works on a node as soon as its proxy does. Whoever starts
-// a server wires it so:
+// It listens on the node's address (Address). Pods query the cluster IP of the service kube-system/kube-dns (Service returns the object), which has
+// no endpoints: each node's proxy redirects it, by Config.Local, to the node's own server. A query therefore stays on the node unless it
+// is forwarded, no pods are needed, and DNS works on a node as soon as its proxy does. The parts are connected like this:
 //
 //	create dns.Service(clusterIP)
 //	proxy.Config{Local: map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(nodeIP)}, ...}
 //	dns.New(dns.Config{Listen: []netip.AddrPort{dns.Address(nodeIP)}, Allow: []netip.Prefix{clusterCIDR}, ...})
 //
-// It may import client and miekg/dns. Its invariant: an answer is made from whole services
-// and endpoint slices as they were at one time, and everything it keeps of other names is bounded and expires. So is what
-// a client can keep it busy with: see the limits in serve.go and forward.go.
+// It may import client and miekg/dns. Its invariant: a response is consistent with the services and endpoint slices of one point in time. The cache of
+// other names is bounded, and so are the resources that a client can use: see the limits in serve.go and forward.go.
 package dns
 
 import (
@@ -42,13 +39,13 @@ import (
 // ServiceName is the service that pods ask, under the name that everything expects.
 var ServiceName = types.NamespacedName{Namespace: "kube-system", Name: "kube-dns"}
 
-// Port is where each node listens. Not 53, which a resolver of the machine may have.
+// Port is the port on which each node serves DNS. It is not 53, which the machine's own resolver may use.
 const Port = 10053
 
-// Address is where the DNS of the node with this address listens, UDP and TCP.
+// Address returns where a node serves DNS, over UDP and TCP.
 func Address(node netip.Addr) netip.AddrPort { return netip.AddrPortFrom(node, Port) }
 
-// Service is the object that gives the cluster's DNS its cluster IP.
+// Service returns the service that reserves the cluster IP of DNS.
 func Service(clusterIP string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ServiceName.Namespace, Name: ServiceName.Name,
@@ -64,24 +61,23 @@ func Service(clusterIP string) *corev1.Service {
 type Config struct {
 	Client client.Interface
 	Domain string // of the cluster; default "cluster.local"
-	// Listen are the addresses to answer on, UDP and TCP.
+	// Listen are the addresses to listen on, over UDP and TCP.
 	Listen []netip.AddrPort
-	// Allow are the clients that get answers besides this machine's own addresses. Empty: all. An open resolver on a
-	// public address is an invitation to abuse.
+	// Allow are the clients that are served, besides this machine itself; empty means all. An open resolver on a public address can be
+	// abused for amplification attacks.
 	Allow []netip.Prefix
-	// Upstreams ("192.0.2.1:53") answer names outside of the cluster. If nil, they are those of ResolvConf,
-	// read again when the file changes.
+	// Upstreams ("192.0.2.1:53") resolve names outside of the cluster. Nil means those in ResolvConf, which is read again when it changes.
 	Upstreams  []string
 	ResolvConf string       // default /etc/resolv.conf
 	Logger     *slog.Logger // default slog.Default()
-	// Metrics takes the server's metrics; nil for none.
+	// Metrics registers the server's metrics; it may be nil.
 	Metrics prometheus.Registerer
 
-	// upstreamTimeout takes the place of the constant in tests.
+	// upstreamTimeout overrides the constant in tests.
 	upstreamTimeout time.Duration
 }
 
-// Validate fills in defaults and says what is wrong.
+// Validate sets defaults and returns an error for invalid fields.
 func (c *Config) Validate() error {
 	if c.Domain == "" {
 		c.Domain = "cluster.local"
@@ -105,20 +101,20 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Server is the component "dns".
+// Server implements run.Component.
 type Server struct {
 	Config
 	guard   run.Guard
 	metrics *metrics
 	zone    *zone
 	forward *forwarder
-	own     map[netip.Addr]bool // addresses of this machine, as far as they are known: those listened on, and loopback
+	own     map[netip.Addr]bool // known addresses of this machine: listen addresses and loopback
 	ready   chan struct{}
 }
 
 var _ run.Component = (*Server)(nil)
 
-// New makes a server. It listens only in Run.
+// New returns a server, which listens when Run is called.
 func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -141,7 +137,7 @@ func New(c Config) (*Server, error) {
 // Name implements run.Component.
 func (s *Server) Name() string { return "dns" }
 
-// Ready is closed once it listens and knows all services.
+// Ready is closed when it listens and has all services.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Run implements run.Component.
@@ -155,7 +151,7 @@ func (s *Server) Run(ctx context.Context) error {
 	} {
 		informer, err := s.Client.Cache().GetInformer(ctx, what.object)
 		if ctx.Err() != nil {
-			return nil // what err says of it is not our failure
+			return nil // the error is caused by the end of ctx
 		}
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", what.object, err)
@@ -212,7 +208,7 @@ func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) to
 	}
 }
 
-// allowed tells whether a client gets answers.
+// allowed reports whether a client is served.
 func (s *Server) allowed(a netip.Addr) bool {
 	if len(s.Allow) == 0 {
 		return true
@@ -228,7 +224,7 @@ func (s *Server) allowed(a netip.Addr) bool {
 	return false
 }
 
-// maxChain is how many names a question may lead through, from one external name to the next.
+// maxChain limits the number of external names that a query follows.
 const maxChain = 8
 
 func (s *Server) answer(client netip.Addr, request *dns.Msg) *dns.Msg {
@@ -241,10 +237,10 @@ func (s *Server) answer(client netip.Addr, request *dns.Msg) *dns.Msg {
 	answer.SetReply(request)
 	answer.Authoritative, answer.RecursionAvailable = true, true
 	answer.Rcode, answer.Answer, answer.Extra = found.rcode, found.answer, found.extra
-	// Behind an external name, whoever asks for an address expects the address.
+	// A query for an address of an external name is answered with the address, too.
 	for links := 1; found.follow != "" && q.Qtype != dns.TypeCNAME; links++ {
 		if links == maxChain {
-			return failure(request) // too long, or without end
+			return failure(request) // the chain is too long or a loop
 		}
 		next := new(dns.Msg)
 		next.SetQuestion(found.follow, q.Qtype)

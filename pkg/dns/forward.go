@@ -14,34 +14,34 @@ import (
 )
 
 const (
-	// cacheSize is how many answers are kept, cacheBytes how long they are together. When it is full, any of them make room.
+	// cacheSize is the maximum number of cached responses, cacheBytes their total size. Random entries are evicted when it is full.
 	cacheSize, cacheBytes = 2048, 4 << 20
-	// longestTTL and negativeTTL bound how long, in seconds, an answer or the absence of one is kept.
+	// longestTTL and negativeTTL limit the TTL of positive and negative cache entries, in seconds.
 	longestTTL, negativeTTL = 3600, 30
-	// forwardLimit is how many questions may be under way at once; further ones get SERVFAIL and are asked again.
+	// forwardLimit is the maximum number of queries in flight; further ones get SERVFAIL.
 	forwardLimit = 256
-	// clientLimit is how many questions one client may have under way: no pod takes all of forwardLimit.
+	// clientLimit is the maximum number of queries in flight per client, so that no pod can use up forwardLimit.
 	clientLimit = 64
-	// upstreamTimeout is for each of the upstreams, which are asked one after the other.
+	// upstreamTimeout is the timeout per upstream. Upstreams are tried in order.
 	upstreamTimeout = 2 * time.Second
 )
 
-// forwarder asks the upstreams, and keeps their answers as long as they allow.
+// forwarder forwards queries to the upstreams, and caches their responses.
 type forwarder struct {
-	fixed    []string // if not nil, the upstreams
-	file     string   // else the file they are in
-	self     []string // our own addresses, not to be asked
+	fixed    []string // the upstreams; nil means those in file
+	file     string   // a resolv.conf
+	self     []string // our own addresses, which are never upstreams
 	underway chan struct{}
 	now      func() time.Time
 	timeout  time.Duration         // for each upstream
-	loops    func(netip.Addr) bool // tells whether that server would ask us; nil: none would
+	loops    func(netip.Addr) bool // reports whether a server would forward to us; may be nil
 
 	mu      sync.Mutex
 	cache   map[question]cached
 	bytes   int                  // of all in cache
-	flights map[question]*flight // what is being asked: others who ask the same wait for it
-	clients map[netip.Addr]int   // questions of each that are under way
-	read    time.Time            // modification time of the file when it was read
+	flights map[question]*flight // queries in flight, which identical queries share
+	clients map[netip.Addr]int   // queries in flight by client
+	read    time.Time            // modification time of the file that was read
 	servers []string
 }
 
@@ -51,10 +51,10 @@ type question struct {
 	do, noRecn bool // DNSSEC records wanted; no recursion wanted
 }
 
-// flight is one question to the upstreams.
+// flight is a query in flight.
 type flight struct {
-	done   chan struct{} // closed when there is an answer
-	answer *dns.Msg      // nil if there is none; never changed
+	done   chan struct{} // closed when it is complete
+	answer *dns.Msg      // nil if all upstreams failed; immutable
 }
 
 type cached struct {
@@ -68,7 +68,7 @@ func newForwarder(fixed []string, file string, self []string) *forwarder {
 		flights: map[question]*flight{}, clients: map[netip.Addr]int{}}
 }
 
-// upstreams are the servers to ask, in order.
+// upstreams returns the upstreams in order.
 func (f *forwarder) upstreams() []string {
 	if f.fixed != nil {
 		return f.fixed
@@ -95,7 +95,7 @@ func (f *forwarder) upstreams() []string {
 	return f.servers
 }
 
-// ask answers a request of a client from the cache or an upstream.
+// ask resolves a client's request from the cache or an upstream.
 func (f *forwarder) ask(client netip.Addr, request *dns.Msg) *dns.Msg {
 	q := request.Question[0]
 	key := question{name: strings.ToLower(q.Name), kind: q.Qtype, noRecn: !request.RecursionDesired}
@@ -133,8 +133,8 @@ func (f *forwarder) leave(client netip.Addr) {
 	}
 }
 
-// fly asks the upstreams, or waits for who asks them the same already; nil if there is no answer. A question that comes back to us,
-// because an upstream forwards it here, waits for itself until the upstream's time is over.
+// fly sends a query, or waits for an identical one in flight. It returns nil if all upstreams fail. If an upstream forwards the query back to us,
+// it waits for itself until the upstream's timeout.
 func (f *forwarder) fly(key question) *dns.Msg {
 	f.mu.Lock()
 	if other := f.flights[key]; other != nil {
@@ -161,7 +161,7 @@ func (f *forwarder) fly(key question) *dns.Msg {
 	return own.answer
 }
 
-// fetch asks the upstreams one after the other.
+// fetch tries the upstreams in order.
 func (f *forwarder) fetch(key question) *dns.Msg {
 	query := new(dns.Msg)
 	query.SetQuestion(key.name, key.kind)
@@ -181,8 +181,8 @@ func (f *forwarder) fetch(key question) *dns.Msg {
 	return nil
 }
 
-// exchange asks one server, by TCP if the answer is too long for UDP. Each time it does so from a port that the kernel
-// chooses at random, and with a random ID (RFC 5452); an answer from elsewhere or with another ID is not looked at.
+// exchange queries one server, over TCP if the response is too long for UDP. Each query has a random source port and ID (RFC 5452); responses from
+// elsewhere or with another ID are ignored.
 func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
 	query.Id = dns.Id()
 	udp := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
@@ -197,7 +197,7 @@ func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
 	return answer, err
 }
 
-// answers tells whether a message answers a query.
+// answers reports whether a message is the response to a query.
 func answers(query, answer *dns.Msg) bool {
 	if !answer.Response || answer.Opcode != dns.OpcodeQuery || len(answer.Question) != 1 {
 		return false
@@ -258,13 +258,13 @@ func (f *forwarder) keep(key question, answer *dns.Msg) {
 	f.bytes += len(packed)
 }
 
-// drop forgets an answer. The lock is held.
+// drop removes a cache entry. Called with the lock held.
 func (f *forwarder) drop(key question) {
 	f.bytes -= len(f.cache[key].answer)
 	delete(f.cache, key)
 }
 
-// lifetime is how long an answer may be kept, in seconds (RFC 2308 for those that say that there is nothing).
+// lifetime returns how long a response may be cached, in seconds (RFC 2308 for negative ones).
 func lifetime(answer *dns.Msg) uint32 {
 	if answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError {
 		return 0
@@ -287,7 +287,7 @@ func lifetime(answer *dns.Msg) uint32 {
 	return life
 }
 
-// reply makes an upstream's answer one to the request.
+// reply turns an upstream's response into one for the request.
 func reply(request, answer *dns.Msg) *dns.Msg {
 	out := answer.Copy()
 	out.Id, out.Question = request.Id, request.Question

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// packetLimit is how many UDP questions are answered at once on one address; further ones wait in the socket. It is more
-	// than forwardLimit, so that names of the cluster are answered while all upstreams are silent.
+	// packetLimit is the maximum number of concurrent UDP queries per address; further ones wait in the socket. It is larger than
+	// forwardLimit, so that names of the cluster are resolved while upstreams do not respond.
 	packetLimit = 1024
-	// streamLimit is how many TCP connections an address has, streamsPerClient how many of those one client may have;
-	// further ones are closed at once.
+	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client; further ones are closed at once.
 	streamLimit, streamsPerClient = 256, 16
-	// queriesPerStream is after how many questions a connection is closed.
+	// queriesPerStream is the maximum number of queries per connection.
 	queriesPerStream = 128
-	// streamIdle is how long a connection may take to send a question, or to take an answer.
+	// streamIdle is the timeout for reading a query from, and writing a response to, a connection.
 	streamIdle = 5 * time.Second
-	// udpSize is the longest answer by UDP, in bytes: what arrives everywhere in one piece (DNS flag day 2020). What is longer is
-	// truncated, and the client asks again by TCP.
+	// udpSize is the maximum size of a UDP response, in bytes, which avoids fragmentation (DNS flag day 2020). Longer responses are truncated,
+	// and the client retries over TCP.
 	udpSize = 1232
-	// headerSize is a message's header, in bytes (RFC 1035, section 4.1.1).
+	// headerSize is the size of a message's header, in bytes (RFC 1035, section 4.1.1).
 	headerSize = 12
 )
 
-// listener answers on one address, UDP and TCP.
+// listener serves one address, over UDP and TCP.
 type listener struct {
 	s       *Server
 	packets net.PacketConn
@@ -42,7 +41,7 @@ type listener struct {
 	mu      sync.Mutex
 	closed  bool
 	conns   map[net.Conn]netip.Addr
-	clients map[netip.Addr]int // connections of each
+	clients map[netip.Addr]int // connections by client
 }
 
 func (s *Server) listen(a netip.AddrPort) (*listener, error) {
@@ -58,7 +57,7 @@ func (s *Server) listen(a netip.AddrPort) (*listener, error) {
 	return &listener{s: s, packets: packets, stream: stream, closing: make(chan struct{}), conns: map[net.Conn]netip.Addr{}, clients: map[netip.Addr]int{}}, nil
 }
 
-// start serves until close; ended gets an error if a socket fails before.
+// start serves until close. It sends an error to ended if a socket fails before.
 func (l *listener) start(ended chan<- error) {
 	for _, serve := range []func() error{l.servePackets, l.serveStreams} {
 		l.done.Go(func() {
@@ -75,7 +74,7 @@ func (l *listener) isClosed() bool {
 	return l.closed
 }
 
-// close ends all connections and waits for the answers that are under way.
+// close closes all connections and waits for queries in progress.
 func (l *listener) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -89,11 +88,11 @@ func (l *listener) close() {
 	l.done.Wait()
 }
 
-// pause is how long a listener waits after an error that may pass.
+// pause is how long a listener waits after a temporary error.
 const pause = 10 * time.Millisecond
 
-// passes tells whether an error of a socket concerns one packet or connection alone (an ICMP error, a client that hung up,
-// too many open files), and waits a little, since it may come again at once.
+// passes reports whether a socket's error is temporary (an ICMP error, a client that disconnected, too many open files), after a pause, since it
+// may occur again at once.
 func (l *listener) passes(err error) bool {
 	var n net.Error
 	if errors.Is(err, net.ErrClosed) || !errors.As(err, &n) {
@@ -126,7 +125,7 @@ func (l *listener) servePackets() error {
 		l.done.Go(func() {
 			defer func() { <-slots }()
 			if answer := l.s.respond(addrOf(client), packet, true); answer != nil {
-				_, _ = l.packets.WriteTo(answer, client) // a client that is gone asks no more
+				_, _ = l.packets.WriteTo(answer, client) // the client may be gone
 			}
 		})
 	}
@@ -178,7 +177,7 @@ func (l *listener) dismiss(c net.Conn, client netip.Addr) {
 	}
 }
 
-// exchange answers one question of a connection; false ends it.
+// exchange serves one query of a connection. It returns false to close it.
 func (l *listener) exchange(c net.Conn, client netip.Addr) bool {
 	if c.SetReadDeadline(time.Now().Add(streamIdle)) != nil {
 		return false
@@ -207,7 +206,7 @@ func addrOf(a net.Addr) netip.Addr {
 	return from.Addr().Unmap()
 }
 
-// respond answers one packet, or returns nil for one that deserves no answer. A panic is answered with SERVFAIL.
+// respond returns the response to a packet, or nil if it must not be answered. After a panic it is SERVFAIL.
 func (s *Server) respond(client netip.Addr, packet []byte, udp bool) (out []byte) {
 	if len(packet) < headerSize {
 		return nil
@@ -220,11 +219,11 @@ func (s *Server) respond(client netip.Addr, packet []byte, udp bool) (out []byte
 	return out
 }
 
-// short answers with a header alone.
+// short returns a response that consists of a header only.
 func short(packet []byte, rcode int) []byte {
 	out := make([]byte, headerSize)
 	copy(out, packet[:4])
-	out[2] = out[2]&0x79 | 0x80 // an answer, with the opcode and "recursion desired" of the question
+	out[2] = out[2]&0x79 | 0x80 // QR, with the query's opcode and RD
 	out[3] = byte(rcode)
 	return out
 }
@@ -233,7 +232,7 @@ func (s *Server) responded(client netip.Addr, packet []byte, udp bool) []byte {
 	count := func(at int) uint16 { return binary.BigEndian.Uint16(packet[at:]) }
 	switch opcode := int(packet[2]) >> 3 & 0xf; {
 	case packet[2]&0x80 != 0:
-		return nil // an answer: two servers that answer each other's answers would never end
+		return nil // a response: answering it could cause a loop between two servers
 	case opcode != dns.OpcodeQuery:
 		return short(packet, dns.RcodeNotImplemented)
 	case count(4) != 1 || count(6) != 0 || count(8) != 0 || count(10) > 2:

@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ttl of the cluster's records, in seconds: how long a client may go on with an endpoint that is gone.
+// ttl of the cluster's records, in seconds: how long clients may use a removed endpoint.
 const ttl = 5
 
-// zone holds the cluster's names, as "Kubernetes DNS-Based Service Discovery" 1.1.0 gives them.
+// zone implements the cluster's records according to "Kubernetes DNS-Based Service Discovery" 1.1.0.
 type zone struct {
 	domain string // "cluster.local"
 
@@ -25,9 +25,9 @@ type zone struct {
 	services   map[types.NamespacedName]*corev1.Service
 	slices     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	sliceOwner map[types.NamespacedName]types.NamespacedName                  // slice -> service
-	namespaces map[string]int                                                 // how many services each has
+	namespaces map[string]int                                                 // number of services
 	reverse    map[netip.Addr][]pointer
-	pointing   map[types.NamespacedName][]netip.Addr // what reverse has of a service
+	pointing   map[types.NamespacedName][]netip.Addr // addresses in reverse, by service
 }
 
 type pointer struct {
@@ -85,7 +85,7 @@ func (z *zone) setSlice(s *discoveryv1.EndpointSlice, there bool) {
 	}
 }
 
-// point brings the reverse names of a service up to date.
+// point updates the PTR records of a service.
 func (z *zone) point(name types.NamespacedName) {
 	for _, a := range z.pointing[name] {
 		z.reverse[a] = slices.DeleteFunc(z.reverse[a], func(p pointer) bool { return p.service == name })
@@ -114,7 +114,7 @@ func (z *zone) point(name types.NamespacedName) {
 	}
 }
 
-// isClusterDNS tells whether an address is the one where pods ask us.
+// isClusterDNS reports whether an address is the cluster IP of DNS.
 func (z *zone) isClusterDNS(a netip.Addr) bool {
 	z.mu.RLock()
 	defer z.mu.RUnlock()
@@ -130,11 +130,11 @@ func (z *zone) fqdn(service types.NamespacedName) string {
 
 type endpoint struct {
 	addr  netip.Addr
-	host  string // its name below the service: the pod's hostname, or its address with dashes
+	host  string // its label below the service: the pod's hostname, or its address with dashes
 	ports []discoveryv1.EndpointPort
 }
 
-// endpoints lists those of a headless service that are to be found, in the order of their addresses.
+// endpoints returns the published endpoints of a headless service, ordered by address.
 func (z *zone) endpoints(s *corev1.Service) []endpoint {
 	var all []endpoint
 	for _, slice := range z.slices[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] {
@@ -167,7 +167,7 @@ func dashed(a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
 }
 
-// result is an answer. If follow is set, the records of that name are to follow.
+// result is the result of a lookup. If follow is set, that name is to be resolved next.
 type result struct {
 	ours   bool
 	rcode  int
@@ -182,7 +182,7 @@ var (
 	noRecord = result{ours: true}
 )
 
-// lookup answers a question from the cluster's names.
+// lookup resolves a query from the cluster's records.
 func (z *zone) lookup(q dns.Question) result {
 	name := strings.ToLower(q.Name)
 	z.mu.RLock()
@@ -194,7 +194,7 @@ func (z *zone) lookup(q dns.Question) result {
 	if !ok || rest != "" && !strings.HasSuffix(rest, ".") {
 		return notOurs
 	}
-	// From the right: the labels before the domain.
+	// The labels before the domain, from right to left.
 	labels := strings.Split(strings.TrimSuffix(rest, "."), ".")
 	if rest == "" {
 		labels = nil
@@ -221,7 +221,7 @@ func (z *zone) lookup(q dns.Question) result {
 	return noName
 }
 
-// lookupService answers names below svc; labels are from the right: namespace, service, then an endpoint or protocol and port.
+// lookupService resolves names below svc. Labels are from right to left: namespace, service, then an endpoint or protocol and port.
 func (z *zone) lookupService(q dns.Question, labels []string) result {
 	if len(labels) == 0 {
 		return noRecord
@@ -303,8 +303,8 @@ func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
 
 func anyPort(string, corev1.Protocol) bool { return true }
 
-// portsOf answers with the SRV records of the named ports that match: of the service, or of each endpoint of a headless
-// one, whose endpoint slices may have ports that the service does not name.
+// portsOf returns the SRV records of matching named ports: those of the service, or of the endpoints of a headless one, whose slices may have ports
+// that the service does not have.
 func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, match func(string, corev1.Protocol) bool) result {
 	r := noRecord
 	if q.Qtype != dns.TypeSRV {
@@ -338,13 +338,13 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, matc
 	return r
 }
 
-// maxRecords is how many records an answer has at most: about as many addresses as fit into the longest message.
+// maxRecords is the maximum number of records in a response: about as many addresses as fit into the longest message.
 const maxRecords = 4096
 
-// hosts answers with the addresses of endpoints, beginning with any of them so that clients spread.
+// hosts returns the addresses of endpoints, starting with a random one, to distribute clients.
 func hosts(q dns.Question, found []endpoint) result {
 	r := noRecord
-	// An endpoint may be in two slices, with other ports in each.
+	// An endpoint may be in two slices, with different ports.
 	found = slices.CompactFunc(found, func(a, b endpoint) bool { return a.addr == b.addr })
 	first := rand.IntN(len(found))
 	for i := range min(len(found), maxRecords) {
@@ -353,7 +353,7 @@ func hosts(q dns.Question, found []endpoint) result {
 	return r
 }
 
-// lookupPod answers 1-2-3-4.namespace.pod, without looking whether there is such a pod.
+// lookupPod resolves 1-2-3-4.namespace.pod, whether there is such a pod or not.
 func lookupPod(q dns.Question, labels []string) result {
 	switch len(labels) {
 	case 0, 1:
@@ -386,7 +386,7 @@ func (z *zone) lookupReverse(q dns.Question, a netip.Addr) result {
 	return r
 }
 
-// reverseAddr is the address that a name such as 4.3.2.1.in-addr.arpa. stands for (RFC 1035, section 3.5).
+// reverseAddr returns the address of a name such as 4.3.2.1.in-addr.arpa. (RFC 1035, section 3.5).
 func reverseAddr(name string) (netip.Addr, bool) {
 	rest, ok := strings.CutSuffix(name, ".in-addr.arpa.")
 	if !ok {
@@ -412,7 +412,7 @@ func header(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
 }
 
-// authority is the record that says how long to remember that a name does not exist.
+// authority returns the SOA record, which determines the TTL of negative responses.
 func (z *zone) authority() dns.RR {
 	return &dns.SOA{Hdr: header(z.domain+".", dns.TypeSOA), Ns: fmt.Sprintf("ns.dns.%s.", z.domain),
 		Mbox: fmt.Sprintf("hostmaster.%s.", z.domain), Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl}

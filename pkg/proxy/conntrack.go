@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// flows matches the tracked UDP connections to frontends that go elsewhere than to one of the frontend's endpoints.
+// flows matches tracked UDP connections to frontends whose destination is not one of the frontend's endpoints.
 type flows map[Frontend]map[netip.AddrPort]bool
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
@@ -24,7 +24,7 @@ func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return !ok || !endpoints[netip.AddrPortFrom(answers, flow.Reverse.SrcPort)]
 }
 
-// forget removes them. Its cost is that of a walk through all tracked connections of the node.
+// forget removes them. It walks all tracked connections of the node.
 func forget(stale flows) error {
 	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, stale)
 	return err

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// set is one of the kernel's sets and maps.
+// set is one of the sets and maps in the kernel.
 type set int
 
 const (
@@ -24,14 +24,14 @@ const (
 	setCount
 )
 
-// element is one entry of a set. Keys and values are as the kernel has them; the value of a verdict is a chain's name.
+// element is an entry of a set. Keys and values have the kernel's encoding; the value of a verdict is a chain's name.
 type element struct {
 	set set
 	key string
 }
 
-// chain is one that balances: shared by all services with as many endpoints and the same affinity. The shard spreads
-// services over several such chains, so that two services that are called in step do not share one round robin.
+// chain is a load balancing chain, shared by all services with the same number of endpoints and the same affinity. Services are distributed over
+// several shards, so that two services that are called alternately do not share one round robin.
 type chain struct {
 	inside   bool
 	count    int
@@ -41,20 +41,20 @@ type chain struct {
 
 const shards = 64
 
-// claim is one service's wish for an element.
+// claim is a service's claim to an element.
 type claim struct {
 	service types.NamespacedName
 	value   string
 }
 
-// state is what the kernel has, or shall have: the plan of each service, who has which frontend, and who claims which
-// element. Services claim the elements of the frontends that they have; those of a hairpin they may share.
+// state is the actual or desired state of the kernel: the plan of each service, the owner of each frontend, and the claims to each element.
+// Services claim the elements of the frontends that they own; hairpin elements may be shared.
 type state struct {
 	plans  map[types.NamespacedName]*servicePlan
 	owners owners
-	lost   map[types.NamespacedName]map[Frontend]types.NamespacedName // what a service does not have of its plan
+	lost   map[types.NamespacedName]map[Frontend]types.NamespacedName // frontends of a service's plan that others own
 	claims map[element][]claim
-	chains map[chain]int // how many elements name it
+	chains map[chain]int // number of elements that refer to it
 }
 
 func newState() *state {
@@ -62,14 +62,14 @@ func newState() *state {
 		lost: map[types.NamespacedName]map[Frontend]types.NamespacedName{}, claims: map[element][]claim{}, chains: map[chain]int{}}
 }
 
-// delta is what to do in one transaction: remove elements, remove chains, add chains, add elements. An element whose
-// value changes is removed and added.
+// delta is the content of one transaction: remove elements, remove chains, add chains, add elements. An element whose value changes is removed and
+// added.
 type delta struct {
 	remove, add         []element
 	values              map[element]string // of those in add
 	addChain, dropChain []chain
 	touched             []types.NamespacedName // the services whose plans or frontends changed
-	// stale holds UDP frontends whose endpoints or whose service changed, and where entries of connection tracking may still point.
+	// stale are UDP frontends whose endpoints or service changed, with the destinations to which conntrack entries may still point.
 	stale map[Frontend]map[netip.AddrPort]bool
 }
 
@@ -77,10 +77,10 @@ func (d *delta) empty() bool {
 	return len(d.remove) == 0 && len(d.add) == 0 && len(d.addChain) == 0 && len(d.dropChain) == 0
 }
 
-// apply changes the state to the new plans (an empty plan removes the service), and tells the difference.
+// apply updates the state with new plans (an empty plan removes the service), and returns the difference.
 func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 	d := &delta{values: map[element]string{}, stale: map[Frontend]map[netip.AddrPort]bool{}}
-	before := map[element]string{} // the winners of the elements touched; "" with absent for none
+	before := map[element]string{} // the values of affected elements; "" with absent for none
 	absent := map[element]bool{}
 	touch := func(e element) {
 		if _, seen := before[e]; seen || absent[e] {
@@ -192,7 +192,7 @@ func (s *state) unclaim(e element, service types.NamespacedName) {
 	}
 }
 
-// everything is the delta from an empty table to the state.
+// everything returns the delta from an empty table to the state.
 func (s *state) everything() *delta {
 	d := &delta{values: make(map[element]string, len(s.claims)), add: make([]element, 0, len(s.claims))}
 	for e, c := range s.claims {
@@ -219,12 +219,12 @@ func compareNames(a, b types.NamespacedName) int {
 	return 1
 }
 
-// empty tells whether there is nothing to know of the service.
+// empty reports whether the plan has no elements.
 func (p *servicePlan) empty() bool {
 	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 && p.healthPort == 0
 }
 
-// elements lists what a plan puts into the kernel, without what it would for the frontends that another service has.
+// elements returns the elements of a plan, without those of frontends that another service owns.
 func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[element]string {
 	if p == nil {
 		return nil
@@ -252,7 +252,7 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 	put(p.inside, true, setInside, setSlotsInside)
 	for s, b := range p.backends {
 		for i, e := range b.endpoints {
-			// Numbers are compared with those the kernel computes, which are in the byte order of the machine.
+			// Compared with numbers that the kernel computes in host byte order.
 			all[element{setEndpoints, string(binary.NativeEndian.AppendUint32(s[:], uint32(i)))}] = target(e)
 			if b.affinity > 0 {
 				all[element{setLive, string(s[:]) + target(e)}] = ""
@@ -271,8 +271,8 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 	return all
 }
 
-// noteStale finds the UDP frontends that are new, or lost an endpoint: connection tracking would go on sending
-// a client's packets where they went before.
+// noteStale records UDP frontends that are new or lost an endpoint: conntrack entries would still direct a client's packets to the previous
+// destination.
 func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 	endpoints := func(p *servicePlan, f Frontend) map[netip.AddrPort]bool {
 		if p == nil {
@@ -306,7 +306,7 @@ func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 		for e := range was {
 			lost = lost || !is[e]
 		}
-		// Before the first endpoint came packets were refused, so nothing points elsewhere.
+		// Without endpoints packets were rejected, so there are no entries.
 		if lost {
 			d.stale[f] = is
 		}

@@ -10,26 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SSH is never taken from a node.
+// SSH is never redirected from a node.
 const portSSH = 22
 
 // apiService is the service whose endpoints are the API servers.
 var apiService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// Guarded is what no service may take by an external address, whoever may write it: spec.externalIPs is anyone's who may
-// create services (CVE-2020-8554), and status.loadBalancer some controller's. It is never changed once it is in use.
+// Guarded are the addresses and ports that no service may have as an external address: whoever may create services can set spec.externalIPs
+// (CVE-2020-8554), and some controller status.loadBalancer. It is immutable once in use.
 type Guarded struct {
-	// Ranges are those of cluster IPs and pods: a service's cluster IP is given to it by the server, and no other service answers there.
+	// Ranges are those of cluster IPs and pods: only the server allocates cluster IPs.
 	Ranges []netip.Prefix
-	// Nodes are the addresses of all nodes, and Ports what is served on them by others than services: the API, the
-	// agent, DNS, SSH.
+	// Nodes are the addresses of all nodes, and Ports those on which the nodes themselves serve: the API, the agent, DNS, SSH.
 	Nodes map[netip.Addr]bool
 	Ports []uint16
-	// API are the API servers, wherever they are.
+	// API are the addresses of all API servers.
 	API map[netip.AddrPort]bool
 }
 
-// refuse says why a frontend must not be a service's, or "".
+// refuse returns why a service must not have a frontend, or "".
 func (g *Guarded) refuse(f Frontend) string {
 	if !f.Addr.IsGlobalUnicast() {
 		return fmt.Sprintf("%s is not an address that clients can reach", f.Addr)
@@ -45,7 +44,7 @@ func (g *Guarded) refuse(f Frontend) string {
 	return g.refusePort(f)
 }
 
-// refusePort is refuse for an address that is a node's in any case.
+// refusePort is refuse for an address known to be a node's.
 func (g *Guarded) refusePort(f Frontend) string {
 	switch {
 	case g == nil:
@@ -57,7 +56,7 @@ func (g *Guarded) refusePort(f Frontend) string {
 	return ""
 }
 
-// newGuarded makes what is guarded now. The lock is held.
+// newGuarded returns the current Guarded. Called with the lock held.
 func (p *Proxy) newGuarded() *Guarded {
 	g := &Guarded{Nodes: map[netip.Addr]bool{p.NodeIP: true}, API: map[netip.AddrPort]bool{}, Ports: append([]uint16{portSSH}, p.Ports...)}
 	for _, r := range []netip.Prefix{p.ServiceCIDR, p.ClusterCIDR} {
@@ -87,7 +86,7 @@ func (p *Proxy) newGuarded() *Guarded {
 	return g
 }
 
-// setNode takes in a node's addresses.
+// setNode records a node's addresses.
 func (p *Proxy) setNode(n *corev1.Node, there bool) {
 	var now []netip.Addr
 	if there {
@@ -105,12 +104,12 @@ func (p *Proxy) setNode(n *corev1.Node, there bool) {
 	} else {
 		delete(p.nodes, n.Name)
 	}
-	p.guardAnew()
+	p.recheckGuarded()
 }
 
-// guardAnew looks again at all services with external addresses. The lock is held.
-func (p *Proxy) guardAnew() {
-	p.node.Guarded = nil // made when it is next needed
+// recheckGuarded plans all services with external addresses again. Called with the lock held.
+func (p *Proxy) recheckGuarded() {
+	p.node.Guarded = nil // computed when it is next needed
 	for name, s := range p.services {
 		if len(s.Spec.ExternalIPs)+len(s.Status.LoadBalancer.Ingress) > 0 || s.Spec.Type != corev1.ServiceTypeClusterIP {
 			p.mark(name)
@@ -118,7 +117,7 @@ func (p *Proxy) guardAnew() {
 	}
 }
 
-// complain tells about external addresses that a service does not get, once for each state of them.
+// complain records an event for external addresses that a service does not get, once per change.
 func (p *Proxy) complain(name types.NamespacedName, complaints []string) {
 	slices.Sort(complaints)
 	complaints = slices.Compact(complaints)
@@ -141,7 +140,7 @@ func (p *Proxy) complain(name types.NamespacedName, complaints []string) {
 	}
 }
 
-// ignored tells whether a slice is for others than the proxy, as kube-proxy does.
+// ignored reports whether the proxy ignores a slice, by kube-proxy's rules.
 func ignored(s *discoveryv1.EndpointSlice) bool {
 	_, headless := s.Labels[corev1.IsHeadlessService]
 	return headless

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// health answers load balancers that ask, on a service's healthCheckNodePort, whether this node has
-// endpoints of a service with externalTrafficPolicy Local.
+// health serves the healthCheckNodePort of services with externalTrafficPolicy Local, by which load balancers check whether this node has
+// endpoints.
 type health struct {
 	log    *slog.Logger
 	done   sync.WaitGroup
@@ -23,7 +23,7 @@ type health struct {
 
 type served struct {
 	port   uint16
-	server *http.Server // nil if the port could not be had
+	server *http.Server // nil if the port is in use
 	mu     sync.Mutex
 	count  int
 }
@@ -32,7 +32,7 @@ func newHealth(log *slog.Logger) *health {
 	return &health{log: log, served: map[types.NamespacedName]*served{}}
 }
 
-// set says on which port to answer for a service, 0 for none, and how many endpoints are here.
+// set sets a service's port, 0 for none, and its number of local endpoints.
 func (h *health) set(name types.NamespacedName, port uint16, count int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +81,7 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 	h.done.Go(func() { _ = server.Serve(l) })
 }
 
-// stop closes all ports.
+// stop closes all ports and waits.
 func (h *health) stop() {
 	h.mu.Lock()
 	for name, s := range h.served {

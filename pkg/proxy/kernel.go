@@ -23,17 +23,17 @@ const (
 	chainReject = "reject"
 	chainDrop   = "drop"
 
-	// affinityLimit is how many clients are remembered at most. Beyond it, further clients have no affinity.
+	// affinityLimit is the maximum number of clients with session affinity. Further clients have none.
 	affinityLimit = 65536
-	// piece is how many elements go into one message, whose length is bounded by 16 bits.
+	// piece is the number of elements per message, whose length is a 16-bit number.
 	piece = 300
-	// buffer is what a full sync of the largest cluster may need in the socket, in bytes; memory is used only as needed.
+	// buffer is the size of the socket's buffers, in bytes, for a full sync of the largest cluster; memory is used only as needed.
 	buffer = 64 << 20
 )
 
 func tableName(prefix string) string { return prefix + "_proxy" }
 
-// name is a chain's name in the kernel, such as any-3-17 or inside-2-9-10800s.
+// name returns a chain's name in the kernel, such as any-3-17 or inside-2-9-10800s.
 func (c chain) name() string {
 	side := "any"
 	if c.inside {
@@ -46,7 +46,7 @@ func (c chain) name() string {
 	return name
 }
 
-// chainNamed is the inverse of name; false for the chains that always exist.
+// chainNamed is the inverse of name. It returns false for the chains that always exist.
 func chainNamed(name string) (chain, bool) {
 	parts := strings.Split(name, "-")
 	if len(parts) < 3 {
@@ -65,7 +65,7 @@ func chainNamed(name string) (chain, bool) {
 	return c, errors.Join(err1, err2, err3) == nil
 }
 
-// kernel writes our nftables table. It is used by one goroutine.
+// kernel writes our nftables table. It is not safe for concurrent use.
 type kernel struct {
 	conn     *nftables.Conn
 	table    *nftables.Table
@@ -76,7 +76,7 @@ type kernel struct {
 
 func newKernel(c *Config) (*kernel, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(conn *netlink.Conn) error {
-		// As much as the machine allows: without CAP_NET_ADMIN beyond its limits, large syncs fail and say so.
+		// Without CAP_NET_ADMIN the machine's limit applies, and large syncs may fail with an error.
 		return errors.Join(conn.SetReadBuffer(buffer), conn.SetWriteBuffer(buffer))
 	}))
 	if err != nil {
@@ -108,9 +108,9 @@ func newKernel(c *Config) (*kernel, error) {
 	return k, nil
 }
 
-// replace fills the table anew in one transaction: connections see the old rules or the new ones, never none. The
-// chains at the kernel's hooks stay, because a packet that passes the hooks while chains are exchanged there may meet
-// the new one before it counts and the old one when it no longer does. Only a table that is not like ours is exchanged as a whole.
+// replace rewrites the table in one transaction: packets see either the old or the new rules. Base chains are kept, because a packet that passes
+// the hooks while they are replaced may match neither the old nor the new chain. Only a table of another layout is replaced as a
+// whole.
 func (k *kernel) replace(d *delta) error {
 	there, err := k.conn.ListChainsOfTableFamily(k.table.Family)
 	if err != nil {
@@ -146,7 +146,7 @@ func (k *kernel) replace(d *delta) error {
 	return fill()
 }
 
-// chain adds a chain, without the rules that it may have had.
+// chain adds a chain, or flushes an existing one.
 func (k *kernel) chain(c *nftables.Chain) *nftables.Chain {
 	k.conn.AddChain(c)
 	k.conn.FlushChain(c)
@@ -158,7 +158,7 @@ func (k *kernel) update(d *delta) error {
 	if err := k.elements(d.remove, nil); err != nil {
 		return err
 	}
-	// A chain is removed while no element names it, and added before one does.
+	// A chain is removed after, and added before, the elements that refer to it.
 	for _, c := range d.dropChain {
 		k.conn.FlushChain(&nftables.Chain{Table: k.table, Name: c.name()})
 		k.conn.DelChain(&nftables.Chain{Table: k.table, Name: c.name()})
@@ -175,7 +175,7 @@ func (k *kernel) update(d *delta) error {
 	return nil
 }
 
-// elements adds those with values, removes those without, in pieces of one message each.
+// elements adds or removes elements, in one message per piece.
 func (k *kernel) elements(all []element, values map[element]string) error {
 	slices.SortFunc(all, func(a, b element) int { return cmp.Compare(a.set, b.set) })
 	for len(all) > 0 {
@@ -216,7 +216,7 @@ func (k *kernel) reset() error {
 	return nil
 }
 
-// r is the nth of the sixteen 32-bit registers. Concatenated keys and values lie in consecutive ones.
+// r returns the nth of the sixteen 32-bit registers. Concatenated keys and values are in consecutive registers.
 func r(n uint32) uint32 { return unix.NFT_REG32_00 + n }
 
 func (k *kernel) rule(c *nftables.Chain, parts ...[]expr.Any) {
@@ -241,7 +241,7 @@ func (k *kernel) baseChains() {
 	everyone := plain("services")
 	k.rule(everyone, frontendTo(0), k.lookup(setFrontends, r(0), unix.NFT_REG_VERDICT))
 	if c := k.config.ServiceCIDR; c.IsValid() {
-		// An address of a service that does not exist, or a port it does not have.
+		// A cluster IP or port that no service has.
 		k.rule(everyone, inPrefix(loadDestination(0), c, false), jump(expr.VerdictGoto, chainReject))
 	}
 
@@ -258,19 +258,19 @@ func (k *kernel) baseChains() {
 	hide := []expr.Any{&expr.Immediate{Register: r(0), Data: k.config.NodeIP.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: r(0), FullyRandom: true}}
 	k.rule(post, redirected(), loadSource(0), loadDestination(1), k.member(setHairpin, r(0)), hide)
-	// What connection tracking saw first is the frontend that was sent to.
+	// The original destination in conntrack is the frontend.
 	original := []expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: r(0), Direction: 0}}
 	k.rule(post, redirected(), original, loadProtocol(1),
 		[]expr.Any{&expr.Ct{Key: expr.CtKeyPROTODST, Register: r(2), Direction: 0}}, k.member(setMasquerade, r(0)), hide)
-	// From the node's loopback, which has no meaning elsewhere.
+	// From the node's loopback, which is not routable.
 	k.rule(post, redirected(), inPrefix(loadSource(0), netip.MustParsePrefix("127.0.0.0/8"), false), hide)
 	if k.config.ClusterIPsMasquerade() {
-		// From outside of the cluster to a cluster address: answers must come back this way.
+		// From outside of the cluster to a cluster IP: replies must return through this node.
 		k.rule(post, redirected(), inPrefix(original, k.config.ServiceCIDR, false), inPrefix(loadSource(0), k.config.ClusterCIDR, true), hide)
 	}
 }
 
-// balanceChain chooses the next endpoint of the frontend's slot and sends the connection there.
+// balanceChain selects the next endpoint of the frontend's slot and redirects the connection to it.
 func (k *kernel) balanceChain(c chain) {
 	ch := k.chain(&nftables.Chain{Table: k.table, Name: c.name()})
 	slots := setSlots
@@ -293,11 +293,11 @@ func (k *kernel) balanceChain(c chain) {
 		}
 		// Registers: 0 client, 1-2 slot; 4-5 slot, 6-7 endpoint; 8-10 frontend.
 		client := slices.Concat(frontendTo(8), k.lookup(slots, r(8), r(1)), k.lookup(slots, r(8), r(4)), loadSource(0))
-		// A client that has an endpoint stays with it, as long as it is one of the slot.
+		// A client with an endpoint keeps it while it is in the slot.
 		k.rule(ch, client, []expr.Any{&expr.Lookup{SourceRegister: r(0), DestRegister: r(6), IsDestRegSet: true,
 			SetName: k.affinity.Name, SetID: k.affinity.ID}}, k.member(setLive, r(4)), dynamic(unix.NFT_DYNSET_OP_UPDATE), send(6))
-		// Else it gets one, and is remembered: an update alone would not change what is there. The rule ends without
-		// effect if there is no more room.
+		// Otherwise it gets one, which is stored: delete first, since an update does not change an existing element. The rule ends without
+		// effect if the set is full.
 		k.rule(ch, client, number(6), k.lookup(setEndpoints, r(4), r(6)), dynamic(dynsetDelete), dynamic(unix.NFT_DYNSET_OP_UPDATE), send(6))
 	}
 	k.rule(ch, frontendTo(0), k.lookup(slots, r(0), r(0)), number(2), k.lookup(setEndpoints, r(0), r(0)), send(0))
@@ -335,7 +335,7 @@ func protocolIs(p byte) []expr.Any {
 	return append(loadProtocol(0), &expr.Cmp{Op: expr.CmpOpEq, Register: r(0), Data: []byte{p}})
 }
 
-// inPrefix goes on if what load put into the first register is in the prefix, or, inverted, if it is not.
+// inPrefix matches if the address in the first register is in the prefix or, inverted, if it is not.
 func inPrefix(load []expr.Any, p netip.Prefix, invert bool) []expr.Any {
 	mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
 	op := expr.CmpOpEq
@@ -347,7 +347,7 @@ func inPrefix(load []expr.Any, p netip.Prefix, invert bool) []expr.Any {
 		&expr.Cmp{Op: op, Register: r(0), Data: p.Masked().Addr().AsSlice()}})
 }
 
-// redirected goes on for connections whose destination was translated.
+// redirected matches connections whose destination was translated.
 func redirected() []expr.Any {
 	const destinationNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
 	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(0)},

@@ -20,11 +20,11 @@ type metrics struct {
 
 // Status is how the last sync went.
 type Status struct {
-	// Services is how many the node knows.
+	// Services is the number of known services.
 	Services int `json:"services"`
-	// Synced is when the kernel last had all of them; the zero time if it never did.
+	// Synced is the time of the last successful sync, or zero.
 	Synced time.Time `json:"synced"`
-	// Error is why the last sync failed; empty if it did not.
+	// Error is the error of the last sync, or empty.
 	Error string `json:"error,omitempty"`
 }
 
@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) *metrics {
 	return m
 }
 
-// synced notes the end of a sync.
+// synced records the result of a sync.
 func (m *metrics) synced(began time.Time, err error) {
 	now := time.Now()
 	m.duration.Observe(now.Sub(began).Seconds())
@@ -60,7 +60,7 @@ func (m *metrics) synced(began time.Time, err error) {
 	m.status.Synced, m.status.Error = now, ""
 }
 
-// Status says whether the kernel has what the services want.
+// Status returns the result of the last sync.
 func (p *Proxy) Status() Status {
 	p.metrics.mu.Lock()
 	s := p.metrics.status

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// class says what a service has a frontend by. Where two services want the same one, the lower class has it: a cluster IP
-// is given out by the server, and an external address is written by whoever may create services.
+// class is the kind of address by which a service claims a frontend. Of two services, the one with the lower class owns it: cluster IPs are
+// allocated by the server, external addresses are set by whoever may create services.
 type class byte
 
 const (
@@ -20,19 +20,19 @@ const (
 	byExternal
 )
 
-// claimant is a service that wants a frontend.
+// claimant is a service that claims a frontend.
 type claimant struct {
 	service types.NamespacedName
 	class   class
 	created int64 // seconds
 }
 
-// compare puts first who has the frontend: of one class the older service, then the one first by name.
+// compare orders claimants, the owner first: by class, age and name.
 func (c claimant) compare(o claimant) int {
 	return cmp.Or(cmp.Compare(c.class, o.class), cmp.Compare(c.created, o.created), compareNames(c.service, o.service))
 }
 
-// owners says which services want each frontend; the first has it, with all that belongs to it.
+// owners are the claimants of each frontend; the first owns it.
 type owners map[Frontend][]claimant
 
 func (o owners) of(f Frontend) types.NamespacedName {
@@ -42,7 +42,7 @@ func (o owners) of(f Frontend) types.NamespacedName {
 	return types.NamespacedName{}
 }
 
-// change takes in a service's new plan, and tells of each frontend that it touched whose it was.
+// change records a service's new plan, and returns the previous owner of each affected frontend.
 func (o owners) change(name types.NamespacedName, old, now *servicePlan, was map[Frontend]types.NamespacedName) {
 	touch := func(f Frontend) {
 		if _, seen := was[f]; !seen {
@@ -75,7 +75,7 @@ func (o owners) change(name types.NamespacedName, old, now *servicePlan, was map
 	}
 }
 
-// lost are the frontends of a plan that another service has; nil if there are none.
+// lost returns the frontends of a plan that another service owns, or nil.
 func (o owners) lost(name types.NamespacedName, p *servicePlan) (lost map[Frontend]types.NamespacedName) {
 	if p == nil {
 		return nil
@@ -91,7 +91,7 @@ func (o owners) lost(name types.NamespacedName, p *servicePlan) (lost map[Fronte
 	return lost
 }
 
-// settle changes the owners to the new plans, and adds the plans of services that gain or lose a frontend by that.
+// settle updates the owners with the new plans, and adds the plans of services that gain or lose a frontend.
 func (s *state) settle(plans map[types.NamespacedName]*servicePlan, d *delta) map[types.NamespacedName]*servicePlan {
 	was := map[Frontend]types.NamespacedName{}
 	for name, now := range plans {
@@ -112,13 +112,13 @@ func (s *state) settle(plans map[types.NamespacedName]*servicePlan, d *delta) ma
 			}
 		}
 		if f.Protocol == protocolUDP && before.Name != "" && now.Name != "" {
-			d.stale[f] = map[netip.AddrPort]bool{} // nobody goes on with the endpoints of the other service
+			d.stale[f] = map[netip.AddrPort]bool{} // no entry for the previous owner's endpoints may remain
 		}
 	}
 	return all
 }
 
-// complaints say which frontends of a service are refused or another's.
+// complaints returns which frontends of a service are refused or owned by another service.
 func (s *state) complaints(name types.NamespacedName) []string {
 	p := s.plans[name]
 	if p == nil {

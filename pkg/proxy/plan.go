@@ -15,33 +15,33 @@ import (
 // Node is what a plan depends on besides the service and its endpoints.
 type Node struct {
 	Name string
-	// Addresses are where node ports are served: the node's addresses, and the loopback.
+	// Addresses are those on which node ports are served: the node's addresses, and loopback.
 	Addresses []netip.Addr
-	// Local services are answered by this node itself at the given address, whatever their endpoints.
+	// Local services are served by this node at the given address, whatever their endpoints.
 	Local map[types.NamespacedName]netip.AddrPort
-	// Guarded is what services do not get; nil: nothing is.
+	// Guarded are the external addresses that services may not have; nil means none.
 	Guarded *Guarded
 }
 
-// Frontend is where clients send to.
+// Frontend is an address, protocol and port to which clients connect.
 type Frontend struct {
 	Addr     netip.Addr
 	Protocol byte // IPPROTO_TCP, _UDP, _SCTP
 	Port     uint16
 }
 
-// slot names a set of endpoints: a hash of the service, the port, and whether only local endpoints are in it.
-// 64 bits make a collision among 10,000 slots less likely than one in 10^11.
+// slot identifies a set of endpoints: a hash of the service, the port, and whether it has only local endpoints. With 64 bits, the probability of
+// a collision among 10,000 slots is below 10^-11.
 type slot [8]byte
 
-// backend is the endpoints of a slot in the order of their numbers.
+// backend are the endpoints of a slot in the order of their numbers.
 type backend struct {
 	slot      slot
 	endpoints []netip.AddrPort
-	affinity  uint32 // seconds a client stays with its endpoint; 0: no affinity
+	affinity  uint32 // timeout of session affinity in seconds; 0 means none
 }
 
-// action is what becomes of the packets to a frontend.
+// action is what is done with packets to a frontend.
 type action struct {
 	verdict verdict
 	backend slot
@@ -52,34 +52,34 @@ type verdict byte
 
 const (
 	balance verdict = iota
-	reject          // no endpoint at all: tell the client at once
-	drop            // no endpoint here, where only local ones count: others may have some
+	reject          // there are no endpoints
+	drop            // there are no local endpoints, and only local ones are used
 )
 
-// servicePlan is all that the kernel shall know of one service.
+// servicePlan is the desired state of one service in the kernel.
 type servicePlan struct {
-	// frontends say what happens to packets from everywhere; inside overrides them for packets of
-	// this node and its pods, where the two differ (externalTrafficPolicy Local).
+	// frontends apply to all packets, except that inside overrides them for packets of this node and its pods (externalTrafficPolicy
+	// Local).
 	frontends, inside map[Frontend]action
 	backends          map[slot]*backend
-	// masquerade holds the frontends whose clients the endpoints see as this node, so that answers come back here.
+	// masquerade are the frontends whose clients are masqueraded, so that replies return through this node.
 	masquerade map[Frontend]bool
-	// hairpin holds the endpoints on this node: one that reaches itself through the service must see another address.
+	// hairpin are the endpoints on this node: one that connects to itself through the service must be masqueraded.
 	hairpin map[netip.Addr]bool
-	// healthPort, if not 0, is where load balancers ask whether this node has endpoints.
+	// healthPort is the healthCheckNodePort, or 0.
 	healthPort  uint16
 	healthCount int
-	// created is when the service was, in seconds.
+	// created is the service's creation time, in seconds.
 	created int64
-	// refused says which external addresses the service does not get, and why.
+	// refused are the external addresses that the service does not get, with the reason.
 	refused []string
 }
 
-// labelProxyName is on services that another proxy than the node's own serves, whatever its value.
+// labelProxyName marks services that another proxy implements, whatever its value.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// plan says what the kernel shall know of a service; svc is nil for one that is gone. It is pure. Endpoints that were in
-// before keep their numbers, so that a change of one endpoint changes one or two elements in the kernel.
+// plan computes the desired state of a service; svc is nil for a deleted one. It is a pure function. Endpoints that are in before keep their
+// numbers, so that a change of one endpoint changes one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
 		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}}
@@ -99,7 +99,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	}
 	insideLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	outsideLocal := svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	local := map[netip.Addr]bool{} // over all ports, as load balancers ask
+	local := map[netip.Addr]bool{} // over all ports, for the health check
 	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
 	for i := range svc.Spec.Ports {
 		port := &svc.Spec.Ports[i]
@@ -115,7 +115,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			p.hairpin[e.Addr()] = true
 			local[e.Addr()] = true
 		}
-		// to makes the action that balances over a set of endpoints, with that set.
+		// to returns the action for a set of endpoints, and its slot.
 		to := func(onlyLocal bool, class class) action {
 			chosen, none := all, reject
 			if onlyLocal {
@@ -145,7 +145,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 				return
 			}
 			if _, has := p.frontends[f]; has {
-				return // by a better right
+				return // it is of a lower class
 			}
 			p.frontends[f] = to(outsideLocal, class)
 			if outsideLocal {
@@ -177,8 +177,8 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	return p
 }
 
-// choose picks the endpoints for one port, all and those on this node: the ready ones, or, if there is none, those that
-// still serve while they terminate (KEP-1669).
+// choose returns the endpoints of one port, all and local ones: those that are ready or, if there are none, those that are serving while
+// terminating (KEP-1669).
 func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*discoveryv1.EndpointSlice) (all, here []netip.AddrPort) {
 	var ready, readyHere, ending, endingHere []netip.AddrPort
 	for _, s := range endpoints {
@@ -234,7 +234,7 @@ func sorted(e []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(e)
 }
 
-// renumber orders now so that those in before stay where they are, as far as now reaches.
+// renumber orders now so that endpoints that are in before keep their positions, as far as now is long enough.
 func renumber(before, now []netip.AddrPort) []netip.AddrPort {
 	fresh := make(map[netip.AddrPort]bool, len(now))
 	for _, e := range now {
@@ -248,7 +248,7 @@ func renumber(before, now []netip.AddrPort) []netip.AddrPort {
 		}
 	}
 	next := 0
-	for _, e := range now { // in order, so that the result depends on nothing else
+	for _, e := range now { // in order, for a deterministic result
 		if !fresh[e] {
 			continue
 		}
@@ -267,7 +267,7 @@ func slotOf(service types.NamespacedName, port *corev1.ServicePort, local bool) 
 	return slot(sum[:8])
 }
 
-// addresses parses those that are IPv4, each once.
+// addresses parses IPv4 addresses, and drops others and duplicates.
 func addresses(texts []string, more ...string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range slices.Concat(texts, more) {
@@ -285,7 +285,7 @@ func deref[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// key is a frontend as the kernel's sets have it: network order, each part padded to four bytes.
+// key encodes a frontend for the kernel's sets: network byte order, each part padded to four bytes.
 func (f Frontend) key() string {
 	b := make([]byte, 0, 12)
 	b = append(b, f.Addr.AsSlice()...)

@@ -1,18 +1,15 @@
-// Package proxy makes services work on a node: it turns Services and
-// EndpointSlices into one nftables table, and changes only what changed.
+// Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table, and updates it incrementally.
 //
-// A connection to a frontend (address, protocol, port) finds its chain in a verdict
-// map. Chains are shared by all services with as many endpoints; they look up the frontend's slot, take the
-// next number in turn, and find the endpoint of (slot, number) in one map for all services. So a change of a
-// service changes a few map elements, whatever the number of services.
+// A verdict map leads from a frontend (address, protocol, port) to a chain. Chains are shared by all services with the same number of endpoints;
+// they look up the frontend's slot, take the next number in round robin, and look up the endpoint of (slot, number) in one map for all
+// services. A change of a service therefore changes a few map elements, whatever the number of services.
 //
-// A frontend belongs to one service: whose cluster IP it is, then whose node port, then whose external address, of which the
-// oldest service's counts. External addresses never cover the cluster's own (see Guarded); what is refused is said in
-// an event on the service.
+// A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and of several the oldest.
+// External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service.
 //
-// It may import client, events and, beside agent/network alone, netlink and nftables. Its invariant:
-// state holds exactly what the kernel's table holds; after an error the whole table is written anew, in one
-// transaction. Stopping leaves the table in place, so services go on working; Reset removes it.
+// It may import client, events and, as agent/network, netlink and nftables. Its invariant: state is exactly the content of the kernel's table; after an
+// error the whole table is rewritten in one transaction. The table stays in place when the proxy stops, so that services keep working; Reset
+// removes it.
 package proxy
 
 import (
@@ -45,27 +42,25 @@ import (
 type Config struct {
 	Client   client.Interface
 	NodeName string
-	// NodeIP is the node's IPv4 address: node ports are served on it, and services see clients from outside as it.
+	// NodeIP is the node's IPv4 address, on which node ports are served and as which clients from outside are masqueraded.
 	NodeIP netip.Addr
-	// NodePortAddresses are further addresses of the node for node ports, beside NodeIP and 127.0.0.1. The latter
-	// reaches pods of this node and hostNetwork pods of it.
+	// NodePortAddresses are additional addresses for node ports, besides NodeIP and 127.0.0.1. The latter reaches only pods on this node.
 	NodePortAddresses []netip.Addr
-	// ServiceCIDR and ClusterCIDR are the ranges of all cluster IPs and of all nodes' pods. If ClusterCIDR is
-	// invalid, pods count as being outside of the cluster for externalTrafficPolicy Local.
+	// ServiceCIDR and ClusterCIDR are the ranges of all cluster IPs and of all nodes' pods. If ClusterCIDR is invalid, pods are treated as
+	// outside of the cluster for externalTrafficPolicy Local.
 	ServiceCIDR, ClusterCIDR netip.Prefix
-	// Local services are answered by this node itself, at the address given, instead of by their endpoints. The
-	// cluster's DNS is one.
+	// Local services are served by this node at the given address instead of by endpoints, such as the cluster's DNS.
 	Local map[types.NamespacedName]netip.AddrPort
-	// Ports are served by nodes themselves (the API, the agent, DNS): no service gets them on a node's address. SSH's, 22, is
-	// always one.
+	// Ports are those on which the nodes themselves serve (the API, the agent, DNS): no service gets them on a node's address. 22 (SSH) is
+	// always included.
 	Ports []uint16
-	// Metrics takes the proxy's metrics; nil for none.
+	// Metrics registers the proxy's metrics; it may be nil.
 	Metrics prometheus.Registerer
-	Prefix  string       // begins the name of the nftables table; default "coracle"
+	Prefix  string       // of the nftables table's name; default "coracle"
 	Logger  *slog.Logger // default slog.Default()
 }
 
-// Validate fills in defaults and says what is wrong.
+// Validate sets defaults and returns an error for invalid fields.
 func (c *Config) Validate() error {
 	if err := c.fill(); err != nil {
 		return err
@@ -98,12 +93,12 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// ClusterIPsMasquerade tells whether clients from outside of the cluster are hidden when they use a cluster IP.
+// ClusterIPsMasquerade reports whether clients from outside of the cluster are masqueraded when they use a cluster IP.
 func (c *Config) ClusterIPsMasquerade() bool {
 	return c.ServiceCIDR.IsValid() && c.ClusterCIDR.IsValid()
 }
 
-// Proxy is the component "proxy".
+// Proxy implements run.Component.
 type Proxy struct {
 	Config
 	kernel  *kernel
@@ -120,19 +115,19 @@ type Proxy struct {
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	dirty    map[types.NamespacedName]bool
-	told     uint64 // changes heard of
-	done     uint64 // of those, how many the kernel has
+	told     uint64 // number of received changes
+	done     uint64 // number of changes that the kernel has
 
-	state  *state // used by Run's goroutine alone
-	broken bool   // the kernel may hold something else than state
+	state  *state // owned by Run's goroutine
+	broken bool   // the kernel's table may differ from state
 	plan   func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
-	// complaints are those that were told, by service.
+	// complaints are the reported ones, by service.
 	complaints map[types.NamespacedName][]string
 }
 
 var _ run.Component = (*Proxy)(nil)
 
-// New makes a proxy. It changes nothing before Run.
+// New returns a Proxy. It changes nothing before Run is called.
 func New(c Config) (*Proxy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -162,10 +157,10 @@ func texts(all []netip.Addr) []string {
 // Name implements run.Component.
 func (p *Proxy) Name() string { return "proxy" }
 
-// Ready is closed once the kernel has all services that existed when Run was called.
+// Ready is closed when the kernel has all services that existed when Run was called.
 func (p *Proxy) Ready() <-chan struct{} { return p.ready }
 
-// retryFirst and retryMost bound how long Run waits after a failed transaction, before it writes everything anew.
+// retryFirst and retryMost are the first and the maximum back-off after a failed transaction, before everything is rewritten.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 30 * time.Second
@@ -196,7 +191,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	} {
 		informer, err := p.Client.Cache().GetInformer(ctx, what.object)
 		if ctx.Err() != nil {
-			return nil // what err says of it is not our failure
+			return nil // the error is caused by the end of ctx
 		}
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", what.object, err)
@@ -217,7 +212,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	first := true
 	for {
 		began := time.Now()
-		err := p.safely()
+		err := p.syncGuarded()
 		p.metrics.synced(began, err)
 		again = nil
 		switch {
@@ -244,8 +239,8 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	}
 }
 
-// safely is sync. If that panics, nothing is known of the state any more, and the next sync begins anew.
-func (p *Proxy) safely() (err error) {
+// syncGuarded calls sync. After a panic the state is unknown, and the next sync rewrites everything.
+func (p *Proxy) syncGuarded() (err error) {
 	panicked := p.guard.Do("sync", func() { err = p.sync() })
 	if panicked == nil {
 		return err
@@ -256,7 +251,7 @@ func (p *Proxy) safely() (err error) {
 		p.dirty[name] = true
 	}
 	p.mu.Unlock()
-	fresh, err := newKernel(&p.Config) // the old one may hold half a transaction
+	fresh, err := newKernel(&p.Config) // the old one may have an incomplete transaction
 	if err != nil {
 		return errors.Join(panicked, err)
 	}
@@ -265,7 +260,7 @@ func (p *Proxy) safely() (err error) {
 	return panicked
 }
 
-// sync brings the kernel to the present services.
+// sync applies the current services to the kernel.
 func (p *Proxy) sync() error {
 	p.mu.Lock()
 	dirty := p.dirty
@@ -291,7 +286,7 @@ func (p *Proxy) sync() error {
 
 	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
 	for name, in := range inputs {
-		// A service whose plan panics stays as it is until it changes again.
+		// A service whose plan panics keeps its rules until it changes again.
 		_ = p.guard.Do("plan", func() { plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name]) }, "service", name)
 	}
 	d := p.state.apply(plans)
@@ -318,7 +313,7 @@ func (p *Proxy) sync() error {
 		p.mu.Unlock()
 	}()
 	if len(d.stale) > 0 {
-		// Not worth a new transaction if it fails: the entries expire.
+		// A failure needs no retry: the entries expire.
 		if err := forget(d.stale); err != nil {
 			p.Logger.Warn("could not remove stale UDP conntrack entries", "error", err)
 		}
@@ -357,7 +352,7 @@ func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
 		defer p.mu.Unlock()
 		name := types.NamespacedName{Namespace: s.Namespace, Name: service}
 		if name == apiService {
-			defer p.guardAnew()
+			defer p.recheckGuarded()
 		}
 		if there && service != "" && !ignored(s) {
 			if p.slices[name] == nil {
@@ -378,12 +373,12 @@ func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
 	return handlerMoving(&p.guard, set, func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] })
 }
 
-// handler calls set for each event; a nil old state is of no interest.
+// handler calls set for each event.
 func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
 	return handlerMoving(guard, set, func(T) string { return "" })
 }
 
-// handlerMoving also removes an object from where it was when its group changes.
+// handlerMoving also removes an object from its previous group when its group changes.
 func handlerMoving[T ctrl.Object](guard *run.Guard, unguarded func(object T, there bool), group func(T) string) toolscache.ResourceEventHandler {
 	set := func(object T, there bool) {
 		_ = guard.Do("event", func() { unguarded(object, there) }, "object", ctrl.ObjectKeyFromObject(object))
@@ -423,7 +418,7 @@ func (c *Config) metric() int {
 	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
 }
 
-// route lets processes of the node connect to cluster IPs even where no other route covers them, with the node's address.
+// route adds a route to cluster IPs with the node's source address, so that processes of the node can connect to them without a default route.
 func (p *Proxy) route() error {
 	if !p.ServiceCIDR.IsValid() {
 		return nil
@@ -443,7 +438,7 @@ func (p *Proxy) route() error {
 	return nil
 }
 
-// Reset removes the table and the route. It may be repeated, and works for what a killed process left.
+// Reset removes the table and the route, also those of a killed process. It is idempotent.
 func Reset(_ context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -467,5 +462,5 @@ func Reset(_ context.Context, c Config) error {
 	return errors.Join(errs...)
 }
 
-// Reset is the function Reset for this proxy, after its Run has returned.
+// Reset calls the function Reset for this proxy. Its Run must have returned.
 func (p *Proxy) Reset(ctx context.Context) error { return Reset(ctx, p.Config) }

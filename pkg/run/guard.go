@@ -11,15 +11,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxStack is how much of a stack is kept, in bytes, and maxPanic how much of a panic's value.
+// maxStack limits the stack of a Panic, and maxPanic its value, in bytes.
 const (
 	maxStack = 16 << 10
 	maxPanic = 1 << 10
 )
 
-// Panic is the error that a unit of work ended with when it panicked.
+// Panic is the error of a unit of work that panicked.
 type Panic struct {
-	// Value is what was panicked with, as text of at most 1 KiB.
+	// Value is the panic's value, as text of at most 1 KiB.
 	Value string
 	// Stack is the stack of the goroutine, of at most 16 KiB.
 	Stack string
@@ -27,26 +27,26 @@ type Panic struct {
 
 func (p *Panic) Error() string { return "panic: " + p.Value }
 
-// Guard keeps a panic in one unit of work (a pod's sync, a packet, an event) from ending the process, and with it the control
-// plane. It cannot help against what the Go runtime does not let anyone recover from: a stack overflow, concurrent
-// map writes, memory that ran out. The zero Guard and a nil one are ready for use, by many goroutines at once.
+// Guard recovers from panics in units of work (a pod's sync, a packet, an event), so that they do not end the process and with it the control
+// plane. It cannot recover from fatal errors of the Go runtime: stack overflow, concurrent map writes, out of memory. The zero Guard and
+// a nil one are ready to use and safe for concurrent use.
 type Guard struct {
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
-	// Component is named in the log.
+	// Component is an attribute of log messages.
 	Component string
 
 	mu     sync.Mutex
 	panics uint64
-	silent uint64 // since the last one that was logged
+	silent uint64 // since the last log message
 	logged time.Time
 }
 
-// logEvery bounds how often one Guard writes a stack to the log; in between, panics are only counted.
+// logEvery is the minimum interval between log messages of one Guard; in between, panics are only counted.
 const logEvery = time.Second
 
-// Do does one unit of work. If it panics, that is counted and logged with its stack, and returned as a *Panic; the caller
-// decides when to try again. The attributes are for the log, as slog takes them.
+// Do runs one unit of work. A panic is counted, logged with its stack, and returned as a *Panic; the caller decides when to retry. The attributes
+// are added to the log message, as in slog.
 func (g *Guard) Do(unit string, f func(), attributes ...any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,7 +86,7 @@ func (g *Guard) report(unit string, p *Panic, attributes []any) {
 	log.Error("recovered from a panic", append([]any{"component", component, "unit", unit, "panic", p.Value, "unlogged", silent, "stack", p.Stack}, attributes...)...)
 }
 
-// Panics is how many units of work panicked.
+// Panics returns how many units of work panicked.
 func (g *Guard) Panics() uint64 {
 	if g == nil {
 		return 0
@@ -109,8 +109,8 @@ const (
 	mostPause  = 30 * time.Second
 )
 
-// Loop runs a loop that ends when ctx does. One that panics is started again after a pause, which doubles from 100 ms
-// to 30 s and begins anew once the loop held for a minute.
+// Loop runs a loop until ctx is done. If it panics, it is restarted with back-off: from 100 ms doubled up to 30 s, reset after it ran for a
+// minute.
 func (g *Guard) Loop(ctx context.Context, unit string, loop func(context.Context)) {
 	pause := firstPause
 	for {

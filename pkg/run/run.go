@@ -1,9 +1,7 @@
 // Package run starts and stops the components of a process.
 //
-// It may import nothing of Coracle. Its invariant: components start in the
-// order they are listed, each only once the one before it is ready, and stop
-// in the reverse order, each only once the one after it has returned or has
-// used up its time.
+// It may import nothing of Coracle. Its invariant: components start in order, each when the one before it is ready, and stop in reverse order,
+// each when the one after it has returned or its timeout is over.
 package run
 
 import (
@@ -15,40 +13,39 @@ import (
 	"time"
 )
 
-// How long a stop waits for components that do not return. One that hangs must not keep those before it, the store above
-// all, from closing; the process exits afterwards, which ends whatever still runs.
+// How long a stop waits for components. One that hangs must not prevent others, above all the store, from closing; the process exits afterwards
+// anyway.
 const (
 	stopEach = 10 * time.Second // for one component
-	stopAll  = 30 * time.Second // for all of them together; past that each of the rest gets stopRest
+	stopAll  = 30 * time.Second // for all of them together; then each of the rest gets stopRest
 	stopRest = time.Second
 )
 
-// HungError says which components had not returned when the stop went on without them.
+// HungError names the components that did not stop in time.
 type HungError struct{ Names []string }
 
 func (e *HungError) Error() string {
 	return "did not stop in time and was abandoned: " + strings.Join(e.Names, ", ")
 }
 
-// Component is one part of a process, such as the store or the scheduler.
+// Component is a part of a process, such as the store or the scheduler.
 type Component interface {
 	// Name is short, lower case and unique in the process: "store".
 	Name() string
-	// Run does the component's work until ctx ends, and returns only when
-	// nothing of it is left running. An error means that the process cannot
-	// go on; the end of ctx is not an error. Run is called at most once.
+	// Run runs the component until ctx is done, and returns when nothing of it is running. An error stops the process; the end of ctx is no
+	// error. Run is called at most once.
 	Run(ctx context.Context) error
-	// Ready is closed once the component serves. It stays open if Run fails first.
+	// Ready is closed when the component serves. It is not closed if Run fails before.
 	Ready() <-chan struct{}
 }
 
-// Observer is told of each component's life; nil functions are not called.
+// Observer are callbacks for the components' lifecycle; nil functions are not called.
 type Observer struct {
 	// Started is called when a component became ready, with the time it took.
 	Started func(name string, took time.Duration)
 	// Stopped is called when a component's Run returned.
 	Stopped func(name string, err error)
-	// Hung is called when a component has not returned within the given time after it was told to stop.
+	// Hung is called when a component did not return within the given time after its context was cancelled.
 	Hung func(name string, after time.Duration)
 }
 
@@ -58,7 +55,7 @@ type running struct {
 	done   chan error
 }
 
-// life is Run; a component that panics has failed, and the others end in order.
+// life calls Run, and turns a panic into an error.
 func life(ctx context.Context, c Component) (err error) {
 	g := Guard{Component: c.Name()}
 	if p := g.Do("run", func() { err = c.Run(ctx) }); p != nil {
@@ -67,18 +64,17 @@ func life(ctx context.Context, c Component) (err error) {
 	return err
 }
 
-// All runs the components until ctx ends or one of them fails, then stops
-// those that run, last first. It returns the first failure, named, or nil
-// when ctx ended. A component that returns nil before ctx ends has failed too.
+// All runs the components until ctx is done or one of them fails, then stops the running ones in reverse order. It returns the first failure with
+// the component's name, or nil if ctx was done. A component that returns nil before ctx is done has failed, too.
 //
-// A stop takes at most 30 s and a second for each component. Components that have not returned by then are left running
-// and named in a *HungError; the caller should exit.
+// A stop takes at most 30 s plus a second for each component. Components that have not returned by then are left running and named in a
+// *HungError; the caller should exit.
 func All(ctx context.Context, observe Observer, components ...Component) error {
 	failed := make(chan error, len(components))
 	var started []running
 	var first error
 	for _, c := range components {
-		// Each has a context of its own, so that the end of ctx stops them one by one.
+		// Each has a context of its own, so that they can be stopped one by one.
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		r := running{c, cancel, make(chan error, 1)}
 		began := time.Now()
@@ -127,7 +123,7 @@ func All(ctx context.Context, observe Observer, components ...Component) error {
 	return first
 }
 
-// stop ends the components, last first, and returns the names of those that it could not wait for.
+// stop stops the components in reverse order, and returns the names of those that did not return in time.
 func stop(started []running, observe Observer) (hung []string) {
 	deadline := time.Now().Add(stopAll)
 	for _, r := range slices.Backward(started) {

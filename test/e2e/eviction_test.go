@@ -38,7 +38,7 @@ func TestEviction(t *testing.T) {
 	h.Ctl("wait pod/greedy --for=jsonpath={.status.phase}=Failed --timeout=60s")
 	require.Equal(t, "Evicted", h.Ctl("get pod greedy -o jsonpath={.status.reason}"))
 	require.Contains(t, h.Ctl("describe pod greedy"), `Usage of EmptyDir volume "cache" exceeds the limit "1Mi".`)
-	require.Contains(t, h.Fails("ctl", "logs", "greedy"), "the log went with the container")
+	require.Contains(t, h.Fails("ctl", "logs", "greedy"), "the container and its log were removed")
 	h.Ctl("wait pod/modest --for=condition=Ready --timeout=30s")
 
 	require.NotContains(t, h.Run("status"), "DiskPressure")

@@ -1,9 +1,7 @@
-// Package api serves the node's API, at upstream's kubelet paths: health,
-// pods, logs, exec, attach, port-forward and usage.
+// Package api serves the node's API, at the kubelet's paths: health, pods, logs, exec, attach, port-forward and usage.
 //
-// It may import client, agent/pod, agent/logs, agent/runtime and agent/network. Its
-// invariant: but for /healthz, nothing is answered to who is not the API server
-// or allowed by it.
+// It may import client, agent/pod, agent/logs, agent/runtime and agent/network. Its invariant: except for /healthz, it serves only the API server and
+// callers that the API server authorizes.
 package api
 
 import (
@@ -35,14 +33,14 @@ type Config struct {
 	Pods    *pod.Manager
 	Runtime runtime.Runtime
 	Network network.Network
-	// Client asks the cluster who a caller is and what it may do.
+	// Client authenticates and authorizes callers by TokenReviews and SubjectAccessReviews.
 	Client client.Interface
 	LogDir string
-	// HostLogDir is the folder of the machine's own log files; /var/log if empty.
+	// HostLogDir is the directory of the machine's log files; default /var/log.
 	HostLogDir string
 	NodeName   string
 	Node       func() *corev1.Node
-	// Trusted tells of client certificates that may do everything; nil for the API server's usual names.
+	// Trusted reports whether a client certificate is allowed everything; nil means the API server's usual names.
 	Trusted func(*x509.Certificate) bool
 	Logger  *slog.Logger
 	// Metrics are what /metrics serves.
@@ -60,7 +58,7 @@ type Server struct {
 // scrapes is how many clients may read the node's metrics at once.
 const scrapes = 8
 
-// New makes a Server.
+// New returns a Server.
 func New(c Config) *Server {
 	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background()}
 	if s.c.HostLogDir == "" {
@@ -97,7 +95,7 @@ func New(c Config) *Server {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// Serve answers on l until ctx ends; streams end with it.
+// Serve serves on l until ctx is done, which also ends streams.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.ctx = ctx
 	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 64 << 10,
@@ -133,7 +131,7 @@ var (
 	errUnauthorized = errors.New("Unauthorized") //nolint:staticcheck // the answer's text, as the kubelet's
 )
 
-// find gives the pod and the newest run of the container that a request names.
+// find returns a request's pod and the newest instance of its container.
 func (s *Server) find(r *http.Request) (*corev1.Pod, *pod.Instance, error) {
 	namespace, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	p, ok := s.c.Pods.Find(namespace, name, types.UID(r.PathValue("uid")))

@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Callers are authorized as the kubelet's are (KEP-2862): a path needs its own subresource of nodes, and for some, nodes/proxy
-// serves as well. Unlike the kubelet's, what runs commands in containers wants the verb create even where a WebSocket begins
-// with a GET: "get nodes/proxy", which monitoring is given, must not be enough for it.
+// Callers are authorized as by the kubelet (KEP-2862): a path requires its own subresource of nodes, or for some paths nodes/proxy. Unlike the kubelet's,
+// paths that run commands in containers require the verb create even for a WebSocket, which begins with a GET: "get nodes/proxy", which
+// monitoring often has, must not be sufficient.
 
-// allow lets a request through whose sender may use one of the node's subresources.
+// allow calls the handler if the caller may use one of the node's subresources.
 func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, trusted, code, err := s.caller(r)
@@ -47,7 +47,7 @@ func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) 
 	})
 }
 
-// caller finds out who sent a request; trusted callers may do everything. An error comes with the code to answer.
+// caller authenticates a request; trusted callers are allowed everything. An error comes with the status code.
 func (s *Server) caller(r *http.Request) (user authnv1.UserInfo, trusted bool, code int, err error) {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {

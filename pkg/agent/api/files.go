@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEntries bounds how much of a folder is listed.
+// maxEntries limits the number of listed files.
 const maxEntries = 1000
 
-// hostLogs serves the machine's log files, as the kubelet does at /logs/. Pods may be given folders of it to write to, so nothing is
-// followed out of it, and only regular files and folders are opened.
+// hostLogs serves the machine's log files, as the kubelet does at /logs/. Pods may have write access to directories there, so symbolic links out of it
+// are not followed, and only regular files and directories are opened.
 func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	root, err := os.OpenRoot(s.c.HostLogDir)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		http.NotFound(w, r)
 	case info.IsDir() && !strings.HasSuffix(r.URL.Path, "/"):
-		// Relative, since the path here is not the one by which the API server passed it on.
+		// Relative, since the client's path differs from the one here.
 		w.Header().Set("Location", (&url.URL{Path: path.Base(r.URL.Path) + "/"}).String())
 		w.WriteHeader(http.StatusMovedPermanently)
 	case info.IsDir():
@@ -62,7 +62,7 @@ func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list writes links to what is in a folder.
+// list writes links to a directory's entries.
 func list(w http.ResponseWriter, f *os.File) {
 	entries, err := f.ReadDir(maxEntries)
 	if err != nil && !errors.Is(err, io.EOF) {

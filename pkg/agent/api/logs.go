@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// logOptions reads the query, in the form that the API server sends (PodLogOptions).
+// logOptions parses the query, which the API server encodes from PodLogOptions.
 func logOptions(r *http.Request, now time.Time) (o logs.Options, previous bool, err error) {
 	q := r.URL.Query()
 	o.Tail = -1
@@ -119,11 +119,11 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 		path = pod.LogPath(s.c.LogDir, p, name, run.Attempt)
 	}
 	if err := logs.Read(ctx, path, o, out); err != nil && !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil {
-		s.c.Logger.Debug("reading a log", "log", path, "error", err)
+		s.c.Logger.Debug("could not read container log", "log", path, "error", err)
 	}
 }
 
-// pick finds the run whose log is asked for.
+// pick returns the instance whose log is requested.
 func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.Instance, error) {
 	known := false
 	var status *corev1.ContainerStatus
@@ -153,8 +153,8 @@ func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.
 			return &runs[i], nil
 		}
 	}
-	if status != nil && status.State.Terminated != nil { // its pod was evicted: nothing is kept
-		return nil, fmt.Errorf("unable to retrieve container logs for %s: the log went with the container", status.State.Terminated.ContainerID)
+	if status != nil && status.State.Terminated != nil { // its pod was evicted and the container removed
+		return nil, fmt.Errorf("unable to retrieve container logs for %s: the container and its log were removed", status.State.Terminated.ContainerID)
 	}
 	reason := "ContainerCreating"
 	if status != nil && status.State.Waiting != nil {

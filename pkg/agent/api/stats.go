@@ -19,7 +19,7 @@ type usage struct {
 	started   time.Time
 }
 
-// usages asks the runtime for every running container of every pod.
+// usages returns the usage of all running containers.
 func (s *Server) usages(ctx context.Context) []usage {
 	var out []usage
 	for _, p := range s.c.Pods.Pods() {

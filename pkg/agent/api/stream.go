@@ -26,7 +26,7 @@ const (
 	streamCreation = 30 * time.Second
 )
 
-// running finds the container that a stream is for; it answers the request itself if there is none.
+// running returns the running container of a request. If there is none, it responds with an error.
 func (s *Server) running(w http.ResponseWriter, r *http.Request) *pod.Instance {
 	p, run, err := s.find(r)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// run runs a command and answers with its output.
+// run runs a command and responds with its output.
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	run := s.running(w, r)
 	if run == nil {
@@ -88,12 +88,12 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(out.buf.Bytes())
 }
 
-// mostOutput bounds, in bytes, what a command may print whose output is answered whole.
+// mostOutput limits the output of run, in bytes.
 const mostOutput = 1 << 20
 
 var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was ended: use exec, which streams", mostOutput)
 
-// locked gathers a command's output; beyond mostOutput it drops it and calls full.
+// locked buffers a command's output; beyond mostOutput it drops it and calls full.
 type locked struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -110,10 +110,10 @@ func (l *locked) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// executor brings the streaming library's calls to the runtime. Container names are container IDs here.
+// executor implements the streaming library's interface with the runtime. Container names are container IDs here.
 type executor struct{ s *Server }
 
-// session makes the runtime's streams of the library's, and a context that also the server's end ends.
+// session converts the library's streams to the runtime's, and returns a context that is also cancelled when the server stops.
 func (e executor) session(ctx context.Context, in io.Reader, out, err io.WriteCloser, resize <-chan remotecommand.TerminalSize) (context.Context, runtime.Streams, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(e.s.ctx, cancel)
@@ -191,7 +191,7 @@ type forwarder struct {
 	host bool
 }
 
-// PortForward joins stream with a connection to the port on the pod's loopback.
+// PortForward connects stream to the port on the pod's loopback.
 func (f forwarder) PortForward(ctx context.Context, name, uid string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	var conn net.Conn
@@ -232,7 +232,7 @@ func (f forwarder) PortForward(ctx context.Context, name, uid string, port int32
 		}
 		there <- err
 	}()
-	// The pod's end of the conversation ends it; the other half may still send until then.
+	// The session ends when the pod closes its side; the client may send until then.
 	err = <-back
 	conn.Close()
 	stream.Close()

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what files take.
+// Usage is the disk usage of files.
 type Usage struct{ Bytes, Inodes uint64 }
 
-// Plus is the sum.
+// Plus returns the sum.
 func (u Usage) Plus(v Usage) Usage { return Usage{u.Bytes + v.Bytes, u.Inodes + v.Inodes} }
 
 const (
@@ -49,8 +49,8 @@ type walker struct {
 	usage  Usage
 }
 
-// Of walks dir, as du -x does: blocks on disk, and a file with many links once. What goes while it walks is left out,
-// and a dir that does not exist takes nothing. It ends with ctx's error if ctx ends.
+// Of returns the usage of dir, as du -x: allocated blocks, and hard-linked files once. Files that are removed during the walk are left out, and the usage
+// of a dir that does not exist is zero. It returns ctx's error when ctx is done.
 func Of(ctx context.Context, dir string) (Usage, error) {
 	w := &walker{ctx: ctx}
 	var st unix.Stat_t

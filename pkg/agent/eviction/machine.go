@@ -15,11 +15,11 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// Kernel is the Machine that this process runs on. A look costs a few system calls.
+// Kernel implements Machine for the machine that this process runs on. Read costs a few system calls.
 type Kernel struct {
-	// NodeDir and ImageDir tell a directory on the disk of the pods' files, and on that of the images.
+	// NodeDir and ImageDir return a directory on the node's and on the image filesystem.
 	NodeDir, ImageDir func() string
-	// PodsCgroup is the cgroup of all pods, below the root. Where it has a limit, what is left of that counts as available. It may be empty.
+	// PodsCgroup is the cgroup of all pods, below the root. If it has a limit, memory.available is also limited by it. It may be empty.
 	PodsCgroup string
 }
 
@@ -43,7 +43,7 @@ func (k Kernel) Read() map[config.Signal]Reading {
 	return all
 }
 
-// memory that pods can still have: of the machine's, and of their cgroup's limit, as the kubelet's allocatableMemory.available.
+// memory returns the memory available to pods: of the machine, and below their cgroup's limit, as the kubelet's allocatableMemory.available.
 func (k Kernel) memory() (Reading, error) {
 	r, err := memory()
 	if err != nil || k.PodsCgroup == "" {
@@ -55,7 +55,7 @@ func (k Kernel) memory() (Reading, error) {
 	return r, nil
 }
 
-// leftOf is what a cgroup may still take of its limit of memory, not counting files that can be dropped from its cache.
+// leftOf returns the difference between a cgroup's memory limit and its working set.
 func leftOf(cgroup string) (int64, bool) {
 	v1 := "/sys/fs/cgroup/memory" + cgroup
 	dir, files, inactive := v1, [2]string{"memory.limit_in_bytes", "memory.usage_in_bytes"}, "total_inactive_file "
@@ -85,7 +85,7 @@ func leftOf(cgroup string) (int64, bool) {
 	return max(limit-used, 0), true
 }
 
-// memory that programs can have without harm to others: what is free and what caches give back (proc(5), MemAvailable).
+// memory returns the available and total memory of the machine (proc(5), MemAvailable).
 func memory() (Reading, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -102,7 +102,7 @@ func memory() (Reading, error) {
 				*to = kb << 10
 			}
 		}
-		if r.Available > 0 { // MemTotal stands before it
+		if r.Available > 0 { // MemTotal comes before it
 			return r, nil
 		}
 	}
@@ -114,11 +114,11 @@ func fileSystem(dir string) (space, nodes Reading, ok bool) {
 	if dir == "" || unix.Statfs(dir, &s) != nil || s.Blocks == 0 {
 		return space, nodes, false
 	}
-	// A file system that makes inodes as they are needed says that it has none.
+	// A filesystem that allocates inodes dynamically reports none.
 	return Reading{int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize}, Reading{int64(s.Ffree), int64(s.Files)}, true
 }
 
-// processes counts IDs: the kernel's bound is the lesser of what fits and what it was told to allow.
+// processes returns the available and the maximum process IDs: the lesser of the kernel's two limits.
 func processes() (Reading, error) {
 	var r Reading
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
@@ -134,7 +134,7 @@ func processes() (Reading, error) {
 			r.Capacity = n
 		}
 	}
-	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.01 0.05 1/123 4567": 123 of them are there
+	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.01 0.05 1/123 4567": 123 processes and threads exist
 	if err != nil {
 		return r, err
 	}
@@ -148,11 +148,11 @@ func processes() (Reading, error) {
 	return r, err
 }
 
-// rearm is how often what the kernel watches for is computed anew: caches come and go.
+// rearm is how often the threshold is computed again, since it depends on the page cache.
 const rearm = 10 * time.Second
 
-// Watch implements Machine: by a threshold on the root of cgroup v1's memory controller, or by the kernel's pressure
-// stall information. Where there is neither, or it fails, Read every 10 s must do.
+// Watch implements Machine with a threshold on the root of cgroup v1's memory controller, or with the kernel's pressure stall information. If neither
+// is available, only the periodic Read detects pressure.
 func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	const v1 = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(v1 + "/cgroup.event_control"); err == nil {
@@ -167,8 +167,7 @@ func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	watchPriority(ctx, trigger, wake)
 }
 
-// stalls gives a file with a priority event when, within a second, something waited for memory for 100 ms (the kernel's
-// accounting/psi).
+// stalls returns a file that has a priority event when tasks stalled on memory for 100 ms within a second (the kernel's accounting/psi).
 func stalls(path string) (*os.File, error) {
 	trigger, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -180,8 +179,8 @@ func stalls(path string) (*os.File, error) {
 	return trigger, nil
 }
 
-// watchPriority calls wake at each priority event of a file until ctx ends. Go's own poller does not know these, but an epoll
-// of them can be read when there is one.
+// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller does not support these, but it does support an epoll file
+// descriptor that waits for them.
 func watchPriority(ctx context.Context, file *os.File, wake func()) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -207,7 +206,7 @@ func watchPriority(ctx context.Context, file *os.File, wake func()) {
 	}
 }
 
-// watchUsage is told when the use of a cgroup passes what would leave less than below available.
+// watchUsage calls wake when a cgroup's usage crosses the threshold beyond which less than below is available.
 func watchUsage(ctx context.Context, dir string, memory func() (Reading, error), below int64, wake func()) {
 	for ctx.Err() == nil {
 		left, err := memory()
@@ -215,7 +214,7 @@ func watchUsage(ctx context.Context, dir string, memory func() (Reading, error),
 			return
 		}
 		margin := left.Available - below
-		if margin <= 0 { // there already: the regular look sees to it
+		if margin <= 0 { // already crossed: the periodic check handles it
 			margin = left.Available
 		}
 		text, err := os.ReadFile(dir + "/memory.usage_in_bytes")
@@ -245,8 +244,8 @@ func watchUsage(ctx context.Context, dir string, memory func() (Reading, error),
 	}
 }
 
-// threshold gives a file that can be read once the use of a cgroup passed so many bytes, in either direction (cgroup v1's memory
-// document, section 9).
+// threshold returns a file that becomes readable when a cgroup's usage crosses a number of bytes, in either direction (the kernel's
+// cgroup-v1/memory, section 9).
 func threshold(dir string, at int64) (*os.File, error) {
 	usage, err := os.Open(dir + "/memory.usage_in_bytes")
 	if err != nil {

@@ -15,40 +15,40 @@ import (
 )
 
 const (
-	// period is how often the node is looked at when nothing calls for it, as the kubelet does.
+	// period is the interval between checks without notifications, as in the kubelet.
 	period = 10 * time.Second
-	// leastPause lies between two looks, however often the kernel calls.
+	// leastPause is the minimum interval between two checks, however often the kernel notifies.
 	leastPause = time.Second
-	// endTime is how long an evicted pod is waited for before the next one is chosen.
+	// endTime is how long to wait for an evicted pod before another is selected.
 	endTime = 30 * time.Second
-	// walkShare bounds what walking a pod's files costs: after a walk of 1 s the next one is that many seconds later.
+	// walkShare limits the cost of walking a pod's files: after a walk of 1 s the next one is that many seconds later.
 	walkShare = 200
 )
 
-// Machine tells how much of what there is.
+// Machine measures the machine's resources.
 type Machine interface {
-	// Read gives what can be read; it is called every 10 s and must be cheap.
+	// Read returns the signals that can be read. It is called every 10 s and must be cheap.
 	Read() map[config.Signal]Reading
-	// Watch calls wake when less than that many bytes of memory may be available, until ctx ends. It may call in vain.
+	// Watch calls wake when less than that many bytes of memory may be available, until ctx is done. There may be spurious calls.
 	Watch(ctx context.Context, below int64, wake func())
 }
 
-// Pods is what the Manager asks of the pods of the node.
+// Pods is the Manager's interface to the node's pods.
 type Pods interface {
-	// Active are the pods that have not ended and are not ended by a verdict, without Usage.
+	// Active returns the pods that are neither terminated nor being terminated by the agent, without Usage.
 	Active() []Pod
-	// Measure walks a pod's files and asks for its memory.
+	// Measure walks a pod's files and reads its memory usage.
 	Measure(ctx context.Context, p *corev1.Pod) (*Usage, error)
-	// Evict ends a pod at once. The channel is closed when nothing of it is left but its record; nil if it is gone.
+	// Evict terminates a pod at once. The channel is closed when all its resources are released; it is nil if the pod is gone.
 	Evict(uid types.UID, e Eviction) <-chan struct{}
-	// Reclaim removes what nobody uses: containers that ended, and images.
+	// Reclaim removes unused resources: exited containers and images.
 	Reclaim(ctx context.Context) error
 }
 
 // Config of a Manager.
 type Config struct {
 	Policy
-	// Machine nil is one that is never short of anything: only the pods' own limits count.
+	// Machine may be nil: then only the pods' own limits are enforced.
 	Machine Machine
 	Pods    Pods
 	// Changed is called when Conditions changed.
@@ -58,7 +58,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Manager watches over a node.
+// Manager evicts pods of a node.
 type Manager struct {
 	c Config
 
@@ -71,21 +71,21 @@ type Manager struct {
 
 	woken    chan struct{}
 	walks    sync.WaitGroup
-	helpless bool // there was nothing to evict when that was last wanted; Run's alone
+	helpless bool // there was no pod to evict at the last attempt; owned by Run
 }
 
-// measured is what a pod took when it was last walked.
+// measured is a pod's usage at the last walk.
 type measured struct {
 	usage *Usage
 	next  time.Time
 }
 
-// New makes a Manager.
+// New returns a Manager.
 func New(c Config) *Manager {
 	return &Manager{c: c, usage: map[types.UID]*measured{}, woken: make(chan struct{}, 1)}
 }
 
-// wake asks for a look soon.
+// wake requests a check.
 func (m *Manager) wake() {
 	select {
 	case m.woken <- struct{}{}:
@@ -93,7 +93,7 @@ func (m *Manager) wake() {
 	}
 }
 
-// Look reads the machine once and does nothing about it, so that Conditions are true before Run.
+// Look reads the machine once and takes no action, so that Conditions are correct before Run.
 func (m *Manager) Look() {
 	if m.c.Machine == nil {
 		return
@@ -103,10 +103,10 @@ func (m *Manager) Look() {
 	m.signals = signals
 	before := m.pressures
 	m.mu.Unlock()
-	m.tell(Plan(m.c.Policy, before, Observed{Signals: signals}, time.Now()).Pressures)
+	m.setPressures(Plan(m.c.Policy, before, Observed{Signals: signals}, time.Now()).Pressures)
 }
 
-// Run works until ctx ends.
+// Run runs until ctx is done.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.walks.Wait()
 	if threshold, has := m.c.Thresholds[config.MemoryAvailable]; has && m.c.Machine != nil {
@@ -120,27 +120,27 @@ func (m *Manager) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-m.woken: // the kernel may call as often as it likes
+		case <-m.woken: // however often the kernel notifies
 			if since := time.Since(last); since < leastPause {
 				timer.Reset(leastPause - since)
 				continue
 			}
 		}
 		last = time.Now()
-		for m.round(ctx) { // a pod went: is it enough?
+		for m.round(ctx) { // after an eviction, check again
 		}
 		timer.Reset(period)
 	}
 }
 
-// Reading is the last one of a signal.
+// Reading returns the last reading of a signal.
 func (m *Manager) Reading(s config.Signal) Reading {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.signals[s]
 }
 
-// Pressures are the node's conditions that are True now, in the order of their names, with the reason for people.
+// Pressures returns the node's pressure conditions that are True, ordered by name, with their messages.
 func (m *Manager) Pressures() (kinds []corev1.NodeConditionType, why []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,7 +150,7 @@ func (m *Manager) Pressures() (kinds []corev1.NodeConditionType, why []string) {
 	return kinds, why
 }
 
-// Conditions of the node, as the kubelet tells them, and with the reason.
+// Conditions returns the node's pressure conditions as the kubelet reports them.
 func (m *Manager) Conditions() []corev1.NodeCondition {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,8 +178,8 @@ var texts = []struct {
 		"KubeletHasSufficientPID", "kubelet has sufficient PID available", "NodeHasInsufficientPID", "NodeHasSufficientPID"},
 }
 
-// tell takes over the pressures that were decided.
-func (m *Manager) tell(now map[corev1.NodeConditionType]Pressure) {
+// setPressures stores the decided pressures and reports changes.
+func (m *Manager) setPressures(now map[corev1.NodeConditionType]Pressure) {
 	m.mu.Lock()
 	before := m.pressures
 	m.pressures = now
@@ -195,9 +195,9 @@ func (m *Manager) tell(now map[corev1.NodeConditionType]Pressure) {
 		reason := t.eventNo
 		if has {
 			reason = t.eventYes
-			m.c.Logger.Warn("the node is under pressure", "condition", t.kind, "why", is.Why)
+			m.c.Logger.Warn("node pressure started", "condition", t.kind, "reason", is.Why)
 		} else {
-			m.c.Logger.Info("the node's pressure has ended", "condition", t.kind)
+			m.c.Logger.Info("node pressure ended", "condition", t.kind)
 		}
 		m.c.Event(corev1.EventTypeNormal, reason, "Node status is now: "+reason)
 	}
@@ -206,7 +206,7 @@ func (m *Manager) tell(now map[corev1.NodeConditionType]Pressure) {
 	}
 }
 
-// round looks, decides and acts. It returns true if the node should be looked at again at once.
+// round observes, plans and acts. It returns true if another round should follow at once.
 func (m *Manager) round(ctx context.Context) bool {
 	o := Observed{Pods: m.c.Pods.Active()}
 	m.walk(ctx, o.Pods)
@@ -219,12 +219,12 @@ func (m *Manager) round(ctx context.Context) bool {
 		before := m.pressures
 		m.mu.Unlock()
 		d := Plan(m.c.Policy, before, o, time.Now())
-		m.tell(d.Pressures)
+		m.setPressures(d.Pressures)
 		switch {
 		case d.Reclaim:
 			m.c.Event(corev1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim "+string(d.Starved))
 			if err := m.c.Pods.Reclaim(ctx); err != nil && ctx.Err() == nil {
-				m.c.Logger.Warn("cannot remove all that nobody uses", "error", err)
+				m.c.Logger.Warn("could not remove all unused containers and images", "error", err)
 			}
 			o.Reclaimed = true
 		case d.Measure:
@@ -240,7 +240,7 @@ func (m *Manager) round(ctx context.Context) bool {
 			return d.Starved != "" && ctx.Err() == nil
 		default:
 			if d.Starved != "" && !m.helpless {
-				m.c.Logger.Warn("the node is short, and there is no pod that may be evicted", "resource", d.Starved)
+				m.c.Logger.Warn("no pod can be evicted under node pressure", "resource", d.Starved)
 			}
 			m.helpless = d.Starved != ""
 			return false
@@ -249,8 +249,8 @@ func (m *Manager) round(ctx context.Context) bool {
 	return false
 }
 
-// walk fills in what is known of pods with a limit. Those whose turn it is are measured beside the Manager's other work, which
-// a million files must not hold up; one that exceeds its limit calls for a look.
+// walk adds the known usage of pods with a limit. Those that are due are measured in the background, since a walk of a million files must not block
+// the Manager; one that exceeds its limit triggers a check.
 func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +293,7 @@ func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
 	u, err := m.c.Pods.Measure(ctx, p)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.c.Logger.Warn("cannot measure what a pod uses", "pod", p.Namespace+"/"+p.Name, "error", err)
+			m.c.Logger.Warn("could not measure pod usage", "pod", p.Namespace+"/"+p.Name, "error", err)
 		}
 		return nil
 	}
@@ -303,11 +303,11 @@ func (m *Manager) measure(ctx context.Context, p *corev1.Pod) *Usage {
 	return u
 }
 
-// evict ends pods and returns once they have ended, but no later than endTime.
+// evict evicts pods and waits until they are terminated, at most for endTime.
 func (m *Manager) evict(ctx context.Context, list []Eviction) {
 	var ends []<-chan struct{}
 	for _, e := range list {
-		m.c.Logger.Info("evicting a pod", "pod", e.Pod.Namespace+"/"+e.Pod.Name, "why", e.Message)
+		m.c.Logger.Info("evicting pod", "pod", e.Pod.Namespace+"/"+e.Pod.Name, "reason", e.Message)
 		if end := m.c.Pods.Evict(e.Pod.UID, e); end != nil {
 			ends = append(ends, end)
 		}

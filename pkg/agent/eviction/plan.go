@@ -1,9 +1,8 @@
-// Package eviction keeps a node alive that runs short of memory, disk or process IDs, and pods within their limits of
-// local storage: it removes what nobody uses, tells the node's conditions, and ends pods, as the kubelet does
-// (node-pressure eviction, and local ephemeral storage management).
+// Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it removes unused images and containers,
+// reports the node's pressure conditions, and evicts pods.
 //
-// It may import apis/config and agent/disk. Its invariant: Plan alone decides, from what was observed; a Manager
-// observes as little as the decision needs, and walks the files of pods with a limit only, or of all under pressure.
+// It may import apis/config and agent/disk. Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision
+// needs, and walks only the files of pods with a limit, or of all pods under pressure.
 package eviction
 
 import (
@@ -21,21 +20,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
 )
 
-// Reason is that of an evicted pod's status and event.
+// Reason is the reason in an evicted pod's status and event.
 const Reason = "Evicted"
 
-// Reading is what is available of something, and its capacity.
+// Reading is the available amount of a resource, and its capacity.
 type Reading struct{ Available, Capacity int64 }
 
-// Use is what a container takes.
+// Use is a container's usage.
 type Use struct {
-	Memory int64 // bytes of its working set; 0 if it does not run
+	Memory int64 // working set in bytes; 0 if it is not running
 	PIDs   int64
-	Layer  disk.Usage // its writable layer, of all its runs that are there
+	Layer  disk.Usage // writable layers of all its instances
 	Logs   disk.Usage
 }
 
-// Usage is what a pod takes.
+// Usage is a pod's usage.
 type Usage struct {
 	Containers map[string]Use
 	Volumes    map[string]disk.Usage // emptyDir volumes on disk, by name
@@ -53,52 +52,51 @@ func (u *Usage) disk() disk.Usage {
 	return sum
 }
 
-// Pod is one that has not ended.
+// Pod is a pod that has not terminated.
 type Pod struct {
 	*corev1.Pod
-	Running bool   // a container of it runs
+	Running bool   // it has a running container
 	Usage   *Usage // nil if it was not measured
 }
 
-// Observed is one look at the node.
+// Observed is the observed state of the node.
 type Observed struct {
-	// Signals that were read. One that is missing is no pressure.
+	// Signals that were read. A missing one means no pressure.
 	Signals map[config.Signal]Reading
 	Pods    []Pod
-	// Reclaimed: what nobody uses was removed from the disk before the Signals were read.
+	// Reclaimed means that unused images and containers were removed before the Signals were read.
 	Reclaimed bool
-	// Measured: every pod was measured that could be.
+	// Measured means that all pods were measured, as far as possible.
 	Measured bool
 }
 
 // Pressure is why a condition of the node is True.
 type Pressure struct {
-	Last time.Time // when a threshold was last seen met
-	Why  string    // for people; it stays as it was at first, so that the node's status does not change all the time
+	Last time.Time // when a threshold was last exceeded
+	Why  string    // the message; it does not change, so that the node's status does not
 	sig  config.Signal
 }
 
-// Policy is the configuration that Plan follows.
+// Policy is the configuration of Plan.
 type Policy struct {
 	Thresholds map[config.Signal]config.Threshold
-	// Transition is how long pressure is told after it was last seen.
+	// Transition is how long a condition stays True after its threshold was last exceeded.
 	Transition time.Duration
 }
 
-// Eviction ends a pod.
+// Eviction is a decision to evict a pod.
 type Eviction struct {
 	Pod     *corev1.Pod
 	Message string
-	// Disrupted: the pod did nothing wrong, and its status says that the node ended it.
+	// Disrupted means that the pod exceeded no limit of its own; its status gets a DisruptionTarget condition.
 	Disrupted bool
 }
 
-// Decision is what to do. At most one of Reclaim, Measure and Evict is set; after the first two, Plan wants to be asked
-// again with what then is observed.
+// Decision is what to do. At most one of Reclaim, Measure and Evict is set; after the first two, Plan is to be called again with a new observation.
 type Decision struct {
 	// Pressures are the node's conditions that are True.
 	Pressures map[corev1.NodeConditionType]Pressure
-	// Starved is what is to be freed; empty if there is enough of all.
+	// Starved is the resource to reclaim, or empty.
 	Starved corev1.ResourceName
 	Reclaim bool
 	Measure bool
@@ -123,7 +121,7 @@ var (
 	}
 )
 
-// Plan decides. before are the pressures of the Decision before this one. It is pure.
+// Plan decides what to do. before are the pressures of the previous Decision. It is a pure function.
 func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, now time.Time) Decision {
 	d := Decision{Pressures: map[corev1.NodeConditionType]Pressure{}}
 	for kind, was := range before {
@@ -157,7 +155,7 @@ func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, no
 	starved := met[0]
 	d.Starved = resourceOf[starved]
 	switch {
-	case len(d.Evict) > 0: // what these free may be enough
+	case len(d.Evict) > 0: // these may free enough
 	case conditionOf[starved] == corev1.NodeDiskPressure && !o.Reclaimed:
 		d.Reclaim = true
 	case !o.Measured:
@@ -179,7 +177,7 @@ func why(s config.Signal, t config.Threshold, r Reading) string {
 	return fmt.Sprintf("%s was %s, below the threshold of %s%s", s, format(resourceOf[s], r.Available), format(resourceOf[s], t.Of(r.Capacity)), of)
 }
 
-// format is for people: bytes in Mi, others as numbers.
+// format formats a quantity for messages: bytes in Mi, others as numbers.
 func format(name corev1.ResourceName, n int64) string {
 	if name == inodes || name == pids {
 		return fmt.Sprint(n)
@@ -194,7 +192,7 @@ func quantity(name corev1.ResourceName, n int64) string {
 	return resource.NewQuantity(n, resource.BinarySI).String()
 }
 
-// Limited tells of a pod that must be measured always, as it may use only so much of the disk.
+// Limited reports whether a pod has a limit of local storage and must be measured periodically.
 func Limited(p *corev1.Pod) bool {
 	for i := range p.Spec.Volumes {
 		if sizeLimit(&p.Spec.Volumes[i]) != nil {

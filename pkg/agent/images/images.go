@@ -1,9 +1,7 @@
-// Package images gets a pod's images onto the node as its pull policy says,
-// with one back-off per image, and collects those that nobody uses.
+// Package images pulls pods' images according to their pull policy, with back-off per image, and garbage collects unused images.
 //
-// It may import agent/runtime. Its invariant: one pull per reference and set of
-// credentials at a time, whoever asks; at most eight pulls that get on at once,
-// the others wait. A pull that hardly gets on makes room for others.
+// It may import agent/runtime. Its invariant: there is one pull per reference and set of credentials at a time, which concurrent requests share, and at
+// most eight pulls make progress at once; others wait. A slow pull gives up its place to others.
 package images
 
 import (
@@ -25,39 +23,39 @@ import (
 
 const (
 	pullsAtOnce = 8
-	// A pull of which fewer than slowBytes came in slowTime gives up its place among the eight, for as long as there
-	// are fewer than maxSlow such pulls: a registry that keeps a node waiting keeps nobody else waiting.
+	// A pull that receives fewer than slowBytes in slowTime gives up its place among the eight, while there are fewer than maxSlow such
+	// pulls, so that a slow registry does not block other pulls.
 	slowTime  = 5 * time.Second
 	slowBytes = 256 << 10
 	maxSlow   = 64
 
-	maxBackOffs = 1000 // references whose failures are remembered
-	maxError    = 2048 // bytes of a registry's error that are told
+	maxBackOffs = 1000 // references with a back-off
+	maxError    = 2048 // bytes of a registry's error that are reported
 
 	backOffFirst = 10 * time.Second
 	backOffMax   = 5 * time.Minute
 )
 
-// Error says why an image is not there, with the reason that a container's status shows.
+// Error is why an image is not available, with the reason in a container's status.
 type Error struct {
 	Reason, Message string
-	// Until is when the next pull may be tried; zero if nothing but a change of the pod helps.
+	// Until is when the next pull may be tried; zero if only a change of the pod helps.
 	Until time.Time
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Request asks for one image for one container.
+// Request is a request for a container's image.
 type Request struct {
 	Ref    string
 	Policy corev1.PullPolicy
-	// Credentials gives the pod's credentials for the image, in the order in which they are to be tried; it may be nil.
+	// Credentials returns the pod's credentials for the image, in the order in which to try them; it may be nil.
 	Credentials func() []keyring.Credential
 	// Event records an event on the container; it may be nil.
 	Event func(kind, reason, message string)
 }
 
-// Manager keeps the node's images. Safe for concurrent use.
+// Manager manages the node's images. Safe for concurrent use.
 type Manager struct {
 	images  runtime.Images
 	dir     string
@@ -68,7 +66,7 @@ type Manager struct {
 	mu    sync.Mutex
 	back  map[string]backOff
 	pulls map[string]*pull
-	used  map[string]time.Time // when an image was last asked for
+	used  map[string]time.Time // when an image was last requested
 }
 
 type backOff struct {
@@ -83,15 +81,15 @@ type pull struct {
 	err   error
 }
 
-// New makes a Manager over the runtime's images. In recordDir it remembers with which credentials images were pulled; if that is empty,
-// every pod may use every image that is on the node.
+// New returns a Manager of the runtime's images. It records in recordDir with which credentials images were pulled; if recordDir is empty, every pod may
+// use every image on the node.
 func New(images runtime.Images, recordDir string) *Manager {
 	return &Manager{images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
 		back: map[string]backOff{}, pulls: map[string]*pull{}, used: map[string]time.Time{}}
 }
 
-// Start reads the records, settles what an earlier process left unfinished, and forgets the records of images that are gone. The runtime
-// must be ready. It is called before the first Ensure.
+// Start reads the records, completes those of interrupted pulls, and removes those of images that are gone. The runtime must be ready. Call it before the
+// first Ensure.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.dir == "" {
 		return nil
@@ -108,7 +106,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	return errors.Join(err, m.records.prune(list))
 }
 
-// Ensure returns the image, pulling it if the policy asks for it. Its error is an *Error unless ctx ended.
+// Ensure returns the image, and pulls it if the policy requires it. Its error is an *Error unless ctx is done.
 func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) {
 	event := r.Event
 	if event == nil {
@@ -201,7 +199,7 @@ func (m *Manager) failed(ref string, err error) backOff {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := m.back[ref]
-	if time.Now().Before(b.until) { // another container's failure of the same pull
+	if time.Now().Before(b.until) { // the same pull failed for another container
 		return b
 	}
 	b.wait = min(max(2*b.wait, backOffFirst), backOffMax)
@@ -218,7 +216,7 @@ func (m *Manager) failed(ref string, err error) backOff {
 	return b
 }
 
-// short is an error's text, of which a registry may have written any amount.
+// short returns an error's text, truncated: a registry determines its length.
 func short(err error) string {
 	text := err.Error()
 	if len(text) > maxError {
@@ -248,7 +246,7 @@ func (m *Manager) pull(ctx context.Context, ref, key string, credentials []keyri
 		case <-p.done:
 		}
 		if errors.Is(p.err, context.Canceled) && ctx.Err() == nil {
-			continue // whoever led gave up; take over
+			continue // the request that pulled was cancelled; take over
 		}
 		return p.image, p.err
 	}
@@ -274,7 +272,7 @@ func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string, cred
 	return p.image, p.err
 }
 
-// fetch tries the credentials in order, then none, and records which of them it was.
+// fetch tries the credentials in order, then none, and records which one succeeded.
 func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []keyring.Credential, moved func(runtime.Progress)) (runtime.Image, error) {
 	if err := m.records.begin(name); err != nil {
 		return runtime.Image{}, err
@@ -298,12 +296,12 @@ func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []key
 	return runtime.Image{}, errors.Join(errs[0], m.records.end(name, "", nil))
 }
 
-// lane is where a pull is: among those that get on, or among the slow.
+// lane is a pull's place, among the fast or the slow ones.
 type lane struct {
 	m *Manager
 
 	mu    sync.Mutex
-	bytes int64 // since it was looked at last
+	bytes int64 // since the last check
 	slow  bool
 	over  bool
 }
@@ -314,7 +312,7 @@ func (l *lane) moved(p runtime.Progress) {
 	l.bytes = p.Done
 }
 
-// watch looks every few seconds how much came, until the pull is slow or ends.
+// watch checks the progress every few seconds, until the pull is slow or ends.
 func (l *lane) watch() (stop func()) {
 	var last int64
 	var timer *time.Timer
@@ -332,7 +330,7 @@ func (l *lane) watch() (stop func()) {
 				l.slow = true
 				<-l.m.slots
 				return
-			default: // too many of them: it keeps its place
+			default: // there are too many slow ones: it keeps its place
 			}
 		}
 		last = l.bytes
@@ -351,8 +349,8 @@ func (l *lane) watch() (stop func()) {
 	}
 }
 
-// Excess is how many bytes of images to remove from a disk with so much capacity, of which high percent or more are in
-// use, until low percent are; 0 if less is in use, or high is 100.
+// Excess returns how many bytes of images to remove from a filesystem: those used above low percent if at least high percent are used, else 0. High 100
+// disables it.
 func Excess(available, capacity int64, high, low int) int64 {
 	if capacity <= 0 || high >= 100 || 100-int(float64(available)*100/float64(capacity)) < high {
 		return 0
@@ -360,8 +358,8 @@ func Excess(available, capacity int64, high, low int) int64 {
 	return max(capacity/100*int64(100-low)-available, 0)
 }
 
-// Collect removes images that nobody uses, those longest unused first, until free bytes are given back. It
-// leaves alone what is pinned, and what came or was asked for in the last two minutes. inUse holds image IDs.
+// Collect removes unused images, least recently used first, until free bytes are freed. It does not remove pinned images, nor those pulled or requested in
+// the last two minutes. inUse contains image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {

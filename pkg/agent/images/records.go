@@ -18,28 +18,28 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// Records remembers with which credentials images were pulled, in a directory, so that an image that is on the node already is given only
-// to pods that could pull it (KEP-2535, with upstream's default policy NeverVerifyPreloadedImages). Safe for concurrent use.
+// Records stores in a directory with which credentials images were pulled, so that only pods that could pull an image may use it when it is already on the
+// node (KEP-2535, with upstream's default policy NeverVerifyPreloadedImages). Safe for concurrent use.
 type Records struct {
 	dir string
 
 	mu    sync.Mutex
 	byID  map[string]*record
-	going map[string]int // pulls that have begun, by reference
+	going map[string]int // pulls in progress, by reference
 }
 
-// Bounds of the records. Beyond them the oldest go, and their pods pull again.
+// Limits on records. Beyond them the oldest are removed, and pods pull again.
 const (
 	maxRecord     = 1 << 20 // bytes of a file
 	maxSecrets    = 100     // of a repository in a record, as upstream
 	maxRecordRepo = 100     // repositories of an image
 )
 
-// record says how one image was pulled.
+// record is how an image was pulled.
 type record struct {
 	// Image is its ID.
 	Image string
-	// Repositories tells for each repository that it was pulled from who may use it.
+	// Repositories are those from which it was pulled, with who may use it.
 	Repositories map[string]*access
 }
 
@@ -49,7 +49,7 @@ type access struct {
 	Secrets []keyring.Secret `json:",omitempty"`
 }
 
-// intent is written before a pull, so that an image whose pull was the last thing that this process did does not count as preloaded.
+// intent is written before a pull, so that an image whose pull was interrupted by a kill is not treated as preloaded.
 type intent struct{ Ref string }
 
 const (
@@ -57,7 +57,7 @@ const (
 	recordSuffix               = ".json"
 )
 
-// OpenRecords reads the records of a directory, which it makes. A file that is damaged is removed.
+// OpenRecords reads the records in a directory, which it creates if necessary. Damaged files are removed.
 func OpenRecords(dir string) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (r *Records) end(ref, id string, secret *keyring.Secret) error {
 	defer r.mu.Unlock()
 	if id != "" {
 		if err := r.allow(id, ref, secret); err != nil {
-			return err // the intent stays, and so the image does not count as preloaded
+			return err // the intent remains, so the image is not treated as preloaded
 		}
 	}
 	if r.going[ref]--; r.going[ref] > 0 {
@@ -187,10 +187,10 @@ func repositoryOf(ref string) string {
 	return ref
 }
 
-// needsPull says whether an image that is on the node must be pulled again before a pod may use it, to show that the pod may. ask gives
-// the pod's credentials for it.
+// needsPull reports whether an image on the node must be pulled again before a pod may use it, to verify the pod's access. ask returns the pod's
+// credentials for it.
 func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.Credential) (bool, error) {
-	if r == nil || img.Pinned { // whoever loaded it gave it to the node
+	if r == nil || img.Pinned { // loaded from a file for all pods
 		return false, nil
 	}
 	public, secrets, known := r.allowed(ref, img.ID)
@@ -204,7 +204,7 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 			if same && hash {
 				return false, nil
 			}
-			if same || hash { // a secret that was rotated, or a copy of it: known from now on
+			if same || hash { // a rotated secret or a copy of it: record it
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				return false, r.allow(img.ID, ref, &c.Secret)
@@ -214,14 +214,14 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 	return true, nil
 }
 
-// allowed tells who may use an image without a pull: all, or who has one of the secrets. An image that is not known was pulled, but from
-// elsewhere, or by a process that ended before it could write how.
+// allowed returns who may use an image without a pull: everyone, or those with one of the secrets. It returns false for an image that was pulled from
+// another repository, or by a process that was killed before it recorded how.
 func (r *Records) allowed(ref, id string) (public bool, secrets []keyring.Secret, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.byID[id]
 	if rec == nil {
-		return r.going[ref] == 0, nil, false // one that was here before us is for all
+		return r.going[ref] == 0, nil, false // preloaded images are for everyone
 	}
 	a := rec.Repositories[repositoryOf(ref)]
 	if a == nil {
@@ -230,7 +230,7 @@ func (r *Records) allowed(ref, id string) (public bool, secrets []keyring.Secret
 	return a.Public, a.Secrets, true
 }
 
-// prune forgets images that are not on the node any more.
+// prune removes the records of images that are no longer on the node.
 func (r *Records) prune(list []runtime.Image) error {
 	if r == nil {
 		return nil
@@ -241,7 +241,7 @@ func (r *Records) prune(list []runtime.Image) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.going) > 0 { // the list may not have what is being pulled
+	if len(r.going) > 0 { // the list may not contain an image being pulled
 		return nil
 	}
 	var errs []error
@@ -258,7 +258,7 @@ func (r *Records) prune(list []runtime.Image) error {
 	return errors.Join(errs...)
 }
 
-// recover settles the pulls that an earlier process did not finish: what they brought may be used only by who can pull it.
+// recover completes the records of interrupted pulls: their images may be used only by pods that can pull them.
 func (r *Records) recover(get func(ref string) (runtime.Image, error)) error {
 	if r == nil {
 		return nil

@@ -30,7 +30,7 @@ const (
 	maxHeaders = 64 << 10
 )
 
-// do runs one probe once. It returns an error if the probe failed; a warning means success.
+// do runs a probe once. It returns an error if the probe failed; a warning means success.
 func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(max(p.TimeoutSeconds, 1))*time.Second)
 	defer cancel()
@@ -77,7 +77,7 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 	return text, nil
 }
 
-// limited keeps the first bytes that it is given and drops the rest. Both streams of an exec may write at once.
+// limited stores the first bytes written to it and drops the rest. It is safe for concurrent use by both streams of an exec.
 type limited struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
@@ -102,8 +102,8 @@ func (l *limited) String() string {
 // maxRedirects is the number of redirects to the same host that are followed.
 const maxRedirects = 10
 
-// NewHTTPClient makes the client for probes and hooks: no keep-alive, no check of certificates. Redirects to
-// another host are not followed but returned.
+// NewHTTPClient returns the client for probes and hooks: without keep-alive and certificate verification. It returns redirects to other hosts without
+// following them.
 func NewHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -132,7 +132,7 @@ type Response struct {
 	Body   string
 }
 
-// HTTPGet sends the request that the action describes. Statuses of failure are no error.
+// HTTPGet sends the request of an action. Error statuses are not returned as errors.
 func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container, podIP, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), container)
 	if err != nil {
@@ -179,7 +179,7 @@ func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, conta
 	return Response{res.StatusCode, string(body)}, nil
 }
 
-// Port finds a port by number or by its name in the container.
+// Port returns a port by number or by its name in the container.
 func Port(s string, c *corev1.Container) (int, error) {
 	if n, err := strconv.Atoi(s); err == nil {
 		if n < 1 || n > 65535 {

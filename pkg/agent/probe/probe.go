@@ -1,8 +1,6 @@
-// Package probe asks containers how they are: liveness, readiness and startup
-// probes by exec, http, tcp and grpc.
+// Package probe runs the liveness, readiness and startup probes of containers: exec, HTTP, TCP and gRPC.
 //
-// It may import agent/runtime. Its invariant: one goroutine per probe of a
-// running container and none for others; a probe ends with its container.
+// It may import agent/runtime. Its invariant: there is one goroutine per probe of a running container, which ends with the container.
 package probe
 
 import (
@@ -29,8 +27,8 @@ type Target struct {
 	ContainerID string
 	PodIP       string
 	StartedAt   time.Time
-	// Started and Ready are what was known of this very container before (by the pod's status), so that an
-	// agent that restarts does not make ready containers unready.
+	// Started and Ready are the last known state of this container (from the pod's status), so that a restart of the agent does not make ready
+	// containers unready.
 	Started, Ready bool
 	// Ending means that the container or its pod is being stopped: only the readiness probe runs.
 	Ending bool
@@ -38,10 +36,10 @@ type Target struct {
 	Event func(kind, reason, message string)
 }
 
-// Result is what the probes of one container say.
+// Result is the result of a container's probes.
 type Result struct {
 	Started, Ready bool
-	// Failed: a liveness or startup probe used up its threshold. Why names it, Grace is its own grace period.
+	// Failed means that a liveness or startup probe reached its failure threshold. Why names it, Grace is its grace period.
 	Failed bool
 	Why    string
 	Grace  *int64
@@ -73,18 +71,18 @@ type worker struct {
 	cancel  context.CancelFunc // of all its probes
 	end     context.CancelFunc // of its liveness and startup probes
 	ended   bool
-	started chan struct{} // closed once the startup probe succeeded
+	started chan struct{} // closed when the startup probe succeeded
 	result  Result
 	counts  map[string]*[2]atomic.Uint64 // by kind of probe; failures, successes
 }
 
-// New makes a Manager. Its goroutines end with Stop, StopAll or their context.
+// New returns a Manager. Its goroutines end with Stop, StopAll or their context.
 func New(c Config) *Manager {
 	return &Manager{runtime: c.Runtime, changed: c.Changed, http: NewHTTPClient(), workers: map[string]*worker{},
 		guard: run.Guard{Log: c.Logger, Component: "probes"}}
 }
 
-// Watch begins to probe a container; for one that is probed already it does nothing. It returns what is known.
+// Watch starts the probes of a container unless they run already. It returns the current result.
 func (m *Manager) Watch(ctx context.Context, t Target) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,10 +158,10 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 	}
 }
 
-// firstPause is the wait after the first of a container's readiness or startup probes if it fails; it doubles.
+// firstPause is the interval after a container's first readiness or startup probe fails; it doubles.
 const firstPause = 50 * time.Millisecond
 
-// loop runs one probe until its context ends or its verdict is final (startup: once; liveness: its failure).
+// loop runs one probe until its context is done or its result is final (a startup probe's success, a liveness probe's failure).
 func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell func(ok bool)) {
 	c := w.target.Container
 	kind := "Startup"
@@ -185,8 +183,8 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()
 	good, bad := 0, 0
-	// Until a container's first success, or its first period is over, it is asked more often, and a
-	// failure does not count: most are ready long before a period has passed.
+	// In its first period a container is probed more often until it succeeds, and failures do not count: most containers are ready long
+	// before the period is over.
 	eager, pause := kind != "Liveness", firstPause
 	first := time.Now().Add(max(wait, 0) + period)
 	for {
@@ -246,14 +244,14 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 // Metrics counts the probes that panicked.
 func (m *Manager) Metrics() prometheus.Collector { return m.guard.Metrics() }
 
-// Count is how often one probe of a container failed and succeeded.
+// Count is the number of failures and successes of a container's probe.
 type Count struct {
 	Pod                 types.UID
 	Container, Kind     string // Kind is Startup, Liveness or Readiness
 	Failures, Successes uint64
 }
 
-// Counts counts the probes of all containers that are probed now, those that never ran left out.
+// Counts returns the counts of all current probes that have run.
 func (m *Manager) Counts() []Count {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +293,7 @@ func (m *Manager) Stop(containerID string) {
 	}
 }
 
-// StopAll ends all probes and waits for them.
+// StopAll stops all probes and waits for them.
 func (m *Manager) StopAll() {
 	m.mu.Lock()
 	for id, w := range m.workers {

@@ -21,8 +21,8 @@ type Reference struct {
 	Namespace, Name string
 }
 
-// Objects reads the config maps and secrets that the node's pods refer to, and watches each of them, by name
-// alone: a node may not watch others.
+// Objects reads the config maps and secrets that the node's pods refer to, and watches each of them by name, since a node is not authorized to watch
+// others.
 type Objects struct {
 	client  client.Interface
 	changed func(types.UID)
@@ -45,7 +45,7 @@ func newObjects(c client.Interface, changed func(types.UID), log *slog.Logger) *
 	return &Objects{client: c, changed: changed, log: log, entries: map[Reference]*entry{}, byPod: map[types.UID]map[Reference]bool{}}
 }
 
-// Run lets the watches run until ctx ends, and waits for them.
+// Run runs the watches until ctx is done, and waits for them.
 func (o *Objects) Run(ctx context.Context) {
 	o.mu.Lock()
 	o.ctx = ctx
@@ -57,7 +57,7 @@ func (o *Objects) Run(ctx context.Context) {
 	o.wg.Wait()
 }
 
-// Track sets what a pod refers to; nil for nothing.
+// Track sets the objects that a pod refers to; nil means none.
 func (o *Objects) Track(uid types.UID, refs []Reference) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,7 +95,7 @@ func (o *Objects) Track(uid types.UID, refs []Reference) {
 	}
 }
 
-// watch begins a watch. Called with the lock held.
+// watch starts a watch. Called with the lock held.
 func (o *Objects) watch(r Reference, e *entry) {
 	if o.ctx == nil || o.ctx.Err() != nil || e.cancel != nil {
 		return
@@ -181,19 +181,19 @@ func (o *Objects) read(ctx context.Context, r Reference, into ctrl.Object) error
 	return err
 }
 
-// ConfigMap reads a config map; it is immutable.
+// ConfigMap reads a config map. It must not be modified.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	cm := &corev1.ConfigMap{}
 	return cm, o.read(ctx, Reference{Namespace: namespace, Name: name}, cm)
 }
 
-// Secret reads a secret; it is immutable.
+// Secret reads a secret. It must not be modified.
 func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
 	return s, o.read(ctx, Reference{Secret: true, Namespace: namespace, Name: name}, s)
 }
 
-// References lists the config maps and secrets that a pod's volumes and environment name.
+// References returns the config maps and secrets to which a pod's volumes and environment refer.
 func References(p *corev1.Pod) []Reference {
 	set := map[Reference]bool{}
 	add := func(secret bool, name string) {

@@ -1,4 +1,4 @@
-// Package keyring finds the registry credentials that fit an image among those of a pod's pull secrets.
+// Package keyring selects the registry credentials for an image from a pod's pull secrets.
 //
 // It may import agent/runtime and the Kubernetes API types. Its invariant: a credential is returned only for images below the host,
 // port and path that its secret names, as in k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
@@ -26,21 +26,21 @@ import (
 // maxMatches is how many credentials are tried for one image.
 const maxMatches = 32
 
-// Credential is one login and where it comes from.
+// Credential is a registry credential and its source.
 type Credential struct {
 	runtime.Auth
-	// Secret is the one that holds it.
+	// Secret is the secret that contains it.
 	Secret Secret
 }
 
-// Secret names a secret, and the login in it by its hash.
+// Secret identifies a secret, and a credential in it by its hash.
 type Secret struct {
 	UID, Namespace, Name string
-	// Hash is the SHA-256 of the login, in hexadecimal.
+	// Hash is the SHA-256 of the credential, in hexadecimal.
 	Hash string
 }
 
-// Keyring holds the logins of a pod. Its zero value is empty.
+// Keyring contains a pod's credentials. Its zero value is empty.
 type Keyring struct {
 	logins map[string][]Credential // by "host[:port][/path]"; the host may have wildcards
 }
@@ -50,7 +50,7 @@ type login struct {
 	RegistryToken            string `json:"registrytoken"`
 }
 
-// Add takes up the logins of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Other secrets have none.
+// Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Other secrets have none.
 func (k *Keyring) Add(s *corev1.Secret) error {
 	logins := map[string]login{}
 	var err error
@@ -104,13 +104,13 @@ func hash(a runtime.Auth) string {
 	return Sum(string(data))
 }
 
-// Sum is the SHA-256 of a text, in hexadecimal.
+// Sum returns the SHA-256 of a text, in hexadecimal.
 func Sum(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
-// key is where a login counts: the registry without scheme, and without the /v1/ and /v2/ that docker writes.
+// key returns the registry of a credential without scheme, and without the /v1/ or /v2/ that Docker writes.
 func key(registry string) (string, bool) {
 	if !strings.HasPrefix(registry, "https://") && !strings.HasPrefix(registry, "http://") {
 		registry = "https://" + registry
@@ -129,7 +129,7 @@ func key(registry string) (string, bool) {
 	return u.Host + where, true
 }
 
-// dockerHub is the name that docker gives its registry in logins.
+// dockerHub is Docker Hub's name in Docker's configuration.
 const dockerHub = "index.docker.io"
 
 // Lookup returns the credentials to try for an image, those of the most specific place first, at most 32.
@@ -151,7 +151,7 @@ func (k *Keyring) Lookup(image string) []Credential {
 	return found[:min(len(found), maxMatches)]
 }
 
-// matches says whether a repository is below a place. Wildcards stand for a part of the host's name, never for a dot; ports must be equal.
+// matches reports whether a repository matches a key. Wildcards match within a label of the host name; ports must be equal.
 func matches(where, repository string) bool {
 	glob, err1 := url.Parse("https://" + where)
 	target, err2 := url.Parse("https://" + repository)

@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// Client asks the shim behind one socket.
+// Client sends requests to the shim behind a socket.
 type Client struct{ Socket string }
 
 // Dial connects. The path may be longer than a socket address can hold (108 bytes).
@@ -30,7 +30,7 @@ func (c Client) Dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(c.Socket)))
 }
 
-// open sends the request and reads the answer. The connection ends with ctx, and so does open, with ctx's error.
+// open sends the request and reads the response. The connection is closed when ctx is done, and open then returns ctx's error.
 func (c Client) open(ctx context.Context, req Request) (net.Conn, Response, func(), error) {
 	conn, err := c.Dial(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (r Response) err() error {
 	return errors.New(r.Error)
 }
 
-// Call asks for one answer.
+// Call sends a request and returns the response.
 func (c Client) Call(ctx context.Context, req Request) (Response, error) {
 	_, res, end, err := c.open(ctx, req)
 	if err == nil {
@@ -78,8 +78,7 @@ func (c Client) Call(ctx context.Context, req Request) (Response, error) {
 	return res, err
 }
 
-// Watch calls f with the status of each container and of each change, until
-// ctx or the shim ends. ready is called once the first ones have been told.
+// Watch calls f with the status of each container, then ready, then f with each change, until ctx is done or the shim exits.
 func (c Client) Watch(ctx context.Context, ready func(), f func(Status)) error {
 	conn, _, end, err := c.open(ctx, Request{Op: Watch})
 	if err != nil {
@@ -102,8 +101,7 @@ func (c Client) Watch(ctx context.Context, ready func(), f func(Status)) error {
 // Size is a terminal's size in cells.
 type Size struct{ Width, Height uint16 }
 
-// Stream runs an Exec or Attach: it carries the streams until the process
-// ends, and returns its exit code. The end of ctx closes the session, which
+// Stream runs an Exec or Attach: it copies the streams until the process exits, and returns its exit code. When ctx is done the session is closed, which
 // kills an exec. A nil stream is not connected.
 func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs io.Writer, resize <-chan Size) (int, error) {
 	req.In, req.Out, req.Err = in != nil, out != nil, errs != nil
@@ -116,7 +114,7 @@ func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs
 	done := make(chan struct{})
 	defer close(done)
 	if in != nil {
-		// It may stay in Read after the session ended: the reader is the caller's to close.
+		// It may block in Read after the session ended, until the caller closes the reader.
 		go func() {
 			buf := make([]byte, 32<<10)
 			for {

@@ -1,15 +1,11 @@
-// Package shim is what the agent and a pod's shim say to each other. A shim
-// is one small process per pod (cmd/coracle-shim) that is the parent of the
-// pod's containers, so that they live on when the agent does not.
+// Package shim is the protocol between the agent and a pod's shim. A shim is one small process per pod (cmd/coracle-shim) that is the parent of the pod's
+// containers, so that they outlive the agent.
 //
-// It may import the OCI runtime specification and nothing of Coracle. Its
-// invariant: a shim's truth is on disk before it is told: whoever lost the
-// connection reads each bundle's state.json, and has lost nothing.
+// It may import the OCI runtime specification and nothing of Coracle. Its invariant: a state is on disk before it is reported, so that a client that lost
+// the connection finds it in each bundle's state.json.
 //
-// The protocol: a client connects to the shim's unix socket, writes one
-// Request as a frame of type Head, and reads one Response as such a frame.
-// Then the connection ends, except that "watch" goes on with a Status per
-// change, and "exec" and "attach" with frames of both directions.
+// A client connects to the shim's Unix socket, writes one Request as a frame of type Head, and reads one Response as such a frame. Then the connection is
+// closed, except that "watch" continues with a Status per change, and "exec" and "attach" with frames in both directions.
 package shim
 
 import (
@@ -27,19 +23,19 @@ import (
 
 // Operations of a Request.
 const (
-	Start    = "start"    // run the container of Bundle; one that ran already is left alone
+	Start    = "start"    // start the container of Bundle unless it was started before
 	Signal   = "signal"   // send Signal, to all processes if All
-	Remove   = "remove"   // kill, release and forget
+	Remove   = "remove"   // kill, release and remove
 	Update   = "update"   // change Resources
-	Stats    = "stats"    // answers Usage
-	Exec     = "exec"     // run Process beside the first one
-	Attach   = "attach"   // join the first one's streams
-	Watch    = "watch"    // tell of all containers, then of each change
-	PIDNS    = "pidns"    // answers PID of the holder of the pod's PID namespace
-	Shutdown = "shutdown" // remove all containers and end
+	Stats    = "stats"    // return Usage
+	Exec     = "exec"     // run an additional Process
+	Attach   = "attach"   // attach to the first process's streams
+	Watch    = "watch"    // return all states, then each change
+	PIDNS    = "pidns"    // return PID of the first process of the pod's PID namespace
+	Shutdown = "shutdown" // remove all containers and exit
 )
 
-// Request is what a client asks. ID is the container's.
+// Request is a client's request. ID is the container's.
 type Request struct {
 	Op, ID    string
 	Bundle    string                `json:",omitempty"`
@@ -48,13 +44,13 @@ type Request struct {
 	Resources *specs.LinuxResources `json:",omitempty"`
 	Args      []string              `json:",omitempty"`
 	TTY       bool                  `json:",omitempty"`
-	// In, Out and Err say which streams the client connects.
+	// In, Out and Err are the streams that the client connects.
 	In, Out, Err bool `json:",omitempty"`
 }
 
-// Response answers a Request.
+// Response is the response to a Request.
 type Response struct {
-	// Error is empty if all went well. Code is CodeNotFound, CodeNotRunning or empty.
+	// Error is empty on success. Code is CodeNotFound, CodeNotRunning or empty.
 	Error, Code string  `json:",omitempty"`
 	Status      *Status `json:",omitempty"`
 	Usage       *Usage  `json:",omitempty"`
@@ -68,13 +64,13 @@ const (
 )
 
 var (
-	// ErrNotFound is for a container that the shim does not know.
+	// ErrNotFound is returned for a container that the shim does not have.
 	ErrNotFound = errors.New("the shim does not know this container")
-	// ErrNotRunning is for one that has ended or has not started.
+	// ErrNotRunning is returned for a container that is not running.
 	ErrNotRunning = errors.New("the container does not run")
 )
 
-// Status is a container's state. It is kept in the bundle as state.json.
+// Status is a container's state, also in the bundle's state.json.
 type Status struct {
 	ID                    string
 	State                 string // created, running, exited; "" in a watch: removed
@@ -85,17 +81,17 @@ type Status struct {
 	Message               string `json:",omitempty"`
 }
 
-// Usage is what a container used so far.
+// Usage is a container's resource usage.
 type Usage struct {
 	CPU                                   time.Duration
 	Memory, WorkingSet, RSS, Pids, Limits uint64
 }
 
-// Bundle is a container's directory, as bundle.json in it says.
+// Bundle is a container's bundle.json.
 type Bundle struct {
 	ID   string
 	Spec specs.Spec
-	// Lower are the image's directories, uppermost first. Upper, Work and Rootfs are folders of the bundle.
+	// Lower are the directories of the image's layers, uppermost first. Upper, Work and Rootfs are directories of the bundle.
 	Lower []string
 	// User is the image's ("name", "uid", "uid:group", ...); UID and GID override it.
 	User         string
@@ -115,7 +111,7 @@ func Work(dir string) string       { return filepath.Join(dir, "work") }
 func Rootfs(dir string) string     { return filepath.Join(dir, "rootfs") }
 func Runtime(dir string) string    { return filepath.Join(dir, "run") }
 
-// WriteJSON writes a file whole or not at all.
+// WriteJSON writes a file atomically.
 func WriteJSON(path string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -128,7 +124,7 @@ func WriteJSON(path string, value any) error {
 	return os.Rename(temp, path)
 }
 
-// ReadJSON reads what WriteJSON wrote.
+// ReadJSON reads a file that WriteJSON wrote.
 func ReadJSON(path string, value any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -150,7 +146,7 @@ const (
 	FrameExitCode = 'x' // one uint32; the last frame
 )
 
-// maxFrame bounds what a broken peer can make us allocate.
+// maxFrame limits the memory for a frame, in bytes.
 const maxFrame = 4 << 20
 
 // WriteFrame writes one frame in one write.

@@ -17,8 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
 
-// oomKilled reads the kernel's count of processes that the container's cgroup
-// lost for lack of memory: memory.events on cgroup v2, memory.oom_control on v1.
+// oomKilled reads the number of OOM kills in the container's cgroup: memory.events on cgroup v2, memory.oom_control on v1.
 func oomKilled(c *libcontainer.Container) bool {
 	state, err := c.State()
 	if err != nil {

@@ -27,11 +27,11 @@ const (
 	// failedToStart is the exit code of a container whose command could not be run.
 	failedToStart = 128
 
-	// maxMessage is how many bytes are told of why a container could not start.
+	// maxMessage is the maximum length of the message why a container could not start, in bytes.
 	maxMessage = 4096
 )
 
-// container goes created -> running -> exited, or created -> exited if it cannot start.
+// container is a container: created, then running, then exited, or created, then exited if it cannot start.
 type container struct {
 	server   *Server
 	id, dir  string
@@ -39,11 +39,11 @@ type container struct {
 	bundle   shim.Bundle
 	log      *crilog.File
 	c        *libcontainer.Container
-	process  specs.Process // the first one's, after the user was looked up
+	process  specs.Process // of the first process, with the user resolved
 	io       *procIO
 	out      *fan
 	errs     *fan
-	done     chan struct{} // closed once exited
+	done     chan struct{} // closed when it has exited
 	sessions atomic.Int32
 
 	mu     sync.Mutex
@@ -60,11 +60,11 @@ func (c *container) snapshot() shim.Status {
 	return s
 }
 
-// set records a state on disk, then tells it.
+// set writes a state to disk, then notifies watchers.
 func (c *container) set(s shim.Status) {
 	s.ID = c.id
 	if err := save(c.dir, s); err != nil {
-		c.server.log.Error("state not saved", "container", c.id, "error", err)
+		c.server.log.Error("could not save container state", "container", c.id, "error", err)
 	}
 	c.mu.Lock()
 	c.status = s
@@ -87,13 +87,13 @@ func (c *container) start() {
 	}
 }
 
-// plain drops the names of the machinery from libcontainer's errors.
+// plain removes the names of internals from libcontainer's errors.
 func plain(err error) string {
 	text := err.Error()
 	for _, prefix := range []string{"unable to start container process: ", "error during container init: "} {
 		text = strings.Replace(text, prefix, "", 1)
 	}
-	if len(text) > maxMessage { // it may name a command, which may have any length
+	if len(text) > maxMessage { // it may contain the command, whose length is not limited
 		text = strings.ToValidUTF8(text[:maxMessage], "") + " ..."
 	}
 	return text
@@ -162,7 +162,7 @@ func (c *container) run() error {
 		s.ExitCode, s.Signal = exitOf(state)
 		s.OOMKilled = oomKilled(c.c)
 		if !config.Namespaces.IsPrivate(configs.NEWPID) {
-			_ = c.c.Signal(unix.SIGKILL) // what it left behind in its cgroup
+			_ = c.c.Signal(unix.SIGKILL) // the remaining processes of its cgroup
 		}
 		c.io.drain()
 		stdout.Close()
@@ -175,23 +175,23 @@ func (c *container) run() error {
 	return nil
 }
 
-// release gives back all that a container holds while it runs. The bundle stays. It may be repeated.
+// release releases everything that a running container holds, except for the bundle. It is idempotent.
 func (c *container) release() {
 	if c.log != nil {
 		_ = c.log.Close()
 	}
 	if c.c != nil {
 		if err := c.c.Destroy(); err != nil {
-			c.server.log.Warn("not released", "container", c.id, "error", err)
+			c.server.log.Warn("could not release container", "container", c.id, "error", err)
 		}
 	}
 	if err := unmountRootfs(c.dir); err != nil {
-		c.server.log.Warn("not unmounted", "container", c.id, "error", err)
+		c.server.log.Warn("could not unmount root filesystem of container", "container", c.id, "error", err)
 	}
 }
 
 func (c *container) remove() error {
-	c.starting.Do(func() { // one that never ran must not start any more
+	c.starting.Do(func() { // one that was not started must not start any more
 		c.set(shim.Status{State: stateExited, ExitCode: failedToStart, Message: "removed before it started", FinishedAt: time.Now()})
 		close(c.done)
 	})
@@ -238,12 +238,11 @@ func exitOf(state *os.ProcessState) (code, sig int) {
 	return state.ExitCode(), 0
 }
 
-// mountRootfs mounts the image's directories and the bundle's own as the
-// container's root.
+// mountRootfs mounts the container's root: an overlay of the image's layers and the bundle's upper directory.
 
 func mountRootfs(dir string, lower []string) error {
 	root := shim.Rootfs(dir)
-	if err := unmountRootfs(dir); err != nil { // one of a shim that was killed
+	if err := unmountRootfs(dir); err != nil { // left by a killed shim
 		return err
 	}
 	for _, d := range []string{shim.Upper(dir), shim.Work(dir), root} {
@@ -290,7 +289,7 @@ func unmountRootfs(dir string) error {
 		err := unix.Unmount(shim.Rootfs(dir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		switch err {
 		case nil:
-		case unix.EINVAL, unix.ENOENT: // no mount there
+		case unix.EINVAL, unix.ENOENT: // not a mount point
 			return nil
 		default:
 			return err

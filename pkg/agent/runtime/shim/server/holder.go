@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holderTime is how long the holder may take to give up what it must not keep.
+// holderTime is how long the holder may take to drop its privileges.
 const holderTime = 10 * time.Second
 
-// besides is a directory that does not hold the executable. Sealing it is then a mount; otherwise it is a copy in memory.
+// besides is a directory without the executable. If there is one, the executable is sealed by a mount, otherwise by a copy in memory.
 const besides = "/run"
 
 // holder is the first process of a PID namespace that the pod's containers share.
 type holder struct{ *exec.Cmd }
 
-// newHolder starts a holder in namespaces of its own and returns when the containers may see it. Its executable is a copy that cannot be
-// written through /proc/1/exe (CVE-2019-5736).
+// newHolder starts a holder in namespaces of its own and returns when it has dropped its privileges. Its executable cannot be written through
+// /proc/1/exe (CVE-2019-5736).
 func newHolder(r *reaper) (*holder, error) {
 	sealed, err := exeseal.CloneSelfExe(besides)
 	if err != nil {
@@ -36,7 +36,7 @@ func newHolder(r *reaper) (*holder, error) {
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
 	cmd.Env, cmd.Stderr = []string{}, os.Stderr
-	// The pipe's end tells it that we ended. A death signal would not do: it follows our thread.
+	// When the pipe is closed the shim has exited. A parent death signal would follow the thread instead.
 	if _, err := cmd.StdinPipe(); err != nil {
 		return nil, err
 	}

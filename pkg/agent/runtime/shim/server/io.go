@@ -11,17 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drainTime is how long output is still read after a process ended while
-// something else holds its streams open.
+// drainTime is how long output is still read after a process exited while others hold its streams open.
 const drainTime = time.Second
 
-// procIO is our end of a process's streams: pipes, or one terminal.
+// procIO is the shim's end of a process's streams: pipes, or a terminal.
 type procIO struct {
 	tty      bool
 	in       *os.File // nil if the process has no input
 	out, err *os.File
 	theirs   []*os.File
-	console  *os.File // where the terminal comes from
+	console  *os.File // socket from which the terminal is received
 	copies   sync.WaitGroup
 	closeIn  sync.Once
 }
@@ -64,7 +63,7 @@ func newIO(p *libcontainer.Process, tty, in, out, errs bool) (*procIO, error) {
 	return i, err
 }
 
-// started is called once the process has its ends.
+// started is called when the process has its ends of the streams.
 func (i *procIO) started() error {
 	defer func() {
 		for _, f := range i.theirs {
@@ -84,7 +83,7 @@ func (i *procIO) started() error {
 	return nil
 }
 
-// abort closes all.
+// abort closes everything.
 func (i *procIO) abort() {
 	for _, f := range append(i.theirs, i.in, i.out, i.err, i.console) {
 		if f != nil {
@@ -106,7 +105,7 @@ func (i *procIO) copyOut(out, errs io.Writer) {
 				if n > 0 {
 					_, _ = to.Write(buf[:n])
 				}
-				if err != nil { // EOF, or EIO of a terminal that all have left
+				if err != nil { // EOF, or EIO of a terminal without processes
 					return
 				}
 			}
@@ -114,7 +113,7 @@ func (i *procIO) copyOut(out, errs io.Writer) {
 	}
 }
 
-// drain waits for the rest of the output and closes everything.
+// drain reads the rest of the output and closes everything.
 func (i *procIO) drain() {
 	timer := time.AfterFunc(drainTime, func() {
 		for _, f := range []*os.File{i.out, i.err} {
@@ -129,7 +128,7 @@ func (i *procIO) drain() {
 	i.abort()
 }
 
-// endInput is the end of file on stdin. A terminal has no such end: it stays open.
+// endInput closes stdin. A terminal stays open.
 func (i *procIO) endInput() {
 	i.closeIn.Do(func() {
 		if i.in != nil && !i.tty {
@@ -163,13 +162,13 @@ func receiveFile(socket *os.File) (*os.File, error) {
 	if err != nil || len(fds) != 1 {
 		return nil, errors.Join(errors.New("the container sent no terminal"), err)
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil { // so that reads have deadlines
+	if err := unix.SetNonblock(fds[0], true); err != nil { // for read deadlines
 		return nil, err
 	}
 	return os.NewFile(uintptr(fds[0]), "terminal"), nil
 }
 
-// fan writes to the log and to all who are attached.
+// fan writes to the log and to all attached clients.
 type fan struct {
 	mu   sync.Mutex
 	to   map[int]io.Writer

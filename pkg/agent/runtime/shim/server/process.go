@@ -23,7 +23,7 @@ var rlimits = map[string]int{
 	"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK, "RLIMIT_AS": unix.RLIMIT_AS,
 }
 
-// maxUsers is how many bytes an image's /etc/passwd and /etc/group may have each.
+// maxUsers is the maximum size of an image's /etc/passwd and /etc/group, in bytes.
 const maxUsers = 4 << 20
 
 func newProcess(p *specs.Process) (*libcontainer.Process, error) {
@@ -53,8 +53,7 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	return lp, nil
 }
 
-// resolveUser fills in the process's ids from the image's user and its
-// /etc/passwd and /etc/group, which are only read below root.
+// resolveUser sets the process's user and groups from the image's user, /etc/passwd and /etc/group, which are read beneath root.
 func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
@@ -63,7 +62,7 @@ func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 	defer root.Close()
 	spec := b.User
 	if b.UID != nil {
-		spec = strconv.FormatInt(*b.UID, 10) // its groups come from its own line in passwd, if there is one
+		spec = strconv.FormatInt(*b.UID, 10) // its groups are those of its entry in passwd, if there is one
 	}
 	var files [2]*os.File
 	for i, name := range []string{"etc/passwd", "etc/group"} {
@@ -101,14 +100,14 @@ func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 		p.Env = append(slices.Clone(p.Env), "HOME="+found.Home)
 	}
 	if p.User.UID != 0 && p.Capabilities != nil {
-		caps := *p.Capabilities // only ambient ones, which Kubernetes has none of, outlive the change of user
+		caps := *p.Capabilities // only ambient ones, which Kubernetes does not set, survive the change of user
 		caps.Effective, caps.Permitted = caps.Ambient, caps.Ambient
 		p.Capabilities = &caps
 	}
 	return nil
 }
 
-// reader keeps a nil file a nil reader.
+// reader returns a nil reader for a nil file.
 func reader(f *os.File) io.Reader {
 	if f == nil {
 		return nil

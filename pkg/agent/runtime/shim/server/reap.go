@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper takes in the orphans that a subreaper inherits. Children that
-// someone here waits for are left to them.
+// reaper reaps the orphans of which the shim is the subreaper. Children that this process waits for are left alone.
 type reaper struct {
-	starting sync.RWMutex // held for reading while a child's pid is not known yet
+	starting sync.RWMutex // held for reading while a child's PID is not known yet
 
 	mu   sync.Mutex
 	ours map[int]struct{}
@@ -41,7 +40,7 @@ func newReaper(ctx context.Context) (*reaper, error) {
 	return r, nil
 }
 
-// start runs what makes a child, and returns the pid that the caller then waits for and releases.
+// start calls a function that starts a child, and returns its PID. The caller waits for it and calls release.
 func (r *reaper) start(f func() (pid int, err error)) error {
 	r.starting.RLock()
 	defer r.starting.RUnlock()
@@ -54,12 +53,12 @@ func (r *reaper) start(f func() (pid int, err error)) error {
 	return err
 }
 
-// release says that the child has been waited for.
+// release is called when the child was waited for.
 func (r *reaper) release(pid int) {
 	r.mu.Lock()
 	delete(r.ours, pid)
 	r.mu.Unlock()
-	select { // others may have been behind it
+	select { // there may be others
 	case r.wake <- unix.SIGCHLD:
 	default:
 	}
@@ -84,7 +83,7 @@ func (r *reaper) reap() {
 		_, ours := r.ours[pid]
 		r.mu.Unlock()
 		if ours {
-			return // its waiter reaps it, and wakes us again
+			return // its waiter reaps it and calls release
 		}
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 	}

@@ -1,9 +1,8 @@
-// Package server is a pod's shim: it runs the pod's containers with
-// libcontainer, writes their logs, keeps their terminals and records their ends.
+// Package server implements a pod's shim: it runs the pod's containers with libcontainer, writes their logs, holds their terminals and records their exit
+// status.
 //
-// It may import agent/runtime/shim, agent/runtime/crilog and libcontainer,
-// and nothing that makes the shim big: no k8s.io, no containerd. Its
-// invariant: a container's state.json is written before anyone is told.
+// It may import agent/runtime/shim, agent/runtime/crilog and libcontainer, and nothing that makes the shim large: no k8s.io, no containerd. Its invariant:
+// a container's state.json is written before watchers are notified.
 package server
 
 import (
@@ -30,7 +29,7 @@ type Server struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	watchers   map[chan shim.Status]struct{}
-	holder     *holder // of the pod's PID namespace; nil if nobody asked
+	holder     *holder // of the pod's PID namespace; nil if there is none
 	closing    bool
 	idle       *time.Timer
 }
@@ -60,7 +59,7 @@ func Serve(l net.Listener, log *slog.Logger) error {
 
 func (s *Server) serve(conn net.Conn) {
 	defer conn.Close()
-	defer s.idle.Reset(time.Second) // gives memory back once it has been quiet for a while
+	defer s.idle.Reset(time.Second) // frees memory when the shim is idle
 	var req shim.Request
 	if err := shim.ReadHead(conn, &req); err != nil {
 		return
@@ -202,7 +201,7 @@ func (s *Server) shutdown() error {
 	return errors.Join(errs...)
 }
 
-// watchBound is how many changes a watcher may lag behind before it is cut off; it then connects again.
+// watchBound is how many changes a watcher may lag before it is disconnected; it then reconnects.
 const watchBound = 256
 
 func (s *Server) watch(conn net.Conn) {
@@ -230,7 +229,7 @@ func (s *Server) watch(conn net.Conn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = conn.Read(make([]byte, 1)) // a watcher writes nothing: this is its end
+		_, _ = conn.Read(make([]byte, 1)) // a watcher writes nothing: Read returns when it disconnects
 	}()
 	for {
 		select {
@@ -259,7 +258,7 @@ func (s *Server) tell(status shim.Status) {
 
 func save(dir string, status shim.Status) error {
 	if _, err := os.Stat(dir); err != nil {
-		return nil // the bundle is gone: it is being removed
+		return nil // it is being removed
 	}
 	return shim.WriteJSON(shim.StateFile(dir), status)
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
 
-// slowClient is how long an attached client may hold up a container before it is cut off.
+// slowClient is how long an attached client may block a container before it is disconnected.
 const slowClient = 10 * time.Second
 
-// maxSessions bounds the execs and attachments that a container has at once. Each takes goroutines and buffers of this process.
+// maxSessions is the maximum number of concurrent execs and attaches of a container.
 const maxSessions = 64
 
-// session serves an exec or attach. An error is returned before anything was written.
+// session serves an exec or attach. It returns an error only before anything was written.
 func (c *container) session(conn net.Conn, req shim.Request) error {
 	defer c.sessions.Add(-1)
 	if c.sessions.Add(1) > maxSessions {
@@ -48,7 +48,7 @@ func (s *session) exit(code int) {
 	_ = s.write(shim.FrameExitCode, binary.BigEndian.AppendUint32(nil, uint32(int32(code))))
 }
 
-// frames hands the client's frames to the process until the client goes.
+// frames passes the client's frames to the process until the client disconnects.
 func (s *session) frames(i *procIO, in io.Writer, endIn func()) {
 	for {
 		kind, data, err := shim.ReadFrame(s.conn)
@@ -61,7 +61,7 @@ func (s *session) frames(i *procIO, in io.Writer, endIn func()) {
 			endIn()
 		case kind == shim.FrameIn:
 			if _, err := in.Write(data); err != nil {
-				in = nil // the process reads no more; its output goes on
+				in = nil // the process does not read any more; its output continues
 			}
 		case kind == shim.FrameResize && len(data) == 4:
 			i.resize(binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:]))
@@ -86,8 +86,7 @@ func (w sessionWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// attach joins the streams of the first process. An error is returned before
-// anything was written.
+// attach attaches to the streams of the first process. It returns an error only before anything was written.
 func (c *container) attach(conn net.Conn, req shim.Request) error {
 	s := &session{conn: conn}
 	if err := shim.WriteHead(conn, shim.Response{}); err != nil {
@@ -124,8 +123,7 @@ func (c *container) attach(conn net.Conn, req shim.Request) error {
 	return nil
 }
 
-// exec runs a further process for as long as the client stays. An error is
-// returned before anything was written.
+// exec runs an additional process while the client is connected. It returns an error only before anything was written.
 func (c *container) exec(conn net.Conn, req shim.Request) error {
 	spec := c.process
 	spec.Args, spec.Terminal, spec.ConsoleSize = req.Args, req.TTY, nil
