@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"sort"
 	"time"
 
@@ -22,7 +20,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/agent/images"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
@@ -234,83 +231,6 @@ func (a *Agent) nodeGone(n *corev1.Node) {
 	a.retryRange(own)
 }
 
-// setRange records a node's pod range, and returns why it is refused, or "".
-func (a *Agent) setRange(n *corev1.Node) string {
-	r := route{created: n.CreationTimestamp.Unix()}
-	for _, s := range n.Status.Addresses {
-		if s.Type == corev1.NodeInternalIP && !r.via.IsValid() {
-			r.via, _ = netip.ParseAddr(s.Address)
-		}
-	}
-	if n.Name == a.c.NodeName {
-		r.via = a.c.NodeIP
-	}
-	for _, s := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
-		if p, err := netip.ParsePrefix(s); err == nil && p.Addr().Is4() {
-			r.cidr = p
-			break
-		}
-	}
-	a.mu.Lock()
-	own := a.syncRoutes(n.Name, &r)
-	why := a.refused[n.Name]
-	a.mu.Unlock()
-	if n.Name != a.c.NodeName {
-		a.retryRange(own)
-	}
-	return why
-}
-
-// syncRoutes sets the routes to other nodes' pods. It reports whether our own range was refused before and no longer is. Called with the lock
-// held.
-func (a *Agent) syncRoutes(name string, r *route) (own bool) {
-	old, had := a.ranges[name]
-	if r == nil || !r.via.IsValid() || !r.cidr.IsValid() {
-		if !had {
-			return false
-		}
-		delete(a.ranges, name)
-	} else {
-		if had && old == *r {
-			return false
-		}
-		a.ranges[name] = *r
-	}
-	accepted, refused := limits{a.c.ClusterCIDR, a.c.ServiceCIDR}.routes(a.ranges, a.c.NodeName)
-	for node, why := range refused {
-		if a.refused[node] != why {
-			a.log.Warn("refused podCIDR of node, its pods are unreachable from here", "refused", node, "reason", why)
-		}
-	}
-	_, was := a.refused[a.c.NodeName]
-	_, is := refused[a.c.NodeName]
-	a.refused = refused
-	all := map[netip.Prefix]netip.Addr{}
-	for node, r := range accepted {
-		if node != a.c.NodeName {
-			all[r.cidr] = r.via
-		}
-	}
-	if err := a.c.Network.Routes(context.Background(), all); err != nil {
-		a.log.Error("could not set routes to other nodes' pods", "error", err)
-	}
-	return was && !is
-}
-
-// retryRange applies our own range when it is no longer refused.
-func (a *Agent) retryRange(free bool) {
-	if !free {
-		return
-	}
-	a.mu.Lock()
-	n := a.node
-	a.mu.Unlock()
-	if n != nil {
-		a.applyRange(context.Background(), n)
-		a.wakeStatus()
-	}
-}
-
 // postStatus writes the node's status if it changed or with force, for a heartbeat.
 func (a *Agent) postStatus(ctx context.Context, force bool) (bool, error) {
 	a.mu.Lock()
@@ -457,56 +377,4 @@ func (a *Agent) allocatable() corev1.ResourceList {
 		l[name] = *resource.NewQuantity(max(left.Value()-a.c.Eviction.Thresholds[signal].Of(all.Value()), 0), resource.BinarySI)
 	}
 	return l
-}
-
-// renew writes the node's lease and returns it for the next renewal; nil makes the next one read it again.
-func (a *Agent) renew(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	now := metav1.NowMicro()
-	seconds := int32(leaseSeconds)
-	if l == nil {
-		l = &coordinationv1.Lease{}
-		err := a.c.Client.Get(ctx, types.NamespacedName{Namespace: corev1.NamespaceNodeLease, Name: a.c.NodeName}, l)
-		if apierrors.IsNotFound(err) {
-			l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: a.c.NodeName}}
-			if n := a.registered(); n != nil {
-				l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
-			}
-			l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &a.c.NodeName, LeaseDurationSeconds: &seconds, RenewTime: &now}
-			if err := a.c.Client.Create(ctx, l); err != nil {
-				return nil, err
-			}
-			return l, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	l = l.DeepCopy()
-	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &a.c.NodeName, &seconds, &now
-	if err := a.c.Client.Update(ctx, l); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
-// imagePeriod is the period of image garbage collection.
-const imagePeriod = 5 * time.Minute
-
-// collectImages removes unused images if the image filesystem is full.
-func (a *Agent) collectImages(ctx context.Context) {
-	r := a.eviction.Reading(config.ImageFsAvailable)
-	need := images.Excess(r.Available, r.Capacity, a.c.ImageGCHigh, a.c.ImageGCLow)
-	if need == 0 {
-		return
-	}
-	freed, err := a.pods.Images().Collect(ctx, a.pods.ImagesInUse(), need)
-	if err != nil {
-		a.log.Warn("could not remove all unused images", "error", err)
-	}
-	if freed > 0 {
-		a.log.Info("removed unused images", "bytes", freed)
-	}
-	if freed < need {
-		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed", fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
-	}
 }

@@ -1,0 +1,67 @@
+package pod
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// Pods returns copies of the node's pods with their current status.
+func (m *Manager) Pods() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, w := range m.all() {
+		if p := w.current(); p != nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Find returns a copy of a pod with its current status. uid may be empty.
+func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
+	for _, w := range m.all() {
+		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (uid == "" || p.UID == uid) {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// Instances returns the instances of a pod's container that are in the runtime, newest first.
+func (m *Manager) Instances(uid types.UID, name string) []Instance {
+	return group(m.containersOf(uid))[name]
+}
+
+// ImagesInUse returns the names and IDs of the images of all containers.
+func (m *Manager) ImagesInUse() map[string]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	used := map[string]bool{}
+	for _, set := range m.live {
+		for _, c := range set {
+			used[c.ImageID], used[c.Image], used[c.Labels[labelImageID]] = true, true, true
+		}
+	}
+	return used
+}
+
+// WaitExit returns when the container has exited or was removed, or ctx is done.
+func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
+	w := m.worker(uid)
+	for w != nil {
+		changed := w.containers.wait()
+		if c, ok := m.container(uid, id); !ok || c.State == runtime.Exited {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
