@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	loadPage    = 5000 // values read at once when all are read
-	decodeAlone = 32   // from so many values on, decoding is spread over the processors
+	loadPage       = 5000 // values per page of a full read
+	parallelDecode = 32   // from this many values on, decoding runs in parallel
 )
 
-// decode turns stored values into entries. What cannot be decoded is logged, left out, and noted in broken unless that is nil.
+// decode turns stored values into entries. Values that cannot be decoded are logged, skipped, and recorded in broken unless that is nil.
 func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool)) []*Entry {
 	entries := make([]*Entry, n)
-	h := c.held.Load()
+	h := c.caches.Load()
 	one := func(i int) {
 		kv, ok := value(i)
 		if !ok {
@@ -40,7 +40,7 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 			obj, err = t.row.Decode(kv.Value, kv.Revision)
 		}
 		if err != nil {
-			c.cfg.Logger.Error("could not read a stored object", "key", kv.Key, "error", err)
+			c.cfg.Logger.Error("could not decode stored object", "key", kv.Key, "error", err)
 			broken.add(kv, err)
 			return
 		}
@@ -52,7 +52,7 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 		entries[i] = e
 	}
 	workers := runtime.GOMAXPROCS(0)
-	if n < decodeAlone || workers == 1 {
+	if n < parallelDecode || workers == 1 {
 		for i := range n {
 			one(i)
 		}
@@ -77,8 +77,8 @@ func (c *Cache) applyBatch(b kind.Batch) {
 	}
 	if len(b.Events) > 0 {
 		entries := c.decode(len(b.Events), &c.unreadable, func(i int) (kind.KV, bool) { return b.Events[i].KV, !b.Events[i].Deleted })
-		h := c.held.Load()
-		// The latest staged state of a key, where the batch has it more than once.
+		h := c.caches.Load()
+		// The latest staged state of each key, for batches that change a key more than once.
 		var seen map[string]*Entry
 		if len(b.Events) > 1 {
 			seen = make(map[string]*Entry, len(b.Events))
@@ -93,7 +93,7 @@ func (c *Cache) applyBatch(b kind.Batch) {
 				c.unreadable.drop(ev.Key, ev.Revision)
 			}
 			if t.join != nil {
-				t.join.setAside(ev.Key, ev.Revision, entries[i])
+				t.join.buffer(ev.Key, ev.Revision, entries[i])
 				continue
 			}
 			prev, staged := seen[ev.Key]
@@ -109,7 +109,7 @@ func (c *Cache) applyBatch(b kind.Batch) {
 	c.commit(b.Revision, true)
 }
 
-func (c *Cache) stage(t *table, ch *change) {
+func (c *Cache) stage(t *kindCache, ch *change) {
 	if ch.entry == nil && ch.prev == nil {
 		return
 	}
@@ -122,7 +122,7 @@ func (c *Cache) stage(t *table, ch *change) {
 	}
 }
 
-// commit applies what was staged, then lets readers see it, then wakes the watchers.
+// commit applies the staged changes, publishes the revision to readers, and then notifies the watchers.
 func (c *Cache) commit(rev int64, keep bool) {
 	now := time.Now()
 	for _, t := range c.touched {
@@ -130,17 +130,17 @@ func (c *Cache) commit(rev int64, keep bool) {
 	}
 	c.publish(rev)
 	for i, t := range c.touched {
-		t.bells.ring()
+		t.notifier.notify()
 		c.touched[i] = nil
 	}
 	c.touched = c.touched[:0]
 }
 
-// load reads everything at one revision and makes what differs from the present state visible, as changes.
+// load reads the whole state at one revision and publishes the differences from the current state as changes.
 func (c *Cache) load(ctx context.Context) error {
 	for {
 		err := c.loadOnce(ctx)
-		// The history of a long read may be dropped under it; a new one starts later.
+		// A long read may be overtaken by compaction; the next attempt reads at a later revision.
 		if !errors.Is(err, kind.ErrCompacted) || ctx.Err() != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (c *Cache) load(ctx context.Context) error {
 
 func (c *Cache) loadOnce(ctx context.Context) error {
 	first := c.rev.Load() == 0
-	h := c.held.Load()
+	h := c.caches.Load()
 	var changes []*change
 	var rev int64
 	seen := map[string]bool{}
@@ -173,9 +173,9 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 		for i, e := range entries {
 			prev := prevs[i]
 			switch {
-			case e == nil && prev != nil && prev.Revision != kvs[i].Revision: // not readable any more
+			case e == nil && prev != nil && prev.Revision != kvs[i].Revision: // no longer readable
 				changes = append(changes, &change{rev: kvs[i].Revision, prev: prev})
-			case e == nil: // unchanged, of no kind that is served, or not readable
+			case e == nil: // unchanged, of a kind that is not served, or not readable
 			case prev != nil && prev.Object.GetUID() != e.Object.GetUID():
 				changes = append(changes, &change{rev: e.Revision - 1, prev: prev}, &change{rev: e.Revision, entry: e})
 			default:
@@ -188,7 +188,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 		from = kvs[len(kvs)-1].Key + "\x00"
 	}
 	if rev < c.rev.Load() {
-		return errors.New("its revision went back: it is not the store that it was")
+		return errors.New("revision went backwards: the store was replaced or restored")
 	}
 	if !first {
 		for _, t := range h.all {
@@ -206,14 +206,14 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 		if e == nil {
 			e = ch.prev
 		}
-		if t := h.of(e.Key); t.join == nil { // a table that is not readable yet is loaded by itself
+		if t := h.of(e.Key); t.join == nil { // a kind that is not readable yet is loaded separately
 			c.stage(t, ch)
 		}
 	}
 	if first {
 		for _, t := range h.all {
 			t.mu.Lock()
-			t.ring.floor = rev // no reader has seen anything yet
+			t.ring.floor = rev // no reader has seen an earlier revision
 			t.mu.Unlock()
 		}
 	}

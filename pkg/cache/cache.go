@@ -2,13 +2,13 @@
 // event is decoded once, and API lists and watches, reconcilers, the
 // scheduler, DNS, the service proxy and the local agent read it by pointer.
 //
-// Immutable data! Whatever comes out of this package must not be changed:
-// make a DeepCopy first. Test builds check by hash.
+// Everything this package returns is shared and must not be modified: make a
+// DeepCopy first. Builds with the race detector verify this by hash.
 //
-// It may import kind and the Kubernetes libraries; it takes its events from an
-// interface that store.Store meets. The kinds that it holds come and go with a
-// kind.Catalog. Its invariant: a table only moves forward in revision, and a
-// reader that waited for a revision sees all of it.
+// It may import kind and the Kubernetes libraries; its events come from the
+// Source interface, which store.Store implements. The kinds it caches follow a
+// kind.Catalog. Its invariant: the revision of a kind never decreases, and a
+// reader that waited for a revision sees all changes up to it.
 package cache
 
 import (
@@ -27,55 +27,55 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// What reads fail with, for errors.Is.
+// Errors returned by reads, for errors.Is.
 var (
-	// ErrExpired says that the changes asked for are no longer held: list again.
+	// ErrExpired means that the requested changes are no longer retained: list again.
 	ErrExpired = errors.New("the changes since that revision are no longer held: list again")
-	// ErrStopped says that the cache has stopped.
+	// ErrStopped means that the cache has stopped.
 	ErrStopped = errors.New("the cache has stopped")
-	// ErrUnknownKind says that the cache has no table of that kind.
+	// ErrUnknownKind means that the kind is not cached.
 	ErrUnknownKind = errors.New("the cache does not hold this kind")
-	// ErrRemoved says that the kind was removed while it was watched.
+	// ErrRemoved means that the kind was removed while it was watched.
 	ErrRemoved = errors.New("the kind is no longer served")
 )
 
-// Source is where the cache's data comes from; *store.Store is one.
+// Source provides the cache's data; *store.Store implements it.
 type Source interface {
-	// Range reads up to limit values (0: all) under prefix and >= from, in key order, as of revision rev
-	// (0: now). It returns the revision read at and how many more there are.
+	// Range reads up to limit values (0: all) under prefix with keys >= from, in key order, at revision rev
+	// (0: the latest). It returns the revision of the read and the number of remaining values.
 	Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at, remaining int64, err error)
-	// Changes reports the changes after revision rev, in batches of whole revisions. When the channel
-	// closes, the function says why: kind.ErrCompacted if the history is gone.
+	// Changes streams the changes after revision rev, in batches of whole revisions. When the channel
+	// closes, the function returns the reason: kind.ErrCompacted if the history was compacted.
 	Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error)
-	// History reads the changes after revision after, up to and with revision to, with previous values, as far as they are
-	// held and as the latest of them fit into limit bytes; begin is the revision behind which they begin.
+	// History reads the changes in (after, to] with their previous values, as far as they are not compacted. Only the latest
+	// changes that fit into limit bytes are returned; begin is the revision after which they are complete.
 	History(ctx context.Context, prefix string, after, to, limit int64) (changes []kind.Change, begin int64, err error)
 }
 
-// Config says what to hold and how much of the past.
+// Config configures what is cached and how much history is retained.
 type Config struct {
-	// Kinds says what to hold. The cache subscribes to it: a kind is held before it is served.
+	// Kinds lists the kinds to cache. The cache subscribes to it: a kind is cached before it is served.
 	Kinds  *kind.Catalog
 	Source Source
-	// Logger tells of objects that cannot be decoded, and of reloads. Default slog.Default().
+	// Logger reports objects that cannot be decoded, and reloads. Default slog.Default().
 	Logger *slog.Logger
-	// Metrics takes the cache's metrics; nil for none.
+	// Metrics registers the cache's metrics; nil for none.
 	Metrics prometheus.Registerer
-	// RingSize bounds the latest changes held for watchers of one kind; it is rounded up to a power of two.
-	// A watcher that falls further behind gets ErrExpired. Changes from before the start are fetched from the source when a
-	// watch first asks for them. Memory is taken with use. Default 8192.
+	// RingSize bounds the number of recent changes retained for watchers of one kind; it is rounded up to a power of two.
+	// A watcher that falls further behind gets ErrExpired. Changes from before the start are fetched from the source when
+	// the first watch requests them. Memory is allocated as needed. Default 8192.
 	RingSize int
-	// RingFor is how long a change is held at the most, so that a burst's memory is given back. Default 5 minutes.
+	// RingFor is the maximum time a change is retained, so that memory is released after a burst. Default 5 minutes.
 	RingFor time.Duration
-	// CheckImmutable hashes every object when it comes, and panics if a reader changed it by the time it
-	// goes. Always on in builds with the race detector.
+	// CheckImmutable hashes every object when it is added, and panics if a reader modified it before it is
+	// replaced. Always on in builds with the race detector.
 	CheckImmutable bool
 }
 
-// Validate fills in the defaults and reports what is wrong.
+// Validate sets defaults and reports invalid fields.
 func (c *Config) Validate() error {
 	if c.Kinds == nil || c.Source == nil {
-		return errors.New("cache: a catalog of kinds and a source are needed")
+		return errors.New("cache: Kinds and Source are required")
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -94,15 +94,15 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Cache holds a table per kind. Its methods are safe for concurrent use; until it is ready they see nothing.
+// Cache holds the objects of all kinds. Its methods are safe for concurrent use; until it is ready it is empty.
 type Cache struct {
 	cfg     Config
 	metrics metrics
 	ready   chan struct{}
 	stopped chan struct{}
 
-	held  atomic.Pointer[held]
-	kinds kinds
+	caches atomic.Pointer[kindCaches]
+	kinds  kinds
 
 	unreadable unreadable
 
@@ -110,16 +110,16 @@ type Cache struct {
 	waiters waiters
 	offers  offers
 
-	loaded     atomic.Int64 // the revision of the first state; 0 until it is read
+	loaded     atomic.Int64 // the revision of the initial state; 0 until it is loaded
 	recallOnce sync.Once
-	recalled   chan struct{} // holds one: there are changes from before the start in the rings
+	recalled   chan struct{} // capacity 1: changes from before the start were added to the rings
 
-	touched []*table // by the batch being applied; used by the applying goroutine alone
+	touched []*kindCache // by the batch being applied; owned by the applying goroutine
 }
 
 var _ run.Component = (*Cache)(nil)
 
-// New makes a cache; Run fills it and keeps it up to date.
+// New creates a cache; Run fills it and keeps it up to date.
 func New(cfg Config) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -128,11 +128,11 @@ func New(cfg Config) (*Cache, error) {
 		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
 		kinds: kinds{joins: make(chan *join), loads: make(chan *join)},
 	}
-	c.held.Store(&held{})
+	c.caches.Store(&kindCaches{})
 	now, unsubscribe := cfg.Kinds.Subscribe(c)
 	c.kinds.unsubscribe = unsubscribe
 	for _, r := range stored(now) {
-		c.held.Store(c.held.Load().with(newTable(r, cfg.RingSize)))
+		c.caches.Store(c.caches.Load().with(newKindCache(r, cfg.RingSize)))
 	}
 	c.metrics = newMetrics(cfg.Metrics, c)
 	return c, nil
@@ -141,20 +141,20 @@ func New(cfg Config) (*Cache, error) {
 // Name is "cache".
 func (c *Cache) Name() string { return "cache" }
 
-// Ready is closed once the state of the source has been read.
+// Ready is closed once the source's state has been loaded.
 func (c *Cache) Ready() <-chan struct{} { return c.ready }
 
-// Revision is the revision that readers see now.
+// Revision is the revision that readers currently see.
 func (c *Cache) Revision() int64 { return c.rev.Load() }
 
-// table is the one that holds a row's objects, or nil.
-func (c *Cache) table(r *kind.Resource) *table { return c.held.Load().byStorage[r.Storage] }
+// kindCache returns the cache of a row's objects, or nil.
+func (c *Cache) kindCache(r *kind.Resource) *kindCache { return c.caches.Load().byStorage[r.Storage] }
 
 // Run reads the source's state and follows its changes until ctx ends.
 func (c *Cache) Run(ctx context.Context) error {
 	defer c.stop()
 	defer c.verify()
-	if err := c.begin(ctx); err != nil {
+	if err := c.loadFirst(ctx); err != nil {
 		return ended(ctx, err)
 	}
 	close(c.ready)
@@ -167,7 +167,7 @@ func (c *Cache) Run(ctx context.Context) error {
 		if !errors.Is(err, kind.ErrCompacted) && c.rev.Load() == from {
 			return fmt.Errorf("cannot follow the store: %w", err)
 		}
-		c.cfg.Logger.Warn("cache: lost its place in the store's history, reading all of it again", "revision", c.rev.Load(), "reason", err)
+		c.cfg.Logger.Warn("cache: watch of the store failed, relisting", "revision", c.rev.Load(), "reason", err)
 		c.restartJoins()
 		if err := c.load(ctx); err != nil {
 			return ended(ctx, err)
@@ -175,13 +175,13 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// stop ends all watchers and waits.
+// stop ends all watchers and waits for loads in progress.
 func (c *Cache) stop() {
 	close(c.stopped)
 	c.kinds.loading.Wait()
 	c.kinds.unsubscribe()
-	for _, t := range c.held.Load().all {
-		t.bells.ring()
+	for _, t := range c.caches.Load().all {
+		t.notifier.notify()
 	}
 }
 
@@ -197,7 +197,7 @@ func (c *Cache) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	batches, end := c.cfg.Source.Changes(ctx, kind.Root, c.rev.Load())
-	// The timer runs only while there are old changes to let go of.
+	// The timer runs only while the rings hold changes to expire.
 	trim := time.NewTimer(c.cfg.RingFor)
 	trim.Stop()
 	defer trim.Stop()
@@ -211,7 +211,7 @@ func (c *Cache) follow(ctx context.Context) error {
 				if err := end(); err != nil {
 					return err
 				}
-				return errors.New("the stream of changes ended")
+				return errors.New("the store's watch ended")
 			}
 			c.applyBatch(b)
 			if !armed {
@@ -237,9 +237,9 @@ func (c *Cache) follow(ctx context.Context) error {
 	}
 }
 
-// trim lets go of changes older than cutoff, and returns the time of the oldest left.
+// trim drops changes older than cutoff, and returns the time of the oldest that remains.
 func (c *Cache) trim(cutoff time.Time) (oldest time.Time) {
-	for _, t := range c.held.Load().all {
+	for _, t := range c.caches.Load().all {
 		t.mu.Lock()
 		at := t.ring.trim(cutoff)
 		t.mu.Unlock()
@@ -250,12 +250,12 @@ func (c *Cache) trim(cutoff time.Time) (oldest time.Time) {
 	return oldest
 }
 
-// verify checks all objects at the end, if the cache checks at all.
+// verify checks on shutdown that no object was modified, if CheckImmutable is set.
 func (c *Cache) verify() {
 	if !c.cfg.CheckImmutable {
 		return
 	}
-	for _, t := range c.held.Load().all {
+	for _, t := range c.caches.Load().all {
 		t.snapshot().each("", func(e *Entry) bool {
 			e.verify()
 			return true

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Two kinds are enough for the cache; the real table costs the start of all of Kubernetes.
+// Two kinds are enough for the cache; building the real table would load all of Kubernetes' types.
 var (
 	pods = &kind.Resource{
 		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), Plural: "pods", Singular: "pod", Namespaced: true, Keys: "pods", Proto: true,

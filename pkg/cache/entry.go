@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Entry is one object as it was at one revision, with its encodings, each made at most once, when first asked for.
+// Entry is one object at one revision, with its encodings, each computed at most once, on first use.
 type Entry struct {
 	Object   client.Object // resourceVersion is set; TypeMeta is set
 	Key      string
@@ -24,13 +24,13 @@ type Entry struct {
 	item  atomic.Pointer[[]byte]
 	proto atomic.Pointer[[]byte]
 	other atomic.Pointer[converted]
-	sum   uint64 // of the JSON when the entry was made, if the cache checks that nobody changes it
+	sum   uint64 // of the JSON when the entry was created, if CheckImmutable is set
 }
 
 // tail is the part of the key after the kind's prefix: "namespace/name", or "name".
 func (e *Entry) tail() string { return e.Key[len(kind.Root)+len(e.row.Storage.Keys)+1:] }
 
-// JSON is the object's encoding with kind and apiVersion first, without a trailing newline. Shared: do not change.
+// JSON is the object's encoding with kind and apiVersion first, without a trailing newline. Shared: do not modify.
 func (e *Entry) JSON() []byte {
 	if b := e.full.Load(); b != nil {
 		return *b
@@ -55,8 +55,8 @@ func (e *Entry) JSONItem() []byte {
 	return *e.item.Load()
 }
 
-// typeMetaLen is the length of `{"kind":"Pod","apiVersion":"v1",` where the encoding begins with it, as that of
-// all kinds with a Go type does.
+// typeMetaLen is the length of `{"kind":"Pod","apiVersion":"v1",` if the encoding begins with it, as it does for
+// all kinds with a Go type.
 func (e *Entry) typeMetaLen(full []byte) int {
 	var buf [160]byte
 	head := append(append(append(buf[:0], `{"kind":`...), strconv.Quote(e.row.Kind)...), `,"apiVersion":"`...)
@@ -70,11 +70,11 @@ func (e *Entry) typeMetaLen(full []byte) int {
 	return 0
 }
 
-// marshal encodes as upstream's serializer does, whose encoder ends with a newline.
+// marshal encodes as upstream's serializer does, without its trailing newline.
 func (e *Entry) marshal() []byte {
 	b, err := json.Marshal(e.Object)
 	if err != nil {
-		// The object was decoded from bytes of its own type, so it has an encoding.
+		// The object was decoded from an encoding of its own type, so it can be encoded.
 		panic(fmt.Sprintf("cache: %s has no JSON form: %v", e.Key, err))
 	}
 	return b
@@ -93,14 +93,14 @@ func (e *Entry) Proto() []byte {
 	return *e.proto.Load()
 }
 
-// converted is an entry in another version, and those in further versions.
+// converted is a linked list of an entry's conversions to other versions.
 type converted struct {
 	*Entry
 	next *converted
 }
 
-// In is the entry in the version of row, which is of the same resource: itself, or a conversion that is made once, when first
-// asked for, and shared with its encodings by all readers.
+// In returns the entry in the version of row, a row of the same resource: the entry itself, or a conversion that is done once,
+// on first use, and shared with its encodings by all readers.
 func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	if row.StoredAs == nil || e.row == row {
 		return e, nil
@@ -117,7 +117,7 @@ func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 			return nil, err
 		}
 		made := &converted{Entry: NewEntry(row, e.Key, obj, e.Revision)}
-		// The versions that are still served come first; those of rows that were replaced are not kept.
+		// Versions that are still served come first; conversions for replaced rows are dropped.
 		if made.next = first; first != nil && first.row.Version == row.Version && first.row.Group == row.Group {
 			made.next = first.next
 		}
@@ -127,7 +127,13 @@ func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	}
 }
 
-// at is the entry with another revision, as a deletion reports it. It shares everything below the first level.
+// NewEntry returns an entry that is not part of the cache: an object at an older revision, or in a version other than
+// the stored one (row is that version's row). obj must have its resourceVersion and TypeMeta set, and is immutable from now on.
+func NewEntry(row *kind.Resource, key string, obj client.Object, rev int64) *Entry {
+	return &Entry{Object: obj, Key: key, Revision: rev, row: row}
+}
+
+// at is the entry with another revision, as reported by a deletion. It is a shallow copy.
 func (e *Entry) at(rev int64) *Entry {
 	return &Entry{Object: kind.AtRevision(e.Object, rev), Key: e.Key, Revision: rev, row: e.row}
 }
@@ -136,7 +142,7 @@ var seed = maphash.MakeSeed()
 
 func (e *Entry) hash() uint64 { return maphash.Bytes(seed, e.marshal()) }
 
-// verify panics if someone changed the object, which all readers share.
+// verify panics if a reader modified the object, which all readers share.
 func (e *Entry) verify() {
 	if e.sum != 0 && e.sum != e.hash() {
 		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key, e.Revision, e.marshal()))

@@ -6,9 +6,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Follow is Watch from the present state on, of all objects of a kind, for readers inside this process that must not miss
-// anything: where others get ErrExpired, a follower that is late is told the changes that it missed merged, one per
-// object. What is kept for it is bounded by the number of objects.
+// Follow watches all objects of a kind from the current state on, for readers inside this process that must never relist:
+// where other watchers get ErrExpired, a slow follower gets the missed changes merged into one per object. Its backlog is
+// bounded by the number of objects.
 func (c *Cache) Follow(r *kind.Resource) (w *Watcher, initial []*Entry, err error) {
 	w, err = c.newWatcher(r, Query{})
 	if err != nil {
@@ -19,7 +19,7 @@ func (c *Cache) Follow(r *kind.Resource) (w *Watcher, initial []*Entry, err erro
 	return w, initial, err
 }
 
-// miss keeps a change that leaves the ring and that the follower has not read. The table's lock is held.
+// miss records a change that is dropped from the ring before the follower has read it. The caller holds t.mu.
 func (w *Watcher) miss(seq uint64, ch *change) {
 	if w.cursor > seq {
 		return
@@ -34,13 +34,13 @@ func (w *Watcher) miss(seq uint64, ch *change) {
 		ch = &change{rev: ch.rev, entry: ch.entry, prev: was.prev, merged: true}
 	}
 	if ch.entry == nil && ch.prev == nil {
-		delete(w.missed, key) // it came and went unseen
+		delete(w.missed, key) // created and deleted unseen
 		return
 	}
 	w.missed[key] = ch
 }
 
-// catchUp leaves what was missed in w.changes, in order, once it is published. The table's lock is held, shared.
+// catchUp moves the missed changes to w.changes, in order, once they are published. The caller holds t.mu for reading.
 func (w *Watcher) catchUp(published int64) {
 	if len(w.missed) == 0 || w.missedTo > published {
 		return

@@ -13,15 +13,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// held is the tables that there are at one moment. It never changes.
-type held struct {
-	all       []*table // those that can be read
-	byStorage map[*kind.Storage]*table
-	byKeys    map[string]*table // by Storage.Keys; those that are being loaded too
+// kindCaches is the immutable set of kinds cached at one moment.
+type kindCaches struct {
+	all       []*kindCache // those that are readable
+	byStorage map[*kind.Storage]*kindCache
+	byKeys    map[string]*kindCache // by Storage.Keys, including those being loaded
 }
 
-// of finds the table of a storage key; nil for keys of kinds that are not held.
-func (h *held) of(key string) *table {
+// of returns the cache for a storage key, or nil if its kind is not cached.
+func (h *kindCaches) of(key string) *kindCache {
 	rest, ok := strings.CutPrefix(key, kind.Root)
 	if !ok {
 		return nil
@@ -39,25 +39,25 @@ func (h *held) of(key string) *table {
 	return nil
 }
 
-func (h *held) clone() *held {
-	n := &held{all: slices.Clone(h.all), byStorage: maps.Clone(h.byStorage), byKeys: maps.Clone(h.byKeys)}
+func (h *kindCaches) clone() *kindCaches {
+	n := &kindCaches{all: slices.Clone(h.all), byStorage: maps.Clone(h.byStorage), byKeys: maps.Clone(h.byKeys)}
 	if n.byStorage == nil {
-		n.byStorage, n.byKeys = map[*kind.Storage]*table{}, map[string]*table{}
+		n.byStorage, n.byKeys = map[*kind.Storage]*kindCache{}, map[string]*kindCache{}
 	}
 	return n
 }
 
-// with has further tables, which can be read.
-func (h *held) with(tables ...*table) *held {
+// with returns a copy extended by readable kinds.
+func (h *kindCaches) with(kinds ...*kindCache) *kindCaches {
 	n := h.clone()
-	for _, t := range tables {
+	for _, t := range kinds {
 		n.all = append(n.all, t)
 		n.byStorage[t.row.Storage], n.byKeys[t.row.Storage.Keys] = t, t
 	}
 	return n
 }
 
-// stored lists the rows of a table of kinds by which objects are stored, each once.
+// stored lists the rows in whose version objects are stored, each once.
 func stored(t *kind.Table) []*kind.Resource {
 	seen := map[*kind.Storage]bool{}
 	var rows []*kind.Resource
@@ -70,59 +70,59 @@ func stored(t *kind.Table) []*kind.Resource {
 	return rows
 }
 
-// kinds is how tables come and go while the cache runs.
+// kinds coordinates adding and removing kinds while the cache runs.
 //
-// A new table is loaded beside the stream of changes: from the revision at which it joined, its changes are put aside, while
-// its objects as of that revision are read; then they are put together. Readers of other kinds do not wait for it.
+// A new kind is loaded concurrently with the stream of changes: from the revision at which it joined, its changes are buffered
+// while its objects at that revision are read; then the buffered changes are applied. Readers of other kinds are not blocked.
 type kinds struct {
-	mu          sync.Mutex // guards running, and held while it is not
-	running     bool       // Run has begun
-	joins       chan *join // tables to be loaded
-	loads       chan *join // tables of which a load has ended
+	mu          sync.Mutex // guards running, and caches while not running
+	running     bool       // Run has started
+	joins       chan *join // kinds to load
+	loads       chan *join // kinds whose load has finished
 	loading     sync.WaitGroup
 	unsubscribe func()
 }
 
-// join is a group of tables on their way in.
+// join is a group of kinds being added.
 type join struct {
-	tables []*table
-	done   chan error // gets one value
+	kinds []*kindCache
+	done  chan error // receives one value
 
-	from     int64      // the revision at which they joined
-	put      []putAside // the changes after it; used by the applying goroutine alone
-	entries  [][]*Entry // what was read, of each table
-	err      error      // of reading
-	cutShort func()     // ends the reading
-	stale    bool       // the reading has to be done again
+	from     int64            // the revision at which they joined
+	buffered []bufferedChange // the changes after it; owned by the applying goroutine
+	entries  [][]*Entry       // the objects read, by kind
+	err      error            // of the read
+	cancel   func()           // cancels the read
+	stale    bool             // the read must be repeated
 }
 
-type putAside struct {
+type bufferedChange struct {
 	key   string
 	rev   int64
 	entry *Entry // nil for a deletion
 }
 
-// maxPutAside bounds the changes put aside; with more, the load begins anew.
-const maxPutAside = 100_000
+// maxBuffered bounds the buffered changes; beyond it the load is restarted.
+const maxBuffered = 100_000
 
-// setAside keeps a change that comes while the table is read.
-func (j *join) setAside(key string, rev int64, e *Entry) {
-	if len(j.put) >= maxPutAside {
-		j.stale, j.put = true, nil
-		j.cutShort()
+// buffer keeps a change that comes while the table is read.
+func (j *join) buffer(key string, rev int64, e *Entry) {
+	if len(j.buffered) >= maxBuffered {
+		j.stale, j.buffered = true, nil
+		j.cancel()
 	}
 	if !j.stale {
-		j.put = append(j.put, putAside{key, rev, e})
+		j.buffered = append(j.buffered, bufferedChange{key, rev, e})
 	}
 }
 
-// Prepare makes tables for the kinds that are new in next, and returns once they can be read.
+// Prepare adds the kinds that are new in next, and returns once they are readable.
 func (c *Cache) Prepare(ctx context.Context, next *kind.Table) error {
-	h := c.held.Load()
-	var missing []*table
+	h := c.caches.Load()
+	var missing []*kindCache
 	for _, r := range stored(next) {
 		if h.byStorage[r.Storage] == nil {
-			missing = append(missing, newTable(r, c.cfg.RingSize))
+			missing = append(missing, newKindCache(r, c.cfg.RingSize))
 		}
 	}
 	if len(missing) == 0 {
@@ -130,12 +130,12 @@ func (c *Cache) Prepare(ctx context.Context, next *kind.Table) error {
 	}
 	c.kinds.mu.Lock()
 	if !c.kinds.running {
-		c.held.Store(c.held.Load().with(missing...))
+		c.caches.Store(c.caches.Load().with(missing...))
 		c.kinds.mu.Unlock()
 		return nil
 	}
 	c.kinds.mu.Unlock()
-	j := &join{tables: missing, done: make(chan error, 1)}
+	j := &join{kinds: missing, done: make(chan error, 1)}
 	select {
 	case c.kinds.joins <- j:
 	case <-ctx.Done():
@@ -151,13 +151,13 @@ func (c *Cache) Prepare(ctx context.Context, next *kind.Table) error {
 	}
 }
 
-// Settle drops the tables of kinds that are not in t. Their watches end with ErrRemoved.
+// Settle removes the kinds that are not in t. Their watches end with ErrRemoved.
 func (c *Cache) Settle(t *kind.Table) {
 	c.kinds.mu.Lock()
 	defer c.kinds.mu.Unlock()
-	var gone []*table
-	c.replace(func(n *held) {
-		n.all = slices.DeleteFunc(n.all, func(o *table) bool {
+	var gone []*kindCache
+	c.replace(func(n *kindCaches) {
+		n.all = slices.DeleteFunc(n.all, func(o *kindCache) bool {
 			s := o.row.Storage
 			if t.Holds(s) {
 				return false
@@ -171,55 +171,55 @@ func (c *Cache) Settle(t *kind.Table) {
 		})
 	})
 	for _, o := range gone {
-		if s := o.row.Storage; c.held.Load().byKeys[s.Keys] == nil {
+		if s := o.row.Storage; c.caches.Load().byKeys[s.Keys] == nil {
 			c.unreadable.forget(s.Prefix())
 		}
 		o.removed.Store(true)
-		o.bells.ring()
+		o.notifier.notify()
 	}
 }
 
-// replace changes what is held, against other changes at the same time.
-func (c *Cache) replace(edit func(*held)) {
+// replace swaps in an edited copy of the set of kinds, retrying on concurrent changes.
+func (c *Cache) replace(edit func(*kindCaches)) {
 	for {
-		was := c.held.Load()
+		was := c.caches.Load()
 		n := was.clone()
 		edit(n)
-		if c.held.CompareAndSwap(was, n) {
+		if c.caches.CompareAndSwap(was, n) {
 			return
 		}
 	}
 }
 
-// begin reads the first state. From then on tables join through the applying goroutine.
-func (c *Cache) begin(ctx context.Context) error {
+// loadFirst loads the initial state. From then on kinds are added by the applying goroutine.
+func (c *Cache) loadFirst(ctx context.Context) error {
 	c.kinds.mu.Lock()
 	c.kinds.running = true
 	c.kinds.mu.Unlock()
 	return c.load(ctx)
 }
 
-// join takes tables in and begins to load them. It runs in the applying goroutine.
+// join registers kinds and starts to load them. It runs in the applying goroutine.
 func (c *Cache) join(ctx context.Context, j *join) {
-	for _, t := range j.tables {
+	for _, t := range j.kinds {
 		t.join = j
 	}
-	c.replace(func(n *held) {
-		for _, t := range j.tables {
+	c.replace(func(n *kindCaches) {
+		for _, t := range j.kinds {
 			n.byKeys[t.row.Storage.Keys] = t
 		}
 	})
 	c.readJoin(ctx, j)
 }
 
-// readJoin reads what the tables hold at the present revision.
+// readJoin reads the kinds' objects at the current revision.
 func (c *Cache) readJoin(ctx context.Context, j *join) {
-	ctx, j.cutShort = context.WithCancel(ctx)
-	j.from, j.put, j.stale, j.err, j.entries = c.rev.Load(), nil, false, nil, nil
+	ctx, j.cancel = context.WithCancel(ctx)
+	j.from, j.buffered, j.stale, j.err, j.entries = c.rev.Load(), nil, false, nil, nil
 	c.kinds.loading.Go(func() {
-		defer j.cutShort()
-		for _, t := range j.tables {
-			entries, err := c.readTable(ctx, t, j.from)
+		defer j.cancel()
+		for _, t := range j.kinds {
+			entries, err := c.readKind(ctx, t, j.from)
 			if err != nil {
 				j.err = err
 				break
@@ -233,7 +233,7 @@ func (c *Cache) readJoin(ctx context.Context, j *join) {
 	})
 }
 
-func (c *Cache) readTable(ctx context.Context, t *table, rev int64) ([]*Entry, error) {
+func (c *Cache) readKind(ctx context.Context, t *kindCache, rev int64) ([]*Entry, error) {
 	var all []*Entry
 	prefix := t.row.Storage.Prefix()
 	for from := ""; ; {
@@ -253,26 +253,26 @@ func (c *Cache) readTable(ctx context.Context, t *table, rev int64) ([]*Entry, e
 	}
 }
 
-// joined makes tables readable whose objects have been read. It runs in the applying goroutine.
+// joined makes kinds readable once their objects have been read. It runs in the applying goroutine.
 func (c *Cache) joined(ctx context.Context, j *join) {
 	switch {
 	case j.stale, errors.Is(j.err, kind.ErrCompacted):
 		c.readJoin(ctx, j)
 		return
 	case j.err != nil:
-		c.replace(func(n *held) {
-			for _, t := range j.tables {
+		c.replace(func(n *kindCaches) {
+			for _, t := range j.kinds {
 				delete(n.byKeys, t.row.Storage.Keys)
 			}
-			for _, t := range n.all { // such as the one that was to be replaced
+			for _, t := range n.all { // such as the one to be replaced
 				n.byKeys[t.row.Storage.Keys] = t
 			}
 		})
-		j.done <- fmt.Errorf("cannot read what is stored of a new kind: %w", j.err)
+		j.done <- fmt.Errorf("cannot read the stored objects of a new kind: %w", j.err)
 		return
 	}
 	rev := c.rev.Load()
-	for i, t := range j.tables {
+	for i, t := range j.kinds {
 		t.join = nil
 		for _, e := range j.entries[i] {
 			t.staged = append(t.staged, &change{rev: e.Revision, entry: e})
@@ -282,9 +282,9 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 		t.mu.Unlock()
 		t.apply(j.from, time.Time{}, false)
 	}
-	h := c.held.Load()
-	for _, p := range j.put {
-		c.unreadable.drop(p.key, p.rev-1) // the reading may have found what was there before
+	h := c.caches.Load()
+	for _, p := range j.buffered {
+		c.unreadable.drop(p.key, p.rev-1) // the read may have recorded an earlier state
 		t := h.of(p.key)
 		t.staged = append(t.staged, &change{rev: p.rev, entry: p.entry, prev: t.get(t.tail(p.key))})
 		if ch := t.staged[0]; ch.entry != nil || ch.prev != nil {
@@ -293,13 +293,13 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 			t.staged = t.staged[:0]
 		}
 	}
-	for _, t := range j.tables {
+	for _, t := range j.kinds {
 		t.mu.Lock()
 		t.rev = rev
 		t.mu.Unlock()
 	}
-	c.replace(func(n *held) {
-		for _, t := range j.tables {
+	c.replace(func(n *kindCaches) {
+		for _, t := range j.kinds {
 			n.all = append(n.all, t)
 			n.byStorage[t.row.Storage] = t
 		}
@@ -307,15 +307,15 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 	j.done <- nil
 }
 
-// restartJoins makes loads begin anew that are under way, since changes from the source were missed. It runs in the applying goroutine.
+// restartJoins restarts the loads in progress, because changes from the source were missed. It runs in the applying goroutine.
 func (c *Cache) restartJoins() {
-	for _, t := range c.held.Load().byKeys {
+	for _, t := range c.caches.Load().byKeys {
 		if j := t.join; j != nil && !j.stale {
-			j.stale, j.put = true, nil
-			j.cutShort()
+			j.stale, j.buffered = true, nil
+			j.cancel()
 		}
 	}
 }
 
 // tail is the part of a key after the kind's prefix.
-func (t *table) tail(key string) string { return key[len(kind.Root)+len(t.row.Storage.Keys)+1:] }
+func (t *kindCache) tail(key string) string { return key[len(kind.Root)+len(t.row.Storage.Keys)+1:] }

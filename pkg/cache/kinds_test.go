@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// custom is a row as that of a custom resource.
+// custom is a row like that of a custom resource.
 func custom(name string) *kind.Resource {
 	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: name}
 	return &kind.Resource{
@@ -79,7 +79,7 @@ func TestKindsComeAndGo(t *testing.T) {
 	require.ErrorIs(t, err, ErrRemoved)
 	require.Nil(t, c.Get(again, "a", "after"))
 
-	// The same name anew: who holds the old row sees nothing of it.
+	// The same name added again: readers with the old row do not see its objects.
 	anew := custom("thing")
 	require.NoError(t, kinds.Change(t.Context(), nil, []*kind.Resource{anew}))
 	require.NotNil(t, c.Get(anew, "a", "after"))
@@ -119,8 +119,8 @@ func TestKindThatCannotBeReadIsNotServed(t *testing.T) {
 	require.Equal(t, []string{"a/one"}, names(first(c.List(r, Query{}))))
 }
 
-// TestKindsChangeUnderLoad adds, replaces and removes kinds while their objects, and pods, are written: whenever a kind is held,
-// what its readers see is what the store has, and readers of pods miss nothing and do not wait.
+// TestKindsChangeUnderLoad adds, replaces and removes kinds while their objects, and pods, are written: whenever a kind is cached,
+// its readers see what the store has, and readers of pods miss nothing and are not blocked.
 func TestKindsChangeUnderLoad(t *testing.T) {
 	kindsOf, rounds := 500, 1
 	if raceBuild || testing.Short() {
@@ -243,7 +243,7 @@ func TestVersions(t *testing.T) {
 	table, err := kind.NewTable(stored, old)
 	require.NoError(t, err)
 	c := openCache(t, Config{Source: s, Kinds: kind.NewCatalog(table)})
-	require.Same(t, c.table(stored), c.table(old))
+	require.Same(t, c.kindCache(stored), c.kindCache(old))
 	e := c.Get(stored, "a", "x")
 	u := e.Object.(*unstructured.Unstructured)
 	require.Equal(t, "example.org/v1", u.GetAPIVersion())

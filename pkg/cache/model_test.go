@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// memory is a Source with its whole history, driven by hand.
+// memory is an in-memory Source with its whole history, driven by hand.
 type memory struct {
 	now map[string]kind.KV
 	rev int64
@@ -205,7 +205,7 @@ func TestModel(t *testing.T) {
 					require.True(t, sort.SliceIsSorted(entries, func(i, j int) bool { return entries[i].Key < entries[j].Key }))
 					for _, p := range pasts {
 						replay, _, _, err := c.Watch(pods, q, p.rev)
-						if p.rev < c.table(pods).ring.floor {
+						if p.rev < c.kindCache(pods).ring.floor {
 							require.ErrorIs(t, err, ErrExpired)
 						} else {
 							require.NoError(t, err)
@@ -226,8 +226,8 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A watch goes on from where it was when its server is started anew: it misses nothing, sees nothing twice, and expires only
-// if the history is dropped, or was too much to hold.
+// A watch resumes after its server restarts: it misses nothing, sees nothing twice, and expires only if the history was
+// compacted or exceeds the ring.
 func TestModelRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
@@ -320,8 +320,8 @@ func replayed(t require.TestingT, w *Watcher, v view) view {
 	}
 }
 
-// However late a follower reads, and however much came at once: the changes that it is told make the state that it was
-// told last into the state of now, each from what it was told of the object before.
+// However late a follower reads, and however large a burst was: the events it gets turn the state it last saw into the
+// current state, each with the previous state that it last saw of the object.
 func TestFollowersMissNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
@@ -331,7 +331,7 @@ func TestFollowersMissNothing(t *testing.T) {
 		w, initial, err := c.Follow(pods)
 		require.NoError(t, err)
 		require.Empty(t, initial)
-		told := map[string]*Entry{}
+		reported := map[string]*Entry{}
 		name := rapid.SampledFrom([]string{"p1", "p2", "p3", "p4"})
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
@@ -357,24 +357,24 @@ func TestFollowersMissNothing(t *testing.T) {
 					more, err = w.read()
 					require.NoError(t, err)
 					for _, e := range w.events {
-						was := told[e.Entry.Key]
+						was := reported[e.Entry.Key]
 						switch e.Type {
 						case "ADDED":
 							require.Nil(t, was)
-							told[e.Entry.Key] = e.Entry
+							reported[e.Entry.Key] = e.Entry
 						case "MODIFIED":
 							require.Same(t, was, e.Prev)
 							require.Equal(t, was.Object.GetUID(), e.Entry.Object.GetUID())
-							told[e.Entry.Key] = e.Entry
+							reported[e.Entry.Key] = e.Entry
 						case "DELETED":
 							require.NotNil(t, was)
 							require.Equal(t, was.Object.GetUID(), e.Entry.Object.GetUID())
-							delete(told, e.Entry.Key)
+							delete(reported, e.Entry.Key)
 						}
 					}
 				}
 				now := view{}
-				for key, e := range told {
+				for key, e := range reported {
 					now[key] = e.Object.GetResourceVersion()
 				}
 				require.Equal(t, slow(t, m, Query{}), now)
@@ -382,6 +382,6 @@ func TestFollowersMissNothing(t *testing.T) {
 			},
 		})
 		w.Close()
-		require.Empty(t, c.table(pods).ring.followers)
+		require.Empty(t, c.kindCache(pods).ring.followers)
 	})
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// offers are the objects of writes under way, so that what this process writes need not be decoded again when
-// the source reports it. Their number is bounded by that of the writes.
+// offers are the objects of writes in flight, so that objects written by this process need not be decoded again when
+// the source reports them. Their number is bounded by the number of writes in flight.
 type offers struct{ byKey sync.Map } // string to *Offer
 
-// Offer is one object on its way to the store.
+// Offer is an object being written to the store.
 type Offer struct {
 	c      *Cache
 	key    string
@@ -21,9 +21,9 @@ type Offer struct {
 	object client.Object
 }
 
-// Offer says that value, about to be written at key, is the encoding of object, which is immutable from now on.
-// The entry of that write will hold a shallow copy of it. Withdraw must be called once the write failed, or the
-// cache has seen it.
+// Offer announces that value, about to be written at key, is the encoding of object, which is immutable from now on.
+// The entry for that write will hold a shallow copy of it. The caller must call Withdraw once the write has failed or
+// the cache has applied it.
 func (c *Cache) Offer(key string, value []byte, object client.Object) *Offer {
 	o := &Offer{c: c, key: key, value: value, object: object}
 	c.offers.byKey.Store(key, o)
@@ -33,7 +33,7 @@ func (c *Cache) Offer(key string, value []byte, object client.Object) *Offer {
 // Withdraw ends the offer.
 func (o *Offer) Withdraw() { o.c.offers.byKey.CompareAndDelete(o.key, o) }
 
-// take gives the object that was offered for exactly this value, or nil.
+// take returns the object offered for exactly this value, or nil.
 func (c *Cache) take(kv kind.KV) client.Object {
 	v, ok := c.offers.byKey.Load(kv.Key)
 	if !ok {

@@ -17,13 +17,13 @@ type Query struct {
 	Fields    fields.Selector
 }
 
-// matcher is a Query made ready: the common fields are compared directly, the rest through the row's Fields.
+// matcher is a compiled Query: the common fields are compared directly, the rest through the row's Fields.
 type matcher struct {
 	row    *kind.Resource
 	prefix string // of Entry.tail
 	name   string
-	index  *kind.Index // of the first field that is asked for exactly and has one
-	value  string      // that it must have
+	index  *kind.Index // of the first indexed field with an equality requirement
+	value  string      // the required value
 	labels labels.Selector
 	fields fields.Selector
 	none   bool // nothing can match
@@ -88,7 +88,7 @@ func (m *matcher) match(e *Entry) bool {
 	return m.fields == nil || m.fields.Matches(fieldSet(m.row, e))
 }
 
-// fieldSet is what field selectors of the row see of an entry, which is in the stored version.
+// fieldSet returns the row's selectable fields of an entry in the stored version.
 func fieldSet(r *kind.Resource, e *Entry) fields.Set {
 	in, err := e.In(r)
 	if err != nil {
@@ -99,7 +99,7 @@ func fieldSet(r *kind.Resource, e *Entry) fields.Set {
 
 // Get returns the entry of one object, or nil.
 func (c *Cache) Get(r *kind.Resource, namespace, name string) *Entry {
-	t := c.table(r)
+	t := c.kindCache(r)
 	if t == nil {
 		return nil
 	}
@@ -109,14 +109,14 @@ func (c *Cache) Get(r *kind.Resource, namespace, name string) *Entry {
 	return t.get(name)
 }
 
-// List returns a snapshot: the entries in key order that match, and the revision it was taken at. Taking
-// it costs O(answer), or uses an index where the query has one (namespace, a field with an index).
+// List returns a snapshot: the matching entries in key order, and its revision. It uses an index where the
+// query allows (namespace, an indexed field).
 func (c *Cache) List(r *kind.Resource, q Query) (entries []*Entry, rev int64) {
-	t := c.table(r)
+	t := c.kindCache(r)
 	if t == nil {
 		return nil, c.rev.Load()
 	}
-	// The revision first: the snapshot, taken later, has at least all of it.
+	// Read the revision first: the snapshot, taken later, includes at least all changes up to it.
 	rev = c.rev.Load()
 	s := t.snapshot()
 	m := newMatcher(r, q)

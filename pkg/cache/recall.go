@@ -7,29 +7,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// A cache that has just started holds no changes, yet the watches of every client that was connected before want to go on from
-// where they were. The changes are still in the store, so the first such watch fetches them, once, into the rings, where they
-// stay as long as others do.
+// A cache that has just started has no history, but clients that were connected before the restart resume their watches from
+// the last revision they saw. The changes are still in the store, so the first such watch fetches them, once, into the rings,
+// where they are retained like other changes.
 const (
-	// recallRings is how many revisions are fetched, as a multiple of RingSize, and recallBytes the size of their values.
-	// A watch from before that gets ErrExpired.
+	// recallRings is how many revisions are fetched, as a multiple of RingSize; recallBytes bounds the size of their values.
+	// A watch from an earlier revision gets ErrExpired.
 	recallRings = 2
 	recallBytes = 32 << 20
-	// recallPatience bounds how long a watch waits for that.
-	recallPatience = 10 * time.Second
-	// firstSequence leaves room for the changes that come before the first.
+	// recallTimeout bounds how long a watch waits for that.
+	recallTimeout = 10 * time.Second
+	// firstSequence leaves room to prepend earlier changes.
 	firstSequence = 1 << 32
 )
 
-// recall fetches the changes before the cache's first state, and reports whether there may now be some after rev. Calls that come
-// while another fetches wait for it.
+// recall fetches the changes before the cache's initial state, and reports whether changes after rev may now be retained. Concurrent
+// calls wait for the fetch.
 func (c *Cache) recall(rev int64) bool {
 	loaded := c.loaded.Load()
 	if loaded == 0 || rev >= loaded {
 		return false
 	}
 	c.recallOnce.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), recallPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), recallTimeout)
 		defer cancel()
 		go func() {
 			select {
@@ -41,10 +41,10 @@ func (c *Cache) recall(rev int64) bool {
 		began := time.Now()
 		n, err := c.fetch(ctx, loaded)
 		if err != nil {
-			c.cfg.Logger.Warn("cache: could not read the history from before the start, so that watches begin anew", "error", err)
+			c.cfg.Logger.Warn("cache: could not read history from before the start, resumed watches will relist", "error", err)
 			return
 		}
-		c.cfg.Logger.Debug("cache: read the history from before the start", "changes", n, "took", time.Since(began))
+		c.cfg.Logger.Debug("cache: read history from before the start", "changes", n, "took", time.Since(began))
 	})
 	return true
 }
@@ -54,12 +54,12 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	h := c.held.Load()
-	tables := make([]*table, len(events))
+	h := c.caches.Load()
+	kinds := make([]*kindCache, len(events))
 	before := make([]int, len(events)) // the event of the same key before this one, or -1
 	last := map[string]int{}
 	for i, ev := range events {
-		tables[i], before[i] = h.of(ev.Key), -1
+		kinds[i], before[i] = h.of(ev.Key), -1
 		if j, ok := last[ev.Key]; ok {
 			before[i] = j
 		}
@@ -67,21 +67,21 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	}
 	entries := c.decode(len(events), nil, func(i int) (kind.KV, bool) { return events[i].KV, !events[i].Deleted })
 	prevs := c.decode(len(events), nil, func(i int) (kind.KV, bool) { return events[i].Prev, before[i] < 0 && events[i].Prev.Key != "" })
-	byTable := make(map[*table][]*change, len(h.all))
+	byKind := make(map[*kindCache][]*change, len(h.all))
 	now := time.Now()
 	for i := range events {
 		if before[i] >= 0 {
 			prevs[i] = entries[before[i]]
 		}
-		if t := tables[i]; t != nil && (entries[i] != nil || prevs[i] != nil) {
-			byTable[t] = append(byTable[t], &change{rev: events[i].Revision, entry: entries[i], prev: prevs[i], at: now})
+		if t := kinds[i]; t != nil && (entries[i] != nil || prevs[i] != nil) {
+			byKind[t] = append(byKind[t], &change{rev: events[i].Revision, entry: entries[i], prev: prevs[i], at: now})
 		}
 	}
 	for _, t := range h.all {
 		t.mu.Lock()
-		// A ring that has let go of changes since the start would have a gap.
+		// A ring that has dropped changes since the start would have a gap.
 		if t.ring.floor == loaded {
-			t.ring.prepend(byTable[t], begin)
+			t.ring.prepend(byKind[t], begin)
 		}
 		t.mu.Unlock()
 	}
@@ -92,8 +92,8 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	return len(events), nil
 }
 
-// prepend puts changes, which are all there were after revision begin, before those that the ring holds. Those that it has no
-// room for, the oldest, are left out.
+// prepend inserts changes, complete since revision begin, before those in the ring. The oldest are dropped if they do not
+// fit.
 func (r *ring) prepend(changes []*change, begin int64) {
 	held := int(r.next - r.first)
 	if over := len(changes) - (r.limit - held); over > 0 {

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// change is one event of one kind, as all watchers of the kind share it.
+// change is one event of one kind, shared by all watchers of the kind.
 type change struct {
 	rev   int64
 	entry *Entry // nil for a deletion
 	prev  *Entry // nil for a creation
-	// merged says that there were changes between prev and entry.
+	// merged is set if there were changes between prev and entry.
 	merged bool
 	at     time.Time
 	gone   atomic.Pointer[Entry]
 }
 
-// last is the state before the change with the change's revision: what is told of an object that went.
+// last is the state before the change with the change's revision: what a Deleted event carries.
 func (ch *change) last() *Entry {
 	if e := ch.gone.Load(); e != nil {
 		return e
@@ -35,12 +35,12 @@ func (ch *change) key() string {
 
 const ringStart = 16
 
-// ring holds the latest changes of one kind. It grows with use up to limit; at the limit the oldest goes, and
-// a watcher that has not read it yet gets ErrExpired.
+// ring holds the latest changes of one kind. It grows on demand up to limit; at the limit the oldest change is
+// dropped, and a watcher that has not read it yet gets ErrExpired.
 type ring struct {
 	slots       []*change // len is a power of two, or 0
-	first, next uint64    // sequence numbers of the oldest change held, and of the next one to come
-	floor       int64     // the revision of the newest change that went: no watch can start below
+	first, next uint64    // sequence numbers of the oldest change held, and of the next one to be added
+	floor       int64     // the revision of the newest dropped change: no watch can start below
 	limit       int       // a power of two
 	followers   []*Watcher
 }
@@ -83,7 +83,7 @@ func (r *ring) resize(size int) {
 	r.slots = slots
 }
 
-// trim drops what is older than cutoff and gives memory back. It returns the time of the oldest change left.
+// trim drops changes older than cutoff and releases memory. It returns the time of the oldest change that remains.
 func (r *ring) trim(cutoff time.Time) (oldest time.Time) {
 	for r.first < r.next && r.at(r.first).at.Before(cutoff) {
 		r.drop()

@@ -6,31 +6,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Stats describes what the cache holds of one kind.
+// Stats describes the cache of one kind.
 type Stats struct {
 	schema.GroupResource `json:",inline"`
 	Version              string `json:"version"`
 	Objects              int    `json:"objects"`
-	// Revision is that of the kind's last change that is applied.
+	// Revision is that of the last change applied to the kind.
 	Revision int64 `json:"revision"`
 	Watchers int   `json:"watchers"`
-	// Ring is the number of recent changes held for watchers, RingLimit how many there may be, and Oldest the revision after
+	// Ring is the number of recent changes retained for watchers, RingLimit their maximum, and Oldest the oldest revision from
 	// which a watch can start.
 	Ring      int   `json:"ring"`
 	RingLimit int   `json:"ringLimit"`
 	Oldest    int64 `json:"oldestRevision"`
-	// Changes counts those applied since the start.
+	// Changes counts the changes applied since the start.
 	Changes uint64 `json:"changes"`
-	// Expired counts the watchers that fell behind the ring, Refused the watches that asked for a revision that is no longer held.
+	// Expired counts the watchers that fell behind the ring, Refused the watches from a revision that is no longer retained.
 	Expired uint64 `json:"expiredWatchers"`
 	Refused uint64 `json:"refusedWatches"`
 }
 
-// Stats describes all kinds, in no order. It takes each kind's lock for a moment.
+// Stats describes all kinds, in no particular order. It briefly takes each kind's lock.
 func (c *Cache) Stats() []Stats {
-	all := make([]Stats, 0, len(c.held.Load().all))
-	for _, t := range c.held.Load().all {
-		s := Stats{GroupResource: t.row.GR(), Version: t.row.Version, Expired: t.expired.Load(), Refused: t.refused.Load(), Watchers: t.bells.count()}
+	all := make([]Stats, 0, len(c.caches.Load().all))
+	for _, t := range c.caches.Load().all {
+		s := Stats{GroupResource: t.row.GR(), Version: t.row.Version, Expired: t.expired.Load(), Refused: t.refused.Load(), Watchers: t.notifier.count()}
 		t.mu.RLock()
 		r := &t.ring
 		s.Objects, s.Revision, s.Ring, s.RingLimit, s.Oldest = t.objects.Len(), t.rev, int(r.next-r.first), r.limit, r.floor
@@ -41,27 +41,27 @@ func (c *Cache) Stats() []Stats {
 	return all
 }
 
-func (b *bells) count() int {
+func (b *notifier) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.all)
 }
 
-// Sizes are bytes of memory that the objects of a kind account for, about.
+// Sizes are approximate sizes of a kind's objects, in bytes.
 type Sizes struct {
-	// Objects is the size of all objects as stored; in memory they take about three times as much.
+	// Objects is the encoded size of all objects as stored; in memory they take about three times as much.
 	Objects int64 `json:"objectBytes"`
-	// Encodings is the size of the encodings held beside them for lists and watches.
+	// Encodings is the size of the encodings cached for lists and watches.
 	Encodings int64 `json:"encodingBytes"`
 }
 
-// sampled is how many objects of a kind are measured at the most; the others count as their mean.
+// sampled is the maximum number of objects measured per kind; the total is extrapolated.
 const sampled = 1000
 
-// Sizes measures all kinds. It visits every object, without holding a lock.
+// Sizes measures all kinds. It visits every object without holding a lock.
 func (c *Cache) Sizes() map[schema.GroupResource]Sizes {
-	all := make(map[schema.GroupResource]Sizes, len(c.held.Load().all))
-	for _, t := range c.held.Load().all {
+	all := make(map[schema.GroupResource]Sizes, len(c.caches.Load().all))
+	for _, t := range c.caches.Load().all {
 		var s Sizes
 		snapshot := t.snapshot()
 		n := snapshot.objects.Len()
@@ -88,7 +88,7 @@ func (c *Cache) Sizes() map[schema.GroupResource]Sizes {
 	return all
 }
 
-// size is the object's size as it is stored, about. It leaves no encoding behind.
+// size is the approximate size of the stored object. It does not cache an encoding.
 func (e *Entry) size() int64 {
 	if b := e.proto.Load(); b != nil {
 		return int64(len(*b))
@@ -128,7 +128,7 @@ func newMetrics(reg prometheus.Registerer, c *Cache) metrics {
 	})}
 }
 
-// collector gives the metrics that are read off the tables.
+// collector exports the per-kind metrics from Stats.
 type collector struct{ c *Cache }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {

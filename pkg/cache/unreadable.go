@@ -10,14 +10,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Unreadable is a stored object that cannot be decrypted or decoded, so that the cache has no entry of it.
+// Unreadable is a stored object that cannot be decrypted or decoded, and therefore has no entry in the cache.
 type Unreadable struct {
 	Key      string
 	Revision int64
 	Err      error
 }
 
-// unreadable holds such objects by key. Their number is bounded by that of the stored objects. Nil ignores all that is noted.
+// unreadable holds such objects by key. Their number is bounded by that of the stored objects. A nil receiver records nothing.
 type unreadable struct {
 	n     atomic.Int64
 	mu    sync.RWMutex
@@ -39,7 +39,7 @@ func (u *unreadable) add(kv kind.KV, err error) {
 	u.n.Store(int64(len(u.byKey)))
 }
 
-// drop forgets an object as it was at a revision and before: it is readable or deleted since.
+// drop removes an object recorded at rev or earlier: it has become readable or was deleted.
 func (u *unreadable) drop(key string, rev int64) {
 	if u == nil || u.n.Load() == 0 {
 		return
@@ -52,7 +52,7 @@ func (u *unreadable) drop(key string, rev int64) {
 	}
 }
 
-// forget drops all objects of a kind that is gone.
+// forget removes all objects of a removed kind.
 func (u *unreadable) forget(prefix string) {
 	if u.n.Load() == 0 {
 		return
@@ -74,7 +74,7 @@ func (u *unreadable) reset() {
 	u.n.Store(0)
 }
 
-// Unreadable lists the stored objects under a prefix of keys that could not be read, in key order. There are none in a healthy store.
+// Unreadable lists the unreadable stored objects under a key prefix, in key order. A healthy store has none.
 func (c *Cache) Unreadable(prefix string) []Unreadable {
 	u := &c.unreadable
 	if u.n.Load() == 0 {
@@ -92,7 +92,7 @@ func (c *Cache) Unreadable(prefix string) []Unreadable {
 	return all
 }
 
-// UnreadableAt is the object with that key if it could not be read.
+// UnreadableAt returns the object with that key if it is unreadable.
 func (c *Cache) UnreadableAt(key string) (Unreadable, bool) {
 	u := &c.unreadable
 	if u.n.Load() == 0 {

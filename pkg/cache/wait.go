@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// waiters are the readers that wait for a revision, the nearest first. Their number is bounded by that of
-// the calls being served.
+// waiters is a heap of the readers waiting for a revision, lowest first. Their number is bounded by the number of
+// calls in flight.
 type waiters struct {
 	mu   sync.Mutex
 	heap waitHeap
@@ -20,7 +20,7 @@ type waiter struct {
 	done  chan struct{}
 }
 
-// WaitFor returns once readers see revision rev, or with ctx's error, or ErrStopped.
+// WaitFor blocks until readers see revision rev. It returns ctx's error, or ErrStopped.
 func (c *Cache) WaitFor(ctx context.Context, rev int64) error {
 	if c.rev.Load() >= rev {
 		return nil
@@ -51,7 +51,7 @@ func (c *Cache) WaitFor(ctx context.Context, rev int64) error {
 	return err
 }
 
-// publish makes rev the revision that readers see.
+// publish sets the revision that readers see and releases the readers waiting for it.
 func (c *Cache) publish(rev int64) {
 	c.waiters.mu.Lock()
 	defer c.waiters.mu.Unlock()

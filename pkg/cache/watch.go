@@ -11,41 +11,41 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Event is one change as a watcher with a selector sees it: Type is Added, Modified, Deleted or Bookmark
+// Event is one change as seen through a watcher's selector: Type is Added, Modified, Deleted or Bookmark
 // (watch.EventType). For Deleted, Entry is the last state, with the deletion's revision as its resourceVersion.
-// An object that begins or ceases to match the selector is Added or Deleted.
+// An object that starts or stops matching the selector is Added or Deleted.
 type Event struct {
 	Type  string
 	Entry *Entry
 	Prev  *Entry
 	Rev   int64
-	// Merged says that it stands for several changes, as only followers get them: what was deleted may have looked different
-	// at its end.
+	// Merged is set if the event combines several changes, which only followers get: the last state of a deleted object may
+	// differ from Entry.
 	Merged bool
 }
 
-// watchBatch bounds what one Next returns.
+// watchBatch bounds the number of changes that one Next reads.
 const watchBatch = 256
 
-// Watcher delivers the events after a revision, in order. It holds no buffer but a place in its kind's ring.
+// Watcher delivers the events after a revision, in order. It has no buffer of its own, only a cursor in its kind's ring.
 type Watcher struct {
 	c        *Cache
-	t        *table
+	t        *kindCache
 	m        matcher
-	cursor   uint64             // the next change to look at
-	after    int64              // changes up to this revision are not for it
-	told     int64              // the revision up to which everything has been told
-	missed   map[string]*change // of a follower: what left the ring before it was read, by key; nil for others
+	cursor   uint64             // the next change to read
+	after    int64              // changes up to this revision are skipped
+	reported int64              // all events up to this revision have been delivered
+	missed   map[string]*change // of a follower: changes dropped from the ring before they were read, by key; nil for others
 	missedTo int64              // the revision of the last of these
 	closed   atomic.Bool
-	bell     chan struct{} // holds one: something has changed since it was looked at
+	wakeup   chan struct{} // capacity 1: the kind has changed since the last read
 
 	changes []*change
 	events  []Event
 }
 
-// Watch starts after revision rev. ErrExpired if neither the ring nor the source's history reaches back so far. With rev < 0 it starts with
-// the present state: entries as Added, then what follows, with none lost between; sync is the revision of that state.
+// Watch starts after revision rev, or returns ErrExpired if neither the ring nor the source's history reaches back that far. With rev < 0
+// it starts at the current state: initial is its entries and sync its revision, and no change after it is missed.
 func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial []*Entry, sync int64, err error) {
 	w, err = c.newWatcher(r, q)
 	if err != nil {
@@ -66,20 +66,20 @@ func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial
 }
 
 func (c *Cache) newWatcher(r *kind.Resource, q Query) (*Watcher, error) {
-	t := c.table(r)
+	t := c.kindCache(r)
 	if t == nil {
 		return nil, fmt.Errorf("%w: %s", ErrUnknownKind, r.GVR())
 	}
-	return &Watcher{c: c, t: t, m: newMatcher(r, q), bell: make(chan struct{}, 1)}, nil
+	return &Watcher{c: c, t: t, m: newMatcher(r, q), wakeup: make(chan struct{}, 1)}, nil
 }
 
-// startNow starts after the present state, and returns that.
+// startNow starts after the current state, and returns that state.
 func (w *Watcher) startNow() (initial []*Entry, rev int64, err error) {
 	for {
 		now := w.c.rev.Load()
 		s := w.t.snapshot()
 		rev = max(now, s.rev)
-		// If a whole ring of changes came in between, begin again.
+		// If a whole ring of changes arrived in between, retry.
 		err := w.start(rev)
 		if errors.Is(err, ErrExpired) && w.c.rev.Load() != 0 {
 			continue
@@ -95,18 +95,18 @@ func (w *Watcher) start(rev int64) error {
 	if rev < r.floor {
 		return ErrExpired
 	}
-	w.cursor, w.after, w.told = r.after(rev), rev, rev
+	w.cursor, w.after, w.reported = r.after(rev), rev, rev
 	if w.missed != nil {
 		r.followers = append(r.followers, w)
 	}
-	w.t.bells.add(w)
+	w.t.notifier.add(w)
 	return nil
 }
 
-// Close ends the watcher. It must be called, may be called more than once, and by any goroutine.
+// Close ends the watcher. It must be called; it is idempotent and safe for concurrent use.
 func (w *Watcher) Close() {
 	if w.closed.CompareAndSwap(false, true) {
-		w.t.bells.remove(w)
+		w.t.notifier.remove(w)
 		if w.missed != nil {
 			w.t.mu.Lock()
 			w.t.ring.leave(w)
@@ -118,13 +118,14 @@ func (w *Watcher) Close() {
 
 func (w *Watcher) wake() {
 	select {
-	case w.bell <- struct{}{}:
+	case w.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// Next blocks for the next events and returns them as a batch, or ctx's error, or ErrExpired when the watcher
-// fell behind the ring, ErrRemoved when the kind was removed, or ErrStopped. It is called by one goroutine. The slice is valid until the next call.
+// Next blocks for the next events and returns them as a batch. It returns ctx's error, ErrExpired when the watcher fell
+// behind the ring, ErrRemoved when the kind was removed, or ErrStopped. It must be called by one goroutine only. The slice
+// is valid until the next call.
 func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -140,7 +141,7 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 		if more {
 			continue
 		}
-		// Who closes, or stops the cache, rings afterwards.
+		// Closing the watcher and stopping the cache both send a wakeup afterwards.
 		select {
 		case <-w.c.stopped:
 			return nil, ErrStopped
@@ -152,19 +153,19 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 		if w.t.removed.Load() {
 			return nil, ErrRemoved
 		}
-		// What is published after the ring was read rings the bell. No channel here is shared with other watchers, so
-		// that they do not wait for each other.
+		// Changes published after the ring was read send a wakeup. The channel is not shared between watchers, so
+		// they do not contend for its lock.
 		select {
-		case <-w.bell:
+		case <-w.wakeup:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// read moves on by at most watchBatch changes and leaves those that concern the watcher in w.events.
+// read advances by at most watchBatch changes and leaves the matching events in w.events.
 func (w *Watcher) read() (more bool, err error) {
-	rev := w.c.rev.Load() // what is beyond it is in the ring, but not yet published
+	rev := w.c.rev.Load() // later changes are in the ring, but not yet published
 	w.changes, w.events = w.changes[:0], w.events[:0]
 	w.t.mu.RLock()
 	r := &w.t.ring
@@ -190,11 +191,11 @@ func (w *Watcher) read() (more bool, err error) {
 		}
 	}
 	more = len(w.changes) >= watchBatch
-	clear(w.changes) // an idle watcher holds no old objects
+	clear(w.changes) // so that an idle watcher retains no old objects
 	return more, nil
 }
 
-// see is the change as one with the matcher's selector sees it.
+// see returns the event that the change is under the matcher's selector, if any.
 func (m *matcher) see(ch *change) (Event, bool) {
 	now := ch.entry != nil && m.match(ch.entry)
 	before := ch.prev != nil && m.match(ch.prev)
@@ -212,17 +213,17 @@ func (m *matcher) see(ch *change) (Event, bool) {
 	return ev, true
 }
 
-// Progress is the revision up to which Next has told everything, for bookmarks: the cache's revision when
-// the watcher has nothing left to read, also if its kind did not change. It is called by Next's goroutine.
+// Progress is the revision up to which Next has delivered all events, for bookmarks: the cache's revision when
+// the watcher has nothing left to read, even if its kind did not change. It must be called by Next's goroutine.
 func (w *Watcher) Progress() int64 {
 	rev := w.c.rev.Load()
 	w.t.mu.RLock()
 	defer w.t.mu.RUnlock()
 	if r := &w.t.ring; w.cursor < r.first || len(w.missed) > 0 {
-		return w.told
+		return w.reported
 	} else if w.cursor < r.next {
 		rev = min(rev, r.at(w.cursor).rev-1)
 	}
-	w.told = max(w.told, rev)
-	return w.told
+	w.reported = max(w.reported, rev)
+	return w.reported
 }

@@ -69,11 +69,11 @@ func TestWatchFromTheFuture(t *testing.T) {
 	w, _, _, err := c.Watch(pods, Query{}, m.rev+1)
 	require.NoError(t, err)
 	m.apply(t, c, "skipped", false)
-	m.apply(t, c, "told", false)
+	m.apply(t, c, "new", false)
 	events, err := w.Next(t.Context())
 	require.NoError(t, err)
 	require.Len(t, events, 1)
-	require.Equal(t, "told", events[0].Entry.Object.GetName())
+	require.Equal(t, "new", events[0].Entry.Object.GetName())
 }
 
 func TestNextEnds(t *testing.T) {
@@ -101,7 +101,7 @@ func TestUndecodableIsLeftOut(t *testing.T) {
 	events, err := w.Next(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "DELETED", events[0].Type)
-	// Keys of kinds that are not served are none of its business.
+	// Keys of kinds that are not served are ignored.
 	m.rev++
 	c.applyBatch(kind.Batch{Events: []kind.Change{{KV: kind.KV{Key: "/registry/other.io/things/x", Value: []byte("?"), Revision: m.rev}}}, Revision: m.rev})
 	require.Equal(t, m.rev, c.Revision())
@@ -161,7 +161,7 @@ func TestReload(t *testing.T) {
 	require.Equal(t, "DELETED goes", events[1].Type+" "+events[1].Entry.Object.GetName())
 }
 
-// A source that fails again and again without telling anything is the end, not a busy loop.
+// A source that keeps failing without delivering anything ends Run instead of causing a busy loop.
 func TestSourceIsGone(t *testing.T) {
 	m := newMemory()
 	m.end = errors.New("gone")
@@ -195,7 +195,7 @@ func TestOldChangesGo(t *testing.T) {
 		require.ErrorIs(t, err, ErrExpired)
 		_, _, _, err = c.Watch(pods, Query{}, m.rev)
 		require.NoError(t, err)
-		require.Nil(t, c.table(pods).ring.slots)
+		require.Nil(t, c.kindCache(pods).ring.slots)
 		cancel()
 		require.NoError(t, <-done)
 	})
@@ -227,7 +227,7 @@ func TestWaitFor(t *testing.T) {
 	require.Empty(t, c.waiters.heap)
 }
 
-// Many watchers, readers and a writer at once; run with -race it also proves that snapshots are apart from the tables.
+// Many watchers, readers and a writer at once; run with -race it also proves that snapshots do not share mutable state with the cache.
 func TestConcurrent(t *testing.T) {
 	c, m := loaded(t, Config{})
 	const changes = 300

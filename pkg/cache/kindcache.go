@@ -14,25 +14,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// table holds the present objects of one kind, its indexes and its latest changes.
-type table struct {
-	row *kind.Resource // of the stored version, as it was when the table was made
+// kindCache holds the current objects of one kind, its indexes and its latest changes.
+type kindCache struct {
+	row *kind.Resource // of the stored version, as of creation
 
 	mu      sync.RWMutex
 	objects btree.Map[string, *Entry] // by Entry.tail
 	indexes map[string]*index
-	rev     int64 // all changes of the kind up to here are in
+	rev     int64 // all changes of the kind up to this revision are applied
 	ring    ring
 
-	// frozen is a copy of the above, if one was taken since the last change.
+	// frozen is a snapshot of the above, if one was taken since the last change.
 	frozen atomic.Pointer[snapshot]
-	// expired counts watchers that fell behind, refused those that asked for too old a revision.
+	// expired counts watchers that fell behind, refused those that requested a revision that is too old.
 	expired, refused atomic.Uint64
-	// bells ring when the kind has changed.
-	bells bells
+	// notifier wakes the watchers when the kind has changed.
+	notifier notifier
 
-	staged []*change // those of the batch being applied; used by the applying goroutine alone
-	join   *join     // while the table is not readable yet; used by the applying goroutine alone
+	staged []*change // by the batch being applied; owned by the applying goroutine
+	join   *join     // set while the kind is being loaded; owned by the applying goroutine
 
 	removed atomic.Bool // the kind is no longer served
 }
@@ -42,23 +42,23 @@ type index struct {
 	keys   btree.Map[string, struct{}] // value, a zero byte, Entry.tail
 }
 
-// snapshot is a table at one moment. It never changes.
+// snapshot is an immutable copy of a kindCache.
 type snapshot struct {
 	objects *btree.Map[string, *Entry]
 	indexes map[string]*btree.Map[string, struct{}]
 	rev     int64
 }
 
-func newTable(row *kind.Resource, limit int) *table {
-	t := &table{row: row, indexes: map[string]*index{}, ring: ring{limit: limit, floor: math.MaxInt64, first: firstSequence, next: firstSequence}}
+func newKindCache(row *kind.Resource, limit int) *kindCache {
+	t := &kindCache{row: row, indexes: map[string]*index{}, ring: ring{limit: limit, floor: math.MaxInt64, first: firstSequence, next: firstSequence}}
 	for _, ix := range row.Indexes {
 		t.indexes[ix.Field] = &index{values: func(o client.Object) []string { return []string{ix.Value(o)} }}
 	}
 	return t
 }
 
-// snapshot takes constant time. Later changes copy the nodes that they touch.
-func (t *table) snapshot() *snapshot {
+// snapshot takes constant time: later changes copy the tree nodes they touch.
+func (t *kindCache) snapshot() *snapshot {
 	if s := t.frozen.Load(); s != nil {
 		return s
 	}
@@ -75,15 +75,15 @@ func (t *table) snapshot() *snapshot {
 	return s
 }
 
-func (t *table) get(tail string) *Entry {
+func (t *kindCache) get(tail string) *Entry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	e, _ := t.objects.Get(tail)
 	return e
 }
 
-// apply makes the staged changes, which together bring the kind to revision rev.
-func (t *table) apply(rev int64, now time.Time, keep bool) {
+// apply applies the staged changes, which bring the kind to revision rev. With keep they are added to the ring.
+func (t *kindCache) apply(rev int64, now time.Time, keep bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen.Store(nil)
@@ -141,14 +141,14 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// each calls f with the entries whose tail starts with prefix, in key order, until f says no.
+// each calls f with the entries whose tail starts with prefix, in key order, until f returns false.
 func (s *snapshot) each(prefix string, f func(*Entry) bool) {
 	s.objects.Ascend(prefix, func(tail string, e *Entry) bool {
 		return strings.HasPrefix(tail, prefix) && f(e)
 	})
 }
 
-// indexed calls f with the entries that the index has under value, in key order.
+// indexed calls f with the entries indexed under value, in key order.
 func (s *snapshot) indexed(name, value string, f func(*Entry)) {
 	prefix := value + "\x00"
 	s.indexes[name].Ascend(prefix, func(key string, _ struct{}) bool {
@@ -162,10 +162,10 @@ func (s *snapshot) indexed(name, value string, f func(*Entry)) {
 	})
 }
 
-// AddIndex lets ByIndex find the objects of a kind by the values that f gives for them. f must be pure; its
-// values must not hold a zero byte. Adding one name twice is an error.
+// AddIndex adds an index for ByIndex over the values that f returns for an object. f must be pure; its values
+// must not contain a zero byte. Adding the same name twice is an error.
 func (c *Cache) AddIndex(r *kind.Resource, name string, f func(client.Object) []string) error {
-	t := c.table(r)
+	t := c.kindCache(r)
 	if t == nil {
 		return fmt.Errorf("%w: %s", ErrUnknownKind, r.GVR())
 	}
@@ -184,17 +184,17 @@ func (c *Cache) AddIndex(r *kind.Resource, name string, f func(client.Object) []
 	return nil
 }
 
-// ByIndex lists the objects that an index added before has under value, in key order, and the revision of
-// that answer. An index that was never added is an error.
+// ByIndex lists the objects that an index has under value, in key order, and the revision of the result.
+// It is an error if the index was not added.
 func (c *Cache) ByIndex(r *kind.Resource, name, value string) ([]*Entry, int64, error) {
-	t := c.table(r)
+	t := c.kindCache(r)
 	if t == nil {
 		return nil, 0, fmt.Errorf("%w: %s", ErrUnknownKind, r.GVR())
 	}
 	rev := c.rev.Load()
 	s := t.snapshot()
 	if s.indexes[name] == nil {
-		return nil, 0, fmt.Errorf("%s has no index %q: add it before the first use", r.GR(), name)
+		return nil, 0, fmt.Errorf("%s has no index %q: call AddIndex first", r.GR(), name)
 	}
 	var entries []*Entry
 	s.indexed(name, value, func(e *Entry) { entries = append(entries, e) })
