@@ -51,6 +51,8 @@ func Kinds() []Kind {
 		{v1("discovery.k8s.io").WithKind("EndpointSlice"), "endpointslices", true, ""},
 		{v1("events.k8s.io").WithKind("Event"), "events", true, ""},
 		{v1("networking.k8s.io").WithKind("Ingress"), "ingresses", true, ""},
+		{v1("networking.k8s.io").WithKind("IPAddress"), "ipaddresses", false, ""},
+		{v1("networking.k8s.io").WithKind("ServiceCIDR"), "servicecidrs", false, ""},
 		{rbac.WithKind("ClusterRole"), "clusterroles", false, ""},
 		{rbac.WithKind("ClusterRoleBinding"), "clusterrolebindings", false, ""},
 		{rbac.WithKind("Role"), "roles", true, ""},

@@ -1,194 +1,125 @@
 package registry
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 	apiservice "k8s.io/kubernetes/pkg/api/service"
 	"k8s.io/kubernetes/pkg/apis/core"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// doubtful is how long the claim of a write that may or may not have been made is held.
-const doubtful = time.Minute
+// Cluster IPs and node ports are reserved by a key each: an IPAddress (KEP-1880) and a key below portPrefix. They are created and deleted
+// in the transaction that writes the Service, on the condition that nobody has them: so servers that share a store never give one out
+// twice, no lock is held, and a crash leaves nothing behind. What users do to IPAddresses is put right by RepairAllocations.
+//
+// Upstream keeps node ports in one bitmap, /registry/ranges/servicenodeports, which each write of a Service with node ports replaces. A
+// key for each port lets such writes go on side by side. An upstream server builds its bitmap from the Services when it starts.
 
-// allocator gives out cluster IPs and node ports. It stores nothing: what is in use is what the cache's services
-// have, and what the writes under way hold. A write is over once the cache shows it, so between the two nothing
-// is missed. It costs O(services) a service write.
-type allocator struct {
-	r  *Registry
-	mu sync.Mutex
-	// claims of writes under way; their number is bounded by that of the calls being served.
-	claims map[*claim]bool
-}
+// managedBy is the label value by which upstream marks the IPAddresses that its allocator makes.
+const managedBy = "ipallocator.k8s.io"
 
-// claim is what one write holds. A nil claim holds nothing.
-type claim struct {
-	a     *allocator
-	ips   []netip.Addr
-	ports []int32
-	until time.Time // set once the outcome of the write is in doubt
-}
+// errReserved says that an address or port was reserved by another write since it was found to be free.
+var errReserved = fmt.Errorf("the address or port was taken meanwhile: %w", store.ErrConflict)
 
-func newAllocator(r *Registry) *allocator { return &allocator{r: r, claims: map[*claim]bool{}} }
-
-// settle ends a claim with the error of its write.
-func (c *claim) settle(err error) {
-	if c == nil {
-		return
+// allocate fills in the addresses and ports that now needs and was does not have. They are reserved when the Service is written.
+func (c *call) allocate(now, was *core.Service) error {
+	if err := c.allocateIP(now, was); err != nil {
+		return err
 	}
-	c.a.mu.Lock()
-	defer c.a.mu.Unlock()
-	if err = status(err, corev1.Resource("services"), ""); err == nil || !apierrors.IsTimeout(err) && !apierrors.IsServiceUnavailable(err) {
-		delete(c.a.claims, c)
-		return
-	}
-	c.until = time.Now().Add(doubtful)
-}
-
-// inUse is what other services have, by the field that has it.
-type inUse struct {
-	ips   map[netip.Addr]bool
-	ports map[int32]bool
-}
-
-// used collects what services other than one have. It is called with the lock.
-func (a *allocator) used(namespace, name string) inUse {
-	u := inUse{map[netip.Addr]bool{}, map[int32]bool{}}
-	if a.r.services != nil {
-		entries, _ := a.r.cache.List(a.r.services, cache.Query{})
-		for _, e := range entries {
-			s, ok := e.Object.(*corev1.Service)
-			if !ok || s.Name == name && s.Namespace == namespace {
-				continue
-			}
-			for _, ip := range s.Spec.ClusterIPs {
-				if addr, err := netip.ParseAddr(ip); err == nil {
-					u.ips[addr] = true
-				}
-			}
-			for _, p := range s.Spec.Ports {
-				u.ports[p.NodePort] = true
-			}
-			u.ports[s.Spec.HealthCheckNodePort] = true
-		}
-	}
-	now := time.Now()
-	for c := range a.claims {
-		if !c.until.IsZero() && now.After(c.until) {
-			delete(a.claims, c)
-			continue
-		}
-		for _, ip := range c.ips {
-			u.ips[ip] = true
-		}
-		for _, p := range c.ports {
-			u.ports[p] = true
-		}
-	}
-	return u
-}
-
-// claim allocates what now needs and was does not have.
-func (a *allocator) claim(now, was *core.Service) (*claim, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var u inUse
-	read := false
-	get := func() inUse {
-		if !read {
-			name := now.Name
-			if was == nil {
-				name = "" // a generated or taken name excuses nothing
-			}
-			u, read = a.used(now.Namespace, name), true
-		}
-		return u
-	}
-	c := &claim{a: a}
-	if err := a.clusterIP(c, now, was, get); err != nil {
-		return nil, err
-	}
-	if err := a.nodePorts(c, now, was, get); err != nil {
-		return nil, err
+	ports := ports{call: c, taken: map[int32]bool{}}
+	if err := ports.nodePorts(now, was); err != nil {
+		return err
 	}
 	if apiservice.NeedsHealthCheck(now) && (was == nil || !apiservice.NeedsHealthCheck(was)) {
 		port := now.Spec.HealthCheckNodePort
-		if err := a.port(c, &port, get); err != nil {
-			return nil, apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", now.Spec.HealthCheckNodePort, err))
+		if err := ports.take(&port); err != nil {
+			return internal(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", now.Spec.HealthCheckNodePort, err))
 		}
 		now.Spec.HealthCheckNodePort = port
 	}
-	if len(c.ips) == 0 && len(c.ports) == 0 {
-		return nil, nil
-	}
-	a.claims[c] = true
-	return c, nil
+	return nil
 }
 
-// clusterIP gives a service the address it asks for, or any. A service keeps its address as long as its type has one.
-func (a *allocator) clusterIP(c *claim, now, was *core.Service, used func() inUse) error {
+// internal keeps the status of an error that has one; others are the server's own.
+func internal(err error) error {
+	var known apierrors.APIStatus
+	if errors.As(err, &known) {
+		return err
+	}
+	return apierrors.NewInternalError(err)
+}
+
+// allocateIP gives a service the address it asks for, or any. A service keeps its address as long as its type has one.
+func (c *call) allocateIP(now, was *core.Service) error {
 	if !hasClusterIP(now) || headless(now) || was != nil && hasClusterIP(was) {
 		return nil
 	}
 	if len(now.Spec.ClusterIPs) == 0 {
 		now.Spec.ClusterIPs = []string{""}
 	}
-	path := field.NewPath("spec", "clusterIPs")
 	if asked := now.Spec.ClusterIPs[0]; asked != "" {
 		ip, err := netip.ParseAddr(asked)
-		if err == nil && !a.usable(ip) {
-			err = fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", asked, a.r.cfg.ServiceCIDR)
-		} else if err == nil && used().ips[ip] {
-			err = fmt.Errorf("provided IP is already allocated")
+		if err == nil && !c.usable(ip) {
+			err = fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", asked, c.cfg.ServiceCIDR)
+		} else if err == nil && c.addresses != nil {
+			if _, err = c.store.Get(c.ctx, c.addresses.Key("", ip.String())); err == nil {
+				err = errors.New("provided IP is already allocated")
+			} else if errors.Is(err, store.ErrNotFound) {
+				err = nil
+			} else {
+				return status(err, corev1.Resource("services"), now.Name)
+			}
 		}
 		if err != nil {
-			return invalidService(now, field.Invalid(path, now.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", asked, err)))
+			return invalidService(now, field.Invalid(field.NewPath("spec", "clusterIPs"), now.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", asked, err)))
 		}
-		c.ips = append(c.ips, ip)
 		now.Spec.ClusterIP = asked
 		return nil
 	}
-	ip, ok := a.free(used().ips)
+	ip, ok := c.freeIP()
 	if !ok {
 		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", now.Name))
 	}
-	c.ips = append(c.ips, ip)
 	now.Spec.ClusterIPs[0] = ip.String()
 	now.Spec.ClusterIP = now.Spec.ClusterIPs[0]
 	return nil
 }
 
 // size is how many addresses the range has, network and broadcast included.
-func (a *allocator) size() uint32 {
-	return uint32(min(uint64(1)<<(32-a.r.cfg.ServiceCIDR.Bits()), 1<<31))
+func (r *Registry) size() uint32 {
+	return uint32(min(uint64(1)<<(32-r.cfg.ServiceCIDR.Bits()), 1<<31))
 }
 
 // usable says that an address may be asked for.
-func (a *allocator) usable(ip netip.Addr) bool {
-	cidr := a.r.cfg.ServiceCIDR
-	return cidr.Contains(ip) && ip != cidr.Addr() && ip != a.at(a.size()-1)
+func (r *Registry) usable(ip netip.Addr) bool {
+	cidr := r.cfg.ServiceCIDR
+	return cidr.Contains(ip) && ip != cidr.Addr() && ip != r.at(r.size()-1)
 }
 
-func (a *allocator) at(offset uint32) netip.Addr {
-	base := a.r.cfg.ServiceCIDR.Addr().As4()
+func (r *Registry) at(offset uint32) netip.Addr {
+	base := r.cfg.ServiceCIDR.Addr().As4()
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(base[:])+offset)
 	return netip.AddrFrom4(b)
 }
 
-// free finds an address nobody has. Like upstream (KEP-3070) it leaves the low part of the range, between 16 and
-// 256 addresses, to those who ask for an address by name, until the rest is full.
-func (a *allocator) free(used map[netip.Addr]bool) (netip.Addr, bool) {
-	size := a.size()
+// freeIP finds an address that the cache shows nobody to have. Like upstream (KEP-3070) it leaves the low part of the range, between 16
+// and 256 addresses, to those who ask for an address by name, until the rest is full.
+func (r *Registry) freeIP() (netip.Addr, bool) {
+	size := r.size()
 	low := min(max(16, size/16), 256)
 	search := func(from, to uint32) (netip.Addr, bool) { // to is not included
 		if from >= to {
@@ -197,7 +128,8 @@ func (a *allocator) free(used map[netip.Addr]bool) (netip.Addr, bool) {
 		n := to - from
 		start := rand.Uint32N(n)
 		for i := range n {
-			if ip := a.at(from + (start+i)%n); !used[ip] {
+			ip := r.at(from + (start+i)%n)
+			if r.addresses == nil || r.cache.Get(r.addresses, "", ip.String()) == nil {
 				return ip, true
 			}
 		}
@@ -209,79 +141,142 @@ func (a *allocator) free(used map[netip.Addr]bool) (netip.Addr, bool) {
 	return search(2, min(low, size-1)) // the first is the API's own
 }
 
-// nodePorts gives a service's ports the node ports they ask for, or any. Ports of one service with the same
-// number but other protocols share one.
-func (a *allocator) nodePorts(c *claim, now, was *core.Service, used func() inUse) error {
-	if now.Spec.Type != core.ServiceTypeNodePort && now.Spec.Type != core.ServiceTypeLoadBalancer {
-		return nil
+// held is what a Service has reserved.
+func (r *Registry) held(s *corev1.Service) (ips []netip.Addr, ports []int32) {
+	if s == nil {
+		return nil, nil
 	}
-	mine := map[int32]bool{}
-	if was != nil {
-		for _, p := range was.Spec.Ports {
-			mine[p.NodePort] = p.NodePort != 0
-		}
-	}
-	byPort := map[int32]int32{} // what is asked for by number of the service's port
-	for _, p := range now.Spec.Ports {
-		if p.NodePort != 0 && byPort[p.Port] == 0 {
-			byPort[p.Port] = p.NodePort
-		}
-	}
-	type use struct {
-		protocol core.Protocol
-		port     int32
-	}
-	seen := map[use]bool{}
-	for i := range now.Spec.Ports {
-		p := &now.Spec.Ports[i]
-		if p.NodePort == 0 && !wantsNodePorts(now) {
-			continue
-		}
-		if shared := byPort[p.Port]; p.NodePort == 0 && shared != 0 && !seen[use{p.Protocol, shared}] {
-			p.NodePort = shared
-		}
-		if !mine[p.NodePort] {
-			if err := a.port(c, &p.NodePort, used); err != nil {
-				if p.NodePort == 0 {
-					return apierrors.NewInternalError(fmt.Errorf("failed to allocate a nodePort: %w", err))
-				}
-				return invalidService(now, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), p.NodePort, err.Error()))
+	if s.Spec.Type != corev1.ServiceTypeExternalName {
+		for _, text := range s.Spec.ClusterIPs {
+			if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() && r.usable(ip) {
+				ips = append(ips, ip)
 			}
-			mine[p.NodePort] = true
 		}
-		if byPort[p.Port] == 0 {
-			byPort[p.Port] = p.NodePort
-		}
-		seen[use{p.Protocol, p.NodePort}] = true
 	}
-	return nil
+	seen := map[int32]bool{0: true}
+	for _, p := range append(s.Spec.Ports, corev1.ServicePort{NodePort: s.Spec.HealthCheckNodePort}) {
+		if !seen[p.NodePort] {
+			seen[p.NodePort] = true
+			ports = append(ports, p.NodePort)
+		}
+	}
+	return ips, ports
 }
 
-// port claims a node port, any free one if it is 0.
-func (a *allocator) port(c *claim, port *int32, used func() inUse) error {
-	first, last := a.r.cfg.NodePortMin, a.r.cfg.NodePortMax
-	u := used()
-	if *port != 0 {
-		switch {
-		case *port < first || *port > last:
-			return fmt.Errorf("provided port is not in the valid range. The range of valid ports is %d-%d", first, last)
-		case u.ports[*port]:
-			return fmt.Errorf("provided port is already allocated")
+// reservations are the operations that belong into the transaction which replaces was by now; nil stands for no Service.
+func (r *Registry) reservations(ctx context.Context, now, was *corev1.Service) ([]store.Op, error) {
+	hadIPs, hadPorts := r.held(was)
+	ips, ports := r.held(now)
+	var ops []store.Op
+	for _, ip := range without(ips, hadIPs) {
+		op, err := r.addressOp(ip, now)
+		if err != nil {
+			return nil, err
 		}
-	} else {
-		n := last - first + 1
-		start := rand.Int32N(n)
-		for i := range n {
-			if p := first + (start+i)%n; !u.ports[p] {
-				*port = p
-				break
-			}
+		ops = append(ops, op...)
+	}
+	for _, port := range without(ports, hadPorts) {
+		ops = append(ops, portOp(port, now))
+	}
+	for _, ip := range without(hadIPs, ips) {
+		if r.addresses == nil {
+			break
 		}
-		if *port == 0 {
-			return fmt.Errorf("range is full")
+		kv, err := r.store.Get(ctx, r.addresses.Key("", ip.String()))
+		if err == nil && r.parentIs(kv, was) {
+			ops = append(ops, store.Op{Action: store.Remove, Key: kv.Key, Revision: kv.Revision})
+		} else if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return nil, err
 		}
 	}
-	u.ports[*port] = true
-	c.ports = append(c.ports, *port)
-	return nil
+	for _, port := range without(hadPorts, ports) {
+		kv, err := r.store.Get(ctx, portKey(port))
+		if err == nil && holderOf(kv) == (holder{was.Namespace, was.Name}) {
+			ops = append(ops, store.Op{Action: store.Remove, Key: kv.Key, Revision: kv.Revision})
+		} else if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return nil, err
+		}
+	}
+	return ops, nil
+}
+
+// without is a without what is in b.
+func without[T comparable](a, b []T) (rest []T) {
+	has := make(map[T]bool, len(b))
+	for _, x := range b {
+		has[x] = true
+	}
+	for _, x := range a {
+		if !has[x] {
+			rest = append(rest, x)
+		}
+	}
+	return rest
+}
+
+// addressOp creates the IPAddress of a Service.
+func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service) ([]store.Op, error) {
+	if r.addresses == nil {
+		return nil, nil
+	}
+	a := &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{
+			networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: managedBy}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
+	}
+	rest.FillObjectMetaSystemFields(a)
+	a.SetCreationTimestamp(seconds(a.GetCreationTimestamp()))
+	a.GetObjectKind().SetGroupVersionKind(r.addresses.GroupVersionKind)
+	value, err := r.addresses.Encode(a)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return []store.Op{{Key: r.addresses.Key("", a.Name), Value: value}}, nil
+}
+
+// parentIs says that a stored IPAddress names the Service as its parent.
+func (r *Registry) parentIs(kv store.KV, s *corev1.Service) bool {
+	o, err := r.addresses.Decode(kv.Value, kv.Revision)
+	return err == nil && parentOf(o) == holder{s.Namespace, s.Name}
+}
+
+// parentOf is the Service that an IPAddress names as its parent; none for parents of other kinds.
+func parentOf(o client.Object) holder {
+	a, ok := o.(*networkingv1.IPAddress)
+	if !ok || a.Spec.ParentRef == nil || a.Spec.ParentRef.Group != "" || a.Spec.ParentRef.Resource != "services" {
+		return holder{}
+	}
+	return holder{a.Spec.ParentRef.Namespace, a.Spec.ParentRef.Name}
+}
+
+// commitOp makes one write. For a Service, what it reserves and gives up is a part of the same transaction; now and was are nil where
+// there is no object.
+func (c *call) commitOp(op store.Op, now, was client.Object) (int64, error) {
+	if c.services == nil || c.row != c.services {
+		return c.single(op)
+	}
+	n, _ := now.(*corev1.Service)
+	w, _ := was.(*corev1.Service)
+	more, err := c.reservations(c.ctx, n, w)
+	if err != nil {
+		return 0, err
+	}
+	if len(more) == 0 {
+		return c.single(op)
+	}
+	rev, index, err := c.store.Txn(c.ctx, append([]store.Op{op}, more...)...)
+	if err != nil && index > 0 {
+		return 0, errReserved
+	}
+	return rev, err
+}
+
+func (c *call) single(op store.Op) (int64, error) {
+	switch {
+	case op.Action == store.Remove:
+		return c.store.Delete(c.ctx, op.Key, op.Revision)
+	case op.Revision == 0:
+		return c.store.Create(c.ctx, op.Key, op.Value, op.TTL)
+	}
+	return c.store.Update(c.ctx, op.Key, op.Value, op.Revision, op.TTL)
 }

@@ -118,3 +118,39 @@ func BenchmarkDeleteCollection3000(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkCreateService allocates an address, and with NodePort a port too.
+func BenchmarkCreateService(b *testing.B) {
+	target := registry.Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work"}
+	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
+		for _, writers := range []int{1, 32} {
+			b.Run(fmt.Sprintf("%s/writers=%d", kind, writers), func(b *testing.B) {
+				r := benchRegistry(b)
+				ctx := asUser(context.Background())
+				var n atomic.Int64
+				b.ReportAllocs()
+				b.SetParallelism((writers + 1) / 2)
+				b.ResetTimer()
+				work := func() {
+					s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", n.Add(1)), Namespace: "work"},
+						Spec: corev1.ServiceSpec{Type: kind, Selector: map[string]string{"app": "x"}, Ports: []corev1.ServicePort{{Port: 80}}}}
+					if _, err := r.Create(ctx, target, s, metav1.CreateOptions{}); err != nil {
+						b.Error(err)
+					}
+				}
+				if writers == 1 {
+					for b.Loop() {
+						work()
+					}
+				} else {
+					b.RunParallel(func(pb *testing.PB) {
+						for pb.Next() {
+							work()
+						}
+					})
+				}
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "services/s")
+			})
+		}
+	}
+}

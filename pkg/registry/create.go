@@ -90,7 +90,23 @@ func (c *call) create(obj runtime.Object, o *metav1.CreateOptions) (Result, erro
 	return res, err
 }
 
-func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Result, err error) {
+// createOnce writes an object that has or gets a name. A Service whose address or port another write took meanwhile gets others.
+func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
+	if c.services == nil || c.row != c.services {
+		return c.createNamed(obj, o)
+	}
+	for {
+		res, err := c.createNamed(obj.DeepCopyObject(), o)
+		if !errors.Is(err, errReserved) {
+			return res, err
+		}
+		if _, err := c.sync(c.ctx); err != nil {
+			return Result{}, err
+		}
+	}
+}
+
+func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
 	m, err := metaOf(obj)
 	if err != nil {
 		return Result{}, err
@@ -101,11 +117,9 @@ func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Resu
 	if generated {
 		m.SetName(c.row.Strategy.GenerateName(m.GetGenerateName()))
 	}
-	claim, err := c.claim(obj, nil)
-	if err != nil {
+	if err := c.complete(obj, nil); err != nil {
 		return Result{}, err
 	}
-	defer func() { claim.settle(err) }()
 	if err := c.beforeCreate(obj); err != nil {
 		return Result{}, err
 	}
@@ -145,11 +159,14 @@ func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (res Resu
 	} else {
 		var rev int64
 		defer c.cache.Offer(key, value, out).Withdraw()
-		if rev, err = c.store.Create(c.ctx, key, value, c.ttl(out)); err == nil {
+		if rev, err = c.commitOp(store.Op{Key: key, Value: value, TTL: c.ttl(out)}, out, nil); err == nil {
 			res, err := c.answer(name, rev, out)
 			res.Created = true
 			return res, err
 		}
+	}
+	if errors.Is(err, errReserved) {
+		return Result{}, err
 	}
 	if !errors.Is(err, store.ErrExists) {
 		return Result{}, status(err, c.gr(), name)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 // Delete deletes the object, or begins its deletion: then the Result is Pending and holds the object. A finished
@@ -155,7 +156,7 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 	var rev int64
 	if !c.dry {
 		var err error
-		if rev, err = c.store.Delete(c.ctx, e.Key, e.Revision); err != nil {
+		if rev, err = c.commitOp(store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}, nil, e.Object); err != nil {
 			return Result{}, 0, err
 		}
 	}

@@ -95,9 +95,9 @@ type Registry struct {
 	kinds      *kind.Catalog
 	store      *store.Store
 	cache      *cache.Cache
-	alloc      *allocator
 	namespaces *kind.Resource // nil in a table without them
 	services   *kind.Resource
+	addresses  *kind.Resource // of kind IPAddress
 	admission  admission.Interface
 	quotas     *quotas // nil unless UseQuotas was called
 
@@ -117,7 +117,7 @@ func New(cfg Config) (*Registry, error) {
 	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}
 	r.namespaces = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
-	r.alloc = newAllocator(r)
+	r.addresses = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ipaddresses"})
 	if cfg.Authorizer != nil {
 		r.UseAuthorizer(cfg.Authorizer)
 	}

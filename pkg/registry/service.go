@@ -12,12 +12,11 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
-// claim fills in what a service's author leaves to the server (cluster IP, node ports, IP families) and holds it
-// until settled. For everything but services it is empty.
-func (c *call) claim(obj, old runtime.Object) (*claim, error) {
+// complete fills in what a service's author leaves to the server: cluster IP, node ports, IP families.
+func (c *call) complete(obj, old runtime.Object) error {
 	now, ok := obj.(*core.Service)
 	if !ok || c.Subresource != "" {
-		return nil, nil
+		return nil
 	}
 	was, _ := old.(*core.Service)
 	if was == nil {
@@ -29,9 +28,9 @@ func (c *call) claim(obj, old runtime.Object) (*claim, error) {
 		pairClusterIPs(now, was)
 	}
 	if err := families(now, was); err != nil {
-		return nil, err
+		return err
 	}
-	return c.alloc.claim(now, was)
+	return c.allocate(now, was)
 }
 
 // pairClusterIPs keeps the old singular field and the plural one in step, as upstream does for clients that

@@ -62,7 +62,7 @@ func (w *write) run() (Result, error) {
 	}
 }
 
-func (w *write) once(e *cache.Entry) (res Result, err error) {
+func (w *write) once(e *cache.Entry) (Result, error) {
 	if e == nil && !w.mayMake {
 		return Result{}, w.notFound()
 	}
@@ -102,11 +102,9 @@ func (w *write) once(e *cache.Entry) (res Result, err error) {
 			return Result{}, err
 		}
 		dedupOwners(w.ctx, in, true)
-		claim, err := w.claim(in, old)
-		if err != nil {
+		if err := w.complete(in, old); err != nil {
 			return Result{}, err
 		}
-		defer func() { claim.settle(err) }()
 		if err := w.beforeUpdate(w.strategy, in, old); err != nil {
 			return Result{}, err
 		}
@@ -145,7 +143,7 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 		if w.dry {
 			return res, nil
 		}
-		rev, err := w.store.Delete(w.ctx, e.Key, e.Revision)
+		rev, err := w.commitOp(store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}, nil, e.Object)
 		if err != nil {
 			return Result{}, err
 		}
@@ -163,7 +161,7 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 		return Result{Object: w.shown(out)}, nil
 	}
 	defer w.cache.Offer(e.Key, value, out).Withdraw()
-	rev, err := w.store.Update(w.ctx, e.Key, value, e.Revision, w.ttl(out))
+	rev, err := w.commitOp(store.Op{Key: e.Key, Value: value, Revision: e.Revision, TTL: w.ttl(out)}, out, e.Object)
 	if err != nil {
 		return Result{}, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,25 +16,34 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/dns"
+	"github.com/coracle-dev/coracle/pkg/reconcile/allocations"
 	keep "github.com/coracle-dev/coracle/pkg/reconcile/bootstrap"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
 // bootstrap is a component that writes what every cluster has: the four namespaces, the services of the API itself and of
-// DNS, and the priority classes. It is ready once they are there, and from then on restores what is deleted or changed.
+// DNS, the range of services, and the priority classes. It is ready once they are there, and from then on restores what is deleted or changed.
 type bootstrap struct {
 	client client.Interface
 	// api is the address and port at which nodes and pods reach the API, service the first address of the service range.
 	api     netip.AddrPort
 	service netip.Addr
-	log     *slog.Logger
-	ready   chan struct{}
+	// services is the range of which service is the first address.
+	services netip.Prefix
+	// repair reserves what Services have; see registry.RepairAllocations.
+	repair func(context.Context) error
+	log    *slog.Logger
+	ready  chan struct{}
 }
 
 func (b *bootstrap) Name() string           { return "bootstrap" }
 func (b *bootstrap) Ready() <-chan struct{} { return b.ready }
 
 func (b *bootstrap) Run(ctx context.Context) error {
+	// Before anything is allocated: what is there may be of a version that reserved nothing.
+	if err := b.repair(ctx); err != nil && ctx.Err() == nil {
+		b.log.Error("could not repair the allocations of services", "error", err)
+	}
 	objects := b.objects()
 	if err := keep.Ensure(ctx, b.client, objects); err != nil && ctx.Err() == nil {
 		// A server that runs can be repaired through its API. The reconciler tries again.
@@ -42,7 +52,7 @@ func (b *bootstrap) Run(ctx context.Context) error {
 	close(b.ready)
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return b.client }, Log: b.log,
-	}, []*engine.Reconciler{keep.New(objects)}, func() {})
+	}, []*engine.Reconciler{keep.New(objects), allocations.New(b.repair)}, func() {})
 }
 
 // objects lists what every cluster has, in the order in which it can be made.
@@ -56,6 +66,7 @@ func (b *bootstrap) objects() []ctrl.Object {
 			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2_000_001_000,
 			Description: "Used for system critical pods that must not be moved from their current node."},
+		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{b.services.String()}}},
 		b.apiService(), b.apiSlice(), b.apiEndpoints(),
 		// Asked by pods, and answered by the node that each of them is on.
 		dns.Service(dnsAddress(b.service).String()),

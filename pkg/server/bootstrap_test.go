@@ -44,7 +44,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	clients := local.New(r, ca, kinds)
 	require.NoError(t, chain.Install(chain.Plugins{}, r, clients))
 	c := clients.For(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"),
+	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"), services: netip.MustParsePrefix("10.43.0.0/16"), repair: r.RepairAllocations,
 		log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

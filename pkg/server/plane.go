@@ -132,7 +132,8 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
 		return nil, err
 	}
-	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), log: component(p.log, "bootstrap"), ready: make(chan struct{})}
+	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,
+		repair: l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
 
 	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
 		api.Addr().String(), p.NodeIP, p.NodeName, "127.0.0.1", "::1", "localhost", services.Addr().Next().String(),

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -40,6 +41,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service"
 	"k8s.io/kubernetes/pkg/registry/core/serviceaccount"
 	"k8s.io/kubernetes/pkg/registry/discovery/endpointslice"
+	"k8s.io/kubernetes/pkg/registry/networking/ipaddress"
+	"k8s.io/kubernetes/pkg/registry/networking/servicecidr"
 	"k8s.io/kubernetes/pkg/registry/rbac/clusterrole"
 	"k8s.io/kubernetes/pkg/registry/rbac/clusterrolebinding"
 	"k8s.io/kubernetes/pkg/registry/rbac/role"
@@ -157,6 +160,12 @@ func groups() []*kind.Resource {
 
 	slices := row[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](gv("discovery.k8s.io", "v1"), "endpointslices", "endpointslice", endpointslice.Strategy, metaFields)
 
+	addresses := row[networkingv1.IPAddress, networkingv1.IPAddressList](gv("networking.k8s.io", "v1"), "ipaddresses", "ipaddress", ipaddress.Strategy, metaFields)
+	addresses.ShortNames, addresses.Table = []string{"ip"}, addressPrinter(addresses)
+	// The one range of services is the server's option: others cannot be created.
+	ranges := row[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](gv("networking.k8s.io", "v1"), "servicecidrs", "servicecidr", servicecidr.Strategy, metaFields)
+	ranges.Verbs, ranges.Status = []string{"get", "list", "watch"}, servicecidr.StatusStrategy
+
 	rbac := gv("rbac.authorization.k8s.io", "v1")
 	clusterBindings := row[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](rbac, "clusterrolebindings", "clusterrolebinding", clusterrolebinding.Strategy, metaFields)
 	clusterBindings.Namespaced = false
@@ -169,7 +178,7 @@ func groups() []*kind.Resource {
 	priorities := row[schedulingv1.PriorityClass, schedulingv1.PriorityClassList](gv("scheduling.k8s.io", "v1"), "priorityclasses", "priorityclass", priorityclass.Strategy, metaFields)
 	priorities.Namespaced, priorities.ShortNames, priorities.Permanent = false, []string{"pc"}, permanentPriority
 
-	return []*kind.Resource{revisions, deployments, replicaSets, leases, slices, clusterBindings, clusterRoles, bindings, roles, priorities}
+	return []*kind.Resource{revisions, deployments, replicaSets, leases, slices, addresses, ranges, clusterBindings, clusterRoles, bindings, roles, priorities}
 }
 
 func gv(group, version string) schema.GroupVersion {

@@ -31,3 +31,18 @@ func printer(r *kind.Resource) *kind.Printer {
 
 // namesOnly is for kinds that upstream gives no columns beyond name and creation time.
 func namesOnly(gr schema.GroupResource) rest.TableConvertor { return rest.NewDefaultTableConvertor(gr) }
+
+// addressPrinter leaves out the age that upstream gives each IPAddress without a column for it.
+func addressPrinter(r *kind.Resource) *kind.Printer {
+	all := printer(r)
+	return &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
+		t, err := all.Print(o, headers)
+		if err != nil {
+			return nil, err
+		}
+		for i := range t.Rows {
+			t.Rows[i].Cells = t.Rows[i].Cells[:min(2, len(t.Rows[i].Cells))]
+		}
+		return t, nil
+	}}
+}

@@ -6,8 +6,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -20,6 +23,7 @@ const (
 	Create  Op = "create"
 	Update  Op = "update"
 	Replace Op = "replace"
+	Status  Op = "status" // an update of the status alone
 )
 
 // Plan compares an object that the cluster must have with what is there, nil for nothing, and gives the operation and
@@ -60,6 +64,8 @@ func Plan(want, have client.Object) (Op, client.Object) {
 				n.Subjects = append(n.Subjects, s)
 			}
 		}
+	case *networkingv1.ServiceCIDR:
+		return planRange(w, next.(*networkingv1.ServiceCIDR))
 	default:
 		return Nothing, nil
 	}
@@ -76,4 +82,17 @@ func Plan(want, have client.Object) (Op, client.Object) {
 		return Nothing, nil
 	}
 	return Update, next
+}
+
+// planRange marks the range of services as ready, as upstream does, unless somebody has said otherwise. Its addresses cannot be updated.
+func planRange(want, have *networkingv1.ServiceCIDR) (Op, client.Object) {
+	if !slices.Equal(have.Spec.CIDRs, want.Spec.CIDRs) {
+		return Replace, have
+	}
+	if c := meta.FindStatusCondition(have.Status.Conditions, networkingv1.ServiceCIDRConditionReady); c != nil && c.Status != metav1.ConditionUnknown {
+		return Nothing, nil
+	}
+	meta.SetStatusCondition(&have.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+		Message: "Kubernetes default Service CIDR is ready"})
+	return Status, have
 }

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,11 +37,11 @@ func New(objects []client.Object) *engine.Reconciler {
 			}
 		},
 	}
-	parts := []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}
+	parts := []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Status}
 	for _, kind := range []client.Object{
 		&corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
 		&corev1.Endpoints{}, //nolint:staticcheck // deprecated, but old clients read the API's own address from it
-		&schedulingv1.PriorityClass{}, &rbacv1.ClusterRoleBinding{},
+		&schedulingv1.PriorityClass{}, &networkingv1.ServiceCIDR{}, &rbacv1.ClusterRoleBinding{},
 	} {
 		names := map[client.ObjectKey]bool{}
 		for _, o := range objects {
@@ -90,8 +91,13 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return nil // the end of the namespace makes an event
 		}
+		if _, hasStatus := want.(*networkingv1.ServiceCIDR); hasStatus && err == nil {
+			return ensure(ctx, c, want) // it is there now, without its status
+		}
 	case Update:
 		err = c.Update(ctx, next)
+	case Status:
+		err = c.Status().Update(ctx, next)
 	case Replace:
 		uid := next.GetUID()
 		if err = c.Delete(ctx, next, client.Preconditions{UID: &uid}); err == nil {

@@ -1,0 +1,292 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// gate is a source of changes that can be held back, as for a server that is paused.
+type gate struct {
+	*store.Store
+	mu sync.RWMutex // held for writing while the gate is closed
+}
+
+func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error) {
+	in, end := g.Store.Changes(ctx, prefix, rev)
+	out := make(chan kind.Batch)
+	go func() {
+		defer close(out)
+		for b := range in {
+			g.mu.RLock()
+			g.mu.RUnlock() //nolint:staticcheck // it waits while the gate is closed
+			select {
+			case out <- b:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out, end
+}
+
+// another is a second server's registry over the store of the first, with a cache of its own.
+func (h *house) another(cfg Config) (*house, *gate) {
+	h.t.Helper()
+	g := &gate{Store: h.store}
+	kinds := kind.NewCatalog(builtin.Kinds())
+	c, err := cache.New(cache.Config{Kinds: kinds, Source: g})
+	require.NoError(h.t, err)
+	cfg.Kinds, cfg.Store, cfg.Cache, cfg.Admission, cfg.Logger = kinds, h.store, c, admission.NewChainHandler(), slog.New(slog.DiscardHandler)
+	r, err := New(cfg)
+	require.NoError(h.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run.All(ctx, run.Observer{}, c) }()
+	h.t.Cleanup(func() {
+		cancel()
+		require.NoError(h.t, <-ended)
+	})
+	select {
+	case <-c.Ready():
+	case err := <-ended:
+		ended <- err
+		h.t.Fatal(err)
+	}
+	return &house{r, h.t, h.ctx}, g
+}
+
+// small has 13 addresses to give out, and 20 ports.
+var small = Config{ServiceCIDR: netip.MustParsePrefix("10.43.0.0/28"), NodePortMin: 30000, NodePortMax: 30019}
+
+func (h *house) createService(s *corev1.Service) (*corev1.Service, error) {
+	res, err := h.Create(h.ctx, v1("Service", ""), s, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	o, err := res.Value()
+	if err != nil {
+		return nil, err
+	}
+	return o.(*corev1.Service), nil
+}
+
+// reserved is who has each address and port, by what the store holds; users is the same by what Services have.
+func (h *house) reserved() (reserved, users map[string]holder) {
+	_, err := h.sync(h.ctx)
+	require.NoError(h.t, err)
+	reserved, users = map[string]holder{}, map[string]holder{}
+	kvs, _, _, err := h.store.Range(h.ctx, h.addresses.Prefix(""), "", 0, 0)
+	require.NoError(h.t, err)
+	for _, kv := range kvs {
+		o, err := h.addresses.Decode(kv.Value, kv.Revision)
+		require.NoError(h.t, err)
+		reserved[o.GetName()] = parentOf(o)
+	}
+	kvs, _, _, err = h.store.Range(h.ctx, portPrefix, "", 0, 0)
+	require.NoError(h.t, err)
+	for _, kv := range kvs {
+		reserved[kv.Key[len(portPrefix):]] = holderOf(kv)
+	}
+	services, _ := h.cache.List(h.services, cache.Query{})
+	for _, e := range services {
+		ips, ports := h.held(e.Object.(*corev1.Service))
+		take := func(what string) {
+			require.NotContains(h.t, users, what, "%s is used twice", what)
+			users[what] = nameOf(e)
+		}
+		for _, ip := range ips {
+			take(ip.String())
+		}
+		for _, port := range ports {
+			take(fmt.Sprint(port))
+		}
+	}
+	return reserved, users
+}
+
+// TestServersShareAddresses lets two registries over one store give out all there is, at once.
+func TestServersShareAddresses(t *testing.T) {
+	first := build(t)
+	a, _ := first.another(small)
+	b, _ := first.another(small)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made := map[string]bool{}
+	full := 0
+	for i, h := range []*house{a, b} {
+		for n := range 12 {
+			wg.Go(func() {
+				s, err := h.createService(service(fmt.Sprintf("s%d-%d", i, n), corev1.ServiceTypeNodePort))
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					if made[s.Spec.ClusterIP] || made[fmt.Sprint(s.Spec.Ports[0].NodePort)] {
+						t.Errorf("%s has what another has", s.Name)
+					}
+					made[s.Spec.ClusterIP], made[fmt.Sprint(s.Spec.Ports[0].NodePort)] = true, true
+				case apierrors.IsInternalError(err):
+					full++
+				default:
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	require.Len(t, made, 2*13)
+	require.Equal(t, 24-13, full)
+	reserved, users := a.reserved()
+	require.Equal(t, users, reserved)
+}
+
+// TestAServerThatIsBehind picks an address and a port that another server has given out, and gets others once it has caught up.
+func TestAServerThatIsBehind(t *testing.T) {
+	first := build(t)
+	a, _ := first.another(small)
+	b, gate := first.another(small)
+	gate.mu.Lock()
+	for i := range 12 {
+		_, err := a.createService(service(fmt.Sprintf("a%d", i), corev1.ServiceTypeClusterIP))
+		require.NoError(t, err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.createService(service("b", corev1.ServiceTypeClusterIP))
+		ended <- err
+	}()
+	taken := service("c", corev1.ServiceTypeClusterIP)
+	taken.Spec.ClusterIP = a.get("a3").Spec.ClusterIP
+	_, err := b.createService(taken)
+	requireStatus(t, err, 422, "provided IP is already allocated")
+	gate.mu.Unlock()
+	require.NoError(t, <-ended)
+	reserved, users := b.reserved()
+	require.Equal(t, users, reserved)
+	require.Len(t, users, 13)
+}
+
+func (h *house) get(name string) *corev1.Service {
+	res, err := h.Get(h.ctx, v1("Service", name), metav1.GetOptions{})
+	return answer[*corev1.Service](h.t, res, err)
+}
+
+// TestNoReservationIsLeft changes and deletes Services in every way on two servers at once: each address and port that is reserved has its
+// Service, and the other way round.
+func TestNoReservationIsLeft(t *testing.T) {
+	first := build(t)
+	a, _ := first.another(small)
+	b, _ := first.another(small)
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		h := []*house{a, b}[worker%2]
+		random := rand.New(rand.NewPCG(1, uint64(worker)))
+		wg.Go(func() {
+			for range 60 {
+				name := fmt.Sprintf("s%d", random.IntN(6)) // all workers use the same names
+				var err error
+				switch random.IntN(6) {
+				case 0:
+					_, err = h.Delete(h.ctx, v1("Service", name), metav1.DeleteOptions{})
+				case 1:
+					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType,
+						[]byte(`{"spec":{"type":"ExternalName","externalName":"x.org","clusterIP":"","clusterIPs":null}}`), metav1.PatchOptions{})
+				case 2:
+					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType, []byte(`{"spec":{"type":"ClusterIP"}}`), metav1.PatchOptions{})
+				case 3:
+					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType,
+						[]byte(`{"spec":{"type":"LoadBalancer","externalTrafficPolicy":"Local"}}`), metav1.PatchOptions{})
+				case 4:
+					s := service(name, corev1.ServiceTypeNodePort)
+					s.Finalizers = []string{"x.org/wait"}
+					_, err = h.createService(s)
+				case 5:
+					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				}
+				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	reserved, users := a.reserved()
+	require.Equal(t, users, reserved)
+	require.NoError(t, a.RepairAllocations(a.ctx))
+	again, _ := b.reserved()
+	require.Equal(t, reserved, again)
+
+	_, err := a.DeleteCollection(a.ctx, v1("Service", ""), metav1.DeleteOptions{}, metav1.ListOptions{})
+	require.NoError(t, err)
+	for name := range map[string]bool{"s0": true, "s1": true, "s2": true, "s3": true, "s4": true, "s5": true} {
+		_, err := b.Patch(b.ctx, v1("Service", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.True(t, err == nil || apierrors.IsNotFound(err), err)
+	}
+	reserved, _ = b.reserved()
+	require.Empty(t, reserved)
+}
+
+func TestRepairOfAllocations(t *testing.T) {
+	h := build(t)
+	addressKind := networkingv1.SchemeGroupVersion.WithKind("IPAddress")
+	a, b := put(h, v1("Service", ""), service("a", corev1.ServiceTypeNodePort)), put(h, v1("Service", ""), service("b", corev1.ServiceTypeNodePort))
+
+	res, err := h.Get(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.GetOptions{})
+	ip := answer[*networkingv1.IPAddress](t, res, err)
+	require.Equal(t, networkingv1.ParentReference{Resource: "services", Namespace: "work", Name: "a"}, *ip.Spec.ParentRef)
+	require.Equal(t, map[string]string{"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}, ip.Labels)
+	require.Equal(t, a.ResourceVersion, ip.ResourceVersion, "one transaction")
+	require.NotEmpty(t, ip.UID)
+
+	// A user deletes the IPAddress of a Service, and makes one that nobody has.
+	_, err = h.Delete(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.DeleteOptions{})
+	require.NoError(t, err)
+	own := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.43.7.7"},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.org", Resource: "gateways", Name: "g"}}}
+	put(h, at(addressKind, "", ""), own)
+	wanted := service("c", corev1.ServiceTypeClusterIP)
+	wanted.Spec.ClusterIP = own.Name
+	_, err = h.createService(wanted)
+	requireStatus(t, err, 422, "provided IP is already allocated")
+	// A node port's key and a Service are deleted past the API, and a key is left over from a Service that nobody knows.
+	require.NoError(t, h.erase(portKey(a.Spec.Ports[0].NodePort)))
+	require.NoError(t, h.erase(h.services.Key("work", "b")))
+	left := portOp(31999, service("gone", corev1.ServiceTypeNodePort))
+	_, err = h.store.Create(h.ctx, left.Key, left.Value, 0)
+	require.NoError(t, err)
+
+	require.NoError(t, h.RepairAllocations(h.ctx))
+	reserved, users := h.reserved()
+	require.Equal(t, holder{}, reserved[own.Name])
+	delete(reserved, own.Name)
+	require.Equal(t, users, reserved)
+	require.Equal(t, holder{"work", "a"}, reserved[a.Spec.ClusterIP])
+	require.NotContains(t, reserved, b.Spec.ClusterIP)
+}
+
+// erase deletes a key past the API.
+func (h *house) erase(key string) error {
+	kv, err := h.store.Get(h.ctx, key)
+	if err == nil {
+		_, err = h.store.Delete(h.ctx, key, kv.Revision)
+	}
+	return err
+}
