@@ -122,7 +122,7 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	if !evaluator.Handles(a) {
 		return nil, nil //nolint:nilnil // as above
 	}
-	lock := q.locks[maphash.String(q.seed, c.Namespace)%uint64(len(q.locks))]
+	lock := q.lock(c.Namespace)
 	select {
 	case lock <- struct{}{}:
 		defer func() { <-lock }()
@@ -191,6 +191,11 @@ func (q *quotas) write(c *call, checked *corev1.ResourceQuota, a admission.Attri
 	return err
 }
 
+// lock is held by whoever charges the quotas of a namespace.
+func (q *quotas) lock(namespace string) chan struct{} {
+	return q.locks[maphash.String(q.seed, namespace)%uint64(len(q.locks))]
+}
+
 // release forgets a charge whose write failed or is in the cache. What a failed write has charged too much is corrected when
 // the quota's usage is next counted: soon, since its status changed.
 func (h *charge) release() {
@@ -212,7 +217,10 @@ func (r *Registry) QuotaUsage(of *corev1.ResourceQuota) (corev1.ResourceList, er
 }
 
 func (q *quotas) usage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
-	// The charges come first: one that is released meanwhile is in the lists then, which are of later.
+	// The charges come first: one that is released meanwhile is in the lists then, which are of later. Under the lock none is between its
+	// entry in charges and its write to the quota, which would find itself counted already and charge twice.
+	lock := q.lock(of.Namespace)
+	lock <- struct{}{}
 	q.mu.Lock()
 	var underWay []*charge
 	for h := range q.charges {
@@ -221,6 +229,7 @@ func (q *quotas) usage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
 		}
 	}
 	q.mu.Unlock()
+	<-lock
 	s := &snapshot{q: q, namespace: of.Namespace, lists: map[*kind.Resource][]*cache.Entry{}}
 	registry, err := evaluators(q.r.kinds.Table(), s.lister)
 	if err != nil {
