@@ -8,11 +8,13 @@ GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmo
 # kubectl inside says which release it is.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/version/version.go)
 KUBECTL    := k8s.io/component-base/version
+# Tools are built with the flags of the binary, so that what they share is compiled once.
+TOOL := CGO_ENABLED=0 go run -trimpath
 # The stamp is made when it is needed, which is not at each make.
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-deps robustness fuzz images deps sbom clean
+.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-deps robustness fuzz images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -28,13 +30,13 @@ $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/de
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
-	@go run ./hack/pack dist/coracle-shim $@
+	@$(TOOL) ./hack/pack dist/coracle-shim $@
 
 images: deps $(IMAGES)/.done ## the container images of examples and tests, built without internet
 
 $(IMAGES)/.done: $(shell find hack/images -type f 2>/dev/null)
 	@echo "building images"
-	@go run ./hack/images -out $(IMAGES) && touch $@
+	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
 
 deps: ## what a new machine lacks
 	@hack/deps.sh
@@ -52,9 +54,13 @@ e2e: build images
 	go test -count=1 -v ./test/e2e/...
 
 sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)
-	@go run ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM)
+	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM)
 
-lint:
+release: sbom ## dist: archive, .deb, install script, SBOM and checksums of a release, for those who do not compile
+	@hack/release/release.sh
+	@hack/release/test.sh
+
+lint: ## golangci-lint, which takes minutes to build the first time
 	go tool -modfile=hack/tools/go.mod golangci-lint run ./...
 
 generate: ## deepcopy functions

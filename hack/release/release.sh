@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Packs bin/coracle for those who do not compile: hack/release/release.sh. Into dist: a static archive, a Debian package with systemd
+# units, the install script, the bill of materials, and SHA256SUMS of them all. The same sources give the same files, byte by byte.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+here=hack/release
+version=$(sed -n 's/.*Coracle = "v\(.*\)"/\1/p' pkg/version/version.go)
+arch=$(go env GOARCH)
+epoch=${SOURCE_DATE_EPOCH:-$(git show -s --format=%ct HEAD)}
+export SOURCE_DATE_EPOCH=$epoch # dpkg-deb reads it
+case $(bin/coracle version) in "coracle v$version "*) ;; *) echo "bin/coracle is not v$version: run make build" >&2; exit 1 ;; esac
+git diff --quiet HEAD -- || echo "warning: the tree has changes that are not committed" >&2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rm -f dist/coracle[-_]*.tar.gz dist/coracle_*.deb dist/SHA256SUMS dist/install.sh
+
+top=coracle-v$version-linux-$arch
+mkdir "$work/$top"
+install -m 0755 bin/coracle "$work/$top/coracle"
+install -m 0644 LICENSE README.md $here/coracle-server.service $here/coracle-agent.service "$work/$top"
+tar -C "$work" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu -cf - "$top" | gzip -6n >"dist/$top.tar.gz"
+
+deb=$work/deb
+install -D -m 0755 bin/coracle "$deb/usr/bin/coracle"
+for role in server agent; do
+  mkdir -p "$deb/lib/systemd/system"
+  sed 's|^ExecStart=.*/coracle |ExecStart=/usr/bin/coracle |' $here/coracle-$role.service >"$deb/lib/systemd/system/coracle-$role.service"
+done
+install -D -m 0644 LICENSE "$deb/usr/share/doc/coracle/copyright"
+install -D -m 0644 README.md "$deb/usr/share/doc/coracle/README.md"
+find "$deb" -type d -exec chmod 0755 {} +
+find "$deb/lib" -type f -exec chmod 0644 {} +
+size=$(du -k --apparent-size -s "$deb" | cut -f1)
+mkdir -m 0755 "$deb/DEBIAN"
+install -m 0755 $here/debian/* "$deb/DEBIAN"
+cat >"$deb/DEBIAN/control" <<END
+Package: coracle
+Version: $version
+Architecture: $arch
+Maintainer: Coracle maintainers <maintainers@coracle.dev>
+Installed-Size: $size
+Recommends: ca-certificates
+Section: admin
+Priority: optional
+Description: Kubernetes small enough to carry
+ One static binary is the Kubernetes control plane with etcd inside, the
+ node agent with containerd inside, and kubectl. The package brings systemd
+ units for a server and for an agent, and starts neither.
+END
+(cd "$deb" && find . -path ./DEBIAN -prune -o -type f -printf '%P\n' | LC_ALL=C sort | xargs -r md5sum >DEBIAN/md5sums && chmod 0644 DEBIAN/md5sums DEBIAN/control)
+find "$deb" -exec touch -h -d "@$epoch" {} +
+# gzip: every dpkg reads it, and it takes seconds where xz takes a minute.
+dpkg-deb --root-owner-group -Zgzip -z6 --build "$deb" "dist/coracle_${version}_$arch.deb" >/dev/null
+
+install -m 0755 $here/install.sh dist/install.sh
+(cd dist && sha256sum "$top.tar.gz" "coracle_${version}_$arch.deb" coracle.cdx.json install.sh >SHA256SUMS && ls -l $(cut -c67- SHA256SUMS) SHA256SUMS)
