@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const defaultConfigFile = "/etc/coracle/config.yaml"
@@ -98,12 +99,28 @@ func load(cmd *cobra.Command) (config.Config, error) {
 	return c, c.Validate()
 }
 
+// maxConfig is the largest configuration file that is read, in bytes.
+const maxConfig = 1 << 20
+
+func readConfig(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := bounded.All(f, maxConfig)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, nil
+}
+
 func readFile(v *viper.Viper) error {
 	path, required := v.GetString("config"), true
 	if path == "" {
 		path, required = defaultConfigFile, false
 	}
-	data, err := os.ReadFile(path)
+	data, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
 		return nil
 	}

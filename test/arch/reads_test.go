@@ -1,0 +1,146 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// unbounded are the functions that read a source to its end, whatever its size.
+var unbounded = map[string]bool{"io.ReadAll": true, "io/ioutil.ReadAll": true, "os.ReadFile": true, "io/ioutil.ReadFile": true, "io/fs.ReadFile": true}
+
+// allowedReads are the exceptions: how many such calls a file has, and why they may be there. Reading a path that begins with /proc/ or /sys/ needs none.
+var allowedReads = map[string]struct {
+	calls int
+	why   string
+}{
+	"pkg/agent/eviction/machine.go":              {4, "files of /proc and of cgroups, which the kernel writes"},
+	"pkg/agent/machine.go":                       {2, "/etc/os-release and the machine's ID, which are the administrator's"},
+	"pkg/agent/network/net.go":                   {2, "sysctls, which the kernel writes"},
+	"pkg/agent/network/record.go":                {1, "the agent's own records of pods, in the run directory"},
+	"pkg/agent/pod/files.go":                     {2, "the host's /etc/hosts and resolv.conf, which are the administrator's"},
+	"pkg/agent/probe/check.go":                   {1, "a LimitReader: what a probe answers beyond the limit is cut, not refused"},
+	"pkg/agent/runtime/containerd/cgroup.go":     {1, "a cgroup's file, which the kernel writes"},
+	"pkg/agent/runtime/containerd/containerd.go": {1, "a file embedded in the program"},
+	"pkg/agent/runtime/containerd/limits.go":     {1, "a cgroup's file, which the kernel writes"},
+	"pkg/agent/runtime/fake/images.go":           {1, "a runtime for tests"},
+	"pkg/agent/runtime/shim/server/cgroup.go":    {1, "a cgroup's file, which the kernel writes"},
+	"pkg/agent/runtime/shim/shim.go":             {1, "the shim's own state, in a directory that only root can write"},
+	"pkg/control/client.go":                      {1, "a LimitReader: as much of an answer as the caller asked for"},
+	"pkg/ctl/bundle/bundle.go":                   {1, "a SectionReader: the end of a log, as much as a bundle takes"},
+	"pkg/ctl/bundle/cluster.go":                  {1, "a LimitReader: an answer is cut where a bundle takes no more"},
+	"pkg/ctl/token.go":                           {1, "the certificate authority that the user's own kubeconfig names"},
+	"pkg/pki/authority.go":                       {1, "keys and certificates that this process wrote, 0600"},
+	"pkg/pki/pki.go":                             {1, "keys that this process wrote, 0600"},
+	"pkg/server/backend.go":                      {1, "a file of /proc, which the kernel writes"},
+	"pkg/server/stop.go":                         {1, "a certificate that this process wrote"},
+}
+
+// TestReadsAreBounded: outside of pkg/bounded, tests and tools nothing reads a source to its end whatever its size. It runs here and not in
+// golangci-lint's forbidigo, since building that linter takes longer than the whole of CI may.
+func TestReadsAreBounded(t *testing.T) {
+	const root = "../.."
+	found := map[string]int{}
+	for _, top := range []string{"apis", "cmd", "pkg"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			name, err := filepath.Rel(root, path)
+			if err != nil || under(name, "pkg/bounded", "pkg/agent/runtime/runtimetest") {
+				return err
+			}
+			n, err := unboundedReads(path)
+			if n > 0 {
+				found[name] = n
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
+	for name, n := range found {
+		if n > allowedReads[name].calls {
+			t.Errorf("%s has %d unbounded reads, %d are allowed: use pkg/bounded, or say in allowedReads why not", name, n, allowedReads[name].calls)
+		}
+	}
+	for name, e := range allowedReads {
+		if found[name] < e.calls {
+			t.Errorf("allowedReads allows %d unbounded reads in %s, which has %d: lower it", e.calls, name, found[name])
+		}
+		require.NotEmpty(t, e.why, name)
+	}
+}
+
+// unboundedReads counts the uses of the functions above in a file, called or passed on, but for those of a path in /proc or /sys.
+func unboundedReads(path string) (n int, _ error) {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return 0, err
+	}
+	imports := map[string]string{} // by the name that the file uses
+	for _, i := range file.Imports {
+		from, _ := strconv.Unquote(i.Path.Value)
+		name := from[strings.LastIndex(from, "/")+1:]
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		imports[name] = from
+	}
+	ofKernel := map[*ast.SelectorExpr]bool{}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.CallExpr:
+			if f, ok := node.Fun.(*ast.SelectorExpr); ok && len(node.Args) == 1 && kernelPath(node.Args[0]) {
+				ofKernel[f] = true
+			}
+		case *ast.SelectorExpr:
+			if x, ok := node.X.(*ast.Ident); ok && unbounded[imports[x.Name]+"."+node.Sel.Name] && !ofKernel[node] {
+				n++
+			}
+		}
+		return true
+	})
+	return n, nil
+}
+
+// kernelPath reports whether an expression is a path of the kernel's files: it begins with a literal "/proc/" or "/sys/".
+func kernelPath(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		return err == nil && (strings.HasPrefix(text, "/proc/") || strings.HasPrefix(text, "/sys/"))
+	case *ast.BinaryExpr:
+		return kernelPath(e.X)
+	case *ast.CallExpr: // fmt.Sprintf("/proc/%d/stat", pid)
+		f, ok := e.Fun.(*ast.SelectorExpr)
+		return ok && f.Sel.Name == "Sprintf" && len(e.Args) > 0 && kernelPath(e.Args[0])
+	}
+	return false
+}
+
+// TestUnboundedReadsAreFound: the check sees renamed imports and functions that are passed on, and lets the kernel's files be read.
+func TestUnboundedReadsAreFound(t *testing.T) {
+	for source, want := range map[string]int{
+		`import "io"; func f(r io.Reader) { io.ReadAll(r) }`:                                   1,
+		`import sys "os"; func f(p string) { sys.ReadFile(p) }`:                                1,
+		`import "os"; var read = os.ReadFile`:                                                  1,
+		`import "os"; func f() { os.ReadFile("/etc/hosts") }`:                                  1,
+		`import "os"; func f(p string) { os.ReadFile("/proc/" + p + "/stat") }`:                0,
+		`import ("fmt"; "os"); func f(n int) { os.ReadFile(fmt.Sprintf("/proc/%d/stat", n)) }`: 0,
+		`import "example.org/io"; func f() { io.ReadAllOfIt() }`:                               0,
+	} {
+		path := filepath.Join(t.TempDir(), "f.go")
+		require.NoError(t, os.WriteFile(path, []byte("package p\n"+source), 0o600))
+		n, err := unboundedReads(path)
+		require.NoError(t, err)
+		require.Equal(t, want, n, source)
+	}
+}
