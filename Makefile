@@ -14,7 +14,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-deps robustness fuzz images deps sbom release clean
+.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -84,6 +84,9 @@ robustness: build images ## kill -9 in the middle of writes, and linearizability
 FUZZTIME ?= 30s
 fuzz: ## every fuzz target for FUZZTIME each
 	@hack/fuzz.sh $(FUZZTIME)
+
+nightly: build images ## hours: the whole conformance suite, robustness, clients, attacks, lint, the release, and ten minutes of each fuzz target
+	@hack/nightly.sh
 
 clean:
 	rm -rf bin dist $(SHIM)
