@@ -14,15 +14,15 @@ import (
 type term struct {
 	selector   labels.Selector
 	namespaces []string        // matched by name
-	selected   labels.Selector // or by their labels; nil: not
+	selected   labels.Selector // or by label; nil: none
 	key        string
 	weight     int64 // of preferences
 }
 
-// podAffinity is what a pod asks of the pods near it; nil if nothing.
+// podAffinity is a pod's parsed affinity and anti-affinity; nil if it has none.
 type podAffinity struct {
-	near, apart             []term // required
-	preferNear, preferApart []term
+	required, requiredAnti   []term
+	preferred, preferredAnti []term
 }
 
 func newPodAffinity(p *corev1.Pod) *podAffinity {
@@ -32,12 +32,12 @@ func newPodAffinity(p *corev1.Pod) *podAffinity {
 	}
 	out := &podAffinity{}
 	if n := a.PodAffinity; n != nil {
-		out.near = terms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
-		out.preferNear = weighted(p, n.PreferredDuringSchedulingIgnoredDuringExecution)
+		out.required = terms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.preferred = weighted(p, n.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	if n := a.PodAntiAffinity; n != nil {
-		out.apart = terms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
-		out.preferApart = weighted(p, n.PreferredDuringSchedulingIgnoredDuringExecution)
+		out.requiredAnti = terms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.preferredAnti = weighted(p, n.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	return out
 }
@@ -70,7 +70,7 @@ func newTerm(p *corev1.Pod, in *corev1.PodAffinityTerm) term {
 	return t
 }
 
-// selectorOf parses a selector; a wrong one, which validation would not have let in, selects nothing.
+// selectorOf parses a selector; an invalid one, which validation rejects, selects nothing.
 func selectorOf(s *metav1.LabelSelector) labels.Selector {
 	out, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -80,7 +80,7 @@ func selectorOf(s *metav1.LabelSelector) labels.Selector {
 }
 
 // withLabelKeys narrows a selector to pods with the same (or other) values of some labels (KEP-3243, KEP-3633).
-// The server does so itself when it admits pod affinity; repeating it changes nothing.
+// The API server does this on admission too; repeating it has no effect.
 func withLabelKeys(s *metav1.LabelSelector, l map[string]string, same, other []string) *metav1.LabelSelector {
 	if s == nil || len(same)+len(other) == 0 {
 		return s
@@ -106,42 +106,42 @@ func (t *term) matches(s *state, p *corev1.Pod) bool {
 	return in && t.selector.Matches(labels.Set(p.Labels))
 }
 
-// place is a value of a topology key: a zone, a node.
-type place struct{ key, value string }
+// topologyPair is a topology key with a value, such as a zone or a hostname.
+type topologyPair struct{ key, value string }
 
-// between is what one cycle knows of the pods that matter for its pod's affinity.
-type between struct {
-	near      []map[string]int // per required term: matching pods by topology value
-	apart     []map[string]int
-	forbidden map[place]int // by existing pods' anti-affinity
-	anyNear   bool
+// podAffinityCounts counts the pods that are relevant to one cycle's inter-pod affinity.
+type podAffinityCounts struct {
+	affinity     []map[string]int // per required term: matching pods by topology value
+	antiAffinity []map[string]int
+	forbidden    map[topologyPair]int // by existing pods' anti-affinity
+	anyNear      bool
 }
 
-// prepareBetween counts. It looks at all pods only if this pod asks for it; else only at
-// those that have required anti-affinity themselves.
-func prepareBetween(c *cycle) bool {
+// preparePodAffinity computes the counts. It visits all pods only if this pod has required terms; otherwise only
+// the pods that have required anti-affinity themselves.
+func preparePodAffinity(c *cycle) bool {
 	a := c.affinity
-	asks := a != nil && len(a.near)+len(a.apart) > 0
-	if !asks && len(c.state.apart) == 0 {
+	asks := a != nil && len(a.required)+len(a.requiredAnti) > 0
+	if !asks && len(c.state.antiAffinity) == 0 {
 		return false
 	}
-	b := &between{forbidden: map[place]int{}}
-	c.between = b
-	for p := range c.state.apart {
-		for i := range p.affinity.apart {
-			t := &p.affinity.apart[i]
+	b := &podAffinityCounts{forbidden: map[topologyPair]int{}}
+	c.podAffinity = b
+	for p := range c.state.antiAffinity {
+		for i := range p.affinity.requiredAnti {
+			t := &p.affinity.requiredAnti[i]
 			if v, ok := topology(p.node, t.key); ok && t.matches(c.state, c.pod) {
-				b.forbidden[place{t.key, v}]++
+				b.forbidden[topologyPair{t.key, v}]++
 			}
 		}
 	}
 	if asks {
-		b.near, b.apart = make([]map[string]int, len(a.near)), make([]map[string]int, len(a.apart))
-		for i := range b.near {
-			b.near[i] = map[string]int{}
+		b.affinity, b.antiAffinity = make([]map[string]int, len(a.required)), make([]map[string]int, len(a.requiredAnti))
+		for i := range b.affinity {
+			b.affinity[i] = map[string]int{}
 		}
-		for i := range b.apart {
-			b.apart[i] = map[string]int{}
+		for i := range b.antiAffinity {
+			b.antiAffinity[i] = map[string]int{}
 		}
 		for _, p := range c.state.pods {
 			b.count(c, p, 1)
@@ -150,26 +150,26 @@ func prepareBetween(c *cycle) bool {
 	return asks || len(b.forbidden) > 0
 }
 
-func (b *between) count(c *cycle, p *podInfo, sign int) {
+func (b *podAffinityCounts) count(c *cycle, p *podInfo, sign int) {
 	if p.node == nil || p.node.node == nil {
 		return
 	}
-	// A pod is near only if it matches all terms, as upstream has it.
-	all := len(b.near) > 0
-	for i := range b.near {
-		all = all && c.affinity.near[i].matches(c.state, p.pod)
+	// A pod counts only if it matches all terms, as upstream.
+	all := len(b.affinity) > 0
+	for i := range b.affinity {
+		all = all && c.affinity.required[i].matches(c.state, p.pod)
 	}
 	if all {
-		for i := range b.near {
-			if v, ok := topology(p.node, c.affinity.near[i].key); ok {
-				b.near[i][v] += sign
+		for i := range b.affinity {
+			if v, ok := topology(p.node, c.affinity.required[i].key); ok {
+				b.affinity[i][v] += sign
 				b.anyNear = true
 			}
 		}
 	}
-	for i := range b.apart {
-		if v, ok := topology(p.node, c.affinity.apart[i].key); ok && c.affinity.apart[i].matches(c.state, p.pod) {
-			b.apart[i][v] += sign
+	for i := range b.antiAffinity {
+		if v, ok := topology(p.node, c.affinity.requiredAnti[i].key); ok && c.affinity.requiredAnti[i].matches(c.state, p.pod) {
+			b.antiAffinity[i][v] += sign
 		}
 	}
 }
@@ -182,18 +182,18 @@ func topology(n *nodeInfo, key string) (string, bool) {
 	return v, ok
 }
 
-func affinityMet(c *cycle, n *nodeInfo) bool { return unfriendly(c, n) == "" }
+func affinityMet(c *cycle, n *nodeInfo) bool { return violatedRule(c, n) == "" }
 
-func explainBetween(c *cycle, n *nodeInfo) []string { return []string{unfriendly(c, n)} }
+func explainPodAffinity(c *cycle, n *nodeInfo) []string { return []string{violatedRule(c, n)} }
 
-// unfriendly says which rule keeps the pod off the node, or "".
-func unfriendly(c *cycle, n *nodeInfo) string {
-	b := c.between
-	if !c.nearEnough(n) {
+// violatedRule is upstream's message for the affinity rule that the node violates, or "".
+func violatedRule(c *cycle, n *nodeInfo) string {
+	b := c.podAffinity
+	if !c.affinitySatisfied(n) {
 		return "node(s) didn't match pod affinity rules"
 	}
-	for i := range b.apart {
-		if v, ok := topology(n, c.affinity.apart[i].key); ok && b.apart[i][v] > 0 {
+	for i := range b.antiAffinity {
+		if v, ok := topology(n, c.affinity.requiredAnti[i].key); ok && b.antiAffinity[i][v] > 0 {
 			return "node(s) didn't match pod anti-affinity rules"
 		}
 	}
@@ -205,65 +205,65 @@ func unfriendly(c *cycle, n *nodeInfo) string {
 	return ""
 }
 
-func (c *cycle) nearEnough(n *nodeInfo) bool {
-	b := c.between
+func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
+	b := c.podAffinity
 	met := true
-	for i := range b.near {
-		v, ok := topology(n, c.affinity.near[i].key)
+	for i := range b.affinity {
+		v, ok := topology(n, c.affinity.required[i].key)
 		if !ok {
 			return false
 		}
-		met = met && b.near[i][v] > 0
+		met = met && b.affinity[i][v] > 0
 	}
 	if met || b.anyNear {
 		return met
 	}
-	// The first of a group that wants to be near itself may go anywhere.
-	for i := range c.affinity.near {
-		if !c.affinity.near[i].matches(c.state, c.pod) {
+	// The first pod of a group with affinity to itself may be placed anywhere.
+	for i := range c.affinity.required {
+		if !c.affinity.required[i].matches(c.state, c.pod) {
 			return false
 		}
 	}
 	return true
 }
 
-// preparePodPreferences adds up the preferred pod affinity of this pod and of those that are there.
+// preparePodPreferences sums up the preferred pod affinity of this pod and of the existing pods.
 func preparePodPreferences(c *cycle) bool {
 	a := c.affinity
-	asks := a != nil && len(a.preferNear)+len(a.preferApart) > 0
+	asks := a != nil && len(a.preferred)+len(a.preferredAnti) > 0
 	if !asks && len(c.state.prefers) == 0 {
 		return false
 	}
-	sums := map[place]int64{}
+	sums := map[topologyPair]int64{}
 	add := func(terms []term, of *podInfo, about *corev1.Pod, sign int64) {
 		for i := range terms {
 			if v, ok := topology(of.node, terms[i].key); ok && terms[i].matches(c.state, about) {
-				sums[place{terms[i].key, v}] += sign * terms[i].weight
+				sums[topologyPair{terms[i].key, v}] += sign * terms[i].weight
 			}
 		}
 	}
 	for p := range c.state.prefers {
-		add(p.affinity.preferNear, p, c.pod, 1)
-		add(p.affinity.preferApart, p, c.pod, -1)
-		for i := range p.affinity.near { // a required affinity also draws, with weight 1
-			if t := &p.affinity.near[i]; t.matches(c.state, c.pod) {
+		add(p.affinity.preferred, p, c.pod, 1)
+		add(p.affinity.preferredAnti, p, c.pod, -1)
+		for i := range p.affinity.required { // required affinity also attracts, with weight 1
+			if t := &p.affinity.required[i]; t.matches(c.state, c.pod) {
 				if v, ok := topology(p.node, t.key); ok {
-					sums[place{t.key, v}]++
+					sums[topologyPair{t.key, v}]++
 				}
 			}
 		}
 	}
 	if asks {
 		for _, p := range c.state.pods {
-			add(a.preferNear, p, p.pod, 1)
-			add(a.preferApart, p, p.pod, -1)
+			add(a.preferred, p, p.pod, 1)
+			add(a.preferredAnti, p, p.pod, -1)
 		}
 	}
 	c.preferences = sums
 	return len(sums) > 0
 }
 
-// podPreferences is what the preferences of pods say of the node's places.
+// podPreferences sums the pod preferences for the node's topology values.
 func podPreferences(c *cycle, n *nodeInfo) (sum int64) {
 	for at, w := range c.preferences {
 		if v, ok := topology(n, at.key); ok && v == at.value {

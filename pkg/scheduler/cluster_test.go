@@ -72,7 +72,7 @@ func pod(name string) *corev1.Pod {
 	}}
 }
 
-// patience is how long a test waits for what should come at once.
+// patience is the timeout for what should happen immediately.
 const patience = time.Minute
 
 // wait waits until as many pods as n are so.

@@ -30,7 +30,7 @@ func histogram(count map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// wide tells whether one of the filters that refused looks beyond the single node.
+// wide reports whether one of the filters that rejected a node depends on other nodes.
 func (f *failure) wide() bool {
 	for _, by := range f.refused {
 		if f.active[by].wide {

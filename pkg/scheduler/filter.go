@@ -8,18 +8,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// cycle is one attempt to place one pod.
+// cycle is one scheduling attempt for one pod.
 type cycle struct {
 	*podInfo
 	state    *state
 	required nodeaffinity.RequiredNodeAffinity
-	// selects is false if the pod asks for no labels of a node.
+	// selects is false if the pod has no node selector or required node affinity.
 	selects bool
 	// Filled in by the prepare of filters and scores.
-	between     *between
+	podAffinity *podAffinityCounts
 	spread      *spread
 	preferred   *nodeaffinity.PreferredSchedulingTerms
-	preferences map[place]int64
+	preferences map[topologyPair]int64
 }
 
 var unschedulableTaint = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
@@ -41,7 +41,7 @@ func tolerates(p *corev1.Pod, t *corev1.Taint) bool {
 	return false
 }
 
-// untolerated is the first taint that keeps the pod off the node, or nil.
+// untolerated is the first taint that the pod does not tolerate, or nil.
 func untolerated(p *corev1.Pod, n *nodeInfo) *corev1.Taint {
 	for i := range n.node.Spec.Taints {
 		t := &n.node.Spec.Taints[i]
@@ -70,7 +70,7 @@ func portsFree(c *cycle, n *nodeInfo) bool {
 	return true
 }
 
-// fits checks one by one what explainFit collects.
+// fits checks the conditions that explainFit reports, stopping at the first failure.
 func fits(c *cycle, n *nodeInfo) bool {
 	var promised amounts
 	pods := len(n.pods) + 1

@@ -18,7 +18,7 @@ type metrics struct {
 	victims                          prometheus.Histogram
 }
 
-// result counts the attempts that came to one end.
+// result counts the attempts with one result.
 type result struct {
 	attempts prometheus.Counter
 	duration prometheus.Observer
@@ -55,10 +55,10 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 	return m
 }
 
-// mostAttempts is the largest number of attempts that is a label of its own, as upstream.
+// mostAttempts is the largest number of attempts with its own label value, as upstream.
 const mostAttempts = 15
 
-// bound counts a pod that has its node.
+// bound records a pod that was bound.
 func (m *metrics) bound(p *pending) {
 	m.scheduled.count(p)
 	label := strconv.Itoa(p.attempts + 1)
@@ -72,7 +72,7 @@ var descPending = prometheus.NewDesc("scheduler_pending_pods", //nolint:gocheckn
 	"Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'underway' those being placed or bound.",
 	[]string{"queue"}, nil)
 
-// collector gives the lengths of the queues.
+// collector exports the queue lengths.
 type collector struct{ s *Scheduler }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) { ch <- descPending }
@@ -98,17 +98,17 @@ type Pending struct {
 	Since     time.Time `json:"since"`
 	Queue     string    `json:"queue"`
 	Attempts  int       `json:"attempts"`
-	// Reason is why the last attempt failed, as the pod's condition has it; empty before the first.
+	// Reason is why the last attempt failed, as in the pod's PodScheduled condition; empty before the first attempt.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Pending describes up to limit pods without a node, those that wait longest first, and counts all of them.
+// Pending describes up to limit pods without a node, the longest waiting first, and returns the total number.
 func (s *Scheduler) Pending(limit int) (pods []Pending, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.queue.pods {
 		pods = append(pods, Pending{
-			Namespace: p.info.pod.Namespace, Name: p.info.pod.Name, Since: p.since, Queue: queueNames[p.where], Attempts: p.attempts, Reason: p.told,
+			Namespace: p.info.pod.Namespace, Name: p.info.pod.Name, Since: p.since, Queue: queueNames[p.where], Attempts: p.attempts, Reason: p.reported,
 		})
 	}
 	slices.SortFunc(pods, func(a, b Pending) int {

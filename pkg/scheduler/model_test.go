@@ -21,12 +21,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// TestADeletedNodeIsNotLookedAt: the place where the next cycle begins survives a node's removal.
+// TestADeletedNodeIsNotLookedAt: the start index of the next cycle stays valid after a node's removal.
 func TestADeletedNodeIsNotLookedAt(t *testing.T) {
 	s := world([]*corev1.Node{testNode("stays"), testNode("goes")})
 	n, failed := s.pick(newPodInfo(testPod("first")))
 	require.Nil(t, failed)
-	s.place(newPodInfo(testPod("first")), n.name)
+	s.assign(newPodInfo(testPod("first")), n.name)
 	s.removeNode("goes")
 	n, failed = s.pick(newPodInfo(testPod("second")))
 	require.Nil(t, failed)
@@ -242,7 +242,7 @@ func (m *model) check() {
 		require.NotNil(m, m.s.queue.pods[uid])
 	}
 	wide := 0
-	for p := range m.s.queue.aside {
+	for p := range m.s.queue.unschedulable {
 		require.Same(m, p, m.s.queue.pods[p.info.pod.UID])
 		require.Equal(m, unschedulable, p.where)
 		if p.wide {
@@ -292,8 +292,8 @@ func (m *model) fire() bool {
 	return false
 }
 
-// TestNodesComeAndGo: whatever happens to nodes and pods in whatever order, and however late the scheduler hears of it,
-// pods are put only where they fit, none is lost, and none waits that would fit.
+// TestNodesComeAndGo: whatever happens to nodes and pods in whatever order, and however late the scheduler observes it,
+// pods are placed only where they fit, none is lost, and none stays pending that would fit.
 func TestNodesComeAndGo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{T: t, nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, seen: map[string]*corev1.Pod{}, assumed: map[string]*corev1.Pod{}}
@@ -334,7 +334,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			},
 			"pod": func(t *rapid.T) {
 				change := []func(*corev1.Pod){cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority"))}
-				if rapid.IntRange(0, 3).Draw(t, "apart") == 0 {
+				if rapid.IntRange(0, 3).Draw(t, "anti-affinity") == 0 {
 					change = append(change, labelled("app", "x"), antiAffinity("app", "x", corev1.LabelTopologyZone))
 				}
 				m.next++

@@ -46,7 +46,7 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// What a pod without requests counts for in scores, so that such pods spread too; as upstream.
+// The requests assumed in scores for a pod without requests, so that such pods are spread too; as upstream.
 const (
 	usualCPU    = 100               // millicores
 	usualMemory = 200 * 1024 * 1024 // bytes
@@ -58,7 +58,7 @@ type port struct {
 	number   int32
 }
 
-// podInfo is a pod with what was computed from it once.
+// podInfo is a pod with data derived from it.
 type podInfo struct {
 	pod      *corev1.Pod
 	need     amounts
@@ -68,8 +68,8 @@ type podInfo struct {
 	priority int32
 	group    string // pods of one group are spread
 	affinity *podAffinity
-	node     *nodeInfo // where it counts, nil if nowhere
-	assumed  bool      // bound by us, not yet seen so
+	node     *nodeInfo // the node it is assigned to, nil if none
+	assumed  bool      // assigned, but the binding is not yet observed
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
@@ -116,8 +116,8 @@ func (p port) clashes(q port) bool {
 	return p.number == q.number && p.protocol == q.protocol && (p.ip == q.ip || p.ip == "0.0.0.0" || q.ip == "0.0.0.0")
 }
 
-// groupOf names the pods that should be spread together: those of one controller or, without one, those of one
-// namespace with the same labels, as a service would select them. Empty: none.
+// groupOf identifies the pods that are spread together: those of one controller or, without one, those of one
+// namespace with the same labels, as a service would select them. Empty: not spread.
 func groupOf(p *corev1.Pod) string {
 	for i := range p.OwnerReferences {
 		if c := p.OwnerReferences[i].Controller; c != nil && *c {
@@ -130,10 +130,10 @@ func groupOf(p *corev1.Pod) string {
 	return p.Namespace + "/" + labelKey(p.Labels)
 }
 
-// nodeInfo is a node and what counts on it.
+// nodeInfo is a node with the pods and resources accounted to it.
 type nodeInfo struct {
 	name   string
-	node   *corev1.Node // nil if pods are bound to a node that is not known
+	node   *corev1.Node // nil if pods are bound to an unknown node
 	zone   string
 	most   amounts
 	pods   map[types.UID]*podInfo
@@ -143,7 +143,7 @@ type nodeInfo struct {
 	ports  map[port]int
 	groups map[string]int
 	images map[string]int64 // bytes by name
-	// nominated are pods that preempted others here and wait for them to end.
+	// nominated are pods that preempted others here and wait for them to terminate.
 	nominated map[types.UID]*podInfo
 	soft      bool // has PreferNoSchedule taints
 	at        int  // index in state.order, -1 if not there
@@ -188,7 +188,7 @@ func imagesEqual(a, b []corev1.ContainerImage) bool {
 	return true
 }
 
-// count adds (sign 1) or takes away (-1) a pod.
+// count adds (sign 1) or removes (-1) a pod.
 func (n *nodeInfo) count(p *podInfo, sign int) {
 	n.used.add(p.need, int64(sign))
 	n.score.cpu += int64(sign) * p.scoreCPU
@@ -216,7 +216,7 @@ func (n *nodeInfo) count(p *podInfo, sign int) {
 	}
 }
 
-// without is a copy of the node on which pods can be taken away and put back, for preemption.
+// without is a copy of the node from which pods can be removed and added back, for preemption.
 func (n *nodeInfo) without() *nodeInfo {
 	c := *n
 	c.pods, c.ports, c.groups = maps.Clone(n.pods), maps.Clone(n.ports), maps.Clone(n.groups)

@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// TestAPodThatPanics: it backs off, others are placed, and once the cause is gone it is placed too.
+// TestAPodThatPanics: it backs off, others are scheduled, and once the cause is gone it is scheduled too.
 func TestAPodThatPanics(t *testing.T) {
 	broken := true
 	s := &Scheduler{name: corev1.DefaultSchedulerName, log: slog.New(slog.DiscardHandler), queue: newQueue(),
@@ -50,7 +50,7 @@ func TestAPodThatPanics(t *testing.T) {
 	require.True(t, s.mu.TryLock(), "the lock was left")
 	s.mu.Unlock()
 
-	// An event that panics is lost alone.
+	// A panic in one event handler does not affect other events.
 	nodeHandler{s}.OnUpdate(testNode("a"), (*corev1.Node)(nil))
 	nodeHandler{s}.OnAdd(testNode("b"), false)
 	require.NotNil(t, s.state.nodes["b"])

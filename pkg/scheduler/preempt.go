@@ -9,14 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// eviction is a node and the pods that would have to go from it.
+// eviction is a node and the pods that would have to be evicted from it.
 type eviction struct {
 	node    *nodeInfo
 	victims []*podInfo
 }
 
-// preempt looks for a node where the pod fits once pods of lower priority are gone. It changes nothing. The text is what
-// upstream adds to the message where there is none.
+// preempt looks for a node where the pod fits once pods of lower priority are evicted. It does not change the state. If there
+// is none, it returns the text that upstream appends to the message.
 func (f *failure) preempt() (*eviction, string) {
 	c := f.cycle
 	nodes := c.state.order
@@ -54,7 +54,7 @@ func (f *failure) preempt() (*eviction, string) {
 	return slices.MinFunc(found, (*eviction).compare), ""
 }
 
-// waits tells whether the pod was nominated to a node where a less important pod is about to end.
+// waits reports whether the pod is nominated to a node where a pod of lower priority is terminating.
 func (f *failure) waits() bool {
 	n := f.cycle.state.nominations[f.cycle.pod.UID]
 	if n == nil {
@@ -68,7 +68,7 @@ func (f *failure) waits() bool {
 	return false
 }
 
-// victims finds the least pods that must go from a node, or nil if that would not help.
+// victims finds a minimal set of pods to evict from a node, or nil if eviction does not help.
 func (f *failure) victims(n *nodeInfo) *eviction {
 	c := f.cycle
 	var lower []*podInfo
@@ -80,7 +80,7 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 	if len(lower) == 0 {
 		return nil
 	}
-	// The most important come last, and are the first to be spared; of equals, the oldest.
+	// The most important pods come last, and are reprieved first; of equal priority, the oldest.
 	slices.SortFunc(lower, func(a, b *podInfo) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
 	})
@@ -90,8 +90,8 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 		if c.spread != nil {
 			c.spread.move(c, p, n, sign)
 		}
-		if c.between != nil {
-			c.between.move(c, p, sign)
+		if c.podAffinity != nil {
+			c.podAffinity.move(c, p, sign)
 		}
 	}
 	for _, p := range lower {
@@ -106,7 +106,7 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 			gone = append(gone, p)
 		}
 	}
-	for _, p := range gone { // what the cycle knows of other nodes is as it was again
+	for _, p := range gone { // restore the cycle's counts
 		move(p, 1)
 	}
 	if !fitsWithout || len(gone) == 0 {
@@ -115,8 +115,8 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 	return &eviction{n, gone}
 }
 
-// move is count, with what the pod's own anti-affinity forbids.
-func (b *between) move(c *cycle, p *podInfo, sign int) {
+// move is count, and also updates what the pod's own anti-affinity forbids.
+func (b *podAffinityCounts) move(c *cycle, p *podInfo, sign int) {
 	if c.affinity != nil {
 		was := b.anyNear
 		b.count(c, p, sign)
@@ -125,10 +125,10 @@ func (b *between) move(c *cycle, p *podInfo, sign int) {
 	if p.affinity == nil {
 		return
 	}
-	for i := range p.affinity.apart {
-		t := &p.affinity.apart[i]
+	for i := range p.affinity.requiredAnti {
+		t := &p.affinity.requiredAnti[i]
 		if v, ok := topology(p.node, t.key); ok && t.matches(c.state, c.pod) {
-			b.forbidden[place{t.key, v}] += sign
+			b.forbidden[topologyPair{t.key, v}] += sign
 		}
 	}
 }
@@ -140,8 +140,8 @@ func (p *podInfo) started() time.Time {
 	return p.pod.CreationTimestamp.Time
 }
 
-// compare puts first the eviction that hurts least: its most important victim is least important, their priorities sum up to
-// less, they are fewer, and the oldest of the most important started last.
+// compare orders evictions as upstream: lowest priority of the most important victim, lowest sum of priorities, fewest
+// victims, and latest start of the oldest of the most important victims.
 func (e *eviction) compare(o *eviction) int {
 	most := func(e *eviction) int32 { return e.victims[0].priority }
 	sum := func(e *eviction) (s int64) {

@@ -8,67 +8,67 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A pod that was woken and failed again waits, twice as long each time.
+// The back-off of a pod whose attempts keep failing doubles each time.
 const (
 	firstBackoff = 50 * time.Millisecond
 	mostBackoff  = 10 * time.Second
 )
 
-// where a pending pod is.
+// where is the queue that a pending pod is in.
 type where uint8
 
 const (
-	active        where = iota // waits for its turn
-	backingOff                 // waits for its timer
-	unschedulable              // waits for an event that can help
-	underway                   // being placed or bound
+	active        where = iota // ready to be scheduled
+	backingOff                 // waiting for its back-off timer
+	unschedulable              // waiting for an event that may make it schedulable
+	underway                   // being scheduled or bound
 )
 
 // pending is a pod without a node.
 type pending struct {
 	info     *podInfo
-	newer    *corev1.Pod // what became of the pod while it was underway; nil: nothing
+	newer    *corev1.Pod // the latest update received while it was underway; nil: none
 	since    time.Time
 	attempts int
-	tried    time.Time // when the present or last attempt began
+	tried    time.Time // start of the current or last attempt
 	failed   time.Time // last attempt
 	where    where
-	wide     bool // refused by a filter that looks beyond one node
+	wide     bool // rejected by a filter that depends on other nodes
 	timer    *time.Timer
 	index    int
-	told     string    // the last reason written to its status
-	reserved *nodeInfo // where the reserves hold something for it; nil: nowhere
+	reported string    // the last message written to its status
+	reserved *nodeInfo // the node on which resources are reserved for it; nil: none
 }
 
-// queue holds the pending pods. The scheduler's lock guards it. It is bounded by the pods that exist.
+// queue holds the pending pods. It is guarded by the scheduler's lock and bounded by the number of pods.
 type queue struct {
-	pods  map[types.UID]*pending
-	aside map[*pending]struct{} // those that are unschedulable
-	wide  int                   // how many of them are wide
-	heap  activeHeap
-	wake  chan struct{} // 1 deep: the active heap is not empty
-	later func(*pending)
+	pods          map[types.UID]*pending
+	unschedulable map[*pending]struct{} // pods in unschedulable
+	wide          int                   // how many of them are wide
+	heap          activeHeap
+	wake          chan struct{} // capacity 1: the active heap is not empty
+	later         func(*pending)
 }
 
 func newQueue() *queue {
-	return &queue{pods: map[types.UID]*pending{}, aside: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
+	return &queue{pods: map[types.UID]*pending{}, unschedulable: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
-// put sets a pod aside until an event can help it.
+// put marks a pod as unschedulable until an event may help it.
 func (q *queue) put(p *pending) {
 	p.where = unschedulable
-	q.aside[p] = struct{}{}
+	q.unschedulable[p] = struct{}{}
 	if p.wide {
 		q.wide++
 	}
 }
 
-// take takes a pod back, if it was set aside.
+// take removes a pod from the unschedulable pods, if it is one of them.
 func (q *queue) take(p *pending) {
-	if _, ok := q.aside[p]; !ok {
+	if _, ok := q.unschedulable[p]; !ok {
 		return
 	}
-	delete(q.aside, p)
+	delete(q.unschedulable, p)
 	if p.wide {
 		q.wide--
 	}
@@ -88,7 +88,7 @@ func (q *queue) activate(p *pending) {
 	}
 }
 
-// retry makes an unschedulable pod active, at once the first time and after a pause when it failed again and again.
+// retry makes an unschedulable pod active: immediately after its first failure, otherwise after a back-off.
 func (q *queue) retry(p *pending, now time.Time) {
 	if p.where != unschedulable {
 		return
@@ -127,7 +127,7 @@ func (q *queue) remove(p *pending) {
 	delete(q.pods, p.info.pod.UID)
 }
 
-// activeHeap has the highest priority first, and of one priority the oldest.
+// activeHeap orders by priority, highest first, then by age, oldest first.
 type activeHeap []*pending
 
 func (h activeHeap) Len() int { return len(h) }

@@ -1,8 +1,8 @@
-// Package scheduler gives pods a node.
+// Package scheduler assigns pods to nodes.
 //
-// It may import client and events. Its invariant: what a pod was promised
-// counts from the moment it was chosen, before it is bound, so no two pods are
-// promised the same room. One goroutine decides; binding is done by others.
+// It may import client and events. Its invariant: a pod's resources are
+// accounted to its node from the scheduling decision on, before it is bound, so
+// no node is overcommitted. One goroutine decides; others write the bindings.
 package scheduler
 
 import (
@@ -26,24 +26,24 @@ import (
 // Identity is the user the scheduler acts as.
 const Identity = "system:kube-scheduler"
 
-// Config is what the scheduler needs.
+// Config configures a Scheduler.
 type Config struct {
 	// Client reaches the cluster, as Identity. Required.
 	Client client.Interface
 	// Name is the spec.schedulerName of the pods it places; empty means "default-scheduler".
 	Name string
-	// SamplePercent is the part of the nodes among which the best is chosen once they are more than 100
-	// (then at least 100 of them); 0 means 10.
+	// SamplePercent is the percentage of nodes that are scored in clusters of more than 100 nodes (at least 100
+	// are); 0 means 10.
 	SamplePercent int
-	// Binders is how many bindings are written at once; 0 means 64.
+	// Binders is the number of concurrent binding writes; 0 means 64.
 	Binders int
-	// Metrics takes the scheduler's metrics; nil for none.
+	// Metrics registers the scheduler's metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
 }
 
-// Validate checks a Config.
+// Validate reports invalid fields.
 func (c Config) Validate() error {
 	switch {
 	case c.Client == nil:
@@ -69,12 +69,12 @@ type Scheduler struct {
 	// preBinds run before each binding.
 	preBinds []preBind
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	state *state
 	queue *queue
 }
 
-// New makes the component.
+// New creates the component.
 func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { s.guard.Loop(ctx, "events", s.events.Run) })
 
-	// Nodes before pods, so that no pod is refused only because its node was not known yet.
+	// Nodes before pods, so that no pod is rejected only because a node was not known yet.
 	if _, err := s.client.Cache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
 		return s.stopped(ctx, fmt.Errorf("informer of namespaces: %w", err))
 	}
@@ -142,7 +142,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		if err != nil {
 			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", w.object, err))
 		}
-		defer func() { _ = inf.RemoveEventHandler(reg) }() // an informer that stopped has none left
+		defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
 		select {
 		case <-reg.HasSyncedChecker().Done():
 		case <-ctx.Done():
@@ -162,7 +162,7 @@ func (s *Scheduler) stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// drop stops the timers of the pods that wait.
+// drop empties the queue and stops its timers.
 func (s *Scheduler) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Scheduler) backedOff(p *pending) {
 	})
 }
 
-// loop places one pod after the other. A slot is taken before a pod is, so that no more than
+// loop schedules one pod at a time. It acquires a slot before it pops a pod, so that at most
 // s.binders are underway.
 func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 	slots := make(chan struct{}, s.binders)
@@ -207,8 +207,8 @@ func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// next decides about the next pod and returns what is to be written; nil if there is none. A pod that makes the scheduler
-// panic backs off, and the others have their turn.
+// next schedules the next pod and returns the function that writes the result; nil if the queue is empty. A pod that makes
+// the scheduler panic is put into back-off, so that others are scheduled.
 func (s *Scheduler) next() (write func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *Scheduler) next() (write func(context.Context)) {
 	}
 	s.metrics.failed.count(p)
 	if p.where == underway {
-		s.giveBack(p)
+		s.unreserve(p)
 		s.backOff(p)
 	}
 	return func(context.Context) {
@@ -231,7 +231,7 @@ func (s *Scheduler) next() (write func(context.Context)) {
 	}
 }
 
-// backOff lets a pod that is underway wait before it is tried again, longer each time.
+// backOff puts a pod that is underway into exponential back-off.
 func (s *Scheduler) backOff(p *pending) {
 	if p.newer != nil {
 		p.info, p.newer = newPodInfo(p.newer), nil
@@ -242,11 +242,11 @@ func (s *Scheduler) backOff(p *pending) {
 	s.queue.retry(p, p.failed)
 }
 
-// decide finds a node for a pod or says why there is none, and returns what is to be written.
+// decide picks a node for a pod, or determines why there is none, and returns the function that writes the result.
 func (s *Scheduler) decide(p *pending) func(context.Context) {
 	n, failed := s.state.pick(p.info)
 	if failed == nil {
-		promised := s.state.unnominate(p.info.pod.UID)
+		promised := s.state.clearNomination(p.info.pod.UID)
 		err := s.reserve(p, n)
 		if promised != nil && promised != n {
 			s.help(promised)
@@ -272,7 +272,7 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 	return s.fail(p, failed)
 }
 
-// fail puts the pod aside until something happens that can help, and returns what to write about it.
+// fail marks the pod as unschedulable and returns the function that writes its condition and preempts pods.
 func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	e, text := f.preempt()
 	message := f.message(text)
@@ -285,8 +285,8 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	nominated := pod.Status.NominatedNodeName
 	var victims []*corev1.Pod
 	if e == nil && !f.waits() {
-		// Nothing that is on its way will make the nominated node fit: what was promised there is free for others.
-		if n := s.state.unnominate(pod.UID); n != nil {
+		// No terminating pod will make the nominated node fit: release the nomination.
+		if n := s.state.clearNomination(pod.UID); n != nil {
 			s.help(n)
 		}
 		nominated = ""
@@ -298,8 +298,8 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 			victims = append(victims, v.pod)
 		}
 	}
-	again := message == p.told && nominated == pod.Status.NominatedNodeName
-	p.told = message
+	again := message == p.reported && nominated == pod.Status.NominatedNodeName
+	p.reported = message
 	return func(ctx context.Context) {
 		s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
 		if !again {

@@ -93,7 +93,7 @@ func world(nodes []*corev1.Node, pods ...bound) *state {
 		s.setNode(n)
 	}
 	for _, b := range pods {
-		s.place(newPodInfo(b.pod), b.node)
+		s.assign(newPodInfo(b.pod), b.node)
 	}
 	return s
 }
@@ -114,24 +114,24 @@ func TestPick(t *testing.T) {
 		want  string // the node
 		why   string // or the message
 	}{
-		"no nodes":      {pod: testPod("p"), why: "no nodes available to schedule pods"},
-		"any":           {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p"), want: "a"},
-		"cpu":           {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", cpu("5")), why: "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"gpu":           {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", gpu), why: "0/1 nodes are available: 1 Insufficient example.com/gpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"full of pods":  {nodes: []*corev1.Node{testNode("a", tiny)}, there: []bound{{testPod("o"), "a"}}, pod: testPod("p"), why: "0/1 nodes are available: 1 Too many pods. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"cordoned":      {nodes: []*corev1.Node{testNode("a", cordoned)}, pod: testPod("p"), why: "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
-		"taint":         {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
-		"two reasons":   {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoExecute)), testNode("b"), testNode("c")}, pod: testPod("p", cpu("5")), why: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."},
-		"soft taint":    {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectPreferNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
-		"selector":      {nodes: []*corev1.Node{testNode("a"), testNode("b")}, pod: testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }), want: "b"},
-		"port":          {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", port), "a"}}, pod: testPod("p", port), want: "b"},
-		"least":         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", cpu("2")), "a"}}, pod: testPod("p"), want: "b"},
-		"group spreads": {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("500m")), "b"}}, pod: testPod("p", labelled("app", "x")), want: "b"},
-		"apart":         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}}, pod: testPod("p", antiAffinity("app", "x", corev1.LabelHostname)), want: "b"},
-		"apart, theirs": {nodes: []*corev1.Node{testNode("a")}, there: []bound{{testPod("o", antiAffinity("app", "x", corev1.LabelHostname)), "a"}}, pod: testPod("p", labelled("app", "x")), why: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"near":          {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "b"}}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), want: "b"},
-		"near itself":   {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)), want: "a"},
-		"near nobody":   {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), why: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"no nodes":                     {pod: testPod("p"), why: "no nodes available to schedule pods"},
+		"any":                          {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p"), want: "a"},
+		"cpu":                          {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", cpu("5")), why: "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"gpu":                          {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", gpu), why: "0/1 nodes are available: 1 Insufficient example.com/gpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"full of pods":                 {nodes: []*corev1.Node{testNode("a", tiny)}, there: []bound{{testPod("o"), "a"}}, pod: testPod("p"), why: "0/1 nodes are available: 1 Too many pods. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"cordoned":                     {nodes: []*corev1.Node{testNode("a", cordoned)}, pod: testPod("p"), why: "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
+		"taint":                        {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
+		"two reasons":                  {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoExecute)), testNode("b"), testNode("c")}, pod: testPod("p", cpu("5")), why: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."},
+		"soft taint":                   {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectPreferNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
+		"selector":                     {nodes: []*corev1.Node{testNode("a"), testNode("b")}, pod: testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }), want: "b"},
+		"port":                         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", port), "a"}}, pod: testPod("p", port), want: "b"},
+		"least":                        {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", cpu("2")), "a"}}, pod: testPod("p"), want: "b"},
+		"group spreads":                {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("500m")), "b"}}, pod: testPod("p", labelled("app", "x")), want: "b"},
+		"anti-affinity":                {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}}, pod: testPod("p", antiAffinity("app", "x", corev1.LabelHostname)), want: "b"},
+		"anti-affinity of another pod": {nodes: []*corev1.Node{testNode("a")}, there: []bound{{testPod("o", antiAffinity("app", "x", corev1.LabelHostname)), "a"}}, pod: testPod("p", labelled("app", "x")), why: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
+		"affinity":                     {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "b"}}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), want: "b"},
+		"affinity to itself":           {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)), want: "a"},
+		"affinity to no pod":           {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), why: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
 		"spread": {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("3")), "b"}},
 			pod: testPod("p", labelled("app", "x"), spreadOver(corev1.LabelTopologyZone, "app", "x")), want: "b"},
 	} {
@@ -196,7 +196,7 @@ func TestPreemptionTakesTheLeast(t *testing.T) {
 	}
 }
 
-// TestStateCountsRight: whatever happens in whatever order, what is counted is what there is.
+// TestStateCountsRight: after any sequence of events, the counts match the pods.
 func TestStateCountsRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)
@@ -215,12 +215,12 @@ func TestStateCountsRight(t *testing.T) {
 				delete(nodes, node)
 			case 2:
 				if where[pod] == "" {
-					s.place(newPodInfo(testPod(pod, cpu("100m"), labelled("app", "x"))), node)
+					s.assign(newPodInfo(testPod(pod, cpu("100m"), labelled("app", "x"))), node)
 					where[pod] = node
 				}
 			case 3:
 				if where[pod] != "" {
-					s.lift(s.pods[types.UID(pod)])
+					s.remove(s.pods[types.UID(pod)])
 					delete(where, pod)
 				}
 			}
@@ -261,7 +261,7 @@ func BenchmarkPick(b *testing.B) {
 		if failed != nil {
 			b.Fatal(failed.message(""))
 		}
-		s.place(p, n.name)
+		s.assign(p, n.name)
 		if i%50000 == 49999 {
 			b.StopTimer()
 			s = world(nodes)
@@ -270,8 +270,8 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// TestNoNodeIsOverbooked: whatever is scheduled, preempted and removed, no node holds more than it has, two pods that keep
-// apart never share a node, and a pod is refused only if no node would take it.
+// TestNoNodeIsOverbooked: whatever is scheduled, preempted and removed, no node is overcommitted, two pods with
+// anti-affinity never share a node, and a pod is unschedulable only if it fits no node.
 func TestNoNodeIsOverbooked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var nodes []*corev1.Node
@@ -281,7 +281,7 @@ func TestNoNodeIsOverbooked(t *testing.T) {
 		s := world(nodes)
 		for i := range rapid.IntRange(1, 40).Draw(t, "pods") {
 			change := []func(*corev1.Pod){cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority"))}
-			if rapid.Bool().Draw(t, "apart") {
+			if rapid.Bool().Draw(t, "anti-affinity") {
 				change = append(change, labelled("app", "x"), antiAffinity("app", "x", corev1.LabelHostname))
 			}
 			p := newPodInfo(testPod(fmt.Sprint(i), change...))
@@ -300,12 +300,12 @@ func TestNoNodeIsOverbooked(t *testing.T) {
 				}
 				for _, v := range e.victims {
 					require.Less(t, v.priority, p.priority)
-					s.lift(v)
+					s.remove(v)
 				}
 				n, failed = s.pick(p)
 				require.Nil(t, failed, "the victims made room")
 			}
-			s.place(p, n.name)
+			s.assign(p, n.name)
 			for _, n := range s.order {
 				require.LessOrEqual(t, n.used.cpu, n.most.cpu)
 				require.LessOrEqual(t, n.groups["default/app=x,"], 1)

@@ -8,16 +8,16 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// mostScore is the best that one score can give a node.
+// mostScore is the maximum of each score.
 const mostScore = 100
 
-// Images smaller than minImage or larger than maxImage per container make no difference to locality.
+// Image sizes per container below minImage or above maxImage do not affect locality.
 const (
 	minImage = 23 << 20
 	maxImage = 1000 << 20
 )
 
-// best picks the node with the highest score; of equals, the one that comes first after the last one chosen.
+// best picks the node with the highest score; of equals, the first one after the last one chosen.
 func (c *cycle) best(nodes []*nodeInfo) *nodeInfo {
 	if len(nodes) == 1 {
 		return nodes[0]
@@ -48,7 +48,7 @@ func (c *cycle) best(nodes []*nodeInfo) *nodeInfo {
 	return nodes[at]
 }
 
-// least prefers nodes with much left of cpu and memory.
+// least prefers nodes with the least allocated CPU and memory.
 func least(c *cycle, n *nodeInfo) int64 {
 	left := func(most, used int64) int64 {
 		if most == 0 || used > most {
@@ -59,7 +59,7 @@ func least(c *cycle, n *nodeInfo) int64 {
 	return (left(n.most.cpu, n.score.cpu+c.scoreCPU) + left(n.most.memory, n.score.mem+c.scoreMem)) / 2
 }
 
-// balance prefers nodes whose cpu and memory are used up alike.
+// balance prefers nodes whose CPU and memory are allocated to a similar degree.
 func balance(c *cycle, n *nodeInfo) int64 {
 	if n.most.cpu == 0 || n.most.memory == 0 {
 		return 0
@@ -88,7 +88,7 @@ func locality(c *cycle, n *nodeInfo) int64 {
 	return mostScore * (sum - minImage) / (most - minImage)
 }
 
-// softTaints counts against a node the taints that the pod should rather avoid.
+// softTaints counts the node's untolerated PreferNoSchedule taints against it.
 func softTaints(c *cycle, n *nodeInfo) (sum int64) {
 	if !n.soft {
 		return 0
@@ -113,7 +113,7 @@ func prepareNodePreferences(c *cycle) bool {
 
 func nodePreferences(c *cycle, n *nodeInfo) int64 { return c.preferred.Score(n.node) }
 
-// stretch maps raw to 0..mostScore and adds it to total. All alike make no difference.
+// stretch normalizes raw to 0..mostScore and adds it to total. Equal scores add nothing.
 func stretch(raw, total []int64, weight int64) {
 	low, high := raw[0], raw[0]
 	for _, v := range raw {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// spread is what one cycle knows of its pod's topology spread constraints (KEP-895).
+// spread holds one cycle's counts for its pod's topology spread constraints (KEP-895).
 type spread struct {
 	hard, soft []constraint
 }
@@ -16,7 +16,7 @@ type constraint struct {
 	*corev1.TopologySpreadConstraint
 	selector labels.Selector
 	self     int            // 1 if the pod matches its own constraint
-	pods     map[string]int // matching pods by topology value, of the nodes that count
+	pods     map[string]int // matching pods by topology value, on eligible nodes
 	least    int
 }
 
@@ -77,7 +77,7 @@ func (k *constraint) findLeast() {
 	k.least = max(k.least, 0)
 }
 
-// counts tells whether the constraint looks at the node (KEP-3094), which must also have the other constraints' keys.
+// counts reports whether the node is eligible for the constraint (KEP-3094); it must also have the other constraints' keys.
 func (s *spread) counts(c *cycle, k *constraint, n *nodeInfo, set []constraint) bool {
 	for i := range set {
 		if _, ok := topology(n, set[i].TopologyKey); !ok {
@@ -109,7 +109,7 @@ func crowded(c *cycle, n *nodeInfo) string {
 	return ""
 }
 
-// move takes a pod that matches away from (sign -1) or back to its node, for preemption.
+// move removes a matching pod from its node (sign -1) or adds it back, for preemption.
 func (s *spread) move(c *cycle, p *podInfo, n *nodeInfo, sign int) {
 	for i := range s.hard {
 		k := &s.hard[i]
@@ -121,7 +121,7 @@ func (s *spread) move(c *cycle, p *podInfo, n *nodeInfo, sign int) {
 	}
 }
 
-// prepareSpreadScore: pods with constraints are spread by those that may be violated, others by their group.
+// prepareSpreadScore spreads pods with constraints by their ScheduleAnyway constraints, others by their group.
 func prepareSpreadScore(c *cycle) bool {
 	if len(c.pod.Spec.TopologySpreadConstraints) > 0 {
 		return c.spread != nil && len(c.spread.soft) > 0
@@ -129,7 +129,7 @@ func prepareSpreadScore(c *cycle) bool {
 	return c.group != "" && c.state.groups[c.group] != nil
 }
 
-// spreadScore prefers nodes, and zones, with few pods that match the constraints or are of the same group.
+// spreadScore prefers nodes and zones with few pods that match the constraints or belong to the same group.
 func spreadScore(c *cycle, n *nodeInfo) (sum int64) {
 	if len(c.pod.Spec.TopologySpreadConstraints) == 0 {
 		sum = -int64(n.groups[c.group])

@@ -8,21 +8,21 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// state is the cluster as the scheduler counts it: each event changes it by what the event changed, so
-// that a cycle starts from it without a copy. The scheduler's lock guards it.
+// state is the scheduler's view of the cluster. It is updated incrementally by events, so that a cycle
+// needs no snapshot. It is guarded by the scheduler's lock.
 type state struct {
 	nodes map[string]*nodeInfo
 	order []*nodeInfo // the known nodes
-	start int         // where in order the next cycle begins; order may have become shorter since
+	start int         // index in order at which the next cycle begins; order may have become shorter since
 	pods  map[types.UID]*podInfo
-	// apart are pods with required anti-affinity, prefers those whose affinity draws or repels others.
-	apart, prefers map[*podInfo]struct{}
-	groups         map[string]map[string]int // pods by group and zone
-	zones          map[string]int            // nodes by zone
-	soft           int                       // nodes with PreferNoSchedule taints
-	priorities     map[int32]int             // pods by priority
-	nominations    map[types.UID]*nodeInfo   // by the pod that preempted
-	sample         int                       // percent of the nodes
+	// antiAffinity holds the pods with required anti-affinity, prefers those whose affinity affects the scores of others.
+	antiAffinity, prefers map[*podInfo]struct{}
+	groups                map[string]map[string]int // pods by group and zone
+	zones                 map[string]int            // nodes by zone
+	soft                  int                       // nodes with PreferNoSchedule taints
+	priorities            map[int32]int             // pods by priority
+	nominations           map[types.UID]*nodeInfo   // by the pod that preempted
+	sample                int                       // percent of the nodes
 
 	namespaceLabels func(name string) map[string]string
 
@@ -36,13 +36,13 @@ type state struct {
 func newState(sample int, namespaceLabels func(string) map[string]string) *state {
 	return &state{
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
-		apart: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
+		antiAffinity: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves,
 	}
 }
 
-// scratch is room for the scores of n nodes: their totals, which are zero, and those of one score.
+// scratch returns reusable slices for the scores of n nodes: their zeroed totals, and those of one score.
 func (s *state) scratch(n int) (totals, raw []int64) {
 	if cap(s.totals) < 2*n {
 		s.totals = make([]int64, 2*n)
@@ -52,7 +52,7 @@ func (s *state) scratch(n int) (totals, raw []int64) {
 	return totals, raw
 }
 
-// setNode takes in a node as it is now.
+// setNode adds or updates a node.
 func (s *state) setNode(node *corev1.Node) *nodeInfo {
 	n := s.nodes[node.Name]
 	if n == nil {
@@ -89,7 +89,7 @@ func (s *state) uncountNode(n *nodeInfo) {
 	}
 }
 
-// removeNode forgets a node and the nominations to it; what is bound to it still counts there until it is deleted.
+// removeNode removes a node and the nominations to it; its pods are still accounted to it until they are deleted.
 func (s *state) removeNode(name string) {
 	n := s.nodes[name]
 	if n == nil || n.at < 0 {
@@ -128,8 +128,8 @@ func (s *state) group(group, zone string, count int) {
 	}
 }
 
-// place counts a pod on a node.
-func (s *state) place(p *podInfo, name string) {
+// assign accounts a pod to a node.
+func (s *state) assign(p *podInfo, name string) {
 	n := s.nodes[name]
 	if n == nil {
 		n = newNodeInfo(name)
@@ -141,22 +141,22 @@ func (s *state) place(p *podInfo, name string) {
 	s.pods[p.pod.UID] = p
 	s.priorities[p.priority]++
 	if a := p.affinity; a != nil {
-		if len(a.apart) > 0 {
-			s.apart[p] = struct{}{}
+		if len(a.requiredAnti) > 0 {
+			s.antiAffinity[p] = struct{}{}
 		}
-		if len(a.near)+len(a.preferNear)+len(a.preferApart) > 0 {
+		if len(a.required)+len(a.preferred)+len(a.preferredAnti) > 0 {
 			s.prefers[p] = struct{}{}
 		}
 	}
 }
 
-// lift takes a pod off its node.
-func (s *state) lift(p *podInfo) {
+// remove removes a pod from its node.
+func (s *state) remove(p *podInfo) {
 	n := p.node
 	n.count(p, -1)
 	s.group(p.group, n.zone, -1)
 	delete(s.pods, p.pod.UID)
-	delete(s.apart, p)
+	delete(s.antiAffinity, p)
 	delete(s.prefers, p)
 	if s.priorities[p.priority]--; s.priorities[p.priority] == 0 {
 		delete(s.priorities, p.priority)
@@ -167,19 +167,19 @@ func (s *state) lift(p *podInfo) {
 	}
 }
 
-// update takes in a newer state of a pod that counts already, and tells whether something changed that counts.
+// update replaces an assigned pod by a newer version, and reports whether the change is relevant to scheduling.
 func (s *state) update(p *podInfo, pod *corev1.Pod) bool {
 	if sameNeeds(p.pod, pod) {
 		p.pod = pod
 		return false
 	}
 	name := p.node.name
-	s.lift(p)
-	s.place(newPodInfo(pod), name)
+	s.remove(p)
+	s.assign(newPodInfo(pod), name)
 	return true
 }
 
-// sameNeeds tells whether nothing changed that counts: pods are immutable but for labels and resources.
+// sameNeeds reports whether a and b are equal for scheduling: only labels, resources and deletion of a pod can change.
 func sameNeeds(a, b *corev1.Pod) bool {
 	resizing := func(p *corev1.Pod) bool {
 		for i := range p.Status.Conditions {
@@ -192,9 +192,9 @@ func sameNeeds(a, b *corev1.Pod) bool {
 	return a.Generation == b.Generation && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
 }
 
-// nominate promises room on a known node to a pod; a nil or unknown node takes the promise back.
+// nominate reserves capacity on a known node for a preempting pod; a nil or unknown node clears the nomination.
 func (s *state) nominate(p *podInfo, n *nodeInfo) {
-	s.unnominate(p.pod.UID)
+	s.clearNomination(p.pod.UID)
 	if n == nil || n.at < 0 {
 		return
 	}
@@ -205,8 +205,8 @@ func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.nominations[p.pod.UID] = n
 }
 
-// unnominate takes back a pod's nomination and returns the node where that may have made room, or nil.
-func (s *state) unnominate(uid types.UID) *nodeInfo {
+// clearNomination removes a pod's nomination and returns the node it was for, or nil.
+func (s *state) clearNomination(uid types.UID) *nodeInfo {
 	n := s.nominations[uid]
 	if n != nil {
 		delete(n.nominated, uid)
@@ -215,13 +215,13 @@ func (s *state) unnominate(uid types.UID) *nodeInfo {
 	return n
 }
 
-// enough is how many nodes that fit are looked for: all of a small cluster, a part of a large one.
+// enough is the number of feasible nodes to find: all in a small cluster, a sample in a large one.
 func (s *state) enough() int {
 	const least = 100
 	return min(max(least, len(s.order)*s.sample/100), max(len(s.order), 1))
 }
 
-// failure says why no node fits.
+// failure records why no node fits.
 type failure struct {
 	cycle   *cycle
 	active  []*filter
@@ -256,7 +256,7 @@ func (c *cycle) refusedBy(active []*filter, n *nodeInfo) int {
 	return -1
 }
 
-// pick finds the node for a pod, or says why there is none.
+// pick returns the best node for a pod, or why there is none.
 func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
 	c := s.cycle(p)
 	active := c.prepare()

@@ -12,24 +12,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// The steps of a pod's way to a node, each a list: filters refuse nodes, scores choose among those that are left, reserves take what
-// the pod was chosen for, preBinds make it ready outside the lock, and the binding is written. Names are upstream's.
+// Scheduling steps, as upstream's framework has them: filters reject nodes, scores rank the feasible ones, reserves claim resources on
+// the chosen node, preBinds prepare the pod outside the lock, and the binding is written. Names are upstream's.
 
-// filter refuses nodes. Check is quick and allocates nothing; Explain says, for people and in upstream's
-// words, why Check refused.
+// filter rejects nodes. check is fast and does not allocate; explain returns upstream's messages for why check
+// rejected the node.
 type filter struct {
 	name string
-	// prepare runs once per cycle; false: the filter has nothing to say about this pod. Nil: it always has.
+	// prepare runs once per cycle; false skips the filter for this pod. Nil: never skipped.
 	prepare func(*cycle) bool
 	check   func(*cycle, *nodeInfo) bool
 	explain func(*cycle, *nodeInfo) []string
-	// curable tells whether taking pods away from the node could make it pass.
+	// curable is set if evicting pods from the node could make it pass.
 	curable bool
-	// wide tells that what happens on one node may make another one pass.
+	// wide is set if a change on one node may make another one pass.
 	wide bool
 }
 
-// filters are asked in this order, and the first to refuse answers for the node.
+// filters run in this order; the first to reject a node provides the reason.
 var filters = []filter{
 	{
 		name: "NodeUnschedulable", check: schedulable, explain: reason("node(s) were unschedulable"),
@@ -48,7 +48,7 @@ var filters = []filter{
 	}, {
 		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
 	}, {
-		name: "InterPodAffinity", prepare: prepareBetween, check: affinityMet, explain: explainBetween, curable: true, wide: true,
+		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true, wide: true,
 	},
 }
 
@@ -56,11 +56,11 @@ func reason(text string) func(*cycle, *nodeInfo) []string {
 	return func(*cycle, *nodeInfo) []string { return []string{text} }
 }
 
-// score prefers nodes.
+// score ranks feasible nodes.
 type score struct {
 	name   string
 	weight int64
-	// prepare runs once per cycle, after the filters'; false: all nodes are alike to this pod. Nil: never.
+	// prepare runs once per cycle, after the filters'; false skips the score for this pod. Nil: never skipped.
 	prepare func(*cycle) bool
 	// of is the node's score. It is from 0 to mostScore, or any number where relative is set: then the lowest of the
 	// nodes compared gets 0 and the highest mostScore.
@@ -79,8 +79,8 @@ var scores = []score{
 	{name: "InterPodAffinity", weight: 2, prepare: preparePodPreferences, of: podPreferences, relative: true},
 }
 
-// reserve takes, under the scheduler's lock, what a pod was promised, so that no other pod is promised it too. If a later step or the
-// binding fails, all reserves are given back, in reverse order, also those that never took anything: release must bear that.
+// reserve claims resources for a pod under the scheduler's lock. If a later step or the binding fails, all reserves are released in
+// reverse order, including those that claimed nothing: release must be idempotent.
 type reserve struct {
 	name    string
 	take    func(*state, *podInfo, *nodeInfo) error
@@ -89,23 +89,23 @@ type reserve struct {
 
 var reserves = []reserve{{name: "NodeResources", take: assume, release: unassume}}
 
-// assume counts a pod on its node from now on.
+// assume accounts a pod to its node before it is bound.
 func assume(s *state, p *podInfo, n *nodeInfo) error {
 	p.assumed = true
-	s.place(p, n.name)
+	s.assign(p, n.name)
 	return nil
 }
 
-// unassume takes a pod off the node where it counts only because it was assumed.
+// unassume removes a pod from its node if it was only assumed.
 func unassume(s *state, p *podInfo, _ *nodeInfo) {
 	if p.assumed && p.node != nil {
-		s.lift(p)
+		s.remove(p)
 	}
 	p.assumed = false
 }
 
-// preBind makes ready what a pod needs on its node, before the binding is written. It runs without the scheduler's lock, and takes
-// one of Config.Binders' places: run must bound its wait. After an error the pod is given back and tried again.
+// preBind prepares what a pod needs on its node before the binding is written. It runs without the scheduler's lock and occupies
+// one of Config.Binders: run must have a timeout. After an error the pod is unreserved and retried.
 type preBind struct {
 	name string
 	run  func(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error
@@ -116,15 +116,15 @@ func (s *Scheduler) reserve(p *pending, n *nodeInfo) error {
 	p.reserved = n
 	for _, r := range s.state.reserves {
 		if err := r.take(s.state, p.info, n); err != nil {
-			s.giveBack(p)
+			s.unreserve(p)
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
 	return nil
 }
 
-// giveBack releases what a pod was promised and did not get, and wakes those that it may help.
-func (s *Scheduler) giveBack(p *pending) {
+// unreserve releases a pod's reservation and retries the pods that this may help.
+func (s *Scheduler) unreserve(p *pending) {
 	n := p.reserved
 	if n == nil {
 		return
@@ -136,10 +136,10 @@ func (s *Scheduler) giveBack(p *pending) {
 	s.help(n)
 }
 
-// errGone says that the pod to bind is not there any more.
+// errGone means that the pod to bind no longer exists.
 var errGone = errors.New("the pod is gone")
 
-// commit runs what comes after the decision: the preBinds, and the binding.
+// commit runs the preBinds and writes the binding.
 func (s *Scheduler) commit(ctx context.Context, p *pending, node string) error {
 	for _, step := range s.preBinds {
 		if err := step.run(ctx, s.client, p.info.pod, node); err != nil {

@@ -33,7 +33,7 @@ func (a answeringBinding) Create(context.Context, ctrl.Object, ctrl.Object, ...c
 	return a.bind()
 }
 
-// TestReservesAndPreBinds: they run in order, and whatever fails later gives back, in reverse, exactly what was taken.
+// TestReservesAndPreBinds: they run in order, and a later failure releases, in reverse, exactly what was reserved.
 func TestReservesAndPreBinds(t *testing.T) {
 	missing := apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, "c")
 	for name, c := range map[string]struct {

@@ -13,19 +13,19 @@ import (
 
 func now() time.Time { return time.Now() }
 
-// nodeHandler takes in what happens to nodes.
+// nodeHandler handles node events.
 type nodeHandler struct{ s *Scheduler }
 
 func (h nodeHandler) OnAdd(o any, _ bool) { h.s.event(o, func() { h.add(o) }) }
 func (h nodeHandler) OnUpdate(was, o any) { h.s.event(o, func() { h.update(was, o) }) }
 func (h nodeHandler) OnDelete(o any)      { h.s.event(o, func() { h.remove(o) }) }
 
-// event handles one event; one that panics is lost, and the others are handled.
+// event handles one event and recovers from panics in the handler.
 func (s *Scheduler) event(o any, handle func()) {
 	_ = s.guard.Do("event", handle, "object", named{o})
 }
 
-// named is an object's name, for the log alone.
+// named logs an object by name.
 type named struct{ object any }
 
 // LogValue implements slog.LogValuer.
@@ -70,38 +70,38 @@ func (h nodeHandler) remove(o any) {
 		h.s.mu.Lock()
 		defer h.s.mu.Unlock()
 		h.s.state.removeNode(node.Name)
-		h.s.helpWide() // its pods no longer count for its zone
+		h.s.helpWide() // its pods no longer count towards its zone
 	}
 }
 
-// help wakes the pods that may fit now that something about node n changed; nil: about all nodes.
+// help retries the pods that may fit after a change of node n; nil: of any node.
 func (s *Scheduler) help(n *nodeInfo) {
-	if len(s.queue.aside) == 0 {
+	if len(s.queue.unschedulable) == 0 {
 		return
 	}
 	at := now()
-	for p := range s.queue.aside {
-		if n == nil || p.wide || s.state.may(p.info, n) {
+	for p := range s.queue.unschedulable {
+		if n == nil || p.wide || s.state.mayFit(p.info, n) {
 			s.queue.retry(p, at)
 		}
 	}
 }
 
-// helpWide wakes the pods that wait for other pods.
+// helpWide retries the pods whose placement depends on other pods.
 func (s *Scheduler) helpWide() {
 	if s.queue.wide == 0 {
 		return
 	}
 	at := now()
-	for p := range s.queue.aside {
+	for p := range s.queue.unschedulable {
 		if p.wide {
 			s.queue.retry(p, at)
 		}
 	}
 }
 
-// may tells whether the pod fits on the node as far as the node alone can tell.
-func (s *state) may(p *podInfo, n *nodeInfo) bool {
+// mayFit reports whether the pod passes the filters that depend on this node only.
+func (s *state) mayFit(p *podInfo, n *nodeInfo) bool {
 	if n.node == nil {
 		return false
 	}
@@ -114,7 +114,7 @@ func (s *state) may(p *podInfo, n *nodeInfo) bool {
 	return true
 }
 
-// podHandler takes in what happens to pods.
+// podHandler handles pod events.
 type podHandler struct{ s *Scheduler }
 
 func (h podHandler) OnAdd(o any, _ bool) { h.s.event(o, func() { h.take(o) }) }
@@ -134,17 +134,17 @@ func (h podHandler) remove(o any) {
 	h.s.forget(pod)
 }
 
-// forget drops a pod that is gone or has ended.
+// forget removes a deleted or terminated pod.
 func (s *Scheduler) forget(pod *corev1.Pod) {
 	if p := s.queue.pods[pod.UID]; p != nil {
 		s.queue.remove(p)
 	}
-	if n := s.state.unnominate(pod.UID); n != nil {
+	if n := s.state.clearNomination(pod.UID); n != nil {
 		s.help(n)
 	}
 	if p := s.state.pods[pod.UID]; p != nil {
 		n := p.node
-		s.state.lift(p)
+		s.state.remove(p)
 		s.help(n)
 	}
 }
@@ -169,17 +169,17 @@ func (h podHandler) take(o any) {
 	}
 }
 
-// bound takes in a pod that has a node: one of ours, confirmed, or one that was bound by others.
+// bound handles a pod that has a node, whether we bound it or someone else did.
 func (s *Scheduler) bound(pod *corev1.Pod) {
 	if p := s.queue.pods[pod.UID]; p != nil {
 		if p.reserved != nil && p.reserved.name == pod.Spec.NodeName {
-			p.reserved = nil // it has what was reserved, whatever the binding is answered
+			p.reserved = nil // keep the reservation, whatever the binding call returns
 		}
 		if p.where != underway {
 			s.queue.remove(p)
 		}
 	}
-	promised := s.state.unnominate(pod.UID)
+	promised := s.state.clearNomination(pod.UID)
 	p := s.state.pods[pod.UID]
 	switch {
 	case p != nil && p.node.name == pod.Spec.NodeName && p.assumed:
@@ -190,7 +190,7 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 	case p != nil && p.node.name == pod.Spec.NodeName:
 		ends := p.pod.DeletionTimestamp == nil && pod.DeletionTimestamp != nil // no longer counts for topology spread
 		if s.state.update(p, pod) {
-			s.help(s.state.nodes[pod.Spec.NodeName]) // it may need less, or have the labels that others look for
+			s.help(s.state.nodes[pod.Spec.NodeName]) // its requests may have shrunk, or its labels may match others' terms
 		} else if ends {
 			s.helpWide()
 		}
@@ -198,10 +198,10 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 	default:
 		if p != nil {
 			n := p.node
-			s.state.lift(p)
+			s.state.remove(p)
 			s.help(n)
 		}
-		s.state.place(newPodInfo(pod), pod.Spec.NodeName)
+		s.state.assign(newPodInfo(pod), pod.Spec.NodeName)
 	}
 	if promised != nil && promised.name != pod.Spec.NodeName {
 		s.help(promised)
@@ -209,11 +209,11 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 	s.helpWide()
 }
 
-// wanted takes in a pod that needs a node.
+// wanted handles a pod without a node.
 func (s *Scheduler) wanted(pod *corev1.Pod) {
 	p := s.queue.pods[pod.UID]
 	if len(pod.Spec.SchedulingGates) > 0 {
-		return // the server says so in its status
+		return // the API server reports this in the pod's status
 	}
 	if p == nil {
 		if s.state.pods[pod.UID] != nil {

@@ -16,7 +16,7 @@ func reference(p *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
 
-// bind writes the decision.
+// bind writes the binding.
 func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	pod := p.info.pod
 	if err := s.client.SubResource("binding").Create(ctx, reference(pod), &corev1.Binding{
@@ -36,17 +36,17 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	return nil
 }
 
-// refused gives the room back when binding failed, and tries the pod again unless it is gone.
+// refused unreserves a pod whose binding failed, and retries it unless it is gone.
 func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pod := p.info.pod
-	s.giveBack(p)
+	s.unreserve(p)
 	if s.queue.pods[pod.UID] != p {
 		return
 	}
 	if s.state.pods[pod.UID] != nil || errors.Is(err, errGone) {
-		s.queue.remove(p) // bound all the same, by us or others, or gone, as the informer says or will say
+		s.queue.remove(p) // bound after all, by us or others, or gone: the informer has reported it or will
 		return
 	}
 	s.metrics.failed.count(p)
@@ -54,7 +54,7 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.backOff(p)
 }
 
-// report writes the pod's PodScheduled condition. A failure is not tried again: the next attempt writes anew.
+// report writes the pod's PodScheduled condition. A failed write is not retried: the next attempt writes it again.
 func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, reason, message, nominated string) {
 	at := metav1.NewTime(now())
 	for i := range pod.Status.Conditions {
@@ -83,7 +83,7 @@ func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, reason, message
 	}
 }
 
-// evict deletes the victims of a preemption, saying why.
+// evict deletes the victims of a preemption, and records why.
 func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1.Pod) {
 	if len(victims) > 0 {
 		s.metrics.preemptions.Inc()
