@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
 // The database file is rewritten once this much of it is free, and that is more than what is in use.
@@ -129,12 +131,12 @@ func (s *Store) compactSoon() {
 	}
 }
 
-// compactLoop drops history: at each tick what is older than the tick before, in between what is
-// beyond RetainRevisions or RetainBytes. When nothing was written it does nothing.
+// compactLoop drops history: at each tick of the leader what is older than the tick before; in between, on each member that sees writes,
+// what is beyond RetainRevisions or RetainBytes. When nothing was written it does nothing.
 func (s *Store) compactLoop(ctx context.Context) {
 	ticks := time.NewTicker(s.cfg.CompactEvery)
 	defer ticks.Stop()
-	var atTick int64
+	c := clock{s: s}
 	for {
 		e := s.server.Load()
 		if e == nil {
@@ -146,7 +148,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
-			to, atTick = atTick, e.KV().Rev()
+			to = c.tick(e, leads(e))
 		case <-s.compact:
 			to = max(e.KV().Rev()-s.cfg.RetainRevisions, s.history.cut(s.cfg.RetainBytes))
 			if full = s.space.wanted.Swap(false); full {
@@ -178,10 +180,41 @@ func (s *Store) release(ctx context.Context, e *etcdserver.EtcdServer) {
 
 func (s *Store) compactTo(ctx context.Context, e *etcdserver.EtcdServer, rev int64) error {
 	if _, err := e.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true}); err != nil {
-		return err
+		if !errors.Is(err, mvcc.ErrCompacted) {
+			return err
+		}
+		rev = firstRevision(e) // another member was faster
 	}
 	s.compacted.Store(rev)
 	s.history.drop(rev)
+	return s.defragment(e)
+}
+
+// clock is when history is dropped because of its age.
+type clock struct {
+	s      *Store
+	atTick int64 // the revision at the tick before
+}
+
+// tick gives the revision to compact to, 0 for none. The leader compacts for all members; the others only note what it has dropped, and
+// give back the space of their own databases.
+func (c *clock) tick(e *etcdserver.EtcdServer, leads bool) (to int64) {
+	to, c.atTick = c.atTick, e.KV().Rev()
+	if leads {
+		return to
+	}
+	if first := firstRevision(e); first > c.s.compacted.Load() {
+		c.s.compacted.Store(first)
+		c.s.history.drop(first)
+	}
+	if err := c.s.defragment(e); err != nil {
+		c.s.cfg.Logger.Warn("could not defragment the database", "error", err)
+	}
+	return 0
+}
+
+// defragment rewrites the database if that gives much space back. Each member has a database of its own.
+func (s *Store) defragment(e *etcdserver.EtcdServer) error {
 	size, used := e.Backend().Size(), e.Backend().SizeInUse()
 	if free := size - used; free < defragBytes || free < used {
 		return nil

@@ -155,7 +155,7 @@ func (s *Store) Stats() Stats {
 		return Stats{QuotaBytes: s.cfg.QuotaBytes}
 	}
 	return Stats{
-		Revision: e.KV().Rev(), Compacted: max(0, s.compacted.Load()), Members: int(s.members.Load()),
+		Revision: e.KV().Rev(), Compacted: max(0, s.compacted.Load()), Members: members(e),
 		SizeBytes: e.Backend().Size(), UsedBytes: e.Backend().SizeInUse(), QuotaBytes: s.cfg.QuotaBytes,
 		DiskFreeBytes: s.space.free.Load(), DiskMinFreeBytes: s.cfg.MinFreeBytes,
 	}

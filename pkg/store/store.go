@@ -71,7 +71,6 @@ type Store struct {
 	leases    leases
 	space     space
 	history   history
-	members   atomic.Int32
 	compacted atomic.Int64
 	compact   chan struct{} // asks for a compaction now
 	measure   chan struct{} // asks which kinds take most
@@ -128,7 +127,6 @@ func (s *Store) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.members.Store(int32(len(etcd.Server.Cluster().Members())))
 	s.compacted.Store(firstRevision(etcd.Server))
 	s.server.Store(etcd.Server)
 	close(s.ready)
@@ -342,7 +340,7 @@ func (s *Store) barrier(ctx context.Context) (*etcdserver.EtcdServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.members.Load() > 1 {
+	if members(e) > 1 {
 		if err := e.LinearizableReadNotify(ctx); err != nil {
 			return nil, s.classify(ctx, err)
 		}
