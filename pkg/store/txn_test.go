@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -67,4 +68,29 @@ func TestALargeTransaction(t *testing.T) {
 	kvs, _, _, err := s.Range(t.Context(), "/registry/x/", "", 0, 0)
 	require.NoError(t, err)
 	require.Len(t, kvs, MaxOps)
+}
+
+// marked stores each value with its key before it.
+type marked struct{}
+
+func (marked) Seal(key string, value []byte) ([]byte, func(), error) {
+	return append([]byte(key+"="), value...), func() {}, nil
+}
+
+func (marked) Open(key string, stored []byte) ([]byte, error) {
+	return bytes.TrimPrefix(stored, []byte(key+"=")), nil
+}
+
+func TestTransactionsSealTheirValues(t *testing.T) {
+	s, _ := open(t, Config{Dir: t.TempDir(), Values: marked{}})
+	_, _, err := s.Txn(t.Context(), Op{Key: "/registry/a", Value: []byte("1")}, Op{Key: "/registry/b", Value: []byte("2")}, Op{Action: Check, Key: "/registry/c"})
+	require.NoError(t, err)
+	for key, want := range map[string]string{"/registry/a": "1", "/registry/b": "2"} {
+		kv, err := s.Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, want, string(kv.Value))
+		kvs, _, _, err := s.Stored(t.Context(), key, "", 0, 0)
+		require.NoError(t, err)
+		require.Equal(t, key+"="+want, string(kvs[0].Value))
+	}
 }
