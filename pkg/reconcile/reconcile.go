@@ -1,6 +1,6 @@
-// Package reconcile runs the reconcilers: the loops that bring the cluster
-// from what is to what was asked for. all.go is the list of them; each has a
-// folder of its own, with a pure plan.go and a thin reconcile.go.
+// Package reconcile runs the reconcilers: the control loops that drive the
+// cluster's actual state towards the desired state. They are listed in all.go;
+// each has its own folder, with a pure plan.go and a thin reconcile.go.
 //
 // It may import client, and its own folders, which do not import each other
 // but for engine. Its invariant: a reconciler reaches the cluster only through
@@ -23,26 +23,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// Kinds tells which kinds the server stores.
+// Kinds lists the kinds that the server stores.
 type Kinds = engine.Kinds
 
-// Config is what the reconcilers need.
+// Config configures the reconcilers.
 type Config struct {
-	// ClientFor gives the client of an identity, such as
+	// ClientFor returns the client for an identity, such as
 	// "system:serviceaccount:kube-system:replicaset-controller". Required.
 	ClientFor func(identity string) client.Interface
 	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. They may change. Required.
 	Kinds Kinds
-	// RootCA is what pods trust the API server by. Nil: no kube-root-ca.crt is written.
+	// RootCA is the CA bundle by which pods verify the API server. Nil: no kube-root-ca.crt is written.
 	RootCA *rootca.Bundle
-	// ClusterCIDR is where nodes get the addresses of their pods from, a /24 each (a /64 of IPv6).
-	// Invalid (the zero value): nodes get none.
+	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).
+	// Invalid (the zero value): none are allocated.
 	ClusterCIDR netip.Prefix
-	// QuotaUsage counts what a quota's scope uses, with what its version was charged for. Nil: quotas get no status.
+	// QuotaUsage computes the usage in a quota's scope, including what its version was charged for. Nil: quotas get no status.
 	QuotaUsage resourcequota.Usage
-	// NodePatience is how long a node may be silent before it counts as lost; 0 is 40 s.
+	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
 	NodePatience time.Duration
-	// Metrics takes the reconcilers' metrics; nil for none.
+	// Metrics registers the reconcilers' metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
@@ -54,7 +54,7 @@ func (c Config) Validate() error {
 		return errors.New("reconcile: ClientFor is required")
 	}
 	if c.Kinds == nil {
-		return errors.New("reconcile: Kinds is required: tell which kinds the server stores")
+		return errors.New("reconcile: Kinds is required: the kinds that the server stores")
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ type Controllers struct {
 	ready   chan struct{}
 }
 
-// New makes the component.
+// New creates the component.
 func New(cfg Config) (*Controllers, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -81,10 +81,10 @@ func New(cfg Config) (*Controllers, error) {
 // Name implements run.Component.
 func (c *Controllers) Name() string { return "controllers" }
 
-// Ready implements run.Component: all reconcilers have seen the present state.
+// Ready implements run.Component: all reconcilers have synced.
 func (c *Controllers) Ready() <-chan struct{} { return c.ready }
 
-// Report describes each reconciler: what it declares, its queue, and what it could not reconcile. It is empty before Run.
+// Report describes each reconciler: its declaration, its queue, and its failing objects. It is empty before Run.
 func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
 
 // Run implements run.Component.

@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// The annotations by which a deployment keeps its history on its sets, as upstream and kubectl know them.
+// The annotations in which a deployment stores its history on its sets, as upstream and kubectl expect.
 const (
 	revisionAnnotation        = "deployment.kubernetes.io/revision"
 	revisionHistoryAnnotation = "deployment.kubernetes.io/revision-history"
@@ -44,16 +44,16 @@ type Observed struct {
 // Actions is what to do, in this order.
 type Actions struct {
 	Adopt, Release []*appsv1.ReplicaSet
-	// Create is the new set, nil if there is one or it is not time yet.
+	// Create is the new set, nil if it exists or must not be created yet.
 	Create *appsv1.ReplicaSet
 	// Update holds each changed set as it should be; Scaled says from where, for the event.
 	Update []*appsv1.ReplicaSet
 	Scaled []Scaled
 	Delete []*appsv1.ReplicaSet
-	// Annotations of the deployment, nil if they are right.
+	// Annotations of the deployment, nil if unchanged.
 	Annotations map[string]string
 	Status      appsv1.DeploymentStatus
-	// Again is when the progress deadline is to be looked at; 0: no need.
+	// Again is the time until the progress deadline; 0: none.
 	Again time.Duration
 }
 
@@ -91,7 +91,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 			p.revisions(false)
 			p.scaleAll()
 			if p.d.Spec.Paused && p.d.Annotations[rollbackAnnotation] == "" {
-				p.forget()
+				p.cleanup()
 			}
 		case p.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType:
 			p.recreate(o.Pods)
@@ -249,7 +249,7 @@ func (p *plan) setRevision(r string) {
 	p.a.Annotations = p.annotations
 }
 
-// own are the annotations that a set does not take over from its deployment.
+// own are the annotations that are not copied from a deployment to its sets.
 var own = []string{corev1.LastAppliedConfigAnnotation, revisionAnnotation, revisionHistoryAnnotation, desiredAnnotation, maxAnnotation, rollbackAnnotation}
 
 // annotate copies the deployment's annotations to the new set and moves its revision up to next.
@@ -278,7 +278,7 @@ func (p *plan) annotate(rs *appsv1.ReplicaSet, next string) {
 	rs.Annotations[revisionHistoryAnnotation] = strings.Join(history, ",")
 }
 
-// sized notes on a set the deployment's size and the most pods it may have.
+// sized sets a set's annotations with the deployment's desired and maximum replicas.
 func (p *plan) sized(rs *appsv1.ReplicaSet) {
 	if rs.Annotations == nil {
 		rs.Annotations = map[string]string{}
@@ -344,7 +344,7 @@ func size(rs *appsv1.ReplicaSet) int32 { return *rs.Spec.Replicas }
 
 func available(rs *appsv1.ReplicaSet) int32 { return rs.Status.AvailableReplicas }
 
-// newSize is what the new set may have now.
+// newSize is the new set's allowed number of replicas.
 func (p *plan) newSize() int32 {
 	if p.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		return p.want()
@@ -356,7 +356,7 @@ func (p *plan) newSize() int32 {
 	return size(p.newest) + min(most-have, p.want()-size(p.newest))
 }
 
-// isScaling tells whether the deployment's size changed since its sets were sized.
+// isScaling reports whether the deployment's replicas changed since its sets were annotated.
 func (p *plan) isScaling() bool {
 	for _, rs := range p.all {
 		if size(rs) == 0 {

@@ -1,4 +1,4 @@
-// Package deployment rolls a Deployment's pods out through replica sets, as its strategy says.
+// Package deployment rolls out a Deployment's pods through replica sets, according to its strategy.
 //
 // It may import engine. Its invariant: at no step does it take away more available
 // pods than the strategy allows, nor ask for more pods in all.
@@ -71,7 +71,7 @@ func deployments(ctx context.Context, env engine.Env, o client.Object) []engine.
 	return out
 }
 
-// recreated maps a pod that went to the deployment that waits for it to be gone.
+// recreated maps a deleted pod to the deployment that waits for its deletion.
 func recreated(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	for _, set := range setByController(ctx, env, o) {
 		var rs appsv1.ReplicaSet
@@ -233,8 +233,8 @@ func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) 
 	return nil
 }
 
-// collided moves on to another hash where the new set's name is taken by another set. If it is taken by
-// the very set wanted, the cache was behind, and the next call sees it.
+// collided increments the collision count if the new set's name is taken by another set. If it is taken by
+// the wanted set itself, the cache was stale, and the next call sees it.
 func (r *reconciler) collided(ctx context.Context, d *appsv1.Deployment, want *appsv1.ReplicaSet) error {
 	var there appsv1.ReplicaSet
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), &there); err != nil {
@@ -254,7 +254,7 @@ func (r *reconciler) collided(ctx context.Context, d *appsv1.Deployment, want *a
 	return apierrors.NewAlreadyExists(appsv1.Resource("replicasets"), want.Name)
 }
 
-// refused says in the status that the new set could not be made.
+// refused records in the status that the new set could not be created.
 func (r *reconciler) refused(ctx context.Context, d *appsv1.Deployment, rs *appsv1.ReplicaSet, err error) error {
 	p := &plan{d: d, now: r.Now(), status: *d.Status.DeepCopy()}
 	if p.hasDeadline() {
@@ -264,7 +264,7 @@ func (r *reconciler) refused(ctx context.Context, d *appsv1.Deployment, rs *apps
 		next := d.DeepCopy()
 		next.Status = p.status
 		if !equality.Semantic.DeepEqual(next.Status, d.Status) {
-			_ = r.Client.Status().Update(ctx, next) // err is what matters, and is tried again
+			_ = r.Client.Status().Update(ctx, next) // err is returned and retried
 		}
 	}
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// roll takes one step of a rolling update: first the new set up, and only if it stays, the old ones down.
+// roll takes one step of a rolling update: it scales up the new set, or else scales down the old ones.
 func (p *plan) roll() {
 	p.revisions(true)
 	if !p.created && size(p.newest) != p.want() {
@@ -31,7 +31,7 @@ func (p *plan) roll() {
 		return
 	}
 	if p.complete(p.counts()) {
-		p.forget()
+		p.cleanup()
 	}
 }
 
@@ -83,7 +83,7 @@ func (p *plan) recreate(pods map[string][]*corev1.Pod) {
 		p.resizeIfNot(p.newest)
 	}
 	if p.complete(p.counts()) {
-		p.forget()
+		p.cleanup()
 	}
 }
 
@@ -102,8 +102,8 @@ func (p *plan) oldRunning(pods map[string][]*corev1.Pod) bool {
 	return false
 }
 
-// forget deletes the oldest sets beyond the history limit.
-func (p *plan) forget() {
+// cleanup deletes the oldest sets beyond the history limit.
+func (p *plan) cleanup() {
 	if p.d.Spec.RevisionHistoryLimit == nil {
 		return
 	}
@@ -205,7 +205,7 @@ func (p *plan) pausedConditions() {
 	}
 }
 
-// finish writes down the changed sets and the status.
+// finish collects the changed sets and the status.
 func (p *plan) finish() {
 	for _, rs := range p.all {
 		was := p.was[rs.Name]
@@ -241,7 +241,7 @@ func (p *plan) isScalingObserved() bool {
 	return observed.isScaling()
 }
 
-// progress sets the Progressing and ReplicaFailure conditions, by which kubectl rollout status knows the end.
+// progress sets the Progressing and ReplicaFailure conditions, which kubectl rollout status waits for.
 func (p *plan) progress(s appsv1.DeploymentStatus) {
 	if !p.hasDeadline() {
 		p.drop(appsv1.DeploymentProgressing)
@@ -302,7 +302,7 @@ func (p *plan) deadline(c *appsv1.DeploymentCondition) time.Time {
 	return c.LastUpdateTime.Add(time.Duration(*p.d.Spec.ProgressDeadlineSeconds) * time.Second)
 }
 
-// deadlineIn is when to look whether the roll-out is stuck; a second is added as stored times have no fractions.
+// deadlineIn is the time until the progress deadline; a second is added as stored times have no fractions.
 func (p *plan) deadlineIn(s appsv1.DeploymentStatus) time.Duration {
 	c := condition(s, appsv1.DeploymentProgressing)
 	if !p.hasDeadline() || c == nil || p.complete(s) || c.Reason == "ProgressDeadlineExceeded" {

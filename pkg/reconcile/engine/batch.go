@@ -7,14 +7,14 @@ import (
 )
 
 // A burst ends when no change comes for n times pauseStep, at most pauseMost, where n counts the changes since the last second without one;
-// and at the latest burstMost after it began. So a change by itself is hardly late, and a storm on a busy machine is not taken for many.
+// and at the latest burstMost after it began. So a single change is hardly delayed, and a storm on a busy machine is batched as one.
 const (
 	pauseStep = 5 * time.Millisecond
 	pauseMost = 100 * time.Millisecond
 	burstMost = time.Second
 )
 
-// burst is a run of changes of one name, or what is remembered of it for burstMost.
+// burst is a run of changes of one name, and for burstMost after its end the record of it.
 type burst struct {
 	began, last time.Time
 	n           int
@@ -22,7 +22,7 @@ type burst struct {
 	timer       *time.Timer
 }
 
-// left is how long the burst goes on, or is remembered, if no change comes.
+// left is how long the burst lasts, or is recorded, without further changes.
 func (b *burst) left(now time.Time) time.Duration {
 	if b.object == nil {
 		return b.last.Add(burstMost).Sub(now)
@@ -54,7 +54,7 @@ func (s *source) batch(name string, o client.Object, done func(client.Object)) {
 	b.object = o
 }
 
-// look ends a burst or forgets it, or looks again when that would be. Changes only write down when they came, which is cheaper than moving a timer.
+// look ends or removes a burst, or re-arms its timer. Changes only record their time, which is cheaper than resetting a timer.
 func (s *source) look(name string, b *burst, done func(client.Object)) {
 	s.mu.Lock()
 	if s.bursts == nil {
@@ -79,7 +79,7 @@ func (s *source) look(name string, b *burst, done func(client.Object)) {
 	}
 }
 
-// endBursts drops what has not ended: whoever takes over begins with the present state.
+// endBursts drops bursts in progress: the next source starts from the current state.
 func (s *source) endBursts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package engine is the small framework under the reconcilers: a reconciler
-// says what it is called, what it watches, what else it reads and what it
-// writes; the engine gives it a client that holds it to that, a queue, and a
-// life of its own, so that one that crashes restarts alone.
+// declares its name, what it watches, what else it reads and what it writes;
+// the engine provides a client that enforces the declaration and a queue, and
+// restarts a reconciler that crashes without affecting the others.
 //
 // It may import client, events and controller-runtime. Its invariant: a
 // reconciler is never called with a cache that does not yet show what the
@@ -21,15 +21,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/events"
 )
 
-// Request names the object to reconcile, Result says when to come back.
+// Request names the object to reconcile, Result when to requeue it.
 type (
 	Request = reconcile.Request
 	Result  = reconcile.Result
 )
 
-// Func brings one object to its desired state. It is level-triggered: it is told
-// which object, never what happened. Calls for different objects may run at
-// once, calls for one object never do.
+// Func brings one object to its desired state. It is level-triggered: it gets the
+// object's name, not the event. Calls for different objects may run concurrently,
+// calls for one object never do.
 type Func func(ctx context.Context, req Request) (Result, error)
 
 // Reconciler declares one reconciler.
@@ -38,9 +38,9 @@ type Reconciler struct {
 	Name string
 	// Account is the service account in kube-system that it acts as; empty means Name and "-controller".
 	Account string
-	// Watches are the kinds whose changes wake it; it may read them too.
+	// Watches are the kinds whose changes enqueue requests; it may read them too.
 	Watches []Watch
-	// Every, if not nil, watches all kinds besides.
+	// Every, if not nil, additionally watches all kinds.
 	Every *Every
 	// Reads are further kinds it reads.
 	Reads []client.Object
@@ -48,9 +48,9 @@ type Reconciler struct {
 	Writes []Write
 	// Indexes it looks objects up by.
 	Indexes []Index
-	// Workers is how many objects are reconciled at once; 0 means 2.
+	// Workers is the number of objects reconciled concurrently; 0 means 2.
 	Workers int
-	// New makes the function, once for each start.
+	// New creates the function, once for each start.
 	New func(Env) Func
 }
 
@@ -63,19 +63,19 @@ func (r *Reconciler) Identity() string {
 	return "system:serviceaccount:kube-system:" + account
 }
 
-// Watch is a kind, and which requests a change of it makes.
+// Watch is a kind, and how its changes map to requests.
 type Watch struct {
 	Object client.Object
-	// Map gives the requests for an object; it is called with the state before and
+	// Map returns the requests for an object; it is called with the state before and
 	// the one after a change. Nil: the object itself. It may read through env.
 	Map func(ctx context.Context, env Env, obj client.Object) []Request
 	// Batch, if not nil, names a change of an object: Map is called once, with the last object, for all changes of one name that
-	// come in a burst. A change by itself waits for 5 ms, a burst until it pauses for up to 100 ms, and nothing longer than a second.
+	// come in a burst. A single change is delayed by 5 ms, a burst until it pauses for up to 100 ms, and none by more than a second.
 	Batch func(obj client.Object) string
-	// Changed says whether an update matters; nil: each does.
+	// Changed reports whether an update is relevant; nil: all are.
 	Changed func(was, is client.Object) bool
-	// Event, if not nil, takes the place of Map and Changed: was is nil for an addition, is for a deletion.
-	// It is for reconcilers that keep an index of their own; what they do must still not depend on it alone.
+	// Event, if not nil, replaces Map and Changed: was is nil for an addition, is for a deletion.
+	// It is for reconcilers that maintain an index of their own; their decisions must not rely on it alone.
 	Event func(ctx context.Context, env Env, was, is client.Object) []Request
 }
 
@@ -85,7 +85,7 @@ type Part string
 const (
 	Create     Part = "create"
 	Delete     Part = "delete"
-	Spec       Part = "spec" // all that is neither metadata nor status
+	Spec       Part = "spec" // everything but metadata and status
 	Metadata   Part = "metadata"
 	Finalizers Part = "finalizers"
 	Status     Part = "status"
@@ -104,12 +104,12 @@ type Index struct {
 	Values func(client.Object) []string
 }
 
-// Env is what a reconciler works with.
+// Env is the environment of a reconciler.
 type Env struct {
-	// Client writes, as the reconciler's identity; undeclared writes fail. It reads from the cache too.
+	// Client writes with the reconciler's identity; undeclared writes fail. Its reads come from the cache.
 	Client client.Client
 	// Cache reads from the informers, of declared kinds only. What it
-	// returns is immutable below the first level: DeepCopy before a change.
+	// returns is immutable below the first level: DeepCopy before modifying it.
 	Cache client.Reader
 	// Events records events for people, as "<name>-controller".
 	Events *events.Recorder
@@ -122,7 +122,7 @@ type Env struct {
 	queue   func(Request, time.Duration)
 }
 
-// Enqueue asks for a call for req after d (0: now), from anywhere.
+// Enqueue enqueues req after d (0: now). It is safe for concurrent use.
 func (e Env) Enqueue(req Request, d time.Duration) { e.queue(req, d) }
 
 // ByIndex lists the objects of a namespace ("" for all) whose declared index has the value.
@@ -171,7 +171,7 @@ func Namespace(_ context.Context, _ Env, o client.Object) []Request {
 	return []Request{RequestFor("", o.GetNamespace())}
 }
 
-// SpecChanged holds where an update changed the spec (its generation) or began the deletion.
+// SpecChanged reports whether an update changed the spec (its generation) or started the deletion.
 func SpecChanged(was, is client.Object) bool {
 	return was.GetGeneration() != is.GetGeneration() ||
 		(was.GetDeletionTimestamp() == nil) != (is.GetDeletionTimestamp() == nil)

@@ -18,18 +18,18 @@ type Kind struct {
 	Namespaced bool
 	// Deletable is false for kinds that cannot be listed and deleted.
 	Deletable bool
-	// Storage tells a kind from one of the same name that was removed before: it is compared, and nothing else.
+	// Storage distinguishes a kind from a removed one of the same name; it is only compared.
 	Storage any
 }
 
-// Metadata is an empty object of the kind that holds metadata alone.
+// Metadata returns an empty metadata-only object of the kind.
 func (k Kind) Metadata() *metav1.PartialObjectMetadata {
 	p := &metav1.PartialObjectMetadata{}
 	p.SetGroupVersionKind(k.GroupVersionKind)
 	return p
 }
 
-// Kinds tells which kinds the server stores.
+// Kinds lists the kinds that the server stores.
 type Kinds interface {
 	// Stored lists them. The channel is closed when they have changed since.
 	Stored() ([]Kind, <-chan struct{})
@@ -41,10 +41,10 @@ type FixedKinds []Kind
 // Stored lists them.
 func (f FixedKinds) Stored() ([]Kind, <-chan struct{}) { return f, nil }
 
-// Every watches all kinds that the server stores, those too that come while the reconciler runs. It may read them.
+// Every watches all kinds that the server stores, including kinds added while the reconciler runs. It may read them.
 type Every struct {
 	Kinds Kinds
-	// Object gives what to watch of a kind, such as its Metadata; nil: the kind is not watched.
+	// Object returns the object type to watch for a kind, such as its Metadata; nil: the kind is not watched.
 	Object func(Kind) client.Object
 	// Event gives the requests for a change of an object: was is nil for an addition, is for a deletion.
 	Event func(ctx context.Context, env Env, k Kind, was, is client.Object) []Request
@@ -74,7 +74,7 @@ type every struct {
 	changed <-chan struct{}
 }
 
-// update starts the sources of kinds that are new, which it returns, and ends those of kinds that are gone.
+// update starts sources for new kinds, which it returns, and stops those of removed kinds.
 func (e *every) update(ctx context.Context) (started []*source) {
 	kinds, changed := e.Kinds.Stored()
 	e.changed = changed

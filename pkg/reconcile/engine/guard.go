@@ -23,8 +23,8 @@ type declared struct {
 	scheme *runtime.Scheme
 	reads  map[schema.GroupKind]bool
 	writes map[schema.GroupKind][]Part
-	every  bool   // it reads all kinds
-	any    []Part // what it writes of all kinds
+	every  bool   // it may read all kinds
+	any    []Part // the parts it may write of all kinds
 }
 
 func declare(r *Reconciler, scheme *runtime.Scheme) (*declared, error) {
@@ -78,7 +78,7 @@ func (d *declared) mayWrite(o runtime.Object, parts ...Part) error {
 	return nil
 }
 
-// reader is the cache, of declared kinds only.
+// reader restricts the cache to declared kinds.
 type reader struct {
 	client.Reader
 	d *declared
@@ -115,7 +115,7 @@ func (r reader) List(ctx context.Context, l client.ObjectList, opts ...client.Li
 	return r.Reader.List(ctx, l, opts...)
 }
 
-// guard is the client of one reconciler: it refuses undeclared writes and notes the others
+// guard is the client of one reconciler: it rejects undeclared writes and records the others
 // in the call's journal.
 type guard struct {
 	cc.Interface
@@ -292,7 +292,7 @@ func (g guardSub) Apply(context.Context, runtime.ApplyConfiguration, ...client.S
 	return errors.New("reconcilers do not apply: use Update or Patch")
 }
 
-// Get and List read from the cache: what a reconciler must know for certain it learns by Current.
+// Get and List read from the cache; use Current for a consistent read.
 func (g guard) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	return g.r.Get(ctx, key, o, opts...)
 }
@@ -301,8 +301,8 @@ func (g guard) List(ctx context.Context, l client.ObjectList, opts ...client.Lis
 	return g.r.List(ctx, l, opts...)
 }
 
-// Current asks the server, past every cache, whether o is as it is there: by an update that changes nothing and is not
-// kept. It answers a conflict or not found if it is not.
+// Current checks with the API server, bypassing caches, that o is current: by a dry-run update that changes nothing. It
+// returns a conflict or not-found error if it is not.
 func Current(ctx context.Context, c client.Client, o client.Object) error {
 	same, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
@@ -311,7 +311,7 @@ func Current(ctx context.Context, c client.Client, o client.Object) error {
 	return c.Update(ctx, same, client.DryRunAll)
 }
 
-// Preconditions ties a delete to the object as it was seen.
+// Preconditions limits a delete to the observed version of the object.
 func Preconditions(o client.Object) client.Preconditions {
 	uid := o.GetUID()
 	return client.Preconditions{UID: &uid}

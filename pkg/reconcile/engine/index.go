@@ -23,8 +23,8 @@ type indexes struct {
 
 func indexKey(kind, name string) string { return kind + "/" + name }
 
-// index registers the indexes with the cache. One that is there already, from another
-// reconciler or from before a restart, is shared: a name means the same function everywhere.
+// index registers the indexes with the cache. An existing one, from another reconciler or
+// from before a restart, is shared: a name means the same function everywhere.
 func index(ctx context.Context, c cc.Interface, want []Index) (*indexes, error) {
 	ix := &indexes{scheme: c.Scheme(), values: map[string]func(client.Object) []string{}}
 	for _, w := range want {
@@ -52,11 +52,11 @@ func (ix *indexes) list(ctx context.Context, r client.Reader, list client.Object
 	if err := r.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{name: value}); err != nil {
 		return err
 	}
-	// A cache may answer with more than was asked for where values hash alike: check.
+	// A cache may return objects whose values merely collide by hash: filter them.
 	return keep(list, func(o client.Object) bool { return slices.Contains(values(o), value) })
 }
 
-// keep drops the items for which ok is false, without copying the others' contents.
+// keep drops the items for which ok is false, without deep-copying the others.
 func keep(list client.ObjectList, ok func(client.Object) bool) error {
 	ptr, err := meta.GetItemsPtr(list)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // patience is how long a request waits for the cache to show its writes before it goes on
-// without: the write may have been undone by another before the cache saw it.
+// without: another writer may have undone the write before the cache saw it.
 const patience = 30 * time.Second
 
 // write is one write of a call, to be found again in the cache.
@@ -32,7 +32,7 @@ type journal struct {
 
 type journalKey struct{}
 
-// note records a write that succeeded in the journal of the call that ctx belongs to.
+// note records a successful write in the journal of ctx's call.
 func note(ctx context.Context, o client.Object, err error, deleted bool) {
 	j, _ := ctx.Value(journalKey{}).(*journal)
 	if j == nil || err != nil {
@@ -47,7 +47,7 @@ func note(ctx context.Context, o client.Object, err error, deleted bool) {
 	j.writes = append(j.writes, w)
 }
 
-// shown tells whether the cache reflects a write. Kinds that the reconciler does not read count as shown.
+// shown reports whether the cache reflects a write. It is true for kinds that the reconciler does not read.
 func (w write) shown(ctx context.Context, r reader) bool {
 	o := reflect.New(w.kind).Interface().(client.Object)
 	if r.mayRead(o, false) != nil {
@@ -74,7 +74,7 @@ type unshown struct {
 }
 
 // journaled wraps f so that a request whose writes the cache does not show yet is put off. The event
-// that shows them wakes it again, as writes go to kinds that it watches; patience bounds the wait.
+// for them enqueues it again, as it writes only kinds that it watches; patience bounds the wait.
 // With the in-process client every write is shown when it returns, and nothing is ever put off.
 func journaled(r reader, now func() time.Time, f Func) Func {
 	var mu sync.Mutex

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// mostFailing is how many objects of a reconciler are remembered with their errors; more are only counted as errors.
+	// mostFailing bounds the failing objects recorded per reconciler; further failures are only counted.
 	mostFailing = 1000
-	// shownFailing is how many of them a Report names.
+	// shownFailing is how many of them a Report lists.
 	shownFailing = 10
 	// maxError bounds an error's text, in bytes.
 	maxError = 1024
 )
 
-// Report is how a reconciler fares, and what it declares.
+// Report is the state of a reconciler, and its declaration.
 type Report struct {
 	Name     string `json:"name"`
 	Identity string `json:"identity"`
@@ -30,7 +30,7 @@ type Report struct {
 	Watches []string `json:"watches"`
 	Reads   []string `json:"reads"`
 	Writes  []string `json:"writes"`
-	// Synced is false until it has seen the present state.
+	// Synced is false until its watches have synced.
 	Synced bool `json:"synced"`
 	// Queued objects wait for a worker, Delayed ones for a time; Running are being reconciled by Workers at the most.
 	Queued  int `json:"queued"`
@@ -40,7 +40,7 @@ type Report struct {
 	// Failing objects failed when they were last reconciled, and are in back-off; Failures names the ones that failed longest.
 	Failing  int       `json:"failing"`
 	Failures []Failure `json:"failures,omitempty"`
-	// Crashes counts how often the reconciler had to be started again, the last time because of LastCrash.
+	// Crashes counts restarts of the reconciler; LastCrash is the cause of the last one.
 	Crashes   uint64 `json:"crashes"`
 	LastCrash string `json:"lastCrash,omitempty"`
 }
@@ -53,7 +53,7 @@ type Failure struct {
 	Error    string    `json:"error"`
 }
 
-// Monitor follows reconcilers through their starts: for metrics, and for people.
+// Monitor tracks reconcilers across restarts, for metrics and reports.
 type Monitor struct {
 	metrics *metrics
 	reg     prometheus.Registerer
@@ -62,7 +62,7 @@ type Monitor struct {
 	observers []*observer
 }
 
-// NewMonitor makes a Monitor. reg takes its metrics; it may be nil.
+// NewMonitor creates a Monitor. reg registers its metrics; it may be nil.
 func NewMonitor(reg prometheus.Registerer) *Monitor {
 	m := &Monitor{reg: reg}
 	m.metrics = newMetrics(reg)
@@ -87,7 +87,7 @@ func (m *Monitor) all() []*observer {
 	return slices.Clone(m.observers)
 }
 
-// observe begins to follow a reconciler.
+// observe starts tracking a reconciler.
 func (m *Monitor) observe(l *life) *observer {
 	r := l.r
 	o := &observer{r: r, handles: m.metrics.of(r.Name, max(r.Workers, 1)), failing: map[Request]*Failure{}}
@@ -127,7 +127,7 @@ func (m *Monitor) observe(l *life) *observer {
 	return o
 }
 
-// observer follows one reconciler.
+// observer tracks one reconciler.
 type observer struct {
 	r                      *Reconciler
 	handles                handles
@@ -136,7 +136,7 @@ type observer struct {
 	running                atomic.Int64
 
 	mu        sync.Mutex
-	queue     *queue // of the present start
+	queue     *queue // of the current start
 	recorder  *events.Recorder
 	lostSoFar uint64 // of the recorders before it
 	failing   map[Request]*Failure
@@ -144,7 +144,7 @@ type observer struct {
 	lastCrash string
 }
 
-// starts notes the queue and the recorder of a new start.
+// starts records the queue and the recorder of a new start.
 func (o *observer) starts(q *queue, r *events.Recorder) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -174,7 +174,7 @@ func cut(text string) string {
 	return text
 }
 
-// begin notes that a call begins; the function that it returns is called with what came of it.
+// begin records the start of a call; the returned function records its result.
 func (o *observer) begin(req Request) func(res Result, err error, panicked bool) {
 	began := time.Now()
 	o.running.Add(1)

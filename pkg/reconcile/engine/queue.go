@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// queue is a work queue with delays that keeps no goroutine and no ticker while idle: one timer
+// queue is a delaying work queue that needs no goroutine and no ticker while idle: it has one timer
 // per delayed request, the earliest wins. It is unbounded, but holds each request at most once.
 type queue struct {
 	workqueue.TypedInterface[Request]
@@ -16,8 +16,8 @@ type queue struct {
 
 	mu      sync.Mutex
 	delayed map[Request]*delay    // nil after ShutDown
-	added   map[Request]time.Time // what waits for a worker, since when
-	taken   map[Request]time.Time // what workers have, since when
+	added   map[Request]time.Time // requests waiting for a worker, since when
+	taken   map[Request]time.Time // requests in progress, since when
 }
 
 type delay struct {
@@ -27,7 +27,7 @@ type delay struct {
 
 func newQueue(limiter workqueue.TypedRateLimiter[Request], h handles) *queue {
 	return &queue{
-		// A queue without a name keeps no metrics, and so no ticker: they are kept here.
+		// A queue without a name has no metrics, and so no ticker: metrics are collected here.
 		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Request]{}),
 		limiter:        limiter,
 		handles:        h,
@@ -65,7 +65,7 @@ func (q *queue) Get() (r Request, shutdown bool) {
 	return r, false
 }
 
-// Done says that a request that Get returned was dealt with.
+// Done marks a request returned by Get as processed.
 func (q *queue) Done(r Request) {
 	q.mu.Lock()
 	if at, ok := q.taken[r]; ok {
@@ -76,7 +76,7 @@ func (q *queue) Done(r Request) {
 	q.TypedInterface.Done(r)
 }
 
-// waiting is how many requests are delayed.
+// waiting is the number of delayed requests.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

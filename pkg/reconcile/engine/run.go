@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/events"
 )
 
-// A reconciler that crashed is started again after a pause that doubles from first to most; a
-// call that failed is repeated after one that doubles from retryFirst to retryMost.
+// A reconciler that crashed is restarted with back-off from first to most; a failed call is retried
+// with back-off from retryFirst to retryMost.
 const (
 	crashFirst = time.Second
 	crashMost  = time.Minute
@@ -31,18 +31,18 @@ const (
 	retryMost  = time.Minute
 )
 
-// Config is what Run needs beside the reconcilers.
+// Config configures Run.
 type Config struct {
-	// ClientFor gives the client of an identity, such as
+	// ClientFor returns the client for an identity, such as
 	// "system:serviceaccount:kube-system:replicaset-controller".
 	ClientFor func(identity string) cc.Interface
 	Log       *slog.Logger
-	// Monitor follows the reconcilers; nil if nobody is to.
+	// Monitor monitors the reconcilers; nil for none.
 	Monitor *Monitor
 }
 
-// Run runs the reconcilers until ctx ends, each on its own, and calls ready once all have seen
-// the present state. A wrong declaration is an error at once.
+// Run runs the reconcilers until ctx ends, isolated from each other, and calls ready once all have
+// synced. An invalid declaration is returned as an error immediately.
 func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) error {
 	if cfg.Monitor == nil {
 		cfg.Monitor = NewMonitor(nil)
@@ -75,7 +75,7 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 	return nil
 }
 
-// life is one reconciler through its starts.
+// life is one reconciler across restarts.
 type life struct {
 	r        *Reconciler
 	client   cc.Interface
@@ -84,7 +84,7 @@ type life struct {
 	log      *slog.Logger
 }
 
-// supervise keeps the reconciler running until ctx ends. It calls synced at the latest when it returns.
+// supervise restarts the reconciler until ctx ends. It calls synced before it returns, if not earlier.
 func (l *life) supervise(ctx context.Context, synced func()) {
 	defer synced()
 	pause := crashFirst
@@ -108,7 +108,7 @@ func (l *life) supervise(ctx context.Context, synced func()) {
 	}
 }
 
-// once runs the reconciler until ctx ends or it crashes, and leaves nothing of it running.
+// once runs the reconciler until ctx ends or it crashes, and waits for all its goroutines.
 func (l *life) once(parent context.Context, synced func()) (err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	var wg sync.WaitGroup
@@ -190,7 +190,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	return nil
 }
 
-// observed tells the observer of each call and what came of it.
+// observed reports each call and its result to the observer.
 func (l *life) observed(f Func) Func {
 	return func(ctx context.Context, req Request) (res Result, err error) {
 		end := l.observer.begin(req)
@@ -202,7 +202,7 @@ func (l *life) observed(f Func) Func {
 	}
 }
 
-// quietly turns errors that only say "look again" into retries, and logs the others once each.
+// quietly turns conflicts and similar errors into retries, and logs other errors once.
 func (l *life) quietly(f Func) Func {
 	return func(ctx context.Context, req Request) (Result, error) {
 		res, err := f(ctx, req)
@@ -219,21 +219,21 @@ func (l *life) quietly(f Func) Func {
 	}
 }
 
-// source feeds one watch's events to the queue, and takes its handler back when it ends.
+// source feeds one watch's events to the queue, and removes its handler when it ends.
 type source struct {
 	watch  Watch
 	env    Env
 	cache  ctrlcache.Cache
 	crash  context.CancelCauseFunc
 	failed chan error    // at most one
-	synced chan struct{} // closed once the queue has the present state
+	synced chan struct{} // closed once the initial list is queued
 
 	mu     sync.Mutex
 	bursts map[string]*burst // by name; nil once the source has ended
 }
 
-// run feeds until ctx ends. It does not wait for Start: the controller may be told to end before it has started all
-// its sources, and may then start the rest when nobody waits for them any more.
+// run feeds the queue until ctx ends. It does not wait for Start: a controller that is stopped before it has started all
+// its sources may start the rest when nobody waits for them any more.
 func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request]) {
 	defer s.endBursts()
 	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
@@ -252,10 +252,10 @@ func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface
 		<-ctx.Done()
 	case <-ctx.Done():
 	}
-	_ = inf.RemoveEventHandler(reg) // an informer that stopped has none left
+	_ = inf.RemoveEventHandler(reg) // a stopped informer has no handlers
 }
 
-// Start implements controller-runtime's source.TypedSource; run has begun by itself.
+// Start implements controller-runtime's source.TypedSource; run is started separately.
 func (s *source) Start(context.Context, workqueue.TypedRateLimitingInterface[Request]) error {
 	return nil
 }
@@ -279,7 +279,7 @@ type handler struct {
 	q   workqueue.TypedRateLimitingInterface[Request]
 }
 
-// safely runs f; a panic in it crashes the reconciler, not the process.
+// safely runs f; a panic crashes the reconciler, not the process.
 func (h handler) safely(f func()) {
 	defer func() {
 		if p := recover(); p != nil {

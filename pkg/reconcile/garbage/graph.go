@@ -13,13 +13,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// object names one object of any kind.
+// object identifies an object of any kind.
 type object struct {
 	schema.GroupVersionKind
 	Namespace, Name string
 }
 
-// request packs an object's kind into the queue's key; unpack takes it out again.
+// request encodes an object's kind into the queue's key; unpack decodes it.
 func (o object) request() engine.Request {
 	return engine.RequestFor(strings.Join([]string{o.Group, o.Version, o.Kind, o.Namespace}, "|"), o.Name)
 }
@@ -33,22 +33,22 @@ func unpack(r engine.Request) (o object, ok bool) {
 	return o, true
 }
 
-// graph knows the dependents of each owner. It is fed by events of all kinds, and so may be behind the
-// cache: what it says is checked there before anything is deleted.
+// graph tracks the dependents of each owner. It is fed by events of all kinds and may lag behind the
+// cache, so its answers are verified there before anything is deleted.
 type graph struct {
 	mu         sync.Mutex
 	dependents map[types.UID]map[object]types.UID // by owner
-	absent     map[types.UID]struct{}             // owners that the server said are gone
+	absent     map[types.UID]struct{}             // owners confirmed to be gone
 }
 
-// remembered is how many owners are known to be gone; beyond, an arbitrary one is asked for again.
+// remembered bounds absent; beyond it, an arbitrary owner is evicted and confirmed again if needed.
 const remembered = 500
 
 func newGraph() *graph {
 	return &graph{dependents: map[types.UID]map[object]types.UID{}, absent: map[types.UID]struct{}{}}
 }
 
-// see takes in a change of one object, and says what has to be looked at because of it.
+// see records a change of one object, and returns the objects to reconcile because of it.
 func (g *graph) see(gvk schema.GroupVersionKind, was, is client.Object) []engine.Request {
 	o := is
 	if o == nil {
@@ -86,7 +86,7 @@ func (g *graph) see(gvk schema.GroupVersionKind, was, is client.Object) []engine
 	}
 	switch {
 	case is == nil:
-		// Its dependents have one owner less, its owners may have waited for it.
+		// Its dependents have lost an owner, and its owners may have waited for it.
 		for _, d := range g.of(was.GetUID()) {
 			out = append(out, d.request())
 		}
@@ -121,7 +121,7 @@ func owners(of object, refs []metav1.OwnerReference) []engine.Request {
 	return out
 }
 
-// ownerOf is the object that a reference names. Whether its kind has namespaces is for the caller to know.
+// ownerOf is the object that a reference names. The caller must know whether its kind is namespaced.
 func ownerOf(of object, ref metav1.OwnerReference) object {
 	gv, _ := schema.ParseGroupVersion(ref.APIVersion)
 	return object{gv.WithKind(ref.Kind), of.Namespace, ref.Name}

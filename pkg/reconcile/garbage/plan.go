@@ -11,7 +11,7 @@ import (
 type Owner int
 
 const (
-	// Solid: it is there, or nothing is known of its kind.
+	// Solid: it exists, or its kind is unknown.
 	Solid Owner = iota
 	// Absent: it is gone.
 	Absent
@@ -19,14 +19,14 @@ const (
 	Waiting
 )
 
-// Observed is an object and what is around it.
+// Observed is an object with its owners and dependents.
 type Observed struct {
 	Object metav1.Object
 	// Owners are the states of its owner references, in their order.
 	Owners []Owner
-	// Dependents is how many objects it owns, Blocking how many of them keep it from going.
+	// Dependents is the number of objects it owns, Blocking how many of them block its deletion.
 	Dependents, Blocking int
-	// Circle tells that one of its dependents waits for its own dependents too.
+	// Circle is set if one of its dependents waits for its own dependents too.
 	Circle bool
 }
 
@@ -36,15 +36,15 @@ type Action struct {
 	Delete metav1.DeletionPropagation
 	// Refs are the owner references to keep; nil: leave them.
 	Refs []metav1.OwnerReference
-	// Unblock its own references first, as it is a part of a circle.
+	// Unblock its own references first, as it is part of a cycle.
 	Unblock bool
 	// Orphan its dependents, then drop that finalizer.
 	Orphan bool
-	// Collect its dependents, or, if none is left that matters, finish: drop the foreground finalizer.
+	// Collect its dependents or, if no blocking dependent is left, finish: drop the foreground finalizer.
 	Collect, Finish bool
 }
 
-// waits tells whether the object's deletion waits for what is done with its dependents.
+// waits reports whether the object's deletion waits for its dependents.
 func waits(o metav1.Object) bool {
 	return slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) || slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
@@ -89,7 +89,7 @@ func Plan(o Observed) Action {
 	return Action{Delete: metav1.DeletePropagationBackground}
 }
 
-// without are the references but those to one owner.
+// without returns the references except those to one owner.
 func without(refs []metav1.OwnerReference, owner types.UID) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return r.UID == owner })
 }

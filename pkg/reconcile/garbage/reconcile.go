@@ -1,8 +1,8 @@
 // Package garbage collects objects whose owners are gone: in the background, in the foreground (the owner waits) or by
 // orphaning them, as the deletion of the owner asked.
 //
-// It may import engine. Its invariant: nothing is deleted before the server itself said that each of its owners is gone
-// or waits for it.
+// It may import engine. Its invariant: nothing is deleted before the API server confirmed that each of its owners is gone
+// or is waiting for its deletion.
 package garbage
 
 import (
@@ -62,7 +62,7 @@ type reconciler struct {
 	known known
 }
 
-// known finds the kinds that may own or be owned. It makes its map anew only when they have changed.
+// known returns the kinds that may own or be owned. It rebuilds its map only when they have changed.
 type known struct {
 	kinds engine.Kinds
 
@@ -144,7 +144,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, client.IgnoreNotFound(err)
 }
 
-// observe looks at an object's owners or, if it is going, at its dependents.
+// observe reads an object's owners or, if it is being deleted, its dependents.
 func (r *reconciler) observe(ctx context.Context, self object, m *metav1.PartialObjectMetadata) (o Observed, deps []object, err error) {
 	o.Object = m
 	going := m.DeletionTimestamp != nil
@@ -160,12 +160,12 @@ func (r *reconciler) observe(ctx context.Context, self object, m *metav1.Partial
 			o.Owners = append(o.Owners, state)
 		}
 		if !slices.Contains(o.Owners, Waiting) {
-			return o, nil, nil // its dependents make no difference
+			return o, nil, nil // its dependents are irrelevant
 		}
 	}
 	candidates := r.g.of(m.UID)
 	if going {
-		// What the object waits for is decided once: look at all there is, as the graph may be behind.
+		// This is decided only once, so list all dependents: the graph may be stale.
 		if candidates, err = r.scan(ctx, self, m.UID); err != nil {
 			return o, nil, err
 		}
@@ -213,7 +213,7 @@ func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []
 	return out, nil
 }
 
-// owner says what became of an owner. That it is gone is believed only from the server, as the cache of its kind may be behind.
+// owner returns the state of an owner. Its absence is confirmed with the API server, as the cache of its kind may be stale.
 func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerReference) (Owner, error) {
 	at, ok := r.at(ownerOf(of, ref))
 	if !ok {
@@ -237,15 +237,15 @@ func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerRefer
 		return Solid, err
 	}
 	if !gone {
-		// The cache will show it; an event of it wakes nobody, so look again.
+		// The cache will catch up, but its event enqueues nothing, so retry.
 		return Solid, apierrors.NewConflict(schema.GroupResource{Group: at.Group, Resource: at.Kind}, at.Name, nil)
 	}
 	r.g.setAbsent(ref.UID)
 	return Absent, nil
 }
 
-// asked asks the server, past every cache, whether the object with that UID is gone: a write that changes nothing, and
-// is not kept, and fails if it is.
+// asked checks with the API server, bypassing caches, whether the object with that UID is gone: by a dry-run write that
+// changes nothing.
 func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone bool, err error) {
 	m := metadata(at.GroupVersionKind)
 	m.Namespace, m.Name = at.Namespace, at.Name
@@ -261,7 +261,7 @@ func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone 
 	return false, err
 }
 
-// patch writes metadata, if the object has not changed since.
+// patch writes metadata, unless the object has changed since it was read.
 func (r *reconciler) patch(ctx context.Context, m *metav1.PartialObjectMetadata, fields map[string]any) error {
 	fields["uid"], fields["resourceVersion"] = m.UID, m.ResourceVersion
 	data, err := json.Marshal(map[string]any{"metadata": fields})
@@ -285,7 +285,7 @@ func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata
 	return r.Client.Delete(ctx, m, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(a.Delete))
 }
 
-// orphan frees the dependents, and then lets the owner go.
+// orphan removes the owner references of the dependents, and then the owner's finalizer.
 func (r *reconciler) orphan(ctx context.Context, m *metav1.PartialObjectMetadata, deps []object) error {
 	for _, d := range deps {
 		dm, err := r.get(ctx, d)

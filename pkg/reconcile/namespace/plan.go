@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Left is what is left of one kind in the namespace.
+// Left is what remains of one kind in the namespace.
 type Left struct {
 	Resource   string // "pods", "deployments.apps"
 	Count      int
@@ -19,7 +19,7 @@ type Left struct {
 	Err        error          // why it could not be listed or deleted
 }
 
-// Plan says what the namespace's conditions should be, and whether it is empty and may go.
+// Plan returns the namespace's desired conditions, and whether it is empty and can be finalized.
 func Plan(ns *corev1.Namespace, left []Left, now time.Time) (conditions []corev1.NamespaceCondition, empty bool) {
 	var failures, content, waits []string
 	finalizers := map[string]int{}

@@ -1,6 +1,6 @@
-// Package namespace empties namespaces that are being deleted, and then lets them go.
+// Package namespace deletes the contents of terminating namespaces, and then finalizes them.
 //
-// It may import engine. Its invariant: a namespace goes only after every kind was listed and found empty.
+// It may import engine. Its invariant: a namespace is finalized only after every kind was listed and found empty.
 package namespace
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// again is when to look at a namespace that did not become empty; events wake it before.
+// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier.
 const again = 15 * time.Second
 
 // New declares the reconciler; kinds are all that a namespace may hold.
@@ -44,7 +44,7 @@ func New(kinds engine.Kinds) *engine.Reconciler {
 
 func pods(k engine.Kind) bool { return k.Group == "" && k.Resource == "pods" }
 
-// gone wakes a namespace that is being deleted when something in it appears or goes.
+// gone enqueues a terminating namespace when an object in it is created or deleted.
 func gone(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Object) []engine.Request {
 	if was != nil && is != nil {
 		return nil
@@ -83,7 +83,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		if l := r.empty(ctx, k, ns.Name); l.Count > 0 || l.Err != nil {
 			left = append(left, l)
 			if pods(k) {
-				break // what pods may still use, secrets and policies, outlives them (KEP-5080)
+				break // secrets and policies that pods may still use are deleted after them (KEP-5080)
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (r *reconciler) kinds() []engine.Kind {
 	return kinds
 }
 
-// empty deletes what there is of a kind and says what is left.
+// empty deletes the objects of a kind and returns what remains.
 func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string) (l Left) {
 	l.Resource = schema.GroupResource{Group: k.Group, Resource: k.Resource}.String()
 	list := &metav1.PartialObjectMetadataList{}

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// ErrFull says that no network is left.
+// ErrFull means that no CIDR is left.
 var ErrFull = errors.New("the cluster's pod network has no free node network: start the server with a larger --cluster-cidr")
 
 // Size is the prefix length of a node's network within a cluster's.
@@ -17,19 +17,19 @@ func Size(cluster netip.Prefix) int {
 	return max(64, cluster.Bits())
 }
 
-// pool knows which node has which of the cluster's networks, and finds a free one without looking at all of them.
+// pool tracks the CIDRs in use by node, and finds a free one without scanning all of them.
 type pool struct {
 	cluster netip.Prefix
-	low     netip.Prefix // none before it is free; invalid: none at all
+	low     netip.Prefix // lower bound for the next free CIDR; invalid: none is free
 	nodes   map[string][]netip.Prefix
-	taken   map[netip.Prefix]int // by how many nodes: one, unless somebody else gave it away
+	taken   map[netip.Prefix]int // by how many nodes: one, unless another party assigned duplicates
 }
 
 func newPool(cluster netip.Prefix) *pool {
 	return &pool{cluster: cluster, low: first(cluster), nodes: map[string][]netip.Prefix{}, taken: map[netip.Prefix]int{}}
 }
 
-// hold notes that a node has these networks, and no others. What is no network is left out.
+// hold records that a node has exactly these CIDRs. Invalid ones are ignored.
 func (p *pool) hold(node string, cidrs ...string) {
 	var now []netip.Prefix
 	for _, s := range cidrs {
@@ -44,7 +44,7 @@ func (p *pool) hold(node string, cidrs ...string) {
 	}
 }
 
-// slot is the network of the size that we give away in which a smaller one lies.
+// slot is the allocatable CIDR that contains a smaller one.
 func (p *pool) slot(n netip.Prefix) netip.Prefix {
 	if n.Bits() > Size(p.cluster) && p.cluster.Contains(n.Addr()) {
 		return netip.PrefixFrom(n.Addr(), Size(p.cluster)).Masked()
@@ -52,7 +52,7 @@ func (p *pool) slot(n netip.Prefix) netip.Prefix {
 	return n
 }
 
-// release gives a node's networks back.
+// release frees a node's CIDRs.
 func (p *pool) release(node string) {
 	for _, n := range p.nodes[node] {
 		n = p.slot(n)
@@ -67,7 +67,7 @@ func (p *pool) release(node string) {
 	delete(p.nodes, node)
 }
 
-// plan is the network that a node has or, if it has none, the first that is free.
+// plan returns the CIDR that a node has or, if it has none, the first free one.
 func (p *pool) plan(node string) (netip.Prefix, error) {
 	if own := p.nodes[node]; len(own) > 0 {
 		return own[0], nil

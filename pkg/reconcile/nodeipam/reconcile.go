@@ -1,6 +1,6 @@
-// Package nodeipam gives each node a network for its pods, out of the cluster's.
+// Package nodeipam allocates each node's pod CIDR from the cluster CIDR.
 //
-// It may import engine. Its invariant: no two nodes have one network; it works on one node at a time.
+// It may import engine. Its invariant: no two nodes share a CIDR; it works on one node at a time.
 package nodeipam
 
 import (
@@ -38,11 +38,11 @@ type reconciler struct {
 	engine.Env
 
 	mu      sync.Mutex
-	pool    *pool           // as the nodes say, and as was given to those that do not say it yet
-	waiting map[string]bool // nodes for which there was no network
+	pool    *pool           // CIDRs in node specs, and those allocated but not observed yet
+	waiting map[string]bool // nodes for which no CIDR was free
 }
 
-// see keeps the pool, and gives what is to be looked at. A node never loses its network but with its end.
+// see updates the pool and returns the nodes to reconcile. A CIDR is released only when its node is deleted.
 func (r *reconciler) see(was, is client.Object) []engine.Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +66,7 @@ func (r *reconciler) see(was, is client.Object) []engine.Request {
 	return nil
 }
 
-// give is the network for a node, from now on its own.
+// give allocates the CIDR for a node.
 func (r *reconciler) give(node string) (netip.Prefix, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *reconciler) give(node string) (netip.Prefix, error) {
 	return p, err
 }
 
-// wait notes that a node has no network, and tells whether that is new.
+// wait records that a node has no CIDR, and reports whether that is new.
 func (r *reconciler) wait(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		if r.wait(node.Name) {
 			r.Events.Event(&node, corev1.EventTypeWarning, "CIDRNotAvailable", "%v", err)
 		}
-		return engine.Result{}, nil // the end of another node wakes it
+		return engine.Result{}, nil // the deletion of another node enqueues it
 	}
 	if err != nil {
 		return engine.Result{}, err
@@ -123,5 +123,5 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		r.takeBack(node.Name)
 		return engine.Result{}, nil
 	}
-	return engine.Result{}, err // the same network again, if it is not known whether it was written
+	return engine.Result{}, err // the retry uses the same CIDR, in case the write succeeded
 }

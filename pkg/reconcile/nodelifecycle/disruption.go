@@ -6,21 +6,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Eviction is whether a node that is lost gets the taint by which its pods leave.
+// Eviction is whether a lost node gets the NoExecute taint that evicts its pods.
 type Eviction int
 
 const (
-	// Evict it, as one that failed by itself.
+	// Evict: the node failed individually.
 	Evict Eviction = iota
-	// Hold: not now. A node that has the taint keeps it.
+	// Hold: not now. An existing taint stays.
 	Hold
-	// Spare: nobody has it.
+	// Spare: no node is tainted.
 	Spare
 )
 
 // The numbers are upstream's defaults.
 const (
-	// pace is the least time between two nodes of a zone that get the taint; slowly is that in a large zone that is disrupted.
+	// pace is the minimum interval between evictions in a zone; slowly applies to a large zone that is disrupted.
 	pace   = 10 * time.Second
 	slowly = 100 * time.Second
 	// A zone is disrupted when more than disruptedNodes of it, and this percentage, are lost.
@@ -29,18 +29,18 @@ const (
 	largeZone        = 50
 )
 
-// zone is where a node fails together with others.
+// zone is a node's failure domain.
 func zone(n *corev1.Node) string {
 	return n.Labels[corev1.LabelTopologyRegion] + "/" + n.Labels[corev1.LabelTopologyZone]
 }
 
-// well tells whether a node reports that it is Ready.
+// well reports whether a node is Ready.
 func well(conditions []corev1.NodeCondition) bool {
 	c := find(conditions, corev1.NodeReady)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// evicted tells whether the node has a taint by which pods leave it because it is lost.
+// evicted reports whether the node has a NoExecute taint for being not ready or unreachable.
 func evicted(n *corev1.Node) bool {
 	for _, t := range n.Spec.Taints {
 		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
@@ -50,7 +50,7 @@ func evicted(n *corev1.Node) bool {
 	return false
 }
 
-// census counts the nodes of each zone, and those of them that are lost.
+// census counts the nodes, and the lost nodes, of each zone.
 type census struct {
 	nodes map[string]member
 	zones map[string]tally
@@ -68,7 +68,7 @@ func newCensus() *census {
 	return &census{nodes: map[string]member{}, zones: map[string]tally{}}
 }
 
-// set takes in what a node is now; nil if it is gone.
+// set records the node's current state; nil if it was deleted.
 func (c *census) set(name string, is *member) {
 	count := func(m member, by int) {
 		t := c.zones[m.zone]
@@ -94,9 +94,9 @@ func (c *census) set(name string, is *member) {
 	}
 }
 
-// eviction tells the loss of nodes from that of the network between them and us, and how long to wait from one node of the zone to the
-// next. When most of a zone is lost, its pods likely run on, and what is left could hardly take them all. When no node at all
-// is there any more, it is us who are lost.
+// eviction distinguishes lost nodes from a network partition, and returns the interval between evictions in the zone. When most of a
+// zone is lost, its pods are probably still running, and the remaining nodes could hardly take them all. When no node is reachable at
+// all, it is the control plane that is partitioned.
 func (c *census) eviction(zone string) (Eviction, time.Duration) {
 	t := c.zones[zone]
 	switch {
@@ -110,7 +110,7 @@ func (c *census) eviction(zone string) (Eviction, time.Duration) {
 	return Hold, 0
 }
 
-// unwell lists the nodes that are lost.
+// unwell lists the lost nodes.
 func (c *census) unwell() (names []string) {
 	for name, m := range c.nodes {
 		if !m.well {

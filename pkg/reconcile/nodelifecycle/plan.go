@@ -9,34 +9,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DefaultPatience is how long a node may be silent before it counts as lost, if nothing else is asked for.
+// DefaultPatience is the default time without a heartbeat after which a node is lost.
 const DefaultPatience = 40 * time.Second
 
 // Observed is what there is.
 type Observed struct {
 	Node *corev1.Node
-	// Heard is when the node last gave a sign of life, by our own clock.
+	// Heard is the time of the node's last heartbeat, by the local clock.
 	Heard time.Time
-	// Patience is how long it may be silent.
+	// Patience is how long it may go without a heartbeat.
 	Patience time.Duration
-	// Eviction is what it means for its pods if it is lost.
+	// Eviction is what happens to its pods if it is lost.
 	Eviction Eviction
 }
 
-// lost tells whether the node does not report, or not that it is Ready.
+// lost reports whether the node sends no heartbeats or is not Ready.
 func (o Observed) lost(now time.Time) bool {
 	return !well(o.Node.Status.Conditions) || !o.Heard.Add(o.Patience).After(now)
 }
 
 // Actions is what to do.
 type Actions struct {
-	// Conditions and Taints as they should be; nil if they are right.
+	// Conditions and Taints as desired; nil if unchanged.
 	Conditions []corev1.NodeCondition
 	Taints     []corev1.Taint
 	SetTaints  bool
-	// PodsNotReady: the node does not report, so its pods cannot be counted on.
+	// PodsNotReady: the node sends no heartbeats, so its pods are marked as not ready.
 	PodsNotReady bool
-	// Again is when the node's patience ends; 0 if it is lost already.
+	// Again is the time until the node's grace period ends; 0 if it is lost already.
 	Again time.Duration
 }
 
@@ -73,7 +73,7 @@ func find(cs []corev1.NodeCondition, t corev1.NodeConditionType) *corev1.NodeCon
 	return nil
 }
 
-// silenced makes what a node reported unknown.
+// silenced sets the conditions reported by a node to Unknown.
 func silenced(n *corev1.Node, now time.Time) []corev1.NodeCondition {
 	out := slices.Clone(n.Status.Conditions)
 	at := metav1.NewTime(now)
@@ -91,13 +91,13 @@ func silenced(n *corev1.Node, now time.Time) []corev1.NodeCondition {
 	return out
 }
 
-// ours are the taints that follow from conditions; others on the node are left alone.
+// ours are the taints derived from conditions; other taints are left alone.
 var ours = []string{
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
 }
 
-// taints are the node's as they should be: those that stay, in their order, then new ones.
+// taints returns the node's desired taints: those that stay, in their order, then new ones.
 func taints(o Observed, conditions []corev1.NodeCondition, now time.Time) []corev1.Taint {
 	n, leave := o.Node, []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
 	if o.Eviction == Spare || o.Eviction == Hold && !evicted(n) {

@@ -1,6 +1,6 @@
-// Package nodelifecycle watches over nodes: one that is silent for too long is marked so, tainted, and
-// its pods are no longer counted on. When so many are lost at once that it is rather the network, their
-// pods are not sent away.
+// Package nodelifecycle monitors nodes: one that stops sending heartbeats is marked Unknown and tainted, and
+// its pods become NotReady. When so many are lost at once that it is likely a network partition, their
+// pods are not evicted.
 //
 // It may import engine. Its invariant: it changes only taints that follow from conditions.
 package nodelifecycle
@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// New declares the reconciler. A node may be silent for patience; DefaultPatience if that is 0.
+// New declares the reconciler. A node is lost after patience without a heartbeat; 0 means DefaultPatience.
 func New(patience time.Duration) *engine.Reconciler {
 	if patience == 0 {
 		patience = DefaultPatience
@@ -49,7 +49,7 @@ func New(patience time.Duration) *engine.Reconciler {
 	}
 }
 
-// listener keeps when each node was last heard of, by our own clock: the clocks of nodes are not trusted. And it counts them.
+// listener records the time of each node's last heartbeat by the local clock, as nodes' clocks are not trusted, and counts nodes by zone.
 type listener struct {
 	mu      sync.Mutex
 	heard   map[string]time.Time
@@ -57,13 +57,13 @@ type listener struct {
 	evicted map[string]turn // by zone
 }
 
-// turn is when a node was the last of its zone to be evicted.
+// turn is the time of the last eviction in a zone, and its node.
 type turn struct {
 	node string
 	at   time.Time
 }
 
-// count takes in what a node is now, nil if it is gone, and gives the nodes for whose pods that makes a difference.
+// count records the node's current state (nil: deleted) and returns the nodes whose eviction this affects.
 func (l *listener) count(name string, is *corev1.Node) []engine.Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,12 +96,12 @@ func (l *listener) count(name string, is *corev1.Node) []engine.Request {
 	return all
 }
 
-// eviction says what the loss of a node is to mean now for its pods, and, if that is nothing yet, when to ask again.
+// eviction decides whether a lost node's pods are evicted now, and if not, when to check again.
 func (l *listener) eviction(n *corev1.Node, now time.Time) (Eviction, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	z := zone(n)
-	// Its silence may not be written yet.
+	// Its status may not be updated yet.
 	was, known := l.census.nodes[n.Name]
 	l.census.set(n.Name, &member{zone: z})
 	e, wait := l.census.eviction(z)
@@ -137,7 +137,7 @@ func (l *listener) last(node string, otherwise time.Time) time.Time {
 	return at
 }
 
-// node notes a report of the node itself, and wakes it where something changed but the time of the report.
+// node records a status update by the node, and enqueues it if more than the heartbeat time changed.
 func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request {
 	if is == nil {
 		l.mu.Lock()
@@ -179,7 +179,7 @@ func sameStatus(a, b []corev1.NodeCondition) bool {
 	return true
 }
 
-// lease notes a sign of life. It wakes nobody: the node is looked at when its time is up.
+// lease records a heartbeat. It enqueues nothing: the node is checked when its grace period ends.
 func (l *listener) lease(env engine.Env, was, is client.Object) []engine.Request {
 	b, ok := is.(*coordinationv1.Lease)
 	if !ok || b.Namespace != corev1.NamespaceNodeLease {
@@ -236,7 +236,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-// unready takes a silent node's pods out of service.
+// unready marks a lost node's pods as not ready.
 func (r *reconciler) unready(ctx context.Context, node string, now time.Time) error {
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, "", podstate.NodeIndex, node); err != nil {

@@ -39,15 +39,15 @@ func evicted(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Evicted"
 }
 
-// PlanNode returns how long the pods of a missing node are still to be left alone; 0 means that they are to be deleted now.
+// PlanNode returns how long to wait before deleting the pods of a missing node; 0 means delete them now.
 func PlanNode(missingSince, now time.Time) time.Duration {
 	return max(missingSince.Add(Quarantine).Sub(now), 0)
 }
 
-// change is what a change of a pod asks for.
+// change classifies a change of a pod.
 type change struct {
 	terminated  bool // it is one more terminated pod
-	unscheduled bool // it was deleted before it had a node: nobody else deletes it
+	unscheduled bool // deleted before it was scheduled: nobody else deletes it
 	newOnNode   bool // it has a node now, which may be missing
 }
 

@@ -20,7 +20,7 @@ import (
 // Requests: a node, by name; a pod, by namespace and name; or terminated, for all terminated pods.
 var terminated = engine.RequestFor("", "*")
 
-// settle is how long terminated pods may add up before they are counted, in one pass for all.
+// settle is the delay after which terminated pods are counted, in one pass for all.
 const settle = 20 * time.Second
 
 // New declares the reconciler.

@@ -17,12 +17,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// family is a kind that asks for pods as ReplicaSet does.
+// family is a kind with the semantics of ReplicaSet.
 type family struct {
 	kind   schema.GroupVersionKind
 	object func() client.Object
 	list   func() client.ObjectList
-	// view reads an object as a ReplicaSet. It shares what it can: neither may be changed.
+	// view converts an object to a ReplicaSet that shares its data: neither may be modified.
 	view func(client.Object) *appsv1.ReplicaSet
 	// withStatus is a copy of the object with another status.
 	withStatus func(client.Object, appsv1.ReplicaSetStatus) client.Object
@@ -110,7 +110,7 @@ func (f family) sets(ctx context.Context, env engine.Env, o client.Object) []eng
 
 func (f family) views(all client.ObjectList) iter.Seq[*appsv1.ReplicaSet] {
 	return func(yield func(*appsv1.ReplicaSet) bool) {
-		_ = meta.EachListItem(all, func(item runtime.Object) error { // it fails only for what is no list
+		_ = meta.EachListItem(all, func(item runtime.Object) error { // it fails only for objects that are not lists
 			if !yield(f.view(item.(client.Object))) {
 				return io.EOF
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// burst is how many pods one call creates or deletes at most; the rest follows in the next.
+// burst is the maximum number of pods that one call creates or deletes.
 const burst = 500
 
 // Observed is what there is.
@@ -34,9 +34,9 @@ type Actions struct {
 	Create         int
 	// Status as it is before Create and Delete take effect.
 	Status appsv1.ReplicaSetStatus
-	// Again is when a ready pod becomes available; 0: no need.
+	// Again is the time until a ready pod becomes available; 0: none.
 	Again time.Duration
-	// More tells that the burst was too small.
+	// More is set if the burst limit was reached.
 	More bool
 }
 
@@ -133,7 +133,7 @@ func withFailure(s appsv1.ReplicaSetStatus, reason string, err error, now time.T
 	return s
 }
 
-// victims picks the n pods that are missed least, in upstream's order: not assigned, not running, not
+// victims picks the n pods to delete, in upstream's order: not assigned, not running, not
 // ready, cheap to delete, doubled up on a node, ready for a short time, often restarted, young.
 func victims(pods []*corev1.Pod, n int, onNode map[string]int, now time.Time) []*corev1.Pod {
 	if n >= len(pods) {
@@ -191,7 +191,7 @@ func restarts(p *corev1.Pod) int32 {
 }
 
 // byAge puts unknown times first, then younger ones, by powers of two of their age so that
-// pods of about the same age go at random (KEP-2185); their UID stands for chance.
+// pods of about the same age are picked at random (KEP-2185), by their UID.
 func byAge(a, b metav1.Time, pa, pb *corev1.Pod, now time.Time) int {
 	if a.IsZero() || b.IsZero() {
 		return first(a.IsZero(), b.IsZero())

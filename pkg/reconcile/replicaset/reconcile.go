@@ -1,6 +1,6 @@
-// Package replicaset keeps as many pods as a ReplicaSet, or a ReplicationController, asks for.
+// Package replicaset maintains the number of pods that a ReplicaSet, or a ReplicationController, specifies.
 //
-// It may import engine. A ReplicationController is read as the ReplicaSet that it would be. Its invariant: it deletes only pods whose controller is the set.
+// It may import engine. A ReplicationController is converted to an equivalent ReplicaSet. Its invariant: it deletes only pods whose controller is the set.
 package replicaset
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// writers is how many pods of one set are created or deleted at once.
+// writers is the number of pods of one set that are created or deleted concurrently.
 const writers = 16
 
 // New declares the reconciler of ReplicaSets, NewReplication that of ReplicationControllers.
@@ -138,7 +138,7 @@ func (r *reconciler) pods(ctx context.Context, namespace, controller string) ([]
 	return out, nil
 }
 
-// own adopts and releases. A pod that changed meanwhile is looked at again.
+// own adopts and releases pods. A conflict is retried.
 func (r *reconciler) own(ctx context.Context, rs *appsv1.ReplicaSet, a Actions) error {
 	for _, p := range a.Adopt {
 		next := p.DeepCopy()
@@ -161,9 +161,9 @@ func (r *reconciler) patch(ctx context.Context, was, next *corev1.Pod) error {
 	return client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
 }
 
-// scale creates and deletes pods, and says how it failed.
+// scale creates and deletes pods.
 func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet, a Actions) (reason string, err error) {
-	// Batches of 1, 2, 4 ...: where a quota or admission refuses, it refuses a few, not hundreds.
+	// Slow start in batches of 1, 2, 4 ...: if quota or admission rejects pods, it rejects a few, not hundreds.
 	for done, batch := 0, 1; done < a.Create; done, batch = done+batch, 2*batch {
 		batch = min(batch, a.Create-done)
 		err := parallel(batch, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })
@@ -200,7 +200,7 @@ func (r *reconciler) create(ctx context.Context, self client.Object, t *corev1.P
 	return err
 }
 
-// parallel calls f for 0..n-1, some at once, and returns the first error by number.
+// parallel calls f for 0..n-1 concurrently, and returns the error with the lowest index.
 func parallel(n int, f func(int) error) error {
 	if n == 1 {
 		return f(0)

@@ -1,7 +1,7 @@
-// Package resourcequota keeps the status of resource quotas: what of each limited resource is in use.
+// Package resourcequota maintains the status of resource quotas: the usage of each limited resource.
 //
-// It may import engine. Its invariant: it never lowers a quota's use while a write that was charged to it may still
-// come. Config.Usage counts such writes too, and a status is only written over the one that it was computed from.
+// It may import engine. Its invariant: it never lowers a quota's usage while a write that was charged to it may still
+// be committed. Config.Usage counts such writes too, and a status only replaces the one that it was computed from.
 package resourcequota
 
 import (
@@ -15,12 +15,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// Usage counts what is used of the resources in a quota's spec.hard, within its scopes. It must count what the given
+// Usage computes the usage of the resources in a quota's spec.hard, within its scopes. It must include what the given
 // version of the quota was charged for.
 type Usage func(*corev1.ResourceQuota) (corev1.ResourceList, error)
 
-// What frees a resource is counted soon; anything else only corrects what admission charged, and is counted when it calms
-// down. Resync repairs what was missed, as often as upstream does.
+// Changes that free a resource are counted soon; others only correct what admission charged, and are batched. The resync
+// period is upstream's.
 const (
 	soon   = 50 * time.Millisecond
 	later  = time.Second
@@ -55,7 +55,7 @@ func New(kinds engine.Kinds, usage Usage) *engine.Reconciler {
 	}
 }
 
-// counted is what is watched of a kind that quotas count.
+// counted is the metadata watched of a kind that quotas count.
 func counted(k engine.Kind) client.Object {
 	switch {
 	case !k.Namespaced || k.Kind == "Event" || k.Kind == "ResourceQuota":
@@ -78,13 +78,13 @@ func changedQuota(ctx context.Context, env engine.Env, was, is client.Object) []
 	}
 	req := engine.RequestFor(q.Namespace, q.Name)
 	if old, ok := was.(*corev1.ResourceQuota); ok && equality.Semantic.DeepEqual(old.Spec, q.Spec) {
-		env.Enqueue(req, later) // it was charged, perhaps for a write that fails
+		env.Enqueue(req, later) // it was charged, possibly for a write that fails
 		return nil
 	}
 	return []engine.Request{req}
 }
 
-// changed asks for the quotas of a namespace in which something may have been freed or changed its use.
+// changed returns requests for the quotas of a namespace whose usage may have changed.
 func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Object) []engine.Request {
 	after := later
 	if is == nil {

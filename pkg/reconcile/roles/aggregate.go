@@ -13,10 +13,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// every is the one request of the aggregation: any cluster role may change what any aggregated one gathers.
+// every is the only request of this reconciler: any cluster role may affect any aggregated one.
 var every = engine.RequestFor("", "clusterroles")
 
-// NewAggregation declares the reconciler that gives aggregated cluster roles the rules of those that they select.
+// NewAggregation declares the reconciler that sets the rules of aggregated cluster roles.
 //
 // Decision: upstream writes them by server-side apply. Here it is an update, which needs no schema of the built-in kinds: reading that
 // takes as long as the server's start.
@@ -35,7 +35,7 @@ func NewAggregation() *engine.Reconciler {
 	}
 }
 
-// aggregate makes one pass. What it writes wakes it again, for roles that gather from roles that gather.
+// aggregate makes one pass. Its writes enqueue it again, for roles that aggregate aggregated roles.
 func aggregate(ctx context.Context, env engine.Env) error {
 	var list rbacv1.ClusterRoleList
 	if err := env.Cache.List(ctx, &list); err != nil {

@@ -40,7 +40,7 @@ func Plan(want, have client.Object) (reconciliation.ReconcileOperation, client.O
 		if !ok {
 			return role(reconciliation.ClusterRoleRuleOwner{ClusterRole: w}, nil)
 		}
-		if w.AggregationRule != nil { // the rules of one that is there are kept by NewAggregation
+		if w.AggregationRule != nil { // NewAggregation maintains the rules of an existing one
 			w = w.DeepCopy()
 			w.Rules = nil
 		}
@@ -75,7 +75,7 @@ func written(op reconciliation.ReconcileOperation, o any) (reconciliation.Reconc
 	return op, obj, nil
 }
 
-// thereRole and thereBinding answer upstream's comparison with what is there. It writes nothing, unless told to confirm.
+// thereRole and thereBinding serve existing objects to upstream's comparison, which writes nothing unless Confirm is set.
 type thereRole struct{ reconciliation.RuleOwner }
 
 func (t thereRole) Get(_, name string) (reconciliation.RuleOwner, error) {
@@ -132,7 +132,7 @@ func Rules(role *rbacv1.ClusterRole, roles []*rbacv1.ClusterRole) ([]rbacv1.Poli
 	return out, nil
 }
 
-// Aggregate fills in the rules of the aggregated ones among roles, so that whoever reads them first sees them whole.
+// Aggregate sets the rules of the aggregated roles among roles, so that they are complete when they are first written.
 func Aggregate(objects []client.Object) error {
 	var roles []*rbacv1.ClusterRole
 	for _, o := range objects {
@@ -141,7 +141,7 @@ func Aggregate(objects []client.Object) error {
 		}
 	}
 	slices.SortFunc(roles, byName)
-	for range roles { // roles may gather from roles that gather; a ring of them ends here
+	for range roles { // aggregated roles may select aggregated roles; this bounds cycles
 		changed := false
 		for _, r := range roles {
 			if r.AggregationRule == nil {

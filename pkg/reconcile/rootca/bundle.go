@@ -4,17 +4,17 @@ import (
 	"sync"
 )
 
-// Bundle is the PEM by which pods trust the API server. It may change while the reconciler runs.
+// Bundle is the PEM CA bundle by which pods verify the API server. It may change while the reconciler runs.
 type Bundle struct {
 	mu      sync.Mutex
 	pem     []byte
-	changed func() // has the reconciler look at all namespaces; nil until it runs
+	changed func() // enqueues all namespaces; nil until the reconciler runs
 }
 
-// NewBundle gives a Bundle that holds pem.
+// NewBundle returns a Bundle with pem.
 func NewBundle(pem []byte) *Bundle { return &Bundle{pem: pem} }
 
-// Set changes the bundle. The ConfigMaps follow.
+// Set replaces the bundle. The ConfigMaps are updated.
 func (b *Bundle) Set(pem []byte) {
 	b.mu.Lock()
 	b.pem = pem
@@ -31,7 +31,7 @@ func (b *Bundle) get() string {
 	return string(b.pem)
 }
 
-// follow has changed called from now on, in place of what was called before.
+// follow registers changed as the callback for changes, replacing an earlier one.
 func (b *Bundle) follow(changed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

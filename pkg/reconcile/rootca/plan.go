@@ -14,7 +14,7 @@ const (
 		"No other usage is guaranteed across distributions of Kubernetes clusters."
 )
 
-// Plan is the ConfigMap as it should be, or nil if it is or is not needed.
+// Plan returns the desired ConfigMap, or nil if nothing is to be written.
 func Plan(ns *corev1.Namespace, there *corev1.ConfigMap, bundle string) *corev1.ConfigMap {
 	if ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
 		return nil

@@ -1,4 +1,4 @@
-// Package rootca puts the authority by which pods trust the API server into each namespace.
+// Package rootca publishes the CA bundle by which pods verify the API server, kube-root-ca.crt, in each namespace.
 //
 // It may import engine. Its invariant: the ConfigMap's data is the bundle and nothing else.
 package rootca

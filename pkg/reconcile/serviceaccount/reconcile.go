@@ -1,4 +1,4 @@
-// Package serviceaccount sees to it that each namespace has its default service account.
+// Package serviceaccount creates the default service account of each namespace.
 //
 // It may import engine. Its invariant: it only ever creates.
 package serviceaccount

@@ -7,8 +7,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Plan says when a pod has to leave a node with these NoExecute taints: never, or in a time that is 0 if it is up. since is
-// when each taint came.
+// Plan returns when a pod is to be evicted from a node with these NoExecute taints: never, or after a delay that may be 0. since
+// returns when each taint was added.
 func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.Time, now time.Time) (leaves bool, in time.Duration) {
 	for i := range taints {
 		t := &taints[i]

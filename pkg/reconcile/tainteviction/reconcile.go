@@ -66,7 +66,7 @@ type taintOn struct{ node, key, value string }
 type reconciler struct {
 	engine.Env
 	mu   sync.Mutex
-	seen map[taintOn]time.Time // taints that do not say since when they are there
+	seen map[taintOn]time.Time // first observation of taints without timeAdded
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -106,7 +106,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: again}, nil
 }
 
-// note remembers when taints without a time were first seen, and forgets those that are gone.
+// note records when taints without timeAdded were first seen, and drops those that were removed.
 func (r *reconciler) note(node string, taints []corev1.Taint, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

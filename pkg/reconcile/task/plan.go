@@ -16,7 +16,7 @@ type Observed struct {
 	Task *tasks.Task
 	// Pod is the task's pod, or nil.
 	Pod *corev1.Pod
-	// NodeLost tells that the pod's node is gone or does not report any more.
+	// NodeLost is set if the pod's node is gone or no longer sends status.
 	NodeLost bool
 }
 
@@ -25,11 +25,11 @@ type Actions struct {
 	// Create the task's pod, Stop it.
 	Create, Stop bool
 	Status       tasks.TaskStatus
-	// Again is when the time to wait for a node is up; 0: no need.
+	// Again is the time until the wait for a node times out; 0: none.
 	Again time.Duration
 }
 
-// Plan follows the task's pod. It does not change o.
+// Plan derives the task's status from its pod. It does not modify o.
 func Plan(o Observed, now time.Time) Actions {
 	t := o.Task
 	a := Actions{Status: *t.Status.DeepCopy()}
@@ -96,7 +96,7 @@ func Plan(o Observed, now time.Time) Actions {
 	return a
 }
 
-// follow takes over what the pod's container did.
+// follow copies the state of the pod's container.
 func follow(s *tasks.TaskStatus, p *corev1.Pod, fail func(string, ...any), now time.Time) {
 	var c corev1.ContainerStatus
 	if len(p.Status.ContainerStatuses) > 0 {
@@ -172,7 +172,7 @@ func Pod(t *tasks.Task, name string) *corev1.Pod {
 		p.Spec.Containers[0].Resources = *t.Spec.Resources
 	}
 	if t.Spec.NodeName != "" {
-		// Through the scheduler, so that the node's room is respected.
+		// Through the scheduler, so that the node's capacity is respected.
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{t.Spec.NodeName}}},

@@ -1,6 +1,6 @@
-// Package task runs tasks: each as one pod, whose end is the task's end.
+// Package task runs each task as one pod, whose termination ends the task.
 //
-// It may import engine and apis. Its invariant: a task has at most one pod in its life.
+// It may import engine and apis. Its invariant: a task has at most one pod in its lifetime.
 package task
 
 import (
@@ -41,7 +41,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// lost tells whether a node does not report any more.
+// lost reports whether a node no longer sends status.
 func lost(n *corev1.Node) bool {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == corev1.NodeReady {
@@ -51,7 +51,7 @@ func lost(n *corev1.Node) bool {
 	return false
 }
 
-// lostTasks wakes the tasks of a node that was lost.
+// lostTasks returns requests for the tasks of a lost node.
 func lostTasks(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	o := is
 	if o == nil {
@@ -148,7 +148,7 @@ func (r *reconciler) observe(ctx context.Context, t *tasks.Task) (o Observed, er
 	return o, nil
 }
 
-// create makes the task's pod, under the task's name or, where that is taken, under one that is its own.
+// create creates the task's pod, named like the task or, if that name is taken, with a unique name.
 func (r *reconciler) create(ctx context.Context, t *tasks.Task) (*corev1.Pod, error) {
 	p := Pod(t, t.Name)
 	err := r.Client.Create(ctx, p)

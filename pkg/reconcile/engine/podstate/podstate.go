@@ -1,5 +1,5 @@
-// Package podstate answers the questions that several reconcilers ask about a pod,
-// and makes pods from templates.
+// Package podstate holds predicates on pods that several reconcilers share, and
+// creates pods from templates.
 //
 // It may import engine. Its invariant: its functions are
 // pure and change no argument.
@@ -29,14 +29,14 @@ func Condition(p *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 	return nil
 }
 
-// Ready tells whether the pod's Ready condition holds.
+// Ready reports whether the pod's Ready condition is true.
 func Ready(p *corev1.Pod) bool {
 	c := Condition(p, corev1.PodReady)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Available tells whether the pod has been ready for minReady; if it is ready but not
-// for so long, in is the time until it is available.
+// Available reports whether the pod has been ready for minReady; if it is ready but not
+// for that long, in is the time until it is available.
 func Available(p *corev1.Pod, minReady time.Duration, now time.Time) (ok bool, in time.Duration) {
 	c := Condition(p, corev1.PodReady)
 	if c == nil || c.Status != corev1.ConditionTrue {
@@ -52,16 +52,16 @@ func Available(p *corev1.Pod, minReady time.Duration, now time.Time) (ok bool, i
 	return in <= 0, max(in, 0)
 }
 
-// Ended tells whether the pod reached a final phase.
+// Ended reports whether the pod reached a terminal phase.
 func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Active tells whether the pod counts as one of its controller's replicas.
+// Active reports whether the pod counts as one of its controller's replicas.
 func Active(p *corev1.Pod) bool { return !Ended(p) && p.DeletionTimestamp == nil }
 
 // WithCondition returns the conditions with c set; changed is false if status, reason
-// and message were so already. The transition time is kept while the status is.
+// and message are unchanged. The transition time changes only with the status.
 func WithCondition(conditions []corev1.PodCondition, c corev1.PodCondition, now time.Time) (out []corev1.PodCondition, changed bool) {
 	c.LastTransitionTime = metav1.NewTime(now)
 	for i, was := range conditions {
@@ -82,7 +82,7 @@ func WithCondition(conditions []corev1.PodCondition, c corev1.PodCondition, now 
 	return append(slices.Clone(conditions), c), true
 }
 
-// FromTemplate makes a pod of owner's template, to be named by the server.
+// FromTemplate creates a pod from owner's template, to be named by the API server.
 func FromTemplate(t *corev1.PodTemplateSpec, owner client.Object, gvk schema.GroupVersionKind) *corev1.Pod {
 	prefix := owner.GetName() + "-"
 	if len(apivalidation.NameIsDNSSubdomain(prefix, true)) > 0 {

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Memory is what each service's endpoints were last made from, and what was written then. A reconciler's own writes wake it again; by its
-// memory it knows them without doing the work of thousands of endpoints anew. It forgets at a restart, and only ever saves work. It holds
+// Memory records the inputs from which each service's endpoints were last computed, and what was written. A reconciler's own writes
+// enqueue it again; Memory lets it skip recomputing thousands of endpoints. It is lost at a restart, which only costs work. It holds
 // a few words for each service and for each object written for it, until Forget.
 type Memory struct {
 	seed maphash.Seed
@@ -18,7 +18,7 @@ type Memory struct {
 	last map[client.ObjectKey]State
 }
 
-// NewMemory makes an empty one.
+// NewMemory returns an empty Memory.
 func NewMemory() *Memory {
 	return &Memory{seed: maphash.MakeSeed(), last: map[client.ObjectKey]State{}}
 }
@@ -30,7 +30,7 @@ type State struct {
 	Written map[string]string
 }
 
-// State is that of a service and the pods which it selects, in a steady order, with nothing written.
+// State is that of a service and the pods it selects, in a stable order, with nothing written.
 func (m *Memory) State(svc *corev1.Service, pods []*corev1.Pod) State {
 	var h maphash.Hash
 	h.SetSeed(m.seed)
@@ -54,14 +54,14 @@ func (m *Memory) Is(key client.ObjectKey, s State) bool {
 	return ok && last.from == s.from && maps.Equal(last.Written, s.Written)
 }
 
-// Keep remembers the state that a service was left in.
+// Keep records the state of a service after a reconcile.
 func (m *Memory) Keep(key client.ObjectKey, s State) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last[key] = s
 }
 
-// Forget forgets a service.
+// Forget removes a service.
 func (m *Memory) Forget(key client.ObjectKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

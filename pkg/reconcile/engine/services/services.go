@@ -1,5 +1,5 @@
-// Package services is what the reconcilers of services' endpoints share: which services a pod belongs to, which of its changes matter
-// to them, and whether anything changed at all since they last ran.
+// Package services is shared by the reconcilers of services' endpoints: which services select a pod, which of its changes are relevant,
+// and whether anything changed since the last reconcile.
 //
 // It may import engine.
 package services
@@ -35,8 +35,8 @@ func Selects(s *corev1.Service, pod map[string]string) bool {
 	return true
 }
 
-// WatchPods wakes the services that select a pod when it comes, goes or changes in what matters to them. Changes of pods with the
-// same labels that come in a burst wake them once: a service's cost is that of all its pods, whichever of them changed.
+// WatchPods enqueues the services that select a pod when it is created, deleted or changed in a relevant way. A burst of changes of
+// pods with the same labels enqueues them once: a reconcile costs the same, whichever of a service's pods changed.
 func WatchPods() engine.Watch {
 	return engine.Watch{Object: &corev1.Pod{}, Map: selecting, Batch: group, Changed: func(was, is client.Object) bool {
 		a, ok1 := was.(*corev1.Pod)
