@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
@@ -83,20 +83,44 @@ func joinFlags(f *pflag.FlagSet) {
 // load joins defaults, file, environment and flags, each stronger than the one before, and validates the result.
 func load(cmd *cobra.Command) (config.Config, error) {
 	c := config.Default()
-	v := viper.New()
-	v.SetEnvPrefix("CORACLE")
-	v.SetEnvKeyReplacer(strings.NewReplacer("-", "_"))
-	v.AutomaticEnv()
-	if err := v.BindPFlags(cmd.Flags()); err != nil {
+	path, required := cmd.Flag("config").Value.String(), true
+	if path == "" {
+		path = os.Getenv(variable("config"))
+	}
+	if path == "" {
+		path, required = defaultConfigFile, false
+	}
+	values, err := readFile(path, required)
+	if err != nil {
 		return c, err
 	}
-	if err := readFile(v); err != nil {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		list, many := f.Value.(pflag.SliceValue)
+		switch env := os.Getenv(variable(f.Name)); {
+		case f.Changed && many:
+			values[f.Name] = list.GetSlice()
+		case f.Changed:
+			values[f.Name] = f.Value.String()
+		case env != "":
+			values[f.Name] = env
+		}
+	})
+	d, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		Result: &c, WeaklyTypedInput: true,
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(mapstructure.StringToTimeDurationHookFunc(), mapstructure.StringToSliceHookFunc(",")),
+	})
+	if err != nil {
 		return c, err
 	}
-	if err := v.Unmarshal(&c); err != nil {
+	if err := d.Decode(values); err != nil {
 		return c, fmt.Errorf("configuration: %w", err)
 	}
 	return c, c.Validate()
+}
+
+// variable is the environment variable of an option: CORACLE_LOG_LEVEL of log-level.
+func variable(option string) string {
+	return "CORACLE_" + strings.ToUpper(strings.ReplaceAll(option, "-", "_"))
 }
 
 // maxConfig is the largest configuration file that is read, in bytes.
@@ -115,32 +139,29 @@ func readConfig(path string) ([]byte, error) {
 	return data, nil
 }
 
-func readFile(v *viper.Viper) error {
-	path, required := v.GetString("config"), true
-	if path == "" {
-		path, required = defaultConfigFile, false
-	}
+// readFile reads the options in a YAML file, which need not be there unless it is required.
+func readFile(path string, required bool) (map[string]any, error) {
+	values := map[string]any{}
 	data, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
-		return nil
+		return values, nil
 	}
 	if err != nil {
-		return fmt.Errorf("config: %w", err)
+		return nil, fmt.Errorf("config: %w", err)
 	}
-	var values map[string]any
 	if err := yaml.Unmarshal(data, &values); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	known := options(reflect.TypeFor[config.Config]())
 	for key := range values {
 		if !slices.Contains(known, key) {
-			return fmt.Errorf("%s: unknown option %q; there are %s", path, key, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%s: unknown option %q; there are %s", path, key, strings.Join(known, ", "))
 		}
 	}
-	if m, ok := values["eviction-hard"].(map[string]any); ok { // as the kubelet has it; viper would take the names apart at their dots
+	if m, ok := values["eviction-hard"].(map[string]any); ok { // as the kubelet has it
 		values["eviction-hard"] = config.ThresholdEntries(m)
 	}
-	return v.MergeConfigMap(values)
+	return values, nil
 }
 
 // options lists the names of all options, sorted.
