@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -30,6 +31,9 @@ import (
 
 // managedBy is the label value by which upstream marks the IPAddresses that its allocator makes.
 const managedBy = "ipallocator.k8s.io"
+
+// defaultRange is the name of the ServiceCIDR that stands for Config.ServiceCIDR.
+const defaultRange = "kubernetes"
 
 // errReserved says that an address or port was reserved by another write since it was found to be free.
 var errReserved = fmt.Errorf("the address or port was taken meanwhile: %w", store.ErrConflict)
@@ -74,6 +78,8 @@ func (c *call) allocateIP(now, was *core.Service) error {
 		ip, err := netip.ParseAddr(asked)
 		if err == nil && !c.usable(ip) {
 			err = fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", asked, c.cfg.ServiceCIDR)
+		} else if err == nil && !c.rangeReady() {
+			err = errors.New("the provided network does not match the current range")
 		} else if err == nil && c.addresses != nil {
 			if _, err = c.store.Get(c.ctx, c.addresses.Key("", ip.String())); err == nil {
 				err = errors.New("provided IP is already allocated")
@@ -90,12 +96,26 @@ func (c *call) allocateIP(now, was *core.Service) error {
 		return nil
 	}
 	ip, ok := c.freeIP()
-	if !ok {
+	if !ok || !c.rangeReady() {
 		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", now.Name))
 	}
 	now.Spec.ClusterIPs[0] = ip.String()
 	now.Spec.ClusterIP = now.Spec.ClusterIPs[0]
 	return nil
+}
+
+// rangeReady is false once an administrator has set the condition Ready of the ServiceCIDR to False: as upstream, nothing more is allocated
+// from it then. Until the ServiceCIDR is there, it counts as ready.
+func (r *Registry) rangeReady() bool {
+	if r.ranges == nil {
+		return true
+	}
+	e := r.cache.Get(r.ranges, "", defaultRange)
+	if e == nil {
+		return true
+	}
+	s, ok := e.Object.(*networkingv1.ServiceCIDR)
+	return !ok || !meta.IsStatusConditionFalse(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 }
 
 // size is how many addresses the range has, network and broadcast included.

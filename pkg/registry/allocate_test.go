@@ -290,3 +290,28 @@ func (h *house) erase(key string) error {
 	}
 	return err
 }
+
+func TestARangeThatIsNotReady(t *testing.T) {
+	h := build(t)
+	ranges := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	put(h, at(ranges, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.43.0.0/16"}}})
+	status := at(ranges, "", "kubernetes")
+	status.Subresource = "status"
+	set := func(ready string) {
+		_, err := h.Patch(h.ctx, status, types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"Ready","status":"`+ready+
+			`","reason":"x","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	set("False")
+	_, err := h.createService(service("a", corev1.ServiceTypeClusterIP))
+	requireStatus(t, err, 500, "range is full")
+	named := service("a", corev1.ServiceTypeClusterIP)
+	named.Spec.ClusterIP = "10.43.0.9"
+	_, err = h.createService(copied(named))
+	requireStatus(t, err, 422, "the provided network does not match the current range")
+	headless := service("h", corev1.ServiceTypeClusterIP)
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	put(h, v1("Service", ""), headless)
+	set("True")
+	put(h, v1("Service", ""), named)
+}

@@ -98,6 +98,7 @@ type Registry struct {
 	namespaces *kind.Resource // nil in a table without them
 	services   *kind.Resource
 	addresses  *kind.Resource // of kind IPAddress
+	ranges     *kind.Resource // of kind ServiceCIDR
 	admission  admission.Interface
 	quotas     *quotas // nil unless UseQuotas was called
 
@@ -118,6 +119,7 @@ func New(cfg Config) (*Registry, error) {
 	r.namespaces = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
 	r.addresses = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ipaddresses"})
+	r.ranges = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"})
 	if cfg.Authorizer != nil {
 		r.UseAuthorizer(cfg.Authorizer)
 	}
