@@ -17,7 +17,7 @@ const accountOverlap = 30 * 24 * time.Hour
 
 func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
-	check := &cobra.Command{Use: "check", Short: "List keys and certificates, with their age and end, and how far a rotation is", Args: exactly(0, "")}
+	check := &cobra.Command{Use: "check", Short: "List keys and certificates with their age and expiry, and the progress of a rotation", Args: exactly(0, "")}
 	commonFlags(check.Flags())
 	check.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := load(cmd)
@@ -33,38 +33,38 @@ func certsCommand() *cobra.Command {
 func rotateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate (--service-account | --ca[=AUTHORITY,...] [--finish])",
-		Short: "Replace keys while the cluster runs",
-		Long: `With --service-account, replaces the key that signs service account tokens. Nothing is restarted: pods get tokens of the new key as
-they renew theirs, and tokens of the earlier key are good for --overlap more. If the key may have been stolen, use --overlap 0: its
-tokens are worthless at once, and pods that hold one are refused until they have a new one.
+		Short: "Rotate keys and certificate authorities while the cluster runs",
+		Long: `With --service-account, replaces the key that signs service account tokens. Nothing is restarted: pods get tokens signed with the new
+key when they renew theirs, and tokens of the old key stay valid for --overlap. If the key may be compromised, use --overlap 0: its
+tokens become invalid immediately, and pods that use one are rejected until they have a new one.
 
 With --ca, replaces the certificate authorities: all of them, or those named (server signs the API's certificate, client those of users and
-nodes, node what nodes serve). Nothing is restarted and nobody is shut out: from then on the new ones sign, and both are trusted. Nodes
-renew their certificates within seconds, the administrator's kubeconfig and kube-root-ca.crt in each namespace are rewritten.
-"coracle certs check" shows who still depends on the old ones. Give other users their new certificates, and restart pods that read
+nodes, node the serving certificates of nodes). Nothing is restarted and nobody is locked out: the new authorities sign, and both are
+trusted. Nodes renew their certificates within seconds; the admin kubeconfig and kube-root-ca.crt in each namespace are updated.
+"coracle certs check" lists who still depends on the old ones. Issue new certificates to other users, and restart pods that read
 kube-root-ca.crt only once.
 
-With --ca --finish, ends the trust in the old ones. It is refused while a node, or a client certificate that was used within the last
-hour, depends on them; --force does it all the same, if a key may have been stolen. Nodes that were shut out join again with a
-token. Join tokens work as long as the authority that they were made for is trusted: make new ones after --ca.`,
+With --ca --finish, removes trust in the old ones. It fails while a node, or a client certificate that was used within the last
+hour, depends on them; --force overrides this if a key may be compromised. Nodes that were locked out must join again with a
+token. Join tokens work as long as the authority they were created for is trusted: create new ones after --ca.`,
 		Args: exactly(0, "--service-account [--overlap DURATION] or --ca [--finish]"),
 	}
 	commonFlags(cmd.Flags())
-	account := cmd.Flags().Bool("service-account", false, "the key of service account tokens")
-	overlap := cmd.Flags().Duration("overlap", accountOverlap, "how long what the earlier key of service account tokens has signed is good")
-	authorities := cmd.Flags().StringSlice("ca", nil, "the certificate authorities: server, client, node, or all if none is named")
+	account := cmd.Flags().Bool("service-account", false, "rotate the signing key of service account tokens")
+	overlap := cmd.Flags().Duration("overlap", accountOverlap, "how long tokens signed with the old service account key stay valid")
+	authorities := cmd.Flags().StringSlice("ca", nil, "replace certificate authorities: server, client, node; all if none is named")
 	cmd.Flags().Lookup("ca").NoOptDefVal = allAuthorities
-	finish := cmd.Flags().Bool("finish", false, "end the trust in the authorities that were replaced")
-	force := cmd.Flags().Bool("force", false, "finish even if somebody is shut out")
+	finish := cmd.Flags().Bool("finish", false, "remove trust in the replaced authorities")
+	force := cmd.Flags().Bool("force", false, "finish even if nodes or users are locked out")
 	cmd.MarkFlagsMutuallyExclusive("service-account", "ca")
 	cmd.MarkFlagsMutuallyExclusive("service-account", "finish")
 	cmd.MarkFlagsMutuallyExclusive("overlap", "ca")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *force && !*finish:
-			return errors.New("--force goes with --finish")
+			return errors.New("--force requires --finish")
 		case !*account && len(*authorities) == 0:
-			return errors.New("what is to be rotated? --service-account is the key of service account tokens, --ca the certificate authorities")
+			return errors.New("specify what to rotate: --service-account for the signing key of service account tokens, --ca for certificate authorities")
 		}
 		c, err := load(cmd)
 		if err != nil {

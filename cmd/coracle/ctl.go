@@ -14,8 +14,8 @@ const ctlName = "ctl"
 func ctlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   ctlName,
-		Short: "kubectl, whole",
-		// kubectl reads its own flags.
+		Short: "Run kubectl against the cluster of this machine",
+		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			ctl.UseCluster(dataDir())

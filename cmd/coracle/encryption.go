@@ -17,9 +17,9 @@ func encryptionCommand() *cobra.Command {
 --secrets-encryption or --encryption-provider-config.
 
 To turn encryption on for a cluster: coracle stop; coracle start --secrets-encryption; coracle secrets-encrypt reencrypt.
-To turn it off: disable, then reencrypt; the next start needs no option any more.
+To turn it off: disable, then reencrypt; later starts need no option.
 
-Backups of the store are of no use without the keys: keep the file that "status" names, but not beside them.`,
+Backups of the store are useless without the keys: back up the file that "status" names, but store it separately.`,
 	}
 	status := &cobra.Command{Use: "status", Short: "Show which key is in use, and how many objects are stored with it and with others", Args: exactly(0, "[-o json]")}
 	commonFlags(status.Flags())
@@ -45,12 +45,12 @@ Backups of the store are of no use without the keys: keep the file that "status"
 		cmd.AddCommand(sub)
 	}
 	change(control.EncryptionRotate, "Replace the key of --secrets-encryption while the cluster runs",
-		`Adds a new key, writes every encrypted object anew with it, checks that nothing needs the earlier keys any more, and removes them.
-It may be interrupted at any time, also by a crash: run it again, and it goes on where it was.`)
-	change(control.EncryptionReencrypt, "Write everything anew that is not stored as the configuration says",
-		`Writes objects anew that are stored with another key than new ones are, or without encryption. Where identity is the first provider
-it decrypts. Clients see a new resourceVersion of these objects, and no other change.`)
-	change(control.EncryptionEnable, "Encrypt Secrets again that are written from now on, after disable", "")
-	change(control.EncryptionDisable, "Encrypt Secrets no longer that are written from now on; reencrypt then decrypts the others", "")
+		`Adds a new key, re-encrypts every encrypted object with it, verifies that the old keys are no longer needed, and removes them.
+It can be interrupted at any time, even by a crash: run it again to resume.`)
+	change(control.EncryptionReencrypt, "Rewrite all objects that are not stored as configured",
+		`Rewrites objects that are encrypted with another key than new ones, or not encrypted. Where identity is the first provider
+it decrypts them. Clients see a new resourceVersion of these objects, and no other change.`)
+	change(control.EncryptionEnable, "Encrypt Secrets on write again, after disable", "")
+	change(control.EncryptionDisable, "Stop encrypting Secrets on write; reencrypt then decrypts existing ones", "")
 	return cmd
 }

@@ -33,7 +33,7 @@ func statusCommand() *cobra.Command {
 func stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop",
-		Short: "Stop the pods of this machine gracefully, then Coracle; all state is kept",
+		Short: "Stop the pods of this machine gracefully, then Coracle; state is preserved",
 		Args:  exactly(0, ""),
 	}
 	commonFlags(cmd.Flags())
@@ -58,7 +58,7 @@ func stopCommand() *cobra.Command {
 func deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete",
-		Short: "Remove the cluster, and leave the machine as it was found",
+		Short: "Delete the cluster and restore the machine to its original state",
 		Args:  exactly(0, ""),
 	}
 	commonFlags(cmd.Flags())
@@ -77,7 +77,7 @@ func deleteCommand() *cobra.Command {
 }
 
 func imageCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images of this machine's node"}
+	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images on this machine's node"}
 	sub := func(use, short string, args cobra.PositionalArgs, run func(cmd *cobra.Command, runDir string, args []string) error) {
 		c := &cobra.Command{Use: use, Short: short, Args: args}
 		commonFlags(c.Flags())

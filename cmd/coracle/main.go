@@ -32,7 +32,7 @@ func main() {
 }
 
 func execute() error {
-	// kubectl does not look at a context: a signal ends it, unless it handles the signal itself to restore a terminal.
+	// kubectl does not use a context: a signal ends it, unless it handles the signal itself to restore a terminal.
 	if len(os.Args) > 1 && os.Args[1] == ctlName {
 		return root().Execute()
 	}
@@ -48,10 +48,10 @@ func root() *cobra.Command {
 		Long: `Coracle is Kubernetes small enough to carry: one binary is the control plane, the
 node agent and the command line.
 
-  coracle start                  a cluster on this machine, in about a second
-  coracle ctl get pods -A        kubectl
+  coracle start                  start a cluster on this machine, in about a second
+  coracle ctl get pods -A        run kubectl
   coracle run hi --image busybox --wait -- echo hello
-  coracle delete                 the machine as it was`,
+  coracle delete                 delete the cluster and clean up the machine`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -73,7 +73,7 @@ node agent and the command line.
 	return cmd
 }
 
-// exactly is cobra.ExactArgs with an answer that says what was expected.
+// exactly is cobra.ExactArgs with a usage message.
 func exactly(n int, usage string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {

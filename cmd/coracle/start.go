@@ -18,7 +18,7 @@ func startCommand() *cobra.Command {
 		Use:   "start",
 		Short: "Start a cluster on this machine, in the background",
 		Long: `Starts the control plane and the node in one background process and returns once the node is Ready.
-It is safe to repeat. Containers of an earlier run that still run are taken up again.`,
+It is idempotent. Containers that are still running from an earlier run are adopted.`,
 		Args: exactly(0, ""),
 	}
 	flags := cmd.Flags()
@@ -74,7 +74,7 @@ func flagArgs(f *pflag.Flag) (args []string) {
 func serverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
-		Short: "Run the control plane, and this machine as a node",
+		Short: "Run the control plane and this machine as a node",
 		Args:  exactly(0, ""),
 	}
 	flags := cmd.Flags()
@@ -96,9 +96,9 @@ func agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run this machine as a node of a cluster",
-		Long: `Runs this machine as a node of the cluster at --join. The first time it needs a join token, which
-"coracle token create" on the server makes; afterwards its own certificate lets it in, for as long as its node is not deleted.
-Give the token in a file (--token-file), in CORACLE_TOKEN or on standard input (--token -): an argument shows in the list of processes.`,
+		Long: `Runs this machine as a node of the cluster at --join. The first time it needs a join token, created with
+"coracle token create" on the server; afterwards it authenticates with its own certificate, until its node is deleted.
+Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (--token -): arguments are visible in the process list.`,
 		Args: exactly(0, "--join URL [--token-file FILE]"),
 	}
 	flags := cmd.Flags()
@@ -111,7 +111,7 @@ Give the token in a file (--token-file), in CORACLE_TOKEN or on standard input (
 			return err
 		}
 		if cmd.Flags().Changed("token") && c.Token != "-" {
-			fmt.Fprintln(os.Stderr, "Warning: a token given with --token shows in the list of processes: --token-file, CORACLE_TOKEN or --token - keep it out.")
+			fmt.Fprintln(os.Stderr, "Warning: a token passed with --token is visible in the process list: use --token-file, CORACLE_TOKEN or --token - instead.")
 		}
 		if err := readToken(&c, os.Stdin); err != nil {
 			return err

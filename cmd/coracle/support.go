@@ -19,10 +19,10 @@ import (
 func supportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Gather what helps to find a problem into one file, without secrets",
-		Long: `Gathers the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts, goroutines and the dates of
-certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens are not in it, and the values of environment variables
-are masked; look through it before you give it away all the same. It works while nothing runs, and says then what is missing.`,
+		Short: "Collect diagnostic data into one archive, without secrets",
+		Long: `Collects the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts, goroutines and the expiry dates of
+certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens are not included, and the values of environment variables
+are masked; still, review it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
 		Args: exactly(0, "[-o FILE]"),
 	}
 	commonFlags(cmd.Flags())
@@ -43,7 +43,7 @@ are masked; look through it before you give it away all the same. It works while
 				err := ctl.Status(cmd.Context(), c.RunDir, c.DataDir, "", w)
 				var unhealthy *ctl.UnhealthyError
 				if errors.As(err, &unhealthy) {
-					return nil // that is what the bundle is for
+					return nil // the bundle records it
 				}
 				if errors.Is(err, control.ErrNotRunning) {
 					fmt.Fprintln(w, "Coracle is not running.")

@@ -38,7 +38,7 @@ func runCommand() *cobra.Command {
 	cluster := connect(cmd)
 	cmd.Flags().StringVar(&o.Image, "image", "", "container image")
 	cmd.Flags().StringArrayVarP(&o.Env, "env", "e", nil, "environment, NAME=value; may be repeated")
-	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait until it ended, and exit with its exit code")
+	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait until the task has finished, and exit with its exit code")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name, o.Command = args[0], args[1:]
 		c, err := cluster()
@@ -65,7 +65,7 @@ func psCommand() *cobra.Command {
 }
 
 func nodesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "nodes", Short: "List nodes and what they carry", Args: exactly(0, "")}
+	cmd := &cobra.Command{Use: "nodes", Short: "List nodes with their capacity and usage", Args: exactly(0, "")}
 	cluster := connect(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := cluster()
@@ -78,9 +78,9 @@ func nodesCommand() *cobra.Command {
 }
 
 func logsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "logs TASK", Short: "Print what a task printed", Args: exactly(1, "TASK [-f]")}
+	cmd := &cobra.Command{Use: "logs TASK", Short: "Print the logs of a task", Args: exactly(1, "TASK [-f]")}
 	cluster := connect(cmd)
-	follow := cmd.Flags().BoolP("follow", "f", false, "go on until the task ends")
+	follow := cmd.Flags().BoolP("follow", "f", false, "follow the logs until the task finishes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := cluster()
 		if err != nil {

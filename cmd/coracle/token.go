@@ -14,16 +14,16 @@ import (
 )
 
 func tokenCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke the tokens with which machines join"}
+	cmd := &cobra.Command{Use: "token", Short: "Create, list and revoke join tokens"}
 	create := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token and print it; it is shown only this once",
+		Short: "Create a join token and print it; it cannot be shown again",
 		Args:  exactly(0, "[--ttl DURATION] [--description TEXT] [--print-join-command]"),
 	}
 	connectCreate := connect(create)
-	life := create.Flags().Duration("ttl", jointoken.DefaultLife, "how long the token can be used; 0 is until it is revoked")
+	life := create.Flags().Duration("ttl", jointoken.DefaultLife, "lifetime of the token; 0 means until it is revoked")
 	description := create.Flags().String("description", "", "what the token is for")
-	command := create.Flags().Bool("print-join-command", false, "print the whole command with which a machine joins")
+	command := create.Flags().Bool("print-join-command", false, "print the full command for joining a machine")
 	create.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := connectCreate()
 		if err != nil {
@@ -43,7 +43,7 @@ func tokenCommand() *cobra.Command {
 	revoke := &cobra.Command{
 		Use:     "revoke ID...",
 		Aliases: []string{"delete", "rm"},
-		Short:   "Revoke tokens; machines that have joined with them stay",
+		Short:   "Revoke join tokens; machines that joined with them stay in the cluster",
 		Args:    cobra.MinimumNArgs(1),
 	}
 	connectRevoke := connect(revoke)

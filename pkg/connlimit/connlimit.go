@@ -1,7 +1,7 @@
-// Package connlimit bounds the connections that a listener has open at once, in all and of each client address.
+// Package connlimit limits the open connections of a listener, in total and per client address.
 //
-// It may import the standard library alone. Its invariant: what is beyond a bound is closed as soon as it is accepted, before any
-// of it is read or a goroutine runs for it.
+// It may import only the standard library. Its invariant: a connection beyond a limit is closed as soon as it is accepted, before
+// anything is read from it or a goroutine is started for it.
 package connlimit
 
 import (
@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// few is how many connections an address may have for which the last quarter of a listener's connections is kept.
+// few is the maximum number of connections of an address that may use the last quarter of a listener's limit.
 const few = 8
 
-// Config says what a Listener allows.
+// Config holds the limits of a Listener.
 type Config struct {
-	// Most bounds all connections, Each those of one client address.
+	// Most limits all connections, Each those of one client address.
 	Most, Each int
-	// Opened is called with the number of open connections when it changes, Refused for each connection that is closed at once.
+	// Opened is called with the number of open connections when it changes, Refused for each rejected connection.
 	// Both are called with a lock held, must not block, and may be nil.
 	Opened  func(open int)
 	Refused func()
 	Logger  *slog.Logger
 }
 
-// Listener bounds the connections of the listener within. In the last quarter of Config.Most, only addresses with few connections
-// are let in, so that no small number of clients can keep the others out.
+// Listener limits the connections of the wrapped listener. The last quarter of Config.Most is reserved for addresses with few
+// connections, so that no small number of clients can lock out the others.
 type Listener struct {
 	net.Listener
 	c Config
@@ -38,7 +38,7 @@ type Listener struct {
 	logged time.Time
 }
 
-// New makes a Listener around l.
+// New wraps l.
 func New(l net.Listener, c Config) *Listener {
 	if c.Opened == nil {
 		c.Opened = func(int) {}
@@ -49,7 +49,7 @@ func New(l net.Listener, c Config) *Listener {
 	return &Listener{Listener: l, c: c, of: map[netip.Addr]int{}}
 }
 
-// Accept waits for a connection that is within the bounds.
+// Accept waits for a connection within the limits.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -95,7 +95,7 @@ func (l *Listener) leave(from netip.Addr) {
 	l.c.Opened(l.total)
 }
 
-// counted is a connection that is counted until it is closed.
+// counted is a connection that counts towards the limits until it is closed.
 type counted struct {
 	net.Conn
 	end func()

@@ -13,13 +13,13 @@ import (
 type Authorities struct {
 	List      []Authority `json:"authorities"`
 	Replacing bool        `json:"replacing"`
-	// Behind are those that still depend on an authority that is being replaced, as far as the server knows.
+	// Behind lists the nodes and users that still depend on an authority being replaced, as far as the server knows.
 	Behind []Behind `json:"behind,omitempty"`
-	// Pods is how many were given the API's old authority, and may have read it only then.
+	// Pods is the number of pods that were started with the API's old authority, and may not have read the new one.
 	Pods int `json:"pods,omitempty"`
 }
 
-// Authority is one of them: server, client or node. Replaces is what it is replacing; nil if nothing.
+// Authority is one certificate authority: server, client or node. Replaces is the one it replaces, or nil.
 type Authority struct {
 	Name     string     `json:"name"`
 	Since    time.Time  `json:"since"`
@@ -27,7 +27,7 @@ type Authority struct {
 	Replaces *Authority `json:"replaces,omitempty"`
 }
 
-// Behind is a node or a user, and why it would be shut out. Last is when the user's last request was.
+// Behind is a node or a user, and why it would be locked out. Last is the time of the user's last request.
 type Behind struct {
 	Node    string     `json:"node,omitempty"`
 	User    string     `json:"user,omitempty"`
@@ -51,12 +51,12 @@ func (c *Client) Authorities(ctx context.Context) (Authorities, error) {
 	return c.authorities(ctx, http.MethodGet, "/certs/authorities")
 }
 
-// ReplaceAuthorities makes the server replace the authorities of the names, or all if there are none. Both old and new are trusted then.
+// ReplaceAuthorities has the server replace the named authorities, or all if none is named. Old and new are trusted from then on.
 func (c *Client) ReplaceAuthorities(ctx context.Context, names []string) (Authorities, error) {
 	return c.authorities(ctx, http.MethodPost, "/certs/authorities?"+url.Values{"name": names}.Encode())
 }
 
-// FinishAuthorities ends the trust in what was replaced. Without force it is refused while somebody depends on it.
+// FinishAuthorities removes the replaced authorities from the trust bundles. Without force it fails while something depends on them.
 func (c *Client) FinishAuthorities(ctx context.Context, names []string, force bool) (Authorities, error) {
 	query := url.Values{"name": names, "finish": {""}}
 	if force {
@@ -78,19 +78,19 @@ func (c *Client) authorities(ctx context.Context, method, path string) (Authorit
 
 func (s *Server) serveAuthorities(mux *http.ServeMux) {
 	answer := func(w http.ResponseWriter, state Authorities, err error) {
-		tell := newTeller(w)
+		progress := newProgressWriter(w)
 		if err != nil {
-			tell(Event{Error: err.Error()})
+			progress(Event{Error: err.Error()})
 			return
 		}
-		tell(Event{Authorities: &state, Done: true})
+		progress(Event{Authorities: &state, Done: true})
 	}
 	mux.HandleFunc("GET /certs/authorities", func(w http.ResponseWriter, r *http.Request) {
 		state, err := s.backend.Authorities(r.Context())
 		answer(w, state, err)
 	})
 	mux.HandleFunc("POST /certs/authorities", func(w http.ResponseWriter, r *http.Request) {
-		query, ctx := r.URL.Query(), context.WithoutCancel(r.Context()) // who asked may go away
+		query, ctx := r.URL.Query(), context.WithoutCancel(r.Context()) // continue if the client disconnects
 		if !query.Has("finish") {
 			state, err := s.backend.ReplaceAuthorities(ctx, query["name"])
 			answer(w, state, err)

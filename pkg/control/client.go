@@ -20,24 +20,24 @@ import (
 var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
 
 // ErrSilent means that a process serves the run directory but does not answer: it hangs, or was stopped with a signal.
-var ErrSilent = errors.New("the coracle process does not answer: `coracle stop` ends it, containers are left alone")
+var ErrSilent = errors.New("the coracle process does not respond: `coracle stop` kills it and leaves containers running")
 
-// silence is how long the process may say nothing before it counts as hung. While it works on a stop it says something
-// every heartbeat.
+// silence is the time without output after which the process counts as hung. While it stops it sends a heartbeat every
+// heartbeat.
 const (
 	silence   = 20 * time.Second
 	heartbeat = 5 * time.Second
 )
 
-// Client talks to the process that serves a run directory.
+// Client is a client of the process that serves a run directory.
 type Client struct {
-	// Silence is how long the process may say nothing before its status or its stop fails with ErrSilent. Default 20 s.
+	// Silence is the time without output after which status and stop fail with ErrSilent. Default 20 s.
 	Silence time.Duration
 
 	dial func(context.Context) (net.Conn, error)
 }
 
-// NewClient connects nothing yet.
+// NewClient returns a Client; it does not connect yet.
 func NewClient(runDir string) *Client {
 	return &Client{Silence: silence, dial: func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(runDir, Socket))
@@ -87,14 +87,14 @@ func (c *Client) status(ctx context.Context, path string) (Status, error) {
 	return *last.Status, nil
 }
 
-// Stop ends the pods and the process, and tells what it does. It returns when all has ended but the process itself.
-// ErrSilent if nothing is heard of the process for 20 s, however long the pods take.
-func (c *Client) Stop(ctx context.Context, tell func(Event)) error {
-	_, err := c.call(ctx, http.MethodPost, "/stop", nil, tell, c.Silence)
+// Stop terminates the pods and the process, and reports progress. It returns when everything but the process itself has ended,
+// or with ErrSilent if the process sends nothing for 20 s, however long the pods take.
+func (c *Client) Stop(ctx context.Context, progress func(Event)) error {
+	_, err := c.call(ctx, http.MethodPost, "/stop", nil, progress, c.Silence)
 	return err
 }
 
-// RotateServiceAccountKey makes the server sign service account tokens with a new key.
+// RotateServiceAccountKey has the server sign service account tokens with a new key.
 func (c *Client) RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error {
 	_, err := c.call(ctx, http.MethodPost, "/certs/service-account?overlap="+overlap.String(), nil, nil, 0)
 	return err
@@ -110,9 +110,9 @@ func (c *Client) Load(ctx context.Context, archive io.Reader) (Event, error) {
 	return c.call(ctx, http.MethodPost, "/images", archive, nil, 0)
 }
 
-// Pull pulls an image from its registry and tells its progress.
-func (c *Client) Pull(ctx context.Context, ref string, tell func(Event)) (Event, error) {
-	return c.call(ctx, http.MethodPost, "/images?pull="+url.QueryEscape(ref), nil, tell, 0)
+// Pull pulls an image from its registry and reports progress.
+func (c *Client) Pull(ctx context.Context, ref string, progress func(Event)) (Event, error) {
+	return c.call(ctx, http.MethodPost, "/images?pull="+url.QueryEscape(ref), nil, progress, 0)
 }
 
 // Remove removes an image by name or ID.
@@ -121,16 +121,16 @@ func (c *Client) Remove(ctx context.Context, ref string) error {
 	return err
 }
 
-// call returns the last event; an event with an error becomes that error. With a quiet time other than 0, a process that
-// is silent for longer than that is ErrSilent.
-func (c *Client) call(ctx context.Context, method, path string, body io.Reader, tell func(Event), quiet time.Duration) (_ Event, err error) {
+// call returns the last event; an event with an error becomes that error. If quiet is not 0, a process that sends nothing
+// for that long is ErrSilent.
+func (c *Client) call(ctx context.Context, method, path string, body io.Reader, progress func(Event), quiet time.Duration) (_ Event, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	heard := func() {}
+	alive := func() {}
 	if quiet > 0 {
 		timer := time.AfterFunc(quiet, func() { cancel(ErrSilent) })
 		defer timer.Stop()
-		heard = func() { timer.Reset(quiet) }
+		alive = func() { timer.Reset(quiet) }
 		defer func() {
 			if err != nil && errors.Is(context.Cause(ctx), ErrSilent) {
 				err = ErrSilent
@@ -146,7 +146,7 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 		return Event{}, err
 	}
 	answer, err := (&http.Client{Transport: transport}).Do(request)
-	// The last two come from a process that was just killed.
+	// The last two are returned when the process was just killed.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		return Event{}, ErrNotRunning
 	}
@@ -161,16 +161,16 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 	for {
 		var e Event
 		if err := decoder.Decode(&e); err != nil {
-			return e, fmt.Errorf("the process ended in the middle of its answer: %w", err)
+			return e, fmt.Errorf("the process exited while responding: %w", err)
 		}
-		heard()
+		alive()
 		switch {
 		case e.Error != "":
 			return e, errors.New(e.Error)
 		case e.Done:
 			return e, nil
-		case tell != nil && !reflect.ValueOf(e).IsZero(): // heartbeats are empty
-			tell(e)
+		case progress != nil && !reflect.ValueOf(e).IsZero(): // heartbeats are empty
+			progress(e)
 		}
 	}
 }

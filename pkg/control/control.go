@@ -1,8 +1,8 @@
 // Package control is the socket in the run directory through which the command
-// line talks to the Coracle process of this machine: its status, its images, its
-// graceful end. Only root can open it.
+// line talks to the Coracle process of this machine: status, images, graceful
+// shutdown. Only root can open it.
 //
-// It may import agent/runtime and run. Its invariant: it holds no state; every answer is read when asked.
+// It may import agent/runtime and run. Its invariant: it holds no state; every response is computed on request.
 package control
 
 import (
@@ -27,10 +27,10 @@ type Status struct {
 	RunDir     string      `json:"runDir"`
 	Kubeconfig string      `json:"kubeconfig,omitempty"`
 	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the one with which another joins
-	Pressure   []string    `json:"pressure,omitempty"` // what the node is short of, in words
-	Warnings   []string    `json:"warnings,omitempty"` // what needs somebody's attention, in words
+	Pressure   []string    `json:"pressure,omitempty"` // resources the node is short of, as text
+	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention, as text
 	Components []Component `json:"components"`
-	// Health is there only if it was asked for.
+	// Health is set only if it was requested.
 	Health    []Health  `json:"health,omitempty"`
 	Processes []Process `json:"processes"`
 }
@@ -50,8 +50,8 @@ type Process struct {
 	PSS  int64  `json:"pssBytes"`
 }
 
-// Event is a line of progress: of start, stop or a pull. The last one has Done or Error set. An empty
-// one says only that the process is alive; clients do not pass it on.
+// Event is one progress report of a start, stop or pull. The last one has Done or Error set. An empty one
+// is a heartbeat; clients do not pass it on.
 type Event struct {
 	Step    string          `json:"step,omitempty"`
 	Message string          `json:"message,omitempty"`
@@ -60,9 +60,9 @@ type Event struct {
 	Total   int64           `json:"total,omitempty"`
 	Images  []runtime.Image `json:"images,omitempty"`
 	Status  *Status         `json:"status,omitempty"`
-	// Authorities are the answer to what concerns them.
+	// Authorities is the response to requests about authorities.
 	Authorities *Authorities `json:"authorities,omitempty"`
-	// Encryption answers `coracle secrets-encrypt status`.
+	// Encryption is the response for `coracle secrets-encrypt status`.
 	Encryption *Encryption `json:"encryption,omitempty"`
 	Done       bool        `json:"done,omitempty"`
 	Error      string      `json:"error,omitempty"`

@@ -44,8 +44,8 @@ func (b *backend) Debug() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
 }
 
-func (b *backend) Stop(_ context.Context, tell func(string)) error {
-	tell("stopping pod a")
+func (b *backend) Stop(_ context.Context, progress func(string)) error {
+	progress("stopping pod a")
 	return errors.New("pod a does not end")
 }
 
@@ -76,11 +76,11 @@ func (b *backend) Encryption(context.Context) (Encryption, error) {
 	return Encryption{Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}}}, nil
 }
 
-func (b *backend) ChangeEncryption(action string, tell func(string)) error {
+func (b *backend) ChangeEncryption(action string, progress func(string)) error {
 	if action != EncryptionRotate {
 		return errors.New("no such action")
 	}
-	tell(action + " begins")
+	progress(action + " begins")
 	return nil
 }
 
@@ -127,10 +127,10 @@ func TestControl(t *testing.T) {
 	_, err = client.Read(t.Context(), "/nothing", 12)
 	require.ErrorContains(t, err, "404")
 
-	var told []Event
-	err = client.Stop(t.Context(), func(e Event) { told = append(told, e) })
+	var events []Event
+	err = client.Stop(t.Context(), func(e Event) { events = append(events, e) })
 	require.EqualError(t, err, "pod a does not end")
-	require.Equal(t, []Event{{Message: "stopping pod a"}}, told)
+	require.Equal(t, []Event{{Message: "stopping pod a"}}, events)
 
 	archive := bytes.Repeat([]byte("tar"), 1<<20)
 	last, err := client.Load(t.Context(), bytes.NewReader(archive))
@@ -138,11 +138,11 @@ func TestControl(t *testing.T) {
 	require.Equal(t, "sha256:1", last.Images[0].ID)
 	require.Equal(t, archive, b.loaded.Bytes())
 
-	told = nil
-	last, err = client.Pull(t.Context(), "a/b:c&d", func(e Event) { told = append(told, e) })
+	events = nil
+	last, err = client.Pull(t.Context(), "a/b:c&d", func(e Event) { events = append(events, e) })
 	require.NoError(t, err)
 	require.Equal(t, []string{"a/b:c&d"}, last.Images[0].Names)
-	require.Equal(t, int64(1), told[0].Bytes)
+	require.Equal(t, int64(1), events[0].Bytes)
 	require.ErrorContains(t, client.Remove(t.Context(), "x"), "not found")
 
 	require.NoError(t, client.RotateServiceAccountKey(t.Context(), 36*time.Hour))
@@ -165,9 +165,9 @@ func TestControl(t *testing.T) {
 	encryption, err := client.Encryption(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Encryption{Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}}}, encryption)
-	told = nil
-	require.NoError(t, client.ChangeEncryption(t.Context(), EncryptionRotate, func(e Event) { told = append(told, e) }))
-	require.Equal(t, []Event{{Message: "rotate-keys begins"}}, told)
+	events = nil
+	require.NoError(t, client.ChangeEncryption(t.Context(), EncryptionRotate, func(e Event) { events = append(events, e) }))
+	require.Equal(t, []Event{{Message: "rotate-keys begins"}}, events)
 	require.ErrorContains(t, client.ChangeEncryption(t.Context(), "other", nil), "no such action")
 
 	info, err := os.Stat(filepath.Join(dir, Socket))
@@ -182,9 +182,9 @@ func TestControl(t *testing.T) {
 // slow takes a while to stop its pods, without a word.
 type slow struct{ backend }
 
-func (*slow) Stop(_ context.Context, tell func(string)) error {
+func (*slow) Stop(_ context.Context, progress func(string)) error {
 	time.Sleep(10 * time.Minute)
-	tell("stopped pod a")
+	progress("stopped pod a")
 	return nil
 }
 
@@ -204,9 +204,9 @@ func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
 		go func() { done <- serving.Serve(&one{conn: far, closed: make(chan struct{})}) }()
 		client := NewClient("")
 		client.dial = func(context.Context) (net.Conn, error) { return near, nil }
-		var told []Event
-		require.NoError(t, client.Stop(t.Context(), func(e Event) { told = append(told, e) }))
-		require.Equal(t, []Event{{Message: "stopped pod a"}}, told)
+		var events []Event
+		require.NoError(t, client.Stop(t.Context(), func(e Event) { events = append(events, e) }))
+		require.Equal(t, []Event{{Message: "stopped pod a"}}, events)
 		require.NoError(t, serving.Close())
 		<-done
 

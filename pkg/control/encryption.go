@@ -15,7 +15,7 @@ type Encryption struct {
 	// Writes say how new objects of a resource, or wildcard, are written; Stored how many objects are stored in which way.
 	Writes []EncryptionRule  `json:"writes,omitempty"`
 	Stored []EncryptionCount `json:"stored,omitempty"`
-	// Warnings need somebody's attention, in words.
+	// Warnings are problems that need attention, as text.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -34,12 +34,12 @@ type EncryptionCount struct {
 	Current    bool `json:"current"`              // new objects are written so
 }
 
-// EncryptionBackend is the part of a process that encrypts what it stores.
+// EncryptionBackend is the part of a process that encrypts stored objects.
 type EncryptionBackend interface {
-	// Encryption reads everything that is stored, and counts.
+	// Encryption reads and counts all stored objects.
 	Encryption(ctx context.Context) (Encryption, error)
-	// ChangeEncryption does one of the Encryption* actions to its end, also if ctx ends, and tells its progress.
-	ChangeEncryption(action string, tell func(message string)) error
+	// ChangeEncryption runs one of the Encryption* actions to completion and reports progress.
+	ChangeEncryption(action string, progress func(message string)) error
 }
 
 // The actions of ChangeEncryption.
@@ -56,20 +56,20 @@ func (s *Server) encryption(mux *http.ServeMux) {
 		return
 	}
 	mux.HandleFunc("GET /encryption", func(w http.ResponseWriter, r *http.Request) {
-		tell := newTeller(w)
-		defer beat(tell)()
+		progress := newProgressWriter(w)
+		defer beat(progress)()
 		status, err := backend.Encryption(r.Context())
 		if err != nil {
-			tell(Event{Error: err.Error()})
+			progress(Event{Error: err.Error()})
 			return
 		}
-		tell(Event{Encryption: &status, Done: true})
+		progress(Event{Encryption: &status, Done: true})
 	})
 	mux.HandleFunc("POST /encryption/{action}", func(w http.ResponseWriter, r *http.Request) {
-		tell := newTeller(w)
-		defer beat(tell)()
-		err := backend.ChangeEncryption(r.PathValue("action"), func(m string) { tell(Event{Message: m}) })
-		finish(tell, nil, err)
+		progress := newProgressWriter(w)
+		defer beat(progress)()
+		err := backend.ChangeEncryption(r.PathValue("action"), func(m string) { progress(Event{Message: m}) })
+		finish(progress, nil, err)
 	})
 }
 
@@ -85,8 +85,8 @@ func (c *Client) Encryption(ctx context.Context) (Encryption, error) {
 	return *last.Encryption, nil
 }
 
-// ChangeEncryption does one of the Encryption* actions, which goes on if ctx ends.
-func (c *Client) ChangeEncryption(ctx context.Context, action string, tell func(Event)) error {
-	_, err := c.call(ctx, http.MethodPost, fmt.Sprintf("/encryption/%s", action), nil, tell, c.Silence)
+// ChangeEncryption runs one of the Encryption* actions, which continues if ctx ends.
+func (c *Client) ChangeEncryption(ctx context.Context, action string, progress func(Event)) error {
+	_, err := c.call(ctx, http.MethodPost, fmt.Sprintf("/encryption/%s", action), nil, progress, c.Silence)
 	return err
 }

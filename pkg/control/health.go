@@ -1,20 +1,20 @@
 package control
 
-// The states of a part of the cluster, as Health has them.
+// The states of Health.
 const (
 	OK = "ok"
-	// Warning needs somebody's attention, yet nothing fails because of it now.
+	// Warning needs attention, but nothing fails because of it yet.
 	Warning = "warning"
-	// Unhealthy does not do its work.
+	// Unhealthy does not work.
 	Unhealthy = "unhealthy"
 )
 
-// Health is how one part fares.
+// Health is the state of one component.
 type Health struct {
 	// Component is one of api, store, cache, reconcilers, scheduler, nodes, certificates, proxy, dns and node.
 	Component string `json:"component"`
 	State     string `json:"state"`
-	// Summary is one line; Details are what is wrong and why, at most 20 lines.
+	// Summary is one line; Details are the problems and their causes, at most 20 lines.
 	Summary string   `json:"summary"`
 	Details []string `json:"details,omitempty"`
 }

@@ -10,7 +10,7 @@ type CacheReport struct {
 	Kinds    []CacheKind `json:"kinds"`
 }
 
-// CacheKind is what the cache holds of one kind.
+// CacheKind describes the cache of one kind.
 type CacheKind struct {
 	Group    string `json:"group"`
 	Version  string `json:"version"`
@@ -23,7 +23,7 @@ type CacheKind struct {
 	Revision       int64  `json:"revision"`
 	OldestRevision int64  `json:"oldestRevision"`
 	Watchers       int    `json:"watchers"`
-	Ring           int    `json:"ring"` // changes held for watchers
+	Ring           int    `json:"ring"` // recent changes retained for watchers
 	RingLimit      int    `json:"ringLimit"`
 	Changes        uint64 `json:"changes"` // since the start
 	Expired        uint64 `json:"expiredWatchers"`
@@ -35,7 +35,7 @@ type ReconcilersReport struct {
 	Reconcilers []Reconciler `json:"reconcilers"`
 }
 
-// Reconciler is what one reconciler declares, and how it fares.
+// Reconciler is the declaration and state of one reconciler.
 type Reconciler struct {
 	Name     string   `json:"name"`
 	Identity string   `json:"identity"`

@@ -18,20 +18,20 @@ import (
 // Backend is the process that a Server speaks for.
 type Backend interface {
 	Status(ctx context.Context) Status
-	// Health examines each part of the process; it takes a few seconds at the most.
+	// Health checks each component of the process; it takes a few seconds at most.
 	Health(ctx context.Context) []Health
-	// Debug serves the state of the process below /debug/coracle/, for people.
+	// Debug serves the internal state of the process below /debug/coracle/.
 	Debug() http.Handler
-	// Stop ends the node's pods gracefully, telling each step, and then the process.
-	Stop(ctx context.Context, tell func(message string)) error
-	// RotateServiceAccountKey signs service account tokens with a new key from now on; those of the present one are good for overlap more.
+	// Stop terminates the node's pods gracefully, reporting each step, and then the process.
+	Stop(ctx context.Context, progress func(message string)) error
+	// RotateServiceAccountKey signs service account tokens with a new key from now on; tokens of the current key stay valid for overlap.
 	RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error
-	// Authorities gives the state of the certificate authorities.
+	// Authorities returns the state of the certificate authorities.
 	Authorities(ctx context.Context) (Authorities, error)
-	// ReplaceAuthorities begins the replacement of the authorities of the names, or of all; FinishAuthorities ends it.
+	// ReplaceAuthorities starts to replace the named authorities, or all; FinishAuthorities completes it.
 	ReplaceAuthorities(ctx context.Context, names []string) (Authorities, error)
 	FinishAuthorities(ctx context.Context, names []string, force bool) (Authorities, error)
-	// Images is nil where the process runs no node.
+	// Images is nil if the process runs no node.
 	Images() runtime.Images
 }
 
@@ -42,7 +42,7 @@ type Server struct {
 	ready   chan struct{}
 }
 
-// NewServer serves backend in runDir, which exists.
+// NewServer returns a Server for backend in runDir, which must exist.
 func NewServer(runDir string, backend Backend) *Server {
 	return &Server{path: filepath.Join(runDir, Socket), backend: backend, ready: make(chan struct{})}
 }
@@ -50,7 +50,7 @@ func NewServer(runDir string, backend Backend) *Server {
 func (s *Server) Name() string           { return "control" }
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Run serves until ctx ends. A socket that a killed process left is replaced: the caller holds the lock of the data directory.
+// Run serves until ctx ends. It replaces the socket of a killed process: the caller holds the lock of the data directory.
 func (s *Server) Run(ctx context.Context) error {
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -64,7 +64,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() {
-		// What is being answered (the command that stops us) gets its last line.
+		// Let requests in flight (such as the stop command) receive their last line.
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
@@ -86,33 +86,33 @@ func (s *Server) handler() http.Handler {
 		if r.URL.Query().Has("health") {
 			status.Health = s.backend.Health(r.Context())
 		}
-		newTeller(w)(Event{Status: &status, Done: true})
+		newProgressWriter(w)(Event{Status: &status, Done: true})
 	})
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
-		tell := newTeller(w)
-		defer beat(tell)()
-		// Who asked may go away; the stop goes on.
-		err := s.backend.Stop(context.WithoutCancel(r.Context()), func(m string) { tell(Event{Message: m}) })
-		finish(tell, nil, err)
+		progress := newProgressWriter(w)
+		defer beat(progress)()
+		// The stop continues if the client disconnects.
+		err := s.backend.Stop(context.WithoutCancel(r.Context()), func(m string) { progress(Event{Message: m}) })
+		finish(progress, nil, err)
 	})
 	mux.HandleFunc("POST /certs/service-account", func(w http.ResponseWriter, r *http.Request) {
 		overlap, err := time.ParseDuration(r.URL.Query().Get("overlap"))
 		if err == nil {
 			err = s.backend.RotateServiceAccountKey(r.Context(), overlap)
 		}
-		finish(newTeller(w), nil, err)
+		finish(newProgressWriter(w), nil, err)
 	})
 	s.serveAuthorities(mux)
 	s.encryption(mux)
 	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
 		return i.List(r.Context())
 	}))
-	mux.HandleFunc("POST /images", s.images(func(r *http.Request, i runtime.Images, tell func(Event)) ([]runtime.Image, error) {
+	mux.HandleFunc("POST /images", s.images(func(r *http.Request, i runtime.Images, progress func(Event)) ([]runtime.Image, error) {
 		ref := r.URL.Query().Get("pull")
 		if ref == "" {
 			return i.Load(r.Context(), r.Body)
 		}
-		image, err := i.Pull(r.Context(), ref, nil, func(p runtime.Progress) { tell(Event{Bytes: p.Done, Total: p.Total}) })
+		image, err := i.Pull(r.Context(), ref, nil, func(p runtime.Progress) { progress(Event{Bytes: p.Done, Total: p.Total}) })
 		return []runtime.Image{image}, err
 	}))
 	mux.HandleFunc("DELETE /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
@@ -126,7 +126,7 @@ func (s *Server) handler() http.Handler {
 }
 
 // beat sends empty events until the returned function is called, which waits for the last one.
-func beat(tell func(Event)) (end func()) {
+func beat(progress func(Event)) (end func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -135,7 +135,7 @@ func beat(tell func(Event)) (end func()) {
 		for {
 			select {
 			case <-ticks.C:
-				tell(Event{})
+				progress(Event{})
 			case <-stop:
 				return
 			}
@@ -146,29 +146,29 @@ func beat(tell func(Event)) (end func()) {
 
 func (s *Server) images(f func(*http.Request, runtime.Images, func(Event)) ([]runtime.Image, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		tell := newTeller(w)
+		progress := newProgressWriter(w)
 		images := s.backend.Images()
 		if images == nil {
-			finish(tell, nil, errors.New("this process runs no node, so it keeps no images: ask on a machine that does"))
+			finish(progress, nil, errors.New("this process runs no node and has no images: use a machine that runs a node"))
 			return
 		}
-		list, err := f(r, images, tell)
-		finish(tell, list, err)
+		list, err := f(r, images, progress)
+		finish(progress, list, err)
 	}
 }
 
-func finish(tell func(Event), images []runtime.Image, err error) {
+func finish(progress func(Event), images []runtime.Image, err error) {
 	e := Event{Images: images, Done: err == nil}
 	if err != nil {
 		e.Error = err.Error()
 	}
-	tell(e)
+	progress(e)
 }
 
-// newTeller writes each event as a line at once. It may be called from many goroutines.
-func newTeller(w http.ResponseWriter) func(Event) {
+// newProgressWriter writes each event as a line at once. It may be called from many goroutines.
+func newProgressWriter(w http.ResponseWriter) func(Event) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	// A load reads its body while it may already tell something.
+	// Loading reads the request body while it already reports progress.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	var mu sync.Mutex
 	encoder := json.NewEncoder(w)

@@ -76,7 +76,7 @@ func (c *Cluster) Run(ctx context.Context, o RunOptions, out, progress io.Writer
 
 // follow watches the task until it ended, and tells each phase once.
 func (c *Cluster) follow(ctx context.Context, task *tasks.Task, progress io.Writer) (*tasks.Task, error) {
-	var told tasks.TaskPhase
+	var last tasks.TaskPhase
 	only := &ctrl.ListOptions{Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name)}
 	for {
 		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, only)
@@ -92,11 +92,11 @@ func (c *Cluster) follow(ctx context.Context, task *tasks.Task, progress io.Writ
 				w.Stop()
 				return nil, fmt.Errorf("task %s was deleted before it ended", task.Name)
 			}
-			if now.Status.Phase != told {
-				told = now.Status.Phase
+			if now.Status.Phase != last {
+				last = now.Status.Phase
 				fmt.Fprintln(progress, describePhase(now))
 			}
-			if told.Ended() {
+			if last.Ended() {
 				w.Stop()
 				return now, nil
 			}

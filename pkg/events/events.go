@@ -28,10 +28,10 @@ import (
 )
 
 const (
-	// backlog is how many events wait to be written; those beyond are dropped.
+	// backlog bounds the events waiting to be written; beyond it events are dropped.
 	backlog = 1000
-	// remembered is how many written events are known by name, to count repeats; beyond, an
-	// arbitrary one is forgotten, and written anew if it comes again.
+	// remembered bounds the written events tracked to count repeats; beyond it, an arbitrary one
+	// is evicted, and created again if it repeats.
 	remembered = 1000
 	// maxMessage is upstream's bound on a message, in bytes.
 	maxMessage = 1024
@@ -56,7 +56,7 @@ type Recorder struct {
 	lastError error
 }
 
-// happening is what makes two events the same.
+// happening is the identity of an event for counting repeats.
 type happening struct {
 	about           corev1.ObjectReference
 	kind            string // Normal or Warning
@@ -69,7 +69,7 @@ type known struct {
 	count int32
 }
 
-// New makes a recorder for a component ("replicaset-controller") on a host (empty if it is none's). log is slog.Default() if nil.
+// New creates a recorder for a component ("replicaset-controller") on a host (may be empty). log is slog.Default() if nil.
 func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	if log == nil {
 		log = slog.Default()
@@ -130,7 +130,7 @@ func (r *Recorder) About(ref corev1.ObjectReference, kind, reason, format string
 	}
 }
 
-// Run writes what is recorded until ctx ends. It logs that events are lost at once, and then once a minute while more are.
+// Run writes recorded events until ctx ends. It logs lost events immediately, and then at most once a minute.
 func (r *Recorder) Run(ctx context.Context) {
 	var quiet <-chan time.Time // while nothing is logged
 	for {
@@ -152,7 +152,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// report logs what was lost since it last did, if anything was.
+// report logs the events lost since the last report, if any.
 func (r *Recorder) report() bool {
 	lost := r.Lost()
 	if lost == r.reported {
@@ -167,7 +167,7 @@ func (r *Recorder) report() bool {
 	return true
 }
 
-// write answers an error if the event is lost and somebody may miss it: not in a namespace that ends.
+// write returns an error if the event is lost, except in a terminating namespace.
 func (r *Recorder) write(ctx context.Context, h happening) error {
 	at := metav1.NewTime(h.at)
 	key := h

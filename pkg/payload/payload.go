@@ -1,11 +1,11 @@
-// Package payload judges the shape of encoded objects before they are decoded: what a client sends is at most a few megabytes, but
-// what it becomes in memory, and what it costs to validate or to merge, depends on its shape. Three megabytes of "[{},{}, ...]" are a
-// gigabyte of containers, a YAML document with aliases is as large as its author likes, and a patch of a list is as slow as
-// the list is long, squared.
+// Package payload checks the shape of encoded objects before they are decoded: a request is at most a few megabytes, but its size
+// in memory, and the cost to validate or merge it, depend on its shape. Three megabytes of "[{},{}, ...]" decode to a gigabyte of
+// containers, a YAML document with aliases can expand without limit, and the cost of patching a list is quadratic in its
+// length.
 //
 // It may import the standard library and the Kubernetes libraries alone. Its invariant: whatever passes a check of this package takes at
 // most a small multiple of MaxMemory to decode and about a second of one core to process; the checks themselves take time in
-// proportion to the length of their input, no memory to speak of, and bounded stack.
+// proportion to the length of their input, negligible memory, and bounded stack.
 package payload
 
 import (
@@ -88,7 +88,7 @@ func (s *Shape) entry(n int64) error {
 }
 
 // Check measures a JSON body that is to be decoded into obj, a pointer to a struct or a map, and refuses it with a *ShapeError if it is
-// over a limit. Text that is not JSON passes: its decoder says what is wrong.
+// over a limit. Text that is not JSON passes: its decoder reports the error.
 func Check(data []byte, obj any) error {
 	if len(data) < Small {
 		return nil

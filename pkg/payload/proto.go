@@ -6,7 +6,7 @@ import (
 )
 
 // CheckProto measures a protobuf message that is to be decoded into obj, a pointer to a struct of the Kubernetes API, and refuses it
-// with a *ShapeError if it is over a limit. Bytes that are no message pass: their decoder says what is wrong.
+// with a *ShapeError if it is over a limit. Invalid messages pass: their decoder reports the error.
 func CheckProto(data []byte, obj any) error {
 	if len(data) < Small {
 		return nil

@@ -8,7 +8,7 @@ import (
 )
 
 // CheckYAML refuses, with a *ShapeError, a YAML document with too many nodes, and one whose aliases stand for more than a document
-// without them could hold. What is not YAML passes: its decoder says what is wrong.
+// without them could hold. What is not YAML passes: its decoder reports the error.
 func CheckYAML(data []byte) error {
 	nodes := 0
 	for i, c := range data {

@@ -55,7 +55,7 @@ type running struct {
 	done   chan error
 }
 
-// life calls Run, and turns a panic into an error.
+// life calls Run, and converts a panic into an error.
 func life(ctx context.Context, c Component) (err error) {
 	g := Guard{Component: c.Name()}
 	if p := g.Do("run", func() { err = c.Run(ctx) }); p != nil {
