@@ -53,7 +53,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 		}
 	})
 	if err == nil {
-		_, err = fmt.Fprintln(out, "\nOther certificates are in memory alone. They last a year, and are issued anew in time and at each start.")
+		_, err = fmt.Fprintln(out, "\nOther certificates are only in memory. They are valid for a year, and renewed before they expire and at each start.")
 	}
 	if err != nil || !slices.ContainsFunc(all, pki.Item.Replaced) {
 		return err
@@ -64,7 +64,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	}
 	state, err := control.NewClient(runDir).Authorities(ctx)
 	if errors.Is(err, control.ErrNotRunning) {
-		_, err = fmt.Fprintln(out, "\nAuthorities are being replaced. The server does not run: who still depends on the old ones is not known.")
+		_, err = fmt.Fprintln(out, "\nAuthorities are being replaced. The server is not running: who still depends on the old ones is unknown.")
 		return err
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func RotateAuthorities(ctx context.Context, runDir string, names []string, out i
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "Certificates are issued by the new authorities from now on, and the administrator's kubeconfig is a new one.\n"+
+	fmt.Fprintln(out, "Certificates are issued by the new authorities from now on, and the admin kubeconfig was updated.\n"+
 		"Join tokens made before work until the replacement is finished.")
 	return printReplacement(state, out)
 }

@@ -19,7 +19,7 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// Cluster is the cluster that the verbs of our own talk to.
+// Cluster is the cluster that Coracle's own commands use.
 type Cluster struct {
 	Namespace string
 	Client    ctrl.WithWatch
@@ -80,7 +80,7 @@ func table(out io.Writer, header string, rows func(line func(cells ...any))) err
 	return w.Flush()
 }
 
-// ago says how long t is past, as kubectl's AGE; empty if it never was.
+// ago formats the time since t like kubectl's AGE; empty if t is zero.
 func ago(t *metav1.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""

@@ -1,9 +1,9 @@
-// Package ctl is the command line: kubectl, whole, and the verbs of our own that
-// talk to a cluster (run, ps, nodes, logs) or to this machine's process
+// Package ctl is the command line: the complete kubectl, and Coracle's own commands
+// for a cluster (run, ps, nodes, logs) and for this machine's process
 // (status, image).
 //
 // It may import apis, client and control, never store, registry or apiserver.
-// Its invariant: what a verb prints on standard output is its answer, all else goes to standard error.
+// Its invariant: a command prints its result on standard output, everything else on standard error.
 package ctl
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // logins that a kubeconfig may ask for
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // auth plugins that a kubeconfig may use
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
@@ -97,7 +97,7 @@ func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
 	return root
 }
 
-// unhurried lets the server alone set the pace: client-go's own limit makes the deletion of 300 objects take a minute.
+// unhurried disables client-side rate limiting, with which the deletion of 300 objects takes a minute.
 func unhurried(c *rest.Config) *rest.Config {
 	c.QPS = -1
 	return c

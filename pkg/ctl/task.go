@@ -52,7 +52,7 @@ func (c *Cluster) Run(ctx context.Context, o RunOptions, out, progress io.Writer
 	}
 	if err := c.Client.Create(ctx, task); err != nil {
 		if apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("there is a task %s already: choose another name, or remove it with `coracle ctl delete task %s`", o.Name, o.Name)
+			return fmt.Errorf("task %s already exists: choose another name, or delete it with `coracle ctl delete task %s`", o.Name, o.Name)
 		}
 		return err
 	}

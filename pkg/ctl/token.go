@@ -23,7 +23,7 @@ func (c *Cluster) CreateToken(ctx context.Context, life time.Duration, descripti
 		}
 	}
 	if len(authority) == 0 {
-		return errors.New("the kubeconfig names no certificate authority, by which a machine could know the server")
+		return errors.New("the kubeconfig has no certificate authority data, which machines need to verify the server")
 	}
 	token, err := jointoken.Create(ctx, c.Client, authority, life, description, time.Now())
 	if err != nil {

@@ -37,7 +37,7 @@ func sender(remote string) netip.Prefix {
 	return p
 }
 
-// allowed tells whether an address may try again.
+// allowed reports whether an address may try again.
 func (a *attempts) allowed(from netip.Prefix, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -69,12 +69,12 @@ func newAuthorities(keys *pki.Set, c ctrl.Reader, log *slog.Logger) *authorities
 	return a
 }
 
-// look reads what the present authorities are.
+// look loads the current authorities.
 func (a *authorities) look() {
 	a.present.Store(&trusted{a.keys.Version(), slices.ContainsFunc(a.keys.Authorities(), (*pki.Authority).Replacing)})
 }
 
-// handler tells nodes of changes, and remembers who has followed.
+// handler notifies nodes of changes in response headers, and records which ones have followed.
 func (a *authorities) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
@@ -146,12 +146,12 @@ func (a *authorities) state(ctx context.Context, now time.Time) (control.Authori
 	}
 	var nodes corev1.NodeList
 	if err := a.client.List(ctx, &nodes); err != nil {
-		return s, fmt.Errorf("cannot tell which nodes there are: %w", err)
+		return s, fmt.Errorf("cannot list nodes: %w", err)
 	}
 	if !since.IsZero() {
 		var pods corev1.PodList
 		if err := a.client.List(ctx, &pods); err != nil {
-			return s, fmt.Errorf("cannot tell which pods there are: %w", err)
+			return s, fmt.Errorf("cannot list pods: %w", err)
 		}
 		for i := range pods.Items {
 			if readBefore(&pods.Items[i], since) {
@@ -186,7 +186,7 @@ func (a *authorities) state(ctx context.Context, now time.Time) (control.Authori
 	return s, nil
 }
 
-// readBefore tells of a pod that was given the API's authority before a time, and may have read it only then.
+// readBefore reports whether a pod started before the API's authority was replaced, and may not have read the new one.
 func readBefore(pod *corev1.Pod, t time.Time) bool {
 	if pod.Status.StartTime == nil || !pod.Status.StartTime.Time.Before(t) || pod.Status.Phase != corev1.PodRunning {
 		return false
@@ -196,7 +196,7 @@ func readBefore(pod *corev1.Pod, t time.Time) bool {
 	})
 }
 
-// pick gives the authorities of the names; all if there are none.
+// pick returns the named authorities; all if none is named.
 func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	all := a.keys.Authorities()
 	if len(names) == 0 {
@@ -206,14 +206,14 @@ func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(a *pki.Authority) bool { return a.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no authority %q: they are server, client and node", name)
+			return nil, fmt.Errorf("unknown authority %q: must be server, client or node", name)
 		}
 		picked = append(picked, all[i])
 	}
 	return picked, nil
 }
 
-// replace begins the replacement of the authorities of the names.
+// replace starts to replace the named authorities.
 func (a *authorities) replace(ctx context.Context, names []string) (control.Authorities, error) {
 	a.change.Lock()
 	defer a.change.Unlock()
@@ -223,7 +223,7 @@ func (a *authorities) replace(ctx context.Context, names []string) (control.Auth
 	}
 	picked = slices.DeleteFunc(picked, (*pki.Authority).Replacing)
 	if len(picked) == 0 {
-		return control.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows how far it is, `coracle certs rotate --ca --finish` ends it")
+		return control.Authorities{}, errors.New("a replacement is already in progress: `coracle certs check` shows its progress, `coracle certs rotate --ca --finish` finishes it")
 	}
 	for _, authority := range picked {
 		if err = a.keys.Replace(authority); err != nil {
@@ -239,7 +239,7 @@ func (a *authorities) replace(ctx context.Context, names []string) (control.Auth
 	return a.state(ctx, time.Now())
 }
 
-// finish ends the replacement of the authorities of the names. Unless force, nobody may be behind.
+// finish completes the replacement of the named authorities. Without force it fails if anyone would be locked out.
 func (a *authorities) finish(ctx context.Context, names []string, force bool) (control.Authorities, error) {
 	a.change.Lock()
 	defer a.change.Unlock()
@@ -274,7 +274,7 @@ func (a *authorities) finish(ctx context.Context, names []string, force bool) (c
 	return after, err
 }
 
-// stillBehind says who would be shut out.
+// stillBehind lists who would be locked out.
 func stillBehind(behind []control.Behind) error {
 	var text strings.Builder
 	text.WriteString("the old authorities are still in use:\n")
@@ -288,7 +288,7 @@ func stillBehind(behind []control.Behind) error {
 	return errors.New(text.String())
 }
 
-// follow makes all that depends on the authorities follow them.
+// follow updates everything that depends on the authorities.
 func (a *authorities) follow() {
 	a.look()
 	if !a.present.Load().replacing {
@@ -299,12 +299,12 @@ func (a *authorities) follow() {
 	}
 	for _, f := range a.changed {
 		if err := f(); err != nil {
-			a.log.Warn("could not follow a change of the certificate authorities, the next start of the server does", "error", err)
+			a.log.Warn("could not apply a change of the certificate authorities until the next start of the server", "error", err)
 		}
 	}
 }
 
-var errNodeAlone = errors.New("this process is a node alone: use the command on the server")
+var errNodeAlone = errors.New("this process runs only a node: run the command on the server")
 
 // Authorities implements control.Backend.
 func (p *process) Authorities(ctx context.Context) (control.Authorities, error) {

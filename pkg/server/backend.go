@@ -91,12 +91,12 @@ func (p *process) Images() runtime.Images {
 }
 
 // Stop implements control.Backend.
-func (p *process) Stop(ctx context.Context, tell func(string)) error {
+func (p *process) Stop(ctx context.Context, progress func(string)) error {
 	defer p.stop()
 	if p.node == nil {
 		return nil
 	}
-	return stopPods(ctx, p.node.agent, tell)
+	return stopPods(ctx, p.node.agent, progress)
 }
 
 // processes finds in proc (/proc) this process and the shims that run from dataDir or runDir, with their memory. Shims are known by their executables:

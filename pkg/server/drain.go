@@ -25,15 +25,15 @@ const (
 	waitingNames = 5
 )
 
-// podStopper is the agent, as far as a stop needs it.
+// podStopper is the part of the agent that stopPods needs.
 type podStopper interface {
 	Pods() []*corev1.Pod
 	StopPods(ctx context.Context, ended func(*corev1.Pod)) error
 }
 
-// stopPods ends the node's pods gracefully and says which are waited for. It gives up, with an error, when the longest grace
-// period and drainMargin have passed: a process that the kernel does not let end must not keep Coracle from ending.
-func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
+// stopPods terminates the node's pods gracefully and reports which ones it waits for. It returns an error when the longest grace
+// period plus drainMargin has passed: a process stuck in the kernel must not prevent Coracle from stopping.
+func stopPods(ctx context.Context, agent podStopper, progress func(string)) error {
 	var mu sync.Mutex
 	left := map[string]bool{}
 	var longest time.Duration
@@ -57,14 +57,14 @@ func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
 		}
 		return strings.Join(list, ", ")
 	}
-	// Both the agent and this loop report, one at a time, and nobody does once this has returned: the caller's connection ends then.
+	// Reports by the agent and by this loop are serialized, and none is made after this returns: the caller's connection is closed then.
 	var reporting sync.Mutex
 	returned := false
 	say := func(message string) {
 		reporting.Lock()
 		defer reporting.Unlock()
 		if !returned {
-			tell(message)
+			progress(message)
 		}
 	}
 	defer func() {
@@ -110,10 +110,10 @@ func stopPods(ctx context.Context, agent podStopper, tell func(string)) error {
 }
 
 func notStopped(names string, limit time.Duration) error {
-	return fmt.Errorf("pods still running %s after they were told to stop: %s; `coracle start` takes them up again, `coracle delete` kills them", limit, names)
+	return fmt.Errorf("pods still running %s after termination was requested: %s; `coracle start` adopts them, `coracle delete` kills them", limit, names)
 }
 
-// grace is how long a pod may take to end.
+// grace is a pod's termination grace period.
 func grace(p *corev1.Pod) time.Duration {
 	var seconds int64
 	for _, s := range []*int64{p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds} {

@@ -28,7 +28,7 @@ func (p *process) newEncryption(v *encryption.Values, s *store.Store, c *cache.C
 	})
 }
 
-var errNoPlane = errors.New("this process is a node alone: objects are stored on the server")
+var errNoPlane = errors.New("this process runs only a node: run the command on the server, which stores the objects")
 
 // Encryption implements control.EncryptionBackend.
 func (p *process) Encryption(ctx context.Context) (control.Encryption, error) {
@@ -53,7 +53,7 @@ func (p *process) Encryption(ctx context.Context) (control.Encryption, error) {
 }
 
 // ChangeEncryption implements control.EncryptionBackend.
-func (p *process) ChangeEncryption(action string, tell func(string)) error {
+func (p *process) ChangeEncryption(action string, progress func(string)) error {
 	if p.plane == nil {
 		return errNoPlane
 	}
@@ -61,15 +61,15 @@ func (p *process) ChangeEncryption(action string, tell func(string)) error {
 	var err error
 	switch action {
 	case control.EncryptionRotate:
-		err = p.plane.encryption.Rotate(tell)
+		err = p.plane.encryption.Rotate(progress)
 	case control.EncryptionReencrypt:
-		err = p.plane.encryption.Reencrypt(tell)
+		err = p.plane.encryption.Reencrypt(progress)
 	case control.EncryptionEnable:
-		err = p.plane.encryption.Enable(true, tell)
+		err = p.plane.encryption.Enable(true, progress)
 	case control.EncryptionDisable:
-		err = p.plane.encryption.Enable(false, tell)
+		err = p.plane.encryption.Enable(false, progress)
 	default:
-		return fmt.Errorf("there is no action %q", action)
+		return fmt.Errorf("unknown action %q", action)
 	}
 	if err != nil {
 		p.log.Warn("could not change the encryption of stored objects", "action", action, "error", err)

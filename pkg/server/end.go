@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ending ends the process that holds a data directory: with SIGTERM, and with SIGKILL once it had its time.
+// ending stops the process that holds a data directory: with SIGTERM, then SIGKILL after a timeout.
 type ending struct {
 	dir string
 	// graceful is how long the process has after SIGTERM; killed how long it has after SIGKILL, in which the kernel tears
@@ -27,7 +27,7 @@ const (
 	// Nothing that a deletion interrupts is worth keeping.
 	deletePatience = 15 * time.Second
 	killPatience   = 15 * time.Second
-	// quietly is how long a process may take to end before the user is told that it is waited for.
+	// quietly is how long to wait for a process to exit before reporting the wait to the user.
 	quietly = 2 * time.Second
 )
 
@@ -101,7 +101,7 @@ func findHolder(dir string) (*lockHolder, error) {
 	return h, nil
 }
 
-// hasOpen tells whether a process has a file open.
+// hasOpen reports whether a process has a file open.
 func hasOpen(pid int, file string) (bool, error) {
 	wanted, err := os.Stat(file)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// healthKey is read to see whether the store answers. It is upstream's key for that, and never written.
+// healthKey is read to check that the store responds. It is upstream's health key, and never written.
 const healthKey = "/registry/health"
 
-// mostLag is for how long the cache may show less than the store holds.
+// mostLag is how long the cache may lag behind the store.
 const mostLag = time.Second
 
 // checks are the parts of /readyz, and of /livez where starting the process again would help, by upstream's names where it has one.
@@ -33,7 +33,7 @@ func (l *plane) checks() []apiserver.Check {
 	return append(list, l.actorChecks(config.Controllers)...)
 }
 
-// parts are what ComponentStatus tells of, by upstream's names.
+// parts are the components in ComponentStatus, by upstream's names.
 func (l *plane) parts() []apiserver.Check {
 	list := append(l.actorChecks("controller-manager"), apiserver.Check{Name: "etcd-0", Check: l.storeReads})
 	slices.SortFunc(list, func(a, b apiserver.Check) int { return strings.Compare(a.Name, b.Name) })

@@ -17,7 +17,7 @@ const (
 	calmShare = 100 // GOGC's default, in percent of what is alive
 )
 
-// heapPacer lets a small heap that fills fast grow further before it is collected: marking it again for every few
+// heapPacer lets a small, fast-growing heap grow further before it is collected: marking it again for every few
 // hundred writes costs more than the writes' own work. Once it is calm, the default holds again and the memory goes back,
 // with the collection that the runtime makes after two minutes at the latest.
 type heapPacer struct {

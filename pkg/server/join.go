@@ -44,7 +44,7 @@ type joinRequest struct {
 	PublicKey []byte `json:"publicKey"` // PKIX, DER
 }
 
-// joinAnswer is what a node needs to take part. Certificates are PEM.
+// joinAnswer is what a node needs to join. Certificates are PEM.
 type joinAnswer struct {
 	Client        []byte `json:"client"`
 	Serving       []byte `json:"serving"`
@@ -62,7 +62,7 @@ type joiner struct {
 	keys    *pki.Set
 	cluster joinAnswer
 	members *members
-	// token accepts a join token, or returns jointoken.ErrRefused; another error means that it cannot be told.
+	// token accepts a join token, or returns jointoken.ErrRefused; another error means that it could not be checked.
 	token func(ctx context.Context, token string) error
 	// node gives the Node that has the name; nil if there is none.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
@@ -80,7 +80,7 @@ type httpError struct {
 	error
 }
 
-// handler answers the paths of joining and passes all else on.
+// handler serves the join endpoints and passes other requests on.
 func (j *joiner) handler(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+authorityPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -223,7 +223,7 @@ func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := j.node(ctx, name)
 	if err != nil {
-		return nil, httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot tell whose the node name is: %w", err)}
+		return nil, httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot determine the owner of the node name: %w", err)}
 	}
 	return node, nil
 }
@@ -270,7 +270,7 @@ func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	return j.issue(ask, public)
 }
 
-// issue makes the certificates.
+// issue signs the certificates.
 func (j *joiner) issue(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
 	answer, user := j.cluster, nodeUser(ask.NodeName)
 	// The version comes first: if the authorities change meanwhile, the node asks again.

@@ -23,7 +23,7 @@ import (
 // Context is the name of the context, cluster and user in kubeconfigs.
 const Context = "coracle"
 
-// adminKubeconfig keeps the admin's kubeconfig good: the one in the data directory, and the context that is merged into the user's
+// adminKubeconfig renews the admin kubeconfig: the one in the data directory, and the context that is merged into the user's
 // own. Its certificate lasts a year, as every leaf does; each start issues a new one, and a server that runs does so in time.
 type adminKubeconfig struct {
 	dataDir, url string
@@ -67,7 +67,7 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 	}
 }
 
-// due is the time until the renewal.
+// due is the time until renewal.
 func (k *adminKubeconfig) due() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -94,7 +94,7 @@ func (k *adminKubeconfig) write(start bool) error {
 	return nil
 }
 
-// issue makes a kubeconfig, and says when it is to be replaced.
+// issue creates a kubeconfig, and returns when it must be renewed.
 func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	cert, key, err := k.keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}})
 	if err != nil {
@@ -134,7 +134,7 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	return replaceKubeconfig(path, theirs)
 }
 
-// shareCertificate tells whether two bundles of PEM have a certificate in common: those of one cluster have, however far the
+// shareCertificate reports whether two bundles of PEM have a certificate in common: those of one cluster have, however far the
 // replacement of its authority is.
 func shareCertificate(a, b []byte) bool {
 	ders := map[string]bool{}
@@ -182,7 +182,7 @@ func loadKubeconfig(path string) (*api.Config, error) {
 		return api.NewConfig(), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be read (%w): mend it, or use --merge-kubeconfig=false", path, err)
+		return nil, fmt.Errorf("cannot parse %s (%w): fix it, or use --merge-kubeconfig=false", path, err)
 	}
 	return c, nil
 }

@@ -20,13 +20,13 @@ func ownedByOther(name string) error {
 	return fmt.Errorf("the node name %s belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete node %s`; else choose another with --node-name", name, name)
 }
 
-// mine tells whether a Node is the machine's, or nobody's.
+// mine reports whether a Node belongs to this machine, or to none.
 func mine(node *corev1.Node, machine string) bool {
 	o := owner(node)
 	return o == "" || o == machine
 }
 
-// owner is the machine that a Node belongs to; empty if it is nobody's, such as one that a user made.
+// owner is the machine that a Node belongs to; empty if none, such as one created by a user.
 func owner(node *corev1.Node) string { return node.Annotations[machineAnnotation] }
 
 // check is agent.Config.VerifyNode. A remote machine learns of it when it joins; in the server's own process this is the only place,

@@ -36,7 +36,7 @@ type members struct {
 	mu       sync.Mutex
 	admitted map[string]admission                       // by node name
 	requests map[string]map[*request]context.CancelFunc // in progress, by the node name that their certificate claims; "" if none
-	nodes    *authorities                               // is told of deleted nodes; may be nil
+	nodes    *authorities                               // notified of deleted nodes; may be nil
 }
 
 type admission struct {
@@ -95,7 +95,7 @@ func (m *members) Run(ctx context.Context) error {
 	return nodes.RemoveEventHandler(registration)
 }
 
-// seen ends an admission that has served its purpose, and the requests of machines that a Node does not belong to.
+// seen ends an admission once its Node is registered, and cancels the requests of machines that the Node does not belong to.
 func (m *members) seen(node *corev1.Node) {
 	if owner(node) == "" {
 		return
@@ -119,7 +119,7 @@ func (m *members) end(name string, which func(*request) bool) {
 	}
 }
 
-// endUnbelieved ends the requests of client certificates that are not of the authorities.
+// endUnbelieved cancels the requests of client certificates that the authorities no longer verify.
 func (m *members) endUnbelieved(authorities *x509.CertPool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +132,7 @@ func (m *members) endUnbelieved(authorities *x509.CertPool) {
 	}
 }
 
-// admit lets a machine register a Node that is not there.
+// admit allows a machine to register a Node that does not exist yet.
 func (m *members) admit(name, machine string, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +170,7 @@ func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) 
 	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join again with a new token, which `coracle token create` on the server makes", name)
 }
 
-// handler makes the requests of nodes end with their membership, and those of all client certificates with the trust in their authority.
+// handler cancels the requests of nodes when their membership ends, and those of all client certificates when their authority is removed.
 func (m *members) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {

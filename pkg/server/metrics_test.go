@@ -51,7 +51,7 @@ func startPlane(t *testing.T) *plane {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, ready := make(chan error, 1), make(chan struct{})
-	components := append(l.components(), &last{ready: make(chan struct{}), tell: func(context.Context) { close(ready) }})
+	components := append(l.components(), &last{ready: make(chan struct{}), notify: func(context.Context) { close(ready) }})
 	go func() { ended <- run.All(ctx, run.Observer{}, components...) }()
 	t.Cleanup(func() {
 		cancel()

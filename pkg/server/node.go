@@ -35,7 +35,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// membership is what a node needs to know of its cluster, and the identity that it acts with.
+// membership is a node's identity and configuration in its cluster.
 type membership struct {
 	client                   client.Interface
 	remote                   []run.Component // what keeps the identity and runs client's cache; none in the server's own process
@@ -69,7 +69,7 @@ func (m *membership) ranges(cluster, service string) (err error) {
 	return err
 }
 
-// joinCluster asks the server for an identity and makes the client that uses it.
+// joinCluster obtains an identity from the server and creates a client with it.
 func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	dir := pkiDir(p.DataDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -187,7 +187,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	return n, err
 }
 
-// registration is what the options say of the node, as the API has it.
+// registration builds the Node object's labels and taints from the options.
 func (p *process) registration() (map[string]string, []corev1.Taint, error) {
 	labels := map[string]string{}
 	for _, label := range p.NodeLabels {
@@ -206,7 +206,7 @@ func (p *process) registration() (map[string]string, []corev1.Taint, error) {
 	return labels, taints, nil
 }
 
-// instance tells the names of one installation (nftables tables, links, cgroups) from those of another with a data directory
+// instance distinguishes the names of one installation (nftables tables, links, cgroups) from those of another with a data directory
 // of its own. The usual one is plainly "coracle".
 func instance(c config.Config) string {
 	if c.DataDir == config.Default().DataDir {

@@ -34,7 +34,7 @@ type nodes struct {
 	transports map[string]*http.Transport // one for each node's name
 }
 
-// mostTransports bounds the transports that are kept; at the bound all are let go, and made again as they are needed.
+// mostTransports bounds the cached transports; at the bound the cache is emptied.
 const mostTransports = 4096
 
 // Connect implements apiserver.NodeClient.
@@ -49,7 +49,7 @@ func (n *nodes) Connect(ctx context.Context, name string) (*url.URL, http.RoundT
 			return &url.URL{Scheme: "https", Host: net.JoinHostPort(a.Address, port)}, n.transport(name), nil
 		}
 	}
-	return nil, nil, apierrors.NewServiceUnavailable("node " + name + " has not told its address yet")
+	return nil, nil, apierrors.NewServiceUnavailable("node " + name + " has not reported its address yet")
 }
 
 func (n *nodes) transport(name string) *http.Transport {

@@ -16,8 +16,8 @@ import (
 // leastFree is the free space, in bytes, below which a cluster would not start well.
 const leastFree = 256 << 20
 
-// preflight looks for what would make the process, a server, a node or both, fail later, before anything of it is started. Every
-// fault is one line that says what is missing and what to do.
+// preflight checks for problems that would make a server or node fail later, before anything is started. Each error is one
+// line that names the problem and its fix.
 func preflight(c config.Config, server, node bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
@@ -40,7 +40,7 @@ func preflight(c config.Config, server, node bool) error {
 func free(option, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("%s %s: the port cannot be used (%w): end what uses it, or choose another with --%s", option, address, err, option)
+		return fmt.Errorf("%s %s: the port cannot be used (%w): stop the process that uses it, or choose another port with --%s", option, address, err, option)
 	}
 	return l.Close()
 }
@@ -75,7 +75,7 @@ func capabilities() error {
 	}
 	for _, n := range needed {
 		if data[n.bit/32].Effective&(1<<(n.bit%32)) == 0 {
-			return fmt.Errorf("the capability %s is missing, so no container can be made: give it to this process (a container that hosts Coracle must be privileged)", n.name)
+			return fmt.Errorf("the capability %s is missing, which is needed to create containers: grant it to this process (a container that hosts Coracle must be privileged)", n.name)
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	keep "github.com/coracle-dev/coracle/pkg/reconcile/roles"
 )
 
-// roles is a component that writes the roles and bindings that every cluster has. It is ready at once: until they are there
+// roles is a component that writes the default roles and bindings. It is ready at once: until they are there
 // system:masters and nodes can work already, and that is all a cluster needs to start.
 type roles struct {
 	client client.Interface // the API server's own

@@ -79,7 +79,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 // RunAgent runs this machine as a node of the cluster at c.Join until ctx ends. Containers outlive it.
 func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if c.Join == "" {
-		return errors.New("which cluster? Give --join, and a token if this machine has not joined yet: `coracle token create --print-join-command` on the server prints the whole command")
+		return errors.New("--join is required, and a token if this machine has not joined yet: `coracle token create --print-join-command` on the server prints the full command")
 	}
 	report := reporter()
 	defer func() { failure(report, err) }()
@@ -103,7 +103,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	return p.run(ctx, report, append(m.remote, n.components()...))
 }
 
-// process is what all modes share.
+// process is shared by all modes.
 type process struct {
 	config.Config
 	log     *slog.Logger
@@ -157,7 +157,7 @@ func prepare(c config.Config) (*process, error) {
 		}
 		p.NodeName = strings.ToLower(name)
 		if err := p.Validate(); err != nil {
-			return nil, fmt.Errorf("the host's name does not do: %w: give the node a name with --node-name", err)
+			return nil, fmt.Errorf("the hostname is not a valid node name: %w: set one with --node-name", err)
 		}
 	}
 	if p.NodeIP == "" {
@@ -177,14 +177,14 @@ func (p *process) close() { _ = p.lock.Close() }
 func outwardAddress() (netip.Addr, error) {
 	conn, err := net.Dial("udp4", "203.0.113.1:9")
 	if err != nil {
-		return netip.Addr{}, errors.New("this machine has no default route to tell its address by: say it with --node-ip")
+		return netip.Addr{}, errors.New("cannot determine the node's address, this machine has no default route: set it with --node-ip")
 	}
 	defer conn.Close()
 	address, err := netip.ParseAddrPort(conn.LocalAddr().String())
 	return address.Addr(), err
 }
 
-// run runs the components, tells report of each, and, once the node is Ready, that all is done.
+// run runs the components and reports each that starts, and the end of the start once the node is Ready.
 func (p *process) run(ctx context.Context, report func(control.Event), components []run.Component) error {
 	ctx, p.stop = context.WithCancel(ctx)
 	defer p.stop()
@@ -193,7 +193,7 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 	p.parts.add(components)
 	endPacing := func() {}
 	defer func() { endPacing() }()
-	components = append(components, &last{ready: make(chan struct{}), tell: func(ctx context.Context) {
+	components = append(components, &last{ready: make(chan struct{}), notify: func(ctx context.Context) {
 		if p.onReady != nil {
 			if err := p.onReady(ctx); err != nil {
 				p.log.Warn("could not label node as control plane", "error", err)
@@ -234,16 +234,16 @@ func failure(report func(control.Event), err error) {
 
 const lastName = "running"
 
-// last is the component behind all others: when it starts, they are ready.
+// last is the last component: when it starts, all others are ready.
 type last struct {
-	ready chan struct{}
-	tell  func(context.Context)
+	ready  chan struct{}
+	notify func(context.Context)
 }
 
 func (l *last) Name() string           { return lastName }
 func (l *last) Ready() <-chan struct{} { return l.ready }
 func (l *last) Run(ctx context.Context) error {
-	l.tell(ctx)
+	l.notify(ctx)
 	close(l.ready)
 	<-ctx.Done()
 	return nil

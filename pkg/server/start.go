@@ -16,19 +16,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// reportVariable names the file descriptor on which a background process tells how its start goes, as lines of control.Event.
+// reportVariable names the file descriptor on which a background process reports the progress of its start, as lines of control.Event.
 const reportVariable = "CORACLE_REPORT_FD"
 
-// logFile is the background process's log, in the data directory; it is begun anew when it is larger than maxLog at a start.
+// logFile is the background process's log, in the data directory; it is truncated when it exceeds maxLog at a start.
 const (
 	logFile = "coracle.log"
 	maxLog  = 16 << 20
 )
 
 // Start runs child, a `coracle server` with the same options, in the background and
-// returns once its node is Ready. If one runs already, its status is returned. A
-// child that fails is gone when Start returns, with the reason as the error. If ctx ends first, the child is stopped.
-func Start(ctx context.Context, c config.Config, child *exec.Cmd, tell func(control.Event)) (control.Status, error) {
+// returns once its node is Ready. If one is already running, its status is returned. A
+// child that fails has exited when Start returns its error. If ctx ends first, the child is stopped.
+func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(control.Event)) (control.Status, error) {
 	status, err := control.NewClient(c.RunDir).Status(ctx)
 	if !errors.Is(err, control.ErrNotRunning) {
 		return status, err
@@ -44,17 +44,17 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, tell func(cont
 		return status, err
 	}
 	defer log.Close()
-	reports, told, err := os.Pipe()
+	reports, pipe, err := os.Pipe()
 	if err != nil {
 		return status, err
 	}
 	defer reports.Close()
 	child.Stdout, child.Stderr = log, log
-	child.ExtraFiles = []*os.File{told}
+	child.ExtraFiles = []*os.File{pipe}
 	child.Env = append(os.Environ(), reportVariable+"=3")
 	child.Dir = "/"
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = errors.Join(child.Start(), told.Close())
+	err = errors.Join(child.Start(), pipe.Close())
 	if err != nil {
 		return status, err
 	}
@@ -74,7 +74,7 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, tell func(cont
 		case e.Done:
 			return *e.Status, child.Process.Release()
 		default:
-			tell(e)
+			progress(e)
 		}
 	}
 	// The pipe closed without a last word: it was killed, or crashed.
@@ -96,7 +96,7 @@ func openLog(path string) (*os.File, error) {
 	return os.OpenFile(path, flags, 0o600)
 }
 
-// reporter returns what tells `coracle start` how far this process is; a process in the foreground tells nobody.
+// reporter returns a function that reports progress to `coracle start`; in the foreground it does nothing.
 // After the last event (Done or Error) it closes the pipe.
 func reporter() func(control.Event) {
 	fd, err := strconv.Atoi(os.Getenv(reportVariable))
@@ -108,7 +108,7 @@ func reporter() func(control.Event) {
 	pipe := os.NewFile(uintptr(fd), "report")
 	encoder := json.NewEncoder(pipe)
 	return func(e control.Event) {
-		// Who started us may have gone: that is no reason to stop.
+		// The parent may have exited, which is not an error.
 		_ = encoder.Encode(e)
 		if e.Done || e.Error != "" {
 			_ = pipe.Close()

@@ -18,13 +18,13 @@ import (
 
 // Stop ends the pods of this machine gracefully, then the process, and returns when it is gone. control.ErrNotRunning if none
 // runs. Pods have their grace period; a process that hangs is killed, at the latest 80 s after it was last heard of.
-func Stop(ctx context.Context, c config.Config, tell func(control.Event)) error {
-	return stop(ctx, control.NewClient(c.RunDir), c, tell)
+func Stop(ctx context.Context, c config.Config, progress func(control.Event)) error {
+	return stop(ctx, control.NewClient(c.RunDir), c, progress)
 }
 
-func stop(ctx context.Context, client *control.Client, c config.Config, tell func(control.Event)) error {
-	say := func(format string, args ...any) { tell(control.Event{Message: fmt.Sprintf(format, args...)}) }
-	err := client.Stop(ctx, tell)
+func stop(ctx context.Context, client *control.Client, c config.Config, progress func(control.Event)) error {
+	say := func(format string, args ...any) { progress(control.Event{Message: fmt.Sprintf(format, args...)}) }
+	err := client.Stop(ctx, progress)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -37,7 +37,7 @@ func stop(ctx context.Context, client *control.Client, c config.Config, tell fun
 		return endErr
 	case errors.Is(err, control.ErrSilent):
 		if endErr == nil {
-			endErr = errors.New("the process hung and was ended, its pods were not stopped: `coracle start` takes them up again, `coracle delete` removes them")
+			endErr = errors.New("the process hung and was killed, its pods were not stopped: `coracle start` adopts them, `coracle delete` removes them")
 		}
 		return endErr
 	case killed && endErr == nil:
@@ -48,13 +48,13 @@ func stop(ctx context.Context, client *control.Client, c config.Config, tell fun
 
 // Delete ends the process and removes everything of the cluster from this machine, also what a killed process left. It
 // may be repeated. Pods are not waited for: their containers are killed. A process that does not end within 15 s is killed.
-func Delete(ctx context.Context, c config.Config, tell func(control.Event)) error {
+func Delete(ctx context.Context, c config.Config, progress func(control.Event)) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
 	}
-	// What the libraries warn of on the way is told by the error at its end.
+	// Warnings of the libraries are covered by the returned error.
 	klog.SetLogger(logr.FromSlogHandler(atLeast{slog.Default().Handler(), slog.LevelError}))
-	say := func(format string, args ...any) { tell(control.Event{Message: fmt.Sprintf(format, args...)}) }
+	say := func(format string, args ...any) { progress(control.Event{Message: fmt.Sprintf(format, args...)}) }
 	if pid := holder(c.DataDir); pid != 0 {
 		say("ending process %d", pid)
 		// SIGTERM leaves containers to the steps below, and lets the store close.

@@ -47,8 +47,8 @@ const (
 	// fullWrite is how many bytes are gathered for one write while more events wait, mostKept the largest buffer that is kept.
 	fullWrite = 64 << 10
 	mostKept  = 1 << 20
-	// tellEvery is how often dropped events are logged.
-	tellEvery = 10 * time.Second
+	// reportEvery is how often dropped events are logged.
+	reportEvery = 10 * time.Second
 )
 
 // Log is an audit log. It is a sink of events from the start; Run writes them.
@@ -60,10 +60,10 @@ type Log struct {
 	events  chan *auditinternal.Event
 	bytes   atomic.Int64
 
-	mu      sync.Mutex
-	told    time.Time
-	dropped atomic.Int64
-	written atomic.Int64
+	mu       sync.Mutex
+	reported time.Time
+	dropped  atomic.Int64
+	written  atomic.Int64
 }
 
 var _ audit.Sink = (*Log)(nil)
@@ -139,12 +139,12 @@ func (l *Log) drop(why string) {
 	all := l.dropped.Add(1)
 	l.mu.Lock()
 	now := time.Now()
-	tell := now.Sub(l.told) >= tellEvery
-	if tell {
-		l.told = now
+	report := now.Sub(l.reported) >= reportEvery
+	if report {
+		l.reported = now
 	}
 	l.mu.Unlock()
-	if tell {
+	if report {
 		l.cfg.Logger.Warn("audit events dropped", "reason", why, "droppedTotal", all)
 	}
 }

@@ -74,7 +74,7 @@ func (s *Clients) newFactory() informers.SharedInformerFactory {
 	return f
 }
 
-// loaded tells whether the cache holds the store's state.
+// loaded reports whether the cache holds the store's state.
 func (i *informer) loaded() bool { return i.cache.Revision() > 0 }
 
 func (i *informer) HasSynced() bool                                         { return i.loaded() }
@@ -150,7 +150,7 @@ func (i *informer) add(h toolscache.ResourceEventHandler) *registration {
 	return g
 }
 
-// HasSynced tells whether the handler has handled the initial objects.
+// HasSynced reports whether the handler has handled the initial objects.
 func (g *registration) HasSynced() bool {
 	select {
 	case <-g.synced:

@@ -1,6 +1,6 @@
-// Package kinds tells the reconcilers which kinds a catalog has.
+// Package kinds lists a catalog's kinds for the reconcilers.
 //
-// It may import kind and reconcile/engine. It stands apart from pkg/reconcile because kind reaches the API server's libraries, which
+// It may import kind and reconcile/engine. It is separate from pkg/reconcile because kind reaches the API server's libraries, which
 // reconcilers must not link.
 package kinds
 
@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// Stored tells reconcilers of the kinds of a catalog, each in one version: the stored one where that is served.
+// Stored lists the stored kinds of a catalog, each in one version: the stored one if it is served.
 func Stored(c *kind.Catalog) engine.Kinds { return storedKinds{c} }
 
 type storedKinds struct{ *kind.Catalog }
