@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -43,9 +42,8 @@ type metrics struct {
 	// mutating and readOnly are the requests in flight that are not long-running.
 	mutating, readOnly atomic.Int64
 
-	// series are the metrics of the label values seen so far. The map is replaced, never changed.
-	series atomic.Pointer[map[requestLabels]*requestMetrics]
-	add    sync.Mutex
+	mu     sync.RWMutex
+	series map[requestLabels]*requestMetrics // of the label values seen so far
 }
 
 type requestLabels struct {
@@ -68,7 +66,7 @@ const scrapes = 8
 func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 	labels := []string{"verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"}
 	m := &metrics{
-		kinds: cfg.Kinds,
+		kinds: cfg.Kinds, series: map[requestLabels]*requestMetrics{},
 		connections: connectionMetrics{
 			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Open connections to the API server."}),
 			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections closed because the limit of all, or of their address, was reached."}),
@@ -87,7 +85,6 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "coracle_panics_recovered_total",
 			Help: "Units of work that panicked, by component. The log has their stacks.", ConstLabels: prometheus.Labels{"component": "apiserver"}}),
 	}
-	m.series.Store(&map[requestLabels]*requestMetrics{})
 	inflight := func(kind string, n *atomic.Int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apiserver_current_inflight_requests",
 			Help: "Number of requests in flight, without long-running ones, per request kind.", ConstLabels: prometheus.Labels{"request_kind": kind}},
@@ -168,20 +165,25 @@ func (m *metrics) labels(req *http.Request, info *request.RequestInfo, code int)
 
 // of finds the metrics of label values, which are bounded by labels.
 func (m *metrics) of(l requestLabels) *requestMetrics {
-	if s, ok := (*m.series.Load())[l]; ok {
+	m.mu.RLock()
+	s, ok := m.series[l]
+	m.mu.RUnlock()
+	if ok {
 		return s
 	}
-	m.add.Lock()
-	defer m.add.Unlock()
-	known := *m.series.Load()
-	if s, ok := known[l]; ok {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.series) >= mostSeries {
+		l.group, l.version, l.resource, l.subresource = "", "", "", ""
+	}
+	if s, ok := m.series[l]; ok {
 		return s
 	}
 	// The strings are parts of the request's path.
 	for _, s := range []*string{&l.dryRun, &l.group, &l.version, &l.resource, &l.subresource} {
 		*s = strings.Clone(*s)
 	}
-	s := &requestMetrics{}
+	s = &requestMetrics{}
 	if l.code == 0 {
 		s.running = m.longRunning.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver")
 	} else {
@@ -192,9 +194,7 @@ func (m *metrics) of(l requestLabels) *requestMetrics {
 			s.latency = noObserver{}
 		}
 	}
-	next := maps.Clone(known)
-	next[l] = s
-	m.series.Store(&next)
+	m.series[l] = s
 	return s
 }
 

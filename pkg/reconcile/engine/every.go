@@ -35,12 +35,6 @@ type Kinds interface {
 	Stored() ([]Kind, <-chan struct{})
 }
 
-// FixedKinds are kinds that never change.
-type FixedKinds []Kind
-
-// Stored lists them.
-func (f FixedKinds) Stored() ([]Kind, <-chan struct{}) { return f, nil }
-
 // Every watches all kinds that the server stores, including kinds added while the reconciler runs. It may read them.
 type Every struct {
 	Kinds Kinds
