@@ -206,7 +206,7 @@ func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(a *pki.Authority) bool { return a.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("unknown authority %q: must be server, client or node", name)
+			return nil, fmt.Errorf("unknown authority %q: there are server, client and node", name)
 		}
 		picked = append(picked, all[i])
 	}
