@@ -223,7 +223,7 @@ func (a *authorities) replace(ctx context.Context, names []string) (control.Auth
 	}
 	picked = slices.DeleteFunc(picked, (*pki.Authority).Replacing)
 	if len(picked) == 0 {
-		return control.Authorities{}, errors.New("a replacement is already in progress: `coracle certs check` shows its progress, `coracle certs rotate --ca --finish` finishes it")
+		return control.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows its progress, `coracle certs rotate --ca --finish` finishes it")
 	}
 	for _, authority := range picked {
 		if err = a.keys.Replace(authority); err != nil {
