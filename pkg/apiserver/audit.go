@@ -48,7 +48,7 @@ func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request,
 // auditCodecs encodes the objects of requests and answers.
 var auditCodecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(own.Scheme()) }) //nolint:gochecknoglobals // made when first needed
 
-// auditing gives the event of a request whose policy asks for at least level; nil if there is none.
+// auditing returns the audit event of a request whose policy level is at least level; otherwise nil.
 func auditing(ctx context.Context, level auditinternal.Level) *audit.AuditContext {
 	if ac := audit.AuditContextFrom(ctx); ac != nil && !ac.GetEventLevel().Less(level) {
 		return ac
@@ -56,7 +56,7 @@ func auditing(ctx context.Context, level auditinternal.Level) *audit.AuditContex
 	return nil
 }
 
-// auditObject tells the event of the object that the request brought.
+// auditObject records the request's object in the event.
 func auditObject(ctx context.Context, obj runtime.Object) {
 	if auditing(ctx, auditinternal.LevelMetadata) == nil {
 		return
@@ -66,7 +66,7 @@ func auditObject(ctx context.Context, obj runtime.Object) {
 	audit.LogRequestObject(ctx, obj, obj.GetObjectKind().GroupVersionKind().GroupVersion(), gvr, info.Subresource, auditCodecs())
 }
 
-// auditBody tells the event of a body that is no object, such as a patch. What is not JSON becomes a string of it.
+// auditBody records a body that is not an object, such as a patch. If it is not JSON it is recorded as a JSON string.
 func auditBody(req *http.Request) {
 	held, ok := req.Body.(*heldBody)
 	if !ok || len(held.raw) == 0 || auditing(req.Context(), auditinternal.LevelRequest) == nil {
@@ -79,14 +79,14 @@ func auditBody(req *http.Request) {
 	audit.LogRequestPatch(req.Context(), raw)
 }
 
-// auditStatus tells the event of the answer's Status.
+// auditStatus records the response's Status in the event.
 func auditStatus(ctx context.Context, status *metav1.Status) {
 	if auditing(ctx, auditinternal.LevelMetadata) != nil {
 		audit.LogResponseObject(ctx, status, metav1.SchemeGroupVersion, auditCodecs())
 	}
 }
 
-// auditResult tells the event of the object that is answered.
+// auditResult records the response's object in the event.
 func auditResult(ctx context.Context, res registry.Result) {
 	if auditing(ctx, auditinternal.LevelRequestResponse) == nil {
 		return
@@ -101,7 +101,7 @@ func auditResult(ctx context.Context, res registry.Result) {
 	}
 }
 
-// auditList tells the event of the list that is answered.
+// auditList records the response's list in the event.
 func auditList(ctx context.Context, t registry.Target, lm metav1.ListMeta, entries []*cache.Entry) {
 	ac := auditing(ctx, auditinternal.LevelRequestResponse)
 	if ac == nil {

@@ -24,7 +24,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// auth says who makes a request and what they may do.
+// auth authenticates and authorizes requests.
 type auth struct {
 	getter
 	clients  func() *x509.CertPool // nil believes no client certificate

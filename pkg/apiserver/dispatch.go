@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// dispatch answers an authorized request.
+// dispatch serves an authorized request.
 func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
 	if !info.IsResourceRequest {
 		s.nonResource(w, req)

@@ -11,11 +11,11 @@ import (
 const (
 	// gatherMost is how many bytes may wait to be sent on one connection; a write beyond it waits for the peer.
 	gatherMost = 64 << 10
-	// gatherKeep is the largest buffer that is kept for other connections.
+	// gatherKeep is the largest buffer that is reused for other connections.
 	gatherKeep = 128 << 10
 )
 
-// gathering is a listener whose connections send together what is written at about the same time.
+// gathering is a listener whose connections coalesce concurrent writes.
 //
 // HTTP/2 as net/http has it writes the head of each answer, and every four kilobytes of many streams' events, in a
 // system call of its own: half of what an event to 1,000 watchers cost. Here, what is written while the last system call
@@ -37,7 +37,7 @@ func (l gathering) Accept() (net.Conn, error) {
 }
 
 // gathered is one such connection. A write returns when its bytes are in the buffer, which a goroutine that lives only
-// as long as there are some sends; a failure to send is told to the next write.
+// as long as there are some sends; the next write returns a failure to send.
 type gathered struct {
 	net.Conn
 	mu      sync.Mutex
@@ -46,7 +46,7 @@ type gathered struct {
 	sending bool
 	err     error
 	stall   time.Duration
-	// deadline is what SetWriteDeadline was told; what the connection was told is also bounded by stall, as of renewed.
+	// deadline is the one passed to SetWriteDeadline; the connection's deadline is also bounded by stall, as of renewed.
 	deadline, renewed time.Time
 }
 
@@ -120,7 +120,7 @@ func (g *gathered) sendAll(b []byte) error {
 	}
 }
 
-// renew tells the connection until when a write may take from now on. It is called with mu held, and does nothing if
+// renew extends the connection's write deadline. It is called with mu held, and does nothing if
 // what it said before is nearly as good, unless changed.
 func (g *gathered) renew(changed bool) error {
 	if g.stall == 0 {

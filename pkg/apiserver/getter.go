@@ -127,7 +127,7 @@ func (g getter) alive(u user.Info) bool {
 	return false
 }
 
-// feedGraph tells the node authorizer which pods, and so which secrets and config maps, are on which node.
+// feedGraph maintains the node authorizer's graph of which pods, and so which secrets and config maps, are on which node.
 func (a *auth) feedGraph(ctx context.Context) {
 	if a.pods == nil {
 		return

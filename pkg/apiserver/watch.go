@@ -48,7 +48,7 @@ type watching struct {
 	columns    bool
 	scratch    []byte
 	sentEvents prometheus.Counter
-	// rev is a revision up to which this watcher has been told everything.
+	// rev is a revision up to which all events have been sent to this watcher.
 	rev int64
 }
 
@@ -300,7 +300,7 @@ func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw 
 	return v.sent()
 }
 
-// bookmark tells the client a revision; end marks the one after the initial events (KEP-3157).
+// bookmark sends a BOOKMARK event with a revision; end marks the one after the initial events (KEP-3157).
 func (v *watching) bookmark(rev int64, end bool) error {
 	obj := v.t.Resource.New()
 	obj.GetObjectKind().SetGroupVersionKind(v.t.Resource.GroupVersionKind)

@@ -5,7 +5,7 @@
 //
 // It may import apis and the Kubernetes client libraries, never kind, registry,
 // apiserver or store; it does not reach k8s.io/kubernetes. Its invariant: an object that came out of Cache is
-// immutable; who wants to change it makes a DeepCopy first.
+// immutable; callers must DeepCopy it before modifying it.
 package client
 
 import (

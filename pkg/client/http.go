@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// Config says which cluster to reach, as whom, and how much of it to hold.
+// Config configures the cluster, the identity and the caching of a Client.
 type Config struct {
 	// REST is the server's address and the identity to show it. A QPS of 0 is taken as no limit: the server has its own.
 	REST *restclient.Config
@@ -26,7 +26,7 @@ type Config struct {
 	ReadOwnWrites bool
 }
 
-// Validate says what is missing.
+// Validate reports missing fields.
 func (c Config) Validate() error {
 	if c.REST == nil || c.REST.Host == "" {
 		return errors.New("client: no API server address: give a kubeconfig")
@@ -45,7 +45,7 @@ type Client struct {
 
 var _ Interface = (*Client)(nil)
 
-// New makes a client. It does not contact the server yet.
+// New creates a client. It does not contact the server yet.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (c *Client) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...ctrl.
 	return c.plain.DeleteAllOf(ctx, obj, opts...)
 }
 
-// Cache gives informers and indexed reads. Run starts it.
+// Cache provides informers and indexed reads. Run starts it.
 func (c *Client) Cache() ctrlcache.Cache { return c.cache }
 
 // Name is "client".
@@ -132,7 +132,7 @@ func (c *Client) Name() string { return "client" }
 // Ready is closed once the cache runs and every informer asked for before Run holds the server's state.
 func (c *Client) Ready() <-chan struct{} { return c.ready }
 
-// Run keeps the cache until ctx ends.
+// Run runs the cache until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	waiting, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// Catalog holds the kinds that are served at present. Its methods are safe for concurrent use.
+// Catalog holds the kinds that are currently served. Its methods are safe for concurrent use.
 type Catalog struct {
 	now atomic.Pointer[state]
 
@@ -31,14 +31,14 @@ type Subscriber interface {
 	Settle(t *Table)
 }
 
-// NewCatalog makes a catalog that serves t to begin with.
+// NewCatalog creates a catalog that initially serves t.
 func NewCatalog(t *Table) *Catalog {
 	c := &Catalog{}
 	c.now.Store(&state{t, make(chan struct{})})
 	return c
 }
 
-// Table is what is served now. Whoever needs several answers that fit together asks one Table.
+// Table is what is served now. Use one Table for several lookups that must be consistent.
 func (c *Catalog) Table() *Table { return c.now.Load().Table }
 
 // Watch is Table with a channel that is closed when it is no longer what is served.
@@ -60,7 +60,7 @@ func (c *Catalog) Subscribe(s Subscriber) (*Table, func()) {
 	}
 }
 
-// ErrNoRow says that a row to be removed is not in the catalog.
+// ErrNoRow means that a row to be removed is not in the catalog.
 var ErrNoRow = errors.New("the catalog does not have this row")
 
 // Change removes rows and adds others in one step, and returns once all subscribers serve the result. Where an added row has the

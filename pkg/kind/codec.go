@@ -20,7 +20,7 @@ import (
 
 var protoMagic = []byte("k8s\x00")
 
-// ErrDecode says that stored bytes are not an object of the kind.
+// ErrDecode means that stored bytes are not an object of the kind.
 var ErrDecode = errors.New("cannot decode")
 
 type protoMessage interface {
@@ -30,7 +30,7 @@ type protoMessage interface {
 	Unmarshal([]byte) error
 }
 
-// Encode gives the bytes to store for an object of the served version. It leaves obj as it is.
+// Encode returns the bytes to store for an object of the served version. It does not modify obj.
 func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 	if obj.GetResourceVersion() != "" || obj.GetSelfLink() != "" || obj.GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
 		obj = Shallow(obj)
@@ -72,7 +72,7 @@ func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 	return obj, nil
 }
 
-// unmarshal gives the object in the version that it was stored in, and that version's row.
+// unmarshal returns the object in the version that it was stored in, and that version's row.
 func (r *Resource) unmarshal(value []byte) (client.Object, *Resource, error) {
 	if raw, ok := bytes.CutPrefix(value, protoMagic); ok {
 		var u runtime.Unknown
@@ -119,7 +119,7 @@ func (r *Resource) version(apiVersion, k string) (*Resource, error) {
 	return nil, fmt.Errorf("it is a %s %s, not a %s %s", apiVersion, k, wantVersion, want)
 }
 
-// convert gives an object of this row's version in that of another row of the same resource. The result may share memory with obj.
+// convert converts an object of this row's version to that of another row of the same resource. The result may share memory with obj.
 func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, error) {
 	in, err := r.Internal(obj)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, erro
 	return out, nil
 }
 
-// From gives an object of the stored version in that of this row. obj stays as it is; the result may share memory with it.
+// From converts an object of the stored version to that of this row. It does not modify obj; the result may share memory with it.
 func (r *Resource) From(obj client.Object) (client.Object, error) {
 	if r.StoredAs == nil {
 		return obj, nil
@@ -141,7 +141,7 @@ func (r *Resource) From(obj client.Object) (client.Object, error) {
 	return r.StoredAs.convert(Shallow(obj), r)
 }
 
-// Message gives the object's bare protobuf message; nil if the kind has none.
+// Message returns the object's bare protobuf message; nil if the kind has none.
 func (r *Resource) Message(obj client.Object) ([]byte, error) {
 	m, ok := obj.(protoMessage)
 	if !ok || !r.Proto {

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Resource is one row: everything the server knows of one kind.
+// Resource is one row: the complete description of one served version of a kind.
 type Resource struct {
 	// GroupVersionKind is the version served and stored: {"apps", "v1", "Deployment"}.
 	schema.GroupVersionKind
@@ -89,7 +89,7 @@ type Resource struct {
 	Verbs []string
 }
 
-// Index gives the value of one field of an object of the stored version. It is pure.
+// Index returns the value of one field of an object of the stored version. It is pure.
 type Index struct {
 	Field string
 	Value func(client.Object) string

@@ -2,7 +2,7 @@ package kind
 
 import "errors"
 
-// ErrCompacted says that the store no longer has the history that was asked for.
+// ErrCompacted means that the requested history has been compacted.
 var ErrCompacted = errors.New("the revision asked for has been compacted")
 
 // KV is one stored value.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Table is an immutable set of rows.
+// Table is an immutable set of kinds, one row per served version.
 type Table struct {
 	rows    []*Resource
 	byGVR   map[schema.GroupVersionResource]*Resource

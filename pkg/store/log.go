@@ -12,7 +12,7 @@ import (
 )
 
 // newZap gives etcd a logger that writes to log, warnings and worse only. Where etcd would end the
-// process (it does so when the disk refuses a write), fatal is told instead and that goroutine ends.
+// process (it does so when the disk refuses a write), fatal is called instead and that goroutine exits.
 func newZap(log *slog.Logger, fatal func(string)) *zap.Logger {
 	return zap.New(&slogCore{log: log, fatal: fatal}, zap.WithFatalHook(exitGoroutine{}), zap.WithPanicHook(exitGoroutine{}))
 }

@@ -15,7 +15,7 @@ const (
 	measurePage = 500
 )
 
-// watchQuota notes that the quota is nearly used up, or no longer.
+// watchQuota logs when the quota is nearly used up, and when it no longer is.
 func (s *Store) watchQuota(used int64) {
 	switch percent := used * 100 / s.cfg.QuotaBytes; {
 	case percent >= nearlyFull && s.space.nearly.CompareAndSwap(false, true):
@@ -30,7 +30,7 @@ func (s *Store) watchQuota(used int64) {
 	}
 }
 
-// Warning says in words that the quota is nearly used up, and by what; empty if it is not.
+// Warning describes that the quota is nearly used up, and by what; empty if it is not.
 func (s *Store) Warning() string {
 	e := s.server.Load()
 	if e == nil || !s.space.nearly.Load() {

@@ -1,4 +1,4 @@
-// Package store keeps the cluster's bytes in an embedded etcd.
+// Package store stores the cluster's state in an embedded etcd.
 //
 // It may import kind and etcd, and is the only package that imports etcd. Its
 // invariant: a write that returned without error is on disk, and the watch
@@ -40,14 +40,14 @@ var (
 	ErrConflict  = errors.New("the stored value is of another revision")
 	ErrExists    = errors.New("already exists")
 	ErrCompacted = kind.ErrCompacted
-	// ErrFuture says that a revision was asked for that is not written yet.
+	// ErrFuture means that the requested revision has not been written yet.
 	ErrFuture = errors.New("the revision asked for is in the future")
-	// ErrTooLarge says that a value is larger than MaxValueBytes.
+	// ErrTooLarge means that a value is larger than MaxValueBytes.
 	ErrTooLarge = errors.New("the value is too large to store")
-	// ErrUnavailable says that the store cannot answer now: it is starting, stopping, full or broken.
+	// ErrUnavailable means that the store cannot serve requests: it is starting, stopping, full or broken.
 	// A write that failed with it may still have been made.
 	ErrUnavailable = errors.New("the store is not available")
-	// ErrFull says that the quota is used up. It is an ErrUnavailable too.
+	// ErrFull means that the quota is exceeded. It wraps ErrUnavailable.
 	ErrFull = fmt.Errorf("%w: it is full", ErrUnavailable)
 )
 
@@ -82,7 +82,7 @@ type Store struct {
 
 var _ run.Component = (*Store)(nil)
 
-// New makes a store; Run starts it.
+// New creates a store; Run starts it.
 func New(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err

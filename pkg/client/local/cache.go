@@ -25,7 +25,7 @@ type clientCache struct {
 
 var _ ctrlcache.Cache = (*clientCache)(nil)
 
-// GetInformer gives the informer of an object's kind. It waits until the cache is loaded, unless told not to.
+// GetInformer returns the informer of an object's kind. It waits until the cache is loaded, unless BlockUntilSynced is false.
 func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	row, as, err := c.row(obj)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// informerKey tells informers apart: a kind that was removed and added again has other ones.
+// informerKey identifies an informer: a kind that was removed and added again gets new ones.
 type informerKey struct {
 	storage *kind.Storage
 	gvk     schema.GroupVersionKind
@@ -101,7 +101,7 @@ func (i *informer) SetTransform(toolscache.TransformFunc) error {
 // AddIndexers adds indexes for the indexer's ByIndex; names must be new, as in client-go.
 func (i *informer) AddIndexers(add toolscache.Indexers) error { return indexer{i}.AddIndexers(add) }
 
-// Run only waits: the cache is kept by the server.
+// Run only waits: the server maintains the cache.
 func (i *informer) Run(stop <-chan struct{})           { <-stop }
 func (i *informer) RunWithContext(ctx context.Context) { <-ctx.Done() }
 
