@@ -255,6 +255,9 @@ func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface
 	_ = inf.RemoveEventHandler(reg) // a stopped informer has no handlers
 }
 
+// String names the watch. Without it controller-runtime's errors would print the whole source, which others are using.
+func (s *source) String() string { return fmt.Sprintf("watch of %T", s.watch.Object) }
+
 // Start implements controller-runtime's source.TypedSource; run is started separately.
 func (s *source) Start(context.Context, workqueue.TypedRateLimitingInterface[Request]) error {
 	return nil
