@@ -24,6 +24,7 @@ step conformance make conformance FOCUS=
 # Contended keys and checked watches; three times, since a crash is a matter of luck.
 step robustness go test -count=3 -v -timeout 90m ./test/robustness/...
 step clients make clients
+step kills env CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent
 step abuse go test -count=1 -v -timeout 30m ./test/abuse
 step fuzz make fuzz FUZZTIME="${FUZZTIME:-10m}"
 if [ ${#failed[@]} -ne 0 ]; then

@@ -168,7 +168,7 @@ func TestSeveralVersions(t *testing.T) {
 func TestKindsChangeUnderLoad(t *testing.T) {
 	count := 500
 	if raceDetector || testing.Short() {
-		count = 60
+		count = 25
 	}
 	w := newWorld(t)
 	w.namespace("work")

@@ -124,7 +124,7 @@ func TestKindThatCannotBeReadIsNotServed(t *testing.T) {
 func TestKindsChangeUnderLoad(t *testing.T) {
 	kindsOf, rounds := 500, 1
 	if raceBuild || testing.Short() {
-		kindsOf = 100
+		kindsOf = 40
 	}
 	s := openStore(t)
 	kinds := kind.NewCatalog(testTable)
