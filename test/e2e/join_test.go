@@ -257,7 +257,7 @@ func TestTokens(t *testing.T) {
 	require.NotContains(t, h.Ctl("get secrets -n kube-system -o yaml"), strings.Split(token, ".")[3])
 
 	require.Contains(t, other.Fails("agent", "--join", url), "coracle token create")
-	require.Contains(t, other.Fails("agent", "--join", url, "--token", "x"), "list of processes", "a warning")
+	require.Contains(t, other.Fails("agent", "--join", url, "--token", "x"), "visible in the process list", "a warning")
 	h.Run("token", "revoke", id)
 	file := filepath.Join(other.Home, "token")
 	require.NoError(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
