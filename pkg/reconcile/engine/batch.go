@@ -10,7 +10,8 @@ import (
 // and at the latest burstMost after it began. So a single change is hardly delayed, and a storm on a busy machine is batched as one.
 const (
 	pauseStep = 5 * time.Millisecond
-	pauseMost = 100 * time.Millisecond
+	// pauseMost is short beside what a person or a script needs between the end of a rollout and the first connection to its service.
+	pauseMost = 25 * time.Millisecond
 	burstMost = time.Second
 )
 
