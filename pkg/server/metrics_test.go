@@ -47,6 +47,14 @@ func startPlane(t *testing.T) *plane {
 	require.NoError(t, err)
 	p.node, err = newNode(p, m)
 	require.NoError(t, err)
+	t.Cleanup(func() {
+		// A node that never ran has its nftables table all the same, in the network namespace of whoever runs the tests.
+		require.NoError(t, p.node.network.Close())
+		require.NoError(t, purge(context.Background(), c))
+		var left strings.Builder
+		require.NoError(t, DumpRules(c, &left))
+		require.NotContains(t, left.String(), "table")
+	})
 	p.url, p.store = l.url, l.store
 
 	ctx, cancel := context.WithCancel(t.Context())
