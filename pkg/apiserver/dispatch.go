@@ -126,8 +126,8 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 		s.notFound(w, req)
 		return
 	}
-	if sub != nil && sub.New == nil {
-		s.stream(w, req, info, t)
+	if sub != nil && sub.Connect != nil {
+		s.stream(w, req, info, sub, t)
 		return
 	}
 	switch verb := info.Verb; {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"k8s.io/apimachinery/pkg/api/meta"
 	restclient "k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -15,21 +14,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestSchemeAndMapperKnowEveryKind(t *testing.T) {
-	require.Len(t, Kinds(), len(builtin.Kinds().All()))
-	m := Mapper(Kinds())
+func TestSchemeKnowsEveryKind(t *testing.T) {
 	for _, r := range builtin.Kinds().All() {
 		gvk, err := apiutil.GVKForObject(r.New(), Scheme())
 		require.NoError(t, err, r.Kind)
 		require.Equal(t, r.GroupVersionKind, gvk)
 		require.True(t, Scheme().Recognizes(gvk.GroupVersion().WithKind(r.Kind+"List")))
-		mapping, err := m.RESTMapping(gvk.GroupKind(), gvk.Version)
-		require.NoError(t, err)
-		require.Equal(t, r.GVR(), mapping.Resource)
-		require.Equal(t, r.Namespaced, mapping.Scope.Name() == meta.RESTScopeNameNamespace, r.Kind)
-		singular, err := m.ResourceSingularizer(r.Plural)
-		require.NoError(t, err)
-		require.Equal(t, r.Singular, singular)
 	}
 }
 

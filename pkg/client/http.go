@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	restclient "k8s.io/client-go/rest"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,7 +45,10 @@ type Client struct {
 
 var _ Interface = (*Client)(nil)
 
-// New creates a client. It does not contact the server yet.
+// discoveryPatience is how long a request for the kinds that the server has may take.
+const discoveryPatience = 30 * time.Second
+
+// New creates a client. It asks the server for its kinds if Config.Only names some, and does not contact it yet otherwise.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -58,12 +61,13 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	// Kinds that not every server has are discovered when first asked for.
-	dynamic, err := apiutil.NewDynamicRESTMapper(cfg, httpClient)
+	// Mappings are asked for without a context, so their requests have a deadline of their own.
+	discovery := *httpClient
+	discovery.Timeout = discoveryPatience
+	mapper, err := apiutil.NewDynamicRESTMapper(cfg, &discovery)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	mapper := meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{Mapper(Kinds()), dynamic}}
 	shared := true
 	cache, err := ctrlcache.New(cfg, ctrlcache.Options{HTTPClient: httpClient, Scheme: Scheme(), Mapper: mapper,
 		ByObject: c.Only, DefaultUnsafeDisableDeepCopy: &shared, NewInformer: newInformer})

@@ -2,6 +2,8 @@ package kind
 
 import (
 	"context"
+	"net/http"
+	"net/url"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,8 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Subresource is one further path under an object. What it does is in one of Create, Scale and Update; one without New is a byte
-// stream (log, exec, attach, portforward, proxy), which the API server connects.
+// Subresource is one further path under an object. What it does is in one of Create, Scale, Update and Connect.
 type Subresource struct {
 	Name string
 	// GroupVersionKind of what is read and written there: autoscaling/v1 Scale, policy/v1 Eviction.
@@ -25,6 +26,34 @@ type Subresource struct {
 	Scale *Scale
 	// Update is the strategy of a subresource that is a part of the parent (ephemeralcontainers, resize).
 	Update rest.RESTUpdateStrategy
+	// Connect makes the handler of a byte stream (log, exec, attach, portforward, proxy), which has no New.
+	Connect Connector
+	// Methods are the HTTP methods of a byte stream; all if empty.
+	Methods []string
+}
+
+// Connector makes the handler that answers req, whose body was not read and whose context ends with the server. Errors are Status
+// errors.
+type Connector func(req *http.Request, on Connection) (http.Handler, error)
+
+// Connection is the object whose subresource is a byte stream, and what a Connector may ask of the server on behalf of the user.
+type Connection interface {
+	// Target is the object's kind and address.
+	Target() (r *Resource, namespace, name string)
+	// Path is the segments of the request's path that follow the subresource.
+	Path() []string
+	// Get finds an object of the target's kind and namespace in its internal version. Errors are Status errors.
+	Get(ctx context.Context, name string) (runtime.Object, error)
+	// Read finds another object in the cache; nil if it is not there.
+	Read(gvk schema.GroupVersionKind, namespace, name string) client.Object
+	// List lists the cache's objects of a kind in a namespace, which are not the caller's to change.
+	List(gvk schema.GroupVersionKind, namespace string) []client.Object
+	// Node is the base URL of a node's API, and a transport that authenticates to it and can be upgraded.
+	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
+	// MayCreate returns a Status error unless the user may create what the request is about, whatever its method.
+	MayCreate(ctx context.Context) error
+	// Fail answers with the Status of err.
+	Fail(w http.ResponseWriter, req *http.Request, err error)
 }
 
 // Creator answers a POST of in, which is its own to change, to a subresource of a parent. Errors are Status errors. A nil answer is

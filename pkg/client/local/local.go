@@ -8,10 +8,12 @@ package local
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -91,9 +93,19 @@ func version(rev int64) string { return strconv.FormatInt(rev, 10) }
 
 // mapperOf maps between the kinds and resources of a table.
 func mapperOf(t *kind.Table) meta.RESTMapper {
-	kinds := make([]client.Kind, 0, len(t.All()))
+	var versions []schema.GroupVersion
 	for _, r := range t.All() {
-		kinds = append(kinds, client.Kind{GroupVersionKind: r.GroupVersionKind, Plural: r.Plural, Namespaced: r.Namespaced, Singular: r.Singular})
+		if v := r.GroupVersion(); !slices.Contains(versions, v) {
+			versions = append(versions, v)
+		}
 	}
-	return client.Mapper(kinds)
+	m := meta.NewDefaultRESTMapper(versions)
+	for _, r := range t.All() {
+		scope := meta.RESTScopeRoot
+		if r.Namespaced {
+			scope = meta.RESTScopeNamespace
+		}
+		m.AddSpecific(r.GroupVersionKind, r.GVR(), r.GroupVersion().WithResource(r.Singular), scope)
+	}
+	return m
 }

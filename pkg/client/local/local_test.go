@@ -54,6 +54,19 @@ func admin(t testing.TB) client.Interface {
 	return c
 }
 
+func TestMapperKnowsEveryRow(t *testing.T) {
+	e, c := start(t, 0)
+	for _, r := range e.Kinds.Table().All() {
+		m, err := c.RESTMapper().RESTMapping(r.GroupVersionKind.GroupKind(), r.Version)
+		require.NoError(t, err)
+		require.Equal(t, r.GVR(), m.Resource)
+		require.Equal(t, r.Namespaced, m.Scope.Name() == meta.RESTScopeNameNamespace, r.Kind)
+		singular, err := c.RESTMapper().ResourceSingularizer(r.Plural)
+		require.NoError(t, err)
+		require.Equal(t, r.Singular, singular)
+	}
+}
+
 func TestClientConforms(t *testing.T) {
 	clienttest.Run(t, admin(t), "work")
 }

@@ -6,6 +6,7 @@
 package builtin
 
 import (
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -85,7 +86,7 @@ func core() []*kind.Resource {
 	nodes := row[corev1.Node, corev1.NodeList](gv("", "v1"), "nodes", "node", node.Strategy, nodeFields)
 	nodes.Namespaced, nodes.Keys, nodes.ShortNames = false, "minions", []string{"no"}
 	nodes.Status = node.StatusStrategy
-	nodes.Subresources = []kind.Subresource{stream("proxy", "NodeProxyOptions", proxyVerbs)}
+	nodes.Subresources = []kind.Subresource{stream("proxy", "NodeProxyOptions", proxyVerbs, proxyNode)}
 
 	pods := row[corev1.Pod, corev1.PodList](gv("", "v1"), "pods", "pod", pod.Strategy, podFields)
 	pods.ShortNames, pods.Categories = []string{"po"}, []string{"all"}
@@ -93,21 +94,21 @@ func core() []*kind.Resource {
 	pods.Indexes = []kind.Index{{Field: "spec.nodeName", Value: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }}}
 	newPod := func() runtime.Object { return &corev1.Pod{} }
 	pods.Subresources = []kind.Subresource{
-		stream("attach", "PodAttachOptions", streamVerbs),
+		stream("attach", "PodAttachOptions", streamVerbs, attachPod, http.MethodGet, http.MethodPost),
 		{Name: "binding", GroupVersionKind: gv("", "v1").WithKind("Binding"), Verbs: createVerbs, New: func() runtime.Object { return &corev1.Binding{} }, Create: bind},
 		{Name: "ephemeralcontainers", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.EphemeralContainersStrategy},
 		{Name: "eviction", GroupVersionKind: gv("policy", "v1").WithKind("Eviction"), Verbs: createVerbs, New: func() runtime.Object { return &policyv1.Eviction{} }, Create: evict},
-		stream("exec", "PodExecOptions", streamVerbs),
-		stream("log", "Pod", []string{"get"}),
-		stream("portforward", "PodPortForwardOptions", streamVerbs),
-		stream("proxy", "PodProxyOptions", proxyVerbs),
+		stream("exec", "PodExecOptions", streamVerbs, execPod, http.MethodGet, http.MethodPost),
+		stream("log", "Pod", []string{"get"}, podLog, http.MethodGet),
+		stream("portforward", "PodPortForwardOptions", streamVerbs, forwardPorts, http.MethodGet, http.MethodPost),
+		stream("proxy", "PodProxyOptions", proxyVerbs, proxyPod),
 		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
 	}
 
 	services := row[corev1.Service, corev1.ServiceList](gv("", "v1"), "services", "service", service.Strategy, serviceFields)
 	services.Keys, services.ShortNames, services.Categories = "services/specs", []string{"svc"}, []string{"all"}
 	services.Status = service.StatusStrategy
-	services.Subresources = []kind.Subresource{stream("proxy", "ServiceProxyOptions", proxyVerbs)}
+	services.Subresources = []kind.Subresource{stream("proxy", "ServiceProxyOptions", proxyVerbs, proxyService)}
 
 	endpoints := row[corev1.Endpoints, corev1.EndpointsList](gv("", "v1"), "endpoints", "endpoints", endpoint.Strategy, metaFields)
 	endpoints.Keys, endpoints.ShortNames = "services/endpoints", []string{"ep"}
@@ -185,9 +186,9 @@ func gv(group, version string) schema.GroupVersion {
 	return schema.GroupVersion{Group: group, Version: version}
 }
 
-// stream is a subresource that is a byte stream, with the query options it takes as its kind.
-func stream(name, options string, verbs []string) kind.Subresource {
-	return kind.Subresource{Name: name, GroupVersionKind: gv("", "v1").WithKind(options), Verbs: verbs}
+// stream is a subresource that is a byte stream, with the query options it takes as its kind. Without methods it takes all.
+func stream(name, options string, verbs []string, connect kind.Connector, methods ...string) kind.Subresource {
+	return kind.Subresource{Name: name, GroupVersionKind: gv("", "v1").WithKind(options), Verbs: verbs, Connect: connect, Methods: methods}
 }
 
 func scale(of kind.Scale) kind.Subresource {

@@ -62,6 +62,14 @@ func TestEveryRowIsWhole(t *testing.T) {
 			require.True(t, Kinds().Holds(r.Storage))
 			for _, s := range r.Subresources {
 				require.NotEmpty(t, s.Verbs, s.Name)
+				does := 0
+				for _, defined := range []bool{s.Create != nil, s.Scale != nil, s.Update != nil, s.Connect != nil} {
+					if defined {
+						does++
+					}
+				}
+				require.Equal(t, 1, does, "%s does one thing", s.Name)
+				require.Equal(t, s.New == nil, s.Connect != nil, s.Name)
 				if s.New != nil {
 					gvks, _, err := legacyscheme.Scheme.ObjectKinds(s.New())
 					require.NoError(t, err)

@@ -1,4 +1,4 @@
-package apiserver
+package builtin
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,10 +19,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
 
-	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // insecure reaches pods and services that serve TLS with certificates of their own, as upstream does.
@@ -30,48 +30,60 @@ var insecure = &http.Transport{ //nolint:gochecknoglobals // a pool of connectio
 	MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 }
 
-func (s *Server) proxy(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, t registry.Target) error {
-	var location *url.URL
-	var rt http.RoundTripper = insecure
-	var err error
-	switch t.Resource.Plural {
-	case "pods":
-		location, rt, err = podstrategy.ResourceLocation(req.Context(), podGetter{s, t}, insecure, t.Name)
-	case "services":
-		location, err = s.service(t)
-	default:
-		if runsCommands(info.Parts[min(3, len(info.Parts)):]) {
-			if err := s.mayCreate(req.Context()); err != nil {
-				return err
-			}
-		}
-		location, rt, err = s.nodeLocation(req.Context(), t)
-	}
+// proxyPod forwards requests to a port of a pod.
+func proxyPod(req *http.Request, on kind.Connection) (http.Handler, error) {
+	_, _, target := on.Target()
+	location, rt, err := podstrategy.ResourceLocation(req.Context(), podGetter{on}, insecure, target)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	return forwardPath(req, on, location, rt), nil
+}
+
+// proxyService forwards requests to one ready endpoint of a service, which must be a pod.
+func proxyService(req *http.Request, on kind.Connection) (http.Handler, error) {
+	location, err := serviceLocation(on)
+	if err != nil {
+		return nil, err
+	}
+	return forwardPath(req, on, location, insecure), nil
+}
+
+// proxyNode forwards requests to a node's API, or to another port of the node.
+func proxyNode(req *http.Request, on kind.Connection) (http.Handler, error) {
+	if runsCommands(on.Path()) {
+		if err := on.MayCreate(req.Context()); err != nil {
+			return nil, err
+		}
+	}
+	location, rt, err := nodeLocation(req.Context(), on)
+	if err != nil {
+		return nil, err
+	}
+	return forwardPath(req, on, location, rt), nil
+}
+
+// forwardPath forwards requests with the path behind the subresource.
+func forwardPath(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper) http.Handler {
 	if location.Scheme == "" {
 		location.Scheme = "http"
 	}
-	// The proxy keeps a trailing slash, and sends who asks for nothing to "/", by itself.
+	// The handler keeps a trailing slash, and redirects from no path to "/", by itself.
 	location.Path = ""
-	if len(info.Parts) > 3 {
-		location.Path = "/" + strings.Join(info.Parts[3:], "/")
+	if path := on.Path(); len(path) > 0 {
+		location.Path = "/" + strings.Join(path, "/")
 	}
 	location.RawQuery = req.URL.RawQuery
-	s.passer(location, rt, true, false).ServeHTTP(w, withoutCredentials(req))
-	return nil
+	return withoutCredentials(forwarder(on, location, rt, false))
 }
 
-func (s *Server) nodeLocation(ctx context.Context, t registry.Target) (*url.URL, http.RoundTripper, error) {
-	scheme, name, port, ok := utilnet.SplitSchemeNamePort(t.Name)
+func nodeLocation(ctx context.Context, on kind.Connection) (*url.URL, http.RoundTripper, error) {
+	_, _, target := on.Target()
+	scheme, name, port, ok := utilnet.SplitSchemeNamePort(target)
 	if !ok {
-		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", t.Name))
+		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("invalid node request %q", target))
 	}
-	if s.cfg.Nodes == nil {
-		return nil, nil, apierrors.NewServiceUnavailable("this server has no way to reach nodes")
-	}
-	u, rt, err := s.cfg.Nodes.Connect(ctx, name)
+	u, rt, err := on.Node(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,30 +116,30 @@ func proxyable(host string) error {
 
 // podAddress reports whether an endpoint is the address of a pod of its own namespace: who may write endpoints may not
 // make the API server call any address they like.
-func (s *Server) podAddress(namespace string, ep *discoveryv1.Endpoint) bool {
+func podAddress(on kind.Connection, namespace string, ep *discoveryv1.Endpoint) bool {
 	if ep.TargetRef == nil || ep.TargetRef.Namespace != namespace || proxyable(ep.Addresses[0]) != nil {
 		return false
 	}
-	pod, err := s.auth.GetPod(context.Background(), namespace, ep.TargetRef.Name)
-	return err == nil && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == ep.Addresses[0] })
+	pod, ok := on.Read(corev1.SchemeGroupVersion.WithKind("Pod"), namespace, ep.TargetRef.Name).(*corev1.Pod)
+	return ok && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == ep.Addresses[0] })
 }
 
-// service picks one ready endpoint of a service, which must be a pod, at random.
-func (s *Server) service(t registry.Target) (*url.URL, error) {
-	scheme, name, port, ok := utilnet.SplitSchemeNamePort(t.Name)
+// serviceLocation picks one ready endpoint of a service, which must be a pod, at random.
+func serviceLocation(on kind.Connection) (*url.URL, error) {
+	r, namespace, target := on.Target()
+	scheme, name, port, ok := utilnet.SplitSchemeNamePort(target)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", t.Name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", target))
 	}
-	e := s.cfg.Cache.Get(t.Resource, t.Namespace, name)
-	if e == nil {
+	svc, ok := on.Read(r.GroupVersionKind, namespace, name).(*corev1.Service)
+	if !ok {
 		return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
 	}
-	svc := e.Object.(*corev1.Service)
 	if port == "" && len(svc.Spec.Ports) != 1 {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 	}
 	i := slices.IndexFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
-		return port == "" || p.Name == port || itoa(int64(p.Port)) == port
+		return port == "" || p.Name == port || strconv.Itoa(int(p.Port)) == port
 	})
 	if i < 0 {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, name))
@@ -136,9 +148,9 @@ func (s *Server) service(t registry.Target) (*url.URL, error) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("service %q has no endpoints of its own: it is an external name", name))
 	}
 	var hosts []string
-	slicesRow := s.cfg.Kinds.Table().ByGVR(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"))
-	for _, slice := range all[*discoveryv1.EndpointSlice](s.cfg.Cache, slicesRow, t.Namespace) {
-		if slice.Labels[discoveryv1.LabelServiceName] != name {
+	for _, o := range on.List(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), namespace) {
+		slice, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok || slice.Labels[discoveryv1.LabelServiceName] != name {
 			continue
 		}
 		for _, p := range slice.Ports {
@@ -146,14 +158,14 @@ func (s *Server) service(t registry.Target) (*url.URL, error) {
 				continue
 			}
 			for _, ep := range slice.Endpoints {
-				if (ep.Conditions.Ready == nil || *ep.Conditions.Ready) && len(ep.Addresses) > 0 && s.podAddress(t.Namespace, &ep) {
-					hosts = append(hosts, net.JoinHostPort(ep.Addresses[0], itoa(int64(*p.Port))))
+				if (ep.Conditions.Ready == nil || *ep.Conditions.Ready) && len(ep.Addresses) > 0 && podAddress(on, namespace, &ep) {
+					hosts = append(hosts, net.JoinHostPort(ep.Addresses[0], strconv.Itoa(int(*p.Port))))
 				}
 			}
 		}
 	}
 	if len(hosts) == 0 {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", t.Name))
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", target))
 	}
 	return &url.URL{Scheme: scheme, Host: hosts[rand.IntN(len(hosts))]}, nil
 }

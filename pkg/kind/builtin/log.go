@@ -1,0 +1,98 @@
+package builtin
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
+	internal "k8s.io/kubernetes/pkg/apis/core"
+	corev1conv "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// podLog reads the log of a container from the node's agent.
+func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
+	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodLogOptions, corev1conv.Convert_v1_PodLogOptions_To_core_PodLogOptions)
+	if err != nil {
+		return nil, err
+	}
+	if o.Stream == nil {
+		all := internal.LogStreamAll
+		o.Stream = &all
+	}
+	_, _, name := on.Target()
+	if errs := validation.ValidatePodLogOptions(o, true); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
+	}
+	location, transport, err := podstrategy.LogLocation(req.Context(), podGetter{on}, agents{on}, name, o)
+	if err != nil {
+		return nil, err
+	}
+	var in io.ReadCloser
+	if location != nil { // else it is not on a node yet, and nothing was logged
+		streamer := &genericrest.LocationStreamer{
+			Location: location, Transport: transport, ContentType: "text/plain", Flush: o.Follow,
+			ResponseChecker: genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), name),
+			RedirectChecker: genericrest.PreventRedirects,
+		}
+		if in, _, _, err = streamer.InputStream(req.Context(), "", ""); err != nil {
+			return nil, err
+		}
+	}
+	return logHandler{on: on, in: in, none: location == nil, follow: o.Follow}, nil
+}
+
+// logHandler writes a log to the client, and closes it.
+type logHandler struct {
+	on           kind.Connection
+	in           io.ReadCloser
+	none, follow bool
+}
+
+func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if h.in == nil {
+		w.Header().Set("Content-Type", "text/plain")
+		if h.none {
+			w.WriteHeader(http.StatusOK)
+		} else {
+			w.WriteHeader(http.StatusNoContent)
+		}
+		return
+	}
+	defer h.in.Close()
+	if wsstream.IsWebSocketRequest(req) {
+		// The reader drops what arrives together with the end, as a body of known length does; a buffer separates the two.
+		if err := wsstream.NewReader(bufio.NewReader(h.in), true, wsstream.NewDefaultReaderProtocols()).Copy(w, req); err != nil {
+			h.on.Fail(w, req, err)
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	if !h.follow {
+		_, _ = io.Copy(w, h.in)
+		return
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.Flush()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := h.in.Read(buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return // the client went away
+			}
+			_ = rc.Flush()
+		}
+		if err != nil {
+			return // the end of the log, or of the container
+		}
+	}
+}
