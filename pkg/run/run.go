@@ -33,7 +33,7 @@ type Component interface {
 	// Name is short, lower case and unique in the process: "store".
 	Name() string
 	// Run runs the component until ctx is done, and returns when nothing of it is running. An error stops the process; the end of ctx is no
-	// error. Run is called at most once.
+	// error. Run is called at most once: a Group makes its components anew each time it starts them.
 	Run(ctx context.Context) error
 	// Ready is closed when the component serves. It is not closed if Run fails before.
 	Ready() <-chan struct{}
@@ -52,7 +52,7 @@ type Observer struct {
 type running struct {
 	Component
 	cancel context.CancelFunc
-	done   chan error
+	done   chan struct{} // closed when Run has returned
 }
 
 // life calls Run, and converts a panic into an error.
@@ -70,13 +70,21 @@ func life(ctx context.Context, c Component) (err error) {
 // A stop takes at most 30 s plus a second for each component. Components that have not returned by then are left running and named in a
 // *HungError; the caller should exit.
 func All(ctx context.Context, observe Observer, components ...Component) error {
+	return all(ctx, observe, func() patience { return patience{stopEach, stopAll, stopRest} }, components)
+}
+
+// patience is how long a stop waits: see stopEach, stopAll and stopRest.
+type patience struct{ each, all, rest time.Duration }
+
+// all is All, with a patience that is determined when the stop begins.
+func all(ctx context.Context, observe Observer, wait func() patience, components []Component) error {
 	failed := make(chan error, len(components))
 	var started []running
 	var first error
 	for _, c := range components {
 		// Each has a context of its own, so that they can be stopped one by one.
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		r := running{c, cancel, make(chan error, 1)}
+		r := running{c, cancel, make(chan struct{})}
 		began := time.Now()
 		go func() {
 			err := life(own, c)
@@ -90,7 +98,7 @@ func All(ctx context.Context, observe Observer, components ...Component) error {
 				err = fmt.Errorf("%s: %w", c.Name(), err)
 				failed <- err
 			}
-			r.done <- err
+			close(r.done)
 		}()
 		started = append(started, r)
 		select {
@@ -110,7 +118,7 @@ func All(ctx context.Context, observe Observer, components ...Component) error {
 		case <-ctx.Done():
 		}
 	}
-	hung := stop(started, observe)
+	hung := stop(started, observe, wait())
 	if first == nil {
 		select {
 		case first = <-failed:
@@ -124,11 +132,11 @@ func All(ctx context.Context, observe Observer, components ...Component) error {
 }
 
 // stop stops the components in reverse order, and returns the names of those that did not return in time.
-func stop(started []running, observe Observer) (hung []string) {
-	deadline := time.Now().Add(stopAll)
+func stop(started []running, observe Observer, p patience) (hung []string) {
+	deadline := time.Now().Add(p.all)
 	for _, r := range slices.Backward(started) {
 		r.cancel()
-		wait := max(min(stopEach, time.Until(deadline)), stopRest)
+		wait := max(min(p.each, time.Until(deadline)), p.rest)
 		timer := time.NewTimer(wait)
 		select {
 		case <-r.done:

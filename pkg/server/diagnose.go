@@ -47,12 +47,12 @@ func (p *process) Health(ctx context.Context) []control.Health {
 			func() control.Health { return l.apiHealth(ctx) },
 			func() control.Health { return storeHealth(l.store.Stats(), l.store.Warning(), l.storeReads(ctx)) },
 			func() control.Health { return l.cacheHealth(ctx) })
-		if l.controllers != nil {
-			checks = append(checks, func() control.Health { return reconcilerHealth(l.controllers.Report(), now) })
+		if controllers, ok := l.controllers.leads(); ok {
+			checks = append(checks, func() control.Health { return reconcilerHealth(controllers.Report(), now) })
 		}
-		if l.scheduler != nil {
+		if scheduler, ok := l.scheduler.leads(); ok {
 			checks = append(checks, func() control.Health {
-				pods, all := l.scheduler.Pending(1000)
+				pods, all := scheduler.Pending(1000)
 				return schedulerHealth(pods, all, now)
 			})
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 // debugPath is where the state of the process is served, by the API server to who may get such paths, and on the machine's socket.
@@ -65,10 +64,11 @@ func (l *plane) cacheReport() control.CacheReport {
 
 func (l *plane) reconcilersReport() control.ReconcilersReport {
 	r := control.ReconcilersReport{Reconcilers: []control.Reconciler{}}
-	if l.controllers == nil { // they run elsewhere
+	controllers, ok := l.controllers.leads()
+	if !ok { // they run elsewhere
 		return r
 	}
-	for _, s := range l.controllers.Report() {
+	for _, s := range controllers.Report() {
 		v := control.Reconciler{Name: s.Name, Identity: s.Identity, Watches: s.Watches, Reads: s.Reads, Writes: s.Writes, Synced: s.Synced,
 			Queued: s.Queued, Delayed: s.Delayed, Running: s.Running, Workers: s.Workers, BackingOff: s.Failing, Crashes: s.Crashes, LastCrash: s.LastCrash}
 		for _, f := range s.Failures {
@@ -103,7 +103,7 @@ func (p *process) Debug() http.Handler {
 	}
 	if p.plane != nil {
 		mux.Handle("GET "+debugPath, p.plane.inspection())
-		metrics("control-plane", prometheus.Gatherers{p.metrics.plane, store.EtcdMetrics()})
+		metrics("control-plane", append(prometheus.Gatherers{p.metrics.plane}, p.plane.gatherers()...))
 	}
 	if p.node != nil {
 		metrics("node", p.metrics.node)

@@ -20,7 +20,6 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 // startPlane runs a control plane until the test ends, and makes a node that does not run.
@@ -89,7 +88,7 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	l := startPlane(t)
 	require.Equal(t, http.StatusOK, l.get(t, "/api/v1/pods", admin).Code)
 	l.watchOnce(t)
-	for _, reg := range []*prometheus.Registry{l.process.metrics.plane, l.process.metrics.node} {
+	for _, reg := range []prometheus.Gatherer{l.process.metrics.plane, l.process.metrics.node, l.controllers, l.scheduler} {
 		problems, err := testutil.GatherAndLint(reg)
 		require.NoError(t, err)
 		require.Empty(t, problems)
@@ -104,7 +103,7 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 		"scheduler_pending_pods", "scheduler_schedule_attempts_total", "scheduler_scheduling_attempt_duration_seconds_bucket",
 		"kubelet_pod_start_sli_duration_seconds_bucket", "kubelet_running_pods", "coracle_pod_step_duration_seconds_bucket",
 		"kubeproxy_sync_proxy_rules_duration_seconds_bucket", "coredns_dns_requests_total", "coredns_dns_responses_total",
-		"coracle_panics_recovered_total", "coracle_events_lost_total", "apiserver_flowcontrol_rejected_requests_total",
+		"coracle_panics_recovered_total", "coracle_events_lost_total", "leader_election_master_status", "apiserver_flowcontrol_rejected_requests_total",
 		"etcd_disk_wal_fsync_duration_seconds_bucket", "process_resident_memory_bytes", "kubernetes_build_info",
 	} {
 		require.True(t, names[want], want)
@@ -132,7 +131,7 @@ func (c cancelling) Write(b []byte) (int, error) {
 // servedMetrics are the names of all series that the API server and the agent serve.
 func servedMetrics(t *testing.T, l *plane) map[string]bool {
 	names := map[string]bool{}
-	families, err := prometheus.Gatherers{l.process.metrics.plane, store.EtcdMetrics()}.Gather()
+	families, err := append(prometheus.Gatherers{l.process.metrics.plane}, l.gatherers()...).Gather()
 	require.NoError(t, err)
 	ofNode, err := l.process.metrics.node.Gather()
 	require.NoError(t, err)

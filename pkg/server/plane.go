@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -33,6 +34,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/election"
 	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
 	"github.com/coracle-dev/coracle/pkg/version"
@@ -44,19 +46,20 @@ type plane struct {
 	keys            *pki.Set
 	url, kubeconfig string
 
-	store       *store.Store
-	cache       *cache.Cache
-	encryption  *encryption.Keeper
-	registry    *registry.Registry
-	clients     *local.Clients
-	bootstrap   *bootstrap
-	members     *members
-	admin       *adminKubeconfig
-	rootCA      *rootca.Bundle
-	apiserver   *apiserver.Server
-	roles       *roles
-	controllers *reconcile.Controllers
-	scheduler   *scheduler.Scheduler
+	store      *store.Store
+	cache      *cache.Cache
+	encryption *encryption.Keeper
+	registry   *registry.Registry
+	clients    *local.Clients
+	bootstrap  *bootstrap
+	members    *members
+	admin      *adminKubeconfig
+	rootCA     *rootca.Bundle
+	apiserver  *apiserver.Server
+	roles      *roles
+	// controllers and scheduler run on the leader among the servers; they are nil if they are disabled.
+	controllers *led[*reconcile.Controllers]
+	scheduler   *led[*scheduler.Scheduler]
 }
 
 // components is the control plane's part of the order.
@@ -77,6 +80,16 @@ func (p *plane) components() []run.Component {
 	}
 	if p.scheduler != nil {
 		list = append(list, p.scheduler)
+	}
+	var others []string
+	if p.controllers == nil {
+		others = append(others, election.Controllers)
+	}
+	if p.scheduler == nil {
+		others = append(others, election.Scheduler)
+	}
+	if len(others) > 0 {
+		list = append(list, &yielded{plane: p, leases: others, ready: make(chan struct{})})
 	}
 	return list
 }
@@ -172,7 +185,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
 		Version: version.Info(), Logger: component(p.log, "apiserver"),
-		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{store.EtcdMetrics()}, Debug: l.inspection(),
+		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
 	}
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {
@@ -226,20 +239,36 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
 	if p.Runs(config.Controllers) {
-		l.controllers, err = reconcile.New(reconcile.Config{
-			ClientFor: func(identity string) client.Interface { return l.client(identity, "system:serviceaccounts") },
-			Kinds:     storedkinds.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: component(p.log, "controllers"), Metrics: p.metrics.plane,
+		l.controllers, err = newLed(l, "controllers", election.Controllers, func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
+			return reconcile.New(reconcile.Config{
+				ClientFor: func(identity string) client.Interface {
+					return led.checked(l.client(identity, "system:serviceaccounts"))
+				},
+				Kinds: storedkinds.Stored(kinds), RootCA: l.rootCA, QuotaUsage: l.registry.QuotaUsage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, Log: component(p.log, "controllers"), Metrics: metrics,
+			})
 		})
 		if err != nil {
 			return err
 		}
 	}
 	if p.Runs(config.Scheduler) {
-		if l.scheduler, err = scheduler.New(scheduler.Config{Client: l.client(user.KubeScheduler), Log: component(p.log, "scheduler"), Metrics: p.metrics.plane}); err != nil {
-			return fmt.Errorf("scheduler: %w", err)
-		}
+		l.scheduler, err = newLed(l, "scheduler", election.Scheduler, func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
+			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Log: component(p.log, "scheduler"), Metrics: metrics})
+		})
 	}
-	return nil
+	return err
+}
+
+// gatherers are the metrics of the control plane beside those in the registry.
+func (l *plane) gatherers() prometheus.Gatherers {
+	list := prometheus.Gatherers{store.EtcdMetrics()}
+	if l.controllers != nil {
+		list = append(list, l.controllers)
+	}
+	if l.scheduler != nil {
+		list = append(list, l.scheduler)
+	}
+	return list
 }
 
 // controlPlaneRole is the label by which kubectl shows a node's role. A node may not give it to itself.

@@ -219,11 +219,16 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 			p.parts.stopped(name, err)
 			p.log.Debug("component stopped", "component", name, "error", err)
 		},
-		Hung: func(name string, after time.Duration) {
-			p.log.Error("component did not stop in time, abandoning it", "component", name, "after", after)
-			dumpStacks(os.Stderr)
-		},
+		Hung: hung(p.log),
 	}, components...)
+}
+
+// hung reports components that did not stop in time.
+func hung(log *slog.Logger) func(name string, after time.Duration) {
+	return func(name string, after time.Duration) {
+		log.Error("component did not stop in time, abandoning it", "component", name, "after", after)
+		dumpStacks(os.Stderr)
+	}
 }
 
 func failure(report func(control.Event), err error) {

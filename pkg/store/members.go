@@ -16,3 +16,19 @@ func members(e *etcdserver.EtcdServer) int {
 
 // leads says that this member is the leader, as far as it knows.
 func leads(e *etcdserver.EtcdServer) bool { return e.Leader() == e.MemberID() }
+
+// Alone reports whether the store serves and has no member but this one, learners included. Its data directory is locked, so nobody else
+// reads or writes it then.
+func (s *Store) Alone() bool {
+	e := s.server.Load()
+	return e != nil && members(e) == 1
+}
+
+// Member is the ID of this member, which it has for as long as its data directory; 0 if the store does not serve.
+func (s *Store) Member() uint64 {
+	e := s.server.Load()
+	if e == nil {
+		return 0
+	}
+	return uint64(e.MemberID())
+}

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/server/election"
+)
+
+// led is a component that one of several servers runs. It is made anew for each term of leadership, with metrics of its own.
+type led[T run.Component] struct {
+	*run.Group
+	election *election.Election
+	term     atomic.Pointer[term[T]]
+}
+
+type term[T run.Component] struct {
+	component T
+	metrics   *prometheus.Registry
+}
+
+// newLed makes a component that runs under the lease; build makes one for a term, and its clients are to be made by checked.
+func newLed[T run.Component](l *plane, name, lease string, build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
+	p := l.process
+	log := component(p.log, name)
+	e, err := election.New(election.Config{
+		Client: l.client("system:" + lease), Lease: lease, Log: log, Metrics: p.metrics.plane,
+		Identity: func() string { return election.Identity(p.NodeName, l.store.Member()) },
+		Alone:    l.store.Alone, Sync: l.catchUp,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	out := &led[T]{election: e}
+	make := func() (*term[T], error) {
+		metrics := prometheus.NewRegistry()
+		c, err := build(out, metrics)
+		return &term[T]{c, metrics}, err
+	}
+	// The first is made now, so that wrong options are found before anything starts.
+	next, err := make()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	out.Group = run.NewGroup(name, e, run.Observer{Hung: hung(log)}, func() ([]run.Component, error) {
+		if next == nil {
+			if next, err = make(); err != nil {
+				return nil, err
+			}
+		}
+		this := next
+		next = nil
+		out.term.Store(this)
+		return []run.Component{this.component}, nil
+	})
+	return out, nil
+}
+
+// checked is a client whose writes fail once this server no longer leads.
+func (l *led[T]) checked(c client.Interface) client.Interface {
+	return client.Checked(c, l.election.Check)
+}
+
+// leads returns the component, if it runs here.
+func (l *led[T]) leads() (c T, ok bool) {
+	if l == nil || !l.election.Leads() {
+		return c, false
+	}
+	t := l.term.Load()
+	if t == nil {
+		return c, false
+	}
+	return t.component, true
+}
+
+// Gather implements prometheus.Gatherer.
+func (l *led[T]) Gather() ([]*dto.MetricFamily, error) {
+	if _, ok := l.leads(); !ok {
+		return nil, nil
+	}
+	return l.term.Load().metrics.Gather()
+}
+
+// catchUp waits until the cache shows all that was written before.
+func (l *plane) catchUp(ctx context.Context) error {
+	at, err := l.store.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	return l.cache.WaitFor(ctx, at)
+}
+
+// yielded is a component that gives up the leases of components that this server does not run, for an upstream component to take them at once.
+type yielded struct {
+	plane  *plane
+	leases []string
+	ready  chan struct{}
+}
+
+func (y *yielded) Name() string           { return "leases" }
+func (y *yielded) Ready() <-chan struct{} { return y.ready }
+
+func (y *yielded) Run(ctx context.Context) error {
+	close(y.ready)
+	for _, lease := range y.leases {
+		if !y.plane.store.Alone() {
+			break // another server may run them
+		}
+		if err := election.Yield(ctx, y.plane.client("system:"+lease), lease); err != nil && ctx.Err() == nil {
+			y.plane.process.log.Warn("could not release leader election lease", "lease", lease, "error", err)
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
