@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpoints"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslice"
@@ -26,6 +27,7 @@ func All(cfg Config) []*engine.Reconciler {
 		deployment.New(),
 		replicaset.New(),
 		replicaset.NewReplication(),
+		daemonset.New(),
 		endpointslice.New(),
 		endpoints.New(),
 		endpointslicemirroring.New(),

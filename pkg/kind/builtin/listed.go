@@ -5,7 +5,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
 	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
 	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
 	"k8s.io/kubernetes/pkg/registry/batch/job"
@@ -28,8 +27,6 @@ func listed() []*kind.Resource {
 	volumes.ShortNames = []string{"pv"}
 	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
 	claims.ShortNames = []string{"pvc"}
-	daemons := row[appsv1.DaemonSet, appsv1.DaemonSetList](apps, "daemonsets", "daemonset", daemonset.Strategy, metaFields)
-	daemons.ShortNames = []string{"ds"}
 	stateful := row[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy, metaFields)
 	stateful.ShortNames = []string{"sts"}
 	jobs := row[batchv1.Job, batchv1.JobList](batch, "jobs", "job", job.Strategy, jobFields)
@@ -38,7 +35,7 @@ func listed() []*kind.Resource {
 	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](gv("networking.k8s.io", "v1"), "ingresses", "ingress", ingress.Strategy, metaFields)
 	ingresses.Keys, ingresses.ShortNames = "ingress", []string{"ing"}
 	volumes.ReturnsDeleted, claims.ReturnsDeleted = true, true
-	rows := []*kind.Resource{volumes, claims, daemons, stateful, jobs, crons, ingresses}
+	rows := []*kind.Resource{volumes, claims, stateful, jobs, crons, ingresses}
 	for _, r := range rows {
 		r.Verbs = listVerbs
 	}

@@ -30,7 +30,7 @@ func TestKubectlCanPrune(t *testing.T) {
 }
 
 func TestKindsThatNothingActsOnCannotBeMade(t *testing.T) {
-	r := Kinds().ByGVK(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"})
+	r := Kinds().ByGVK(schema.GroupVersionKind{Group: "networking.k8s.io", Version: "v1", Kind: "Ingress"})
 	require.NotContains(t, r.Verbs, "create")
 	require.NotContains(t, r.Verbs, "update")
 	require.NotContains(t, r.Verbs, "patch")

@@ -2,9 +2,7 @@ package deployment
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math"
 	"slices"
@@ -18,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/utils/dump"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 // The annotations in which a deployment stores its history on its sets, as upstream and kubectl expect.
@@ -164,18 +162,6 @@ func sameTemplate(a, b *corev1.PodTemplateSpec) bool {
 	return equality.Semantic.DeepEqual(strip(a), strip(b))
 }
 
-// Hash is the value of the pod-template-hash label, as upstream computes it.
-func Hash(t *corev1.PodTemplateSpec, collisions *int32) string {
-	h := fnv.New32a()
-	fmt.Fprintf(h, "%v", dump.ForHash(*t))
-	if collisions != nil {
-		var b [8]byte
-		binary.LittleEndian.PutUint32(b[:], uint32(*collisions))
-		h.Write(b[:])
-	}
-	return rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
-}
-
 func revision(o metav1.Object) int64 {
 	n, _ := strconv.ParseInt(o.GetAnnotations()[revisionAnnotation], 10, 64)
 	return n
@@ -200,7 +186,7 @@ func (p *plan) revisions(create bool) {
 	if !create {
 		return
 	}
-	hash := Hash(&p.d.Spec.Template, p.d.Status.CollisionCount)
+	hash := podstate.TemplateHash(&p.d.Spec.Template, p.d.Status.CollisionCount)
 	template := *p.d.Spec.Template.DeepCopy()
 	template.Labels = withLabel(template.Labels, hash)
 	selector := p.d.Spec.Selector.DeepCopy()

@@ -254,14 +254,3 @@ func TestStuckIsSaid(t *testing.T) {
 	s.settle(t)
 	require.Equal(t, "NewReplicaSetAvailable", condition(s.d.Status, appsv1.DeploymentProgressing).Reason)
 }
-
-// TestHash: the value is upstream's for the same template, as it names sets that upstream may have made.
-func TestHash(t *testing.T) {
-	template := corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "tier": "front"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "nginx:1.25", Command: []string{"a"}}}},
-	}
-	one := int32(1)
-	require.Equal(t, "844cd55cd", Hash(&template, nil)) // computed with upstream's ComputeHash
-	require.Equal(t, "5c76fbf879", Hash(&template, &one))
-}

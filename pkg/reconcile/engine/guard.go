@@ -301,14 +301,14 @@ func (g guard) List(ctx context.Context, l client.ObjectList, opts ...client.Lis
 	return g.r.List(ctx, l, opts...)
 }
 
-// Current checks with the API server, bypassing caches, that o is current: by a dry-run update that changes nothing. It
-// returns a conflict or not-found error if it is not.
+// Current checks with the API server, bypassing caches, that o is current: by a dry-run update of its status that changes nothing, which
+// the bootstrap policy allows to controllers that may not update the object. It returns a conflict or not-found error if it is not.
 func Current(ctx context.Context, c client.Client, o client.Object) error {
 	same, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
 		return fmt.Errorf("%T is no object", o)
 	}
-	return c.Update(ctx, same, client.DryRunAll)
+	return c.Status().Update(ctx, same, client.DryRunAll)
 }
 
 // Preconditions limits a delete to the observed version of the object.

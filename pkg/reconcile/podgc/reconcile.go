@@ -148,7 +148,8 @@ func (r *reconciler) remove(ctx context.Context, p *corev1.Pod, why string) erro
 		next.Status.Conditions, _ = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: why, ObservedGeneration: p.Generation,
 		}, r.Now())
-		if err := r.Client.Status().Update(ctx, next); err != nil {
+		// A patch, as upstream's role allows nothing else.
+		if err := r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 	}

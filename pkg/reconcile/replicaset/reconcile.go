@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,9 +19,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
-
-// writers is the number of pods of one set that are created or deleted concurrently.
-const writers = 16
 
 // New declares the reconciler of ReplicaSets, NewReplication that of ReplicationControllers.
 func New() *engine.Reconciler            { return declare("replicaset", replicaSets) }
@@ -163,18 +159,14 @@ func (r *reconciler) patch(ctx context.Context, was, next *corev1.Pod) error {
 
 // scale creates and deletes pods.
 func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet, a Actions) (reason string, err error) {
-	// Slow start in batches of 1, 2, 4 ...: if quota or admission rejects pods, it rejects a few, not hundreds.
-	for done, batch := 0, 1; done < a.Create; done, batch = done+batch, 2*batch {
-		batch = min(batch, a.Create-done)
-		err := parallel(batch, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return "", nil
-		}
-		if err != nil {
-			return "FailedCreate", err
-		}
+	err = engine.SlowStart(a.Create, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return "", nil
 	}
-	err = parallel(len(a.Delete), func(i int) error {
+	if err != nil {
+		return "FailedCreate", err
+	}
+	err = engine.Parallel(len(a.Delete), func(i int) error {
 		p := a.Delete[i]
 		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
 		if err == nil {
@@ -198,28 +190,4 @@ func (r *reconciler) create(ctx context.Context, self client.Object, t *corev1.P
 		r.Events.Event(self, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
 	}
 	return err
-}
-
-// parallel calls f for 0..n-1 concurrently, and returns the error with the lowest index.
-func parallel(n int, f func(int) error) error {
-	if n == 1 {
-		return f(0)
-	}
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, writers)
-	for i := range n {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			errs[i] = f(i)
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

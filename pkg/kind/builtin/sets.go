@@ -1,0 +1,17 @@
+package builtin
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/kubernetes/pkg/registry/apps/daemonset"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// sets is the rows of the workloads with a revision history.
+func sets() []*kind.Resource {
+	apps := gv("apps", "v1")
+	daemons := row[appsv1.DaemonSet, appsv1.DaemonSetList](apps, "daemonsets", "daemonset", daemonset.Strategy, metaFields)
+	daemons.ShortNames, daemons.Categories = []string{"ds"}, []string{"all"}
+	daemons.Status = daemonset.StatusStrategy
+	return []*kind.Resource{daemons}
+}

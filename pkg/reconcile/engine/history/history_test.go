@@ -1,0 +1,74 @@
+package history
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+func template() *corev1.PodTemplateSpec {
+	return &corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "tier": "front"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "nginx:1.25", Command: []string{"a"}}}},
+	}
+}
+
+// TestRevisionsAreUpstreams: data and names are what upstream's StatefulSet controller writes for the same template, as it may
+// have written them, or take them over.
+func TestRevisionsAreUpstreams(t *testing.T) {
+	data, err := Data(template())
+	require.NoError(t, err)
+	require.Equal(t, `{"spec":{"template":{"$patch":"replace","metadata":{"labels":{"app":"web","tier":"front"}},`+
+		`"spec":{"containers":[{"command":["a"],"image":"nginx:1.25","name":"c","resources":{}}]}}}}`, string(data))
+	require.Equal(t, "c6b7ddc49", Hash(data, 0)) // computed with upstream's HashControllerRevision
+	require.Equal(t, "c6b7ddc4b", Hash(data, 3))
+
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u", Annotations: map[string]string{"kubernetes.io/change-cause": "why"}}}
+	r := New(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"), template(), data, 7, HashLabel, Hash(data, 0))
+	require.Equal(t, "web-c6b7ddc49", r.Name)
+	require.Equal(t, "c6b7ddc49", r.Labels[HashLabel])
+	require.Equal(t, "why", r.Annotations["kubernetes.io/change-cause"])
+	back, err := Template(r)
+	require.NoError(t, err)
+	require.Equal(t, template(), back)
+}
+
+func TestRecordsComparesTheMeaning(t *testing.T) {
+	data, err := Data(template())
+	require.NoError(t, err)
+	older := `{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"web","tier":"front"}},` +
+		`"spec":{"containers":[{"command":["a"],"image":"nginx:1.25","name":"c","resources":{}}]}}}}`
+	for raw, same := range map[string]bool{string(data): true, older: true, `{}`: false, `[`: false, `{"spec":{"template":{"spec":{"containers":[]}}}}`: false} {
+		require.Equal(t, same, Records(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(raw)}}, template(), data), raw)
+	}
+}
+
+func TestClaim(t *testing.T) {
+	make := func(name string, number int64, app string) *appsv1.ControllerRevision {
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}}, Revision: number}
+	}
+	names := func(all []*appsv1.ControllerRevision) (out []string) {
+		for _, r := range all {
+			out = append(out, r.Name)
+		}
+		return out
+	}
+	gone := make("gone", 9, "web")
+	gone.DeletionTimestamp = &metav1.Time{}
+	c := Claim([]*appsv1.ControllerRevision{make("b", 2, "web"), make("other", 5, "x")}, []*appsv1.ControllerRevision{make("a", 1, "web"), gone, make("y", 4, "y")},
+		labels.SelectorFromSet(labels.Set{"app": "web"}))
+	require.Equal(t, []string{"a", "b"}, names(c.All))
+	require.Equal(t, []string{"a"}, names(c.Adopt))
+	require.Equal(t, []string{"other"}, names(c.Release))
+	require.EqualValues(t, 3, Next(c.All))
+
+	all := []*appsv1.ControllerRevision{make("1", 1, ""), make("2", 2, ""), make("3", 3, ""), make("4", 4, "")}
+	live := func(r *appsv1.ControllerRevision) bool { return r.Name == "1" || r.Name == "4" }
+	require.Equal(t, []string{"2"}, names(Excess(all, 1, live)))
+	require.Empty(t, Excess(all, 2, live))
+}

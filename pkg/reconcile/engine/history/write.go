@@ -1,0 +1,90 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// Writes declares what the functions of this package write.
+func Writes() engine.Write {
+	return engine.Write{Object: &appsv1.ControllerRevision{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata, engine.Spec}}
+}
+
+// List lists the revisions of a namespace that are controlled by uid, or by nobody if it is engine.NoController.
+func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1.ControllerRevision, error) {
+	var list appsv1.ControllerRevisionList
+	if err := env.ByIndex(ctx, &list, namespace, engine.ControllerIndex, uid); err != nil {
+		return nil, err
+	}
+	out := make([]*appsv1.ControllerRevision, len(list.Items))
+	for i := range list.Items {
+		out[i] = &list.Items[i]
+	}
+	return out, nil
+}
+
+// Own adopts and releases revisions. The caller has checked that the owner is current if it adopts.
+func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind, claimed Claimed) error {
+	for _, r := range claimed.Adopt {
+		next := r.DeepCopy()
+		next.OwnerReferences = append(next.OwnerReferences, *metav1.NewControllerRef(owner, kind))
+		if err := update(ctx, c, next); err != nil {
+			return err
+		}
+	}
+	for _, r := range claimed.Release {
+		next := r.DeepCopy()
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == owner.GetUID() })
+		if err := update(ctx, c, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Renumber makes a revision the latest.
+func Renumber(ctx context.Context, c client.Client, r *appsv1.ControllerRevision, number int64) error {
+	next := r.DeepCopy()
+	next.Revision = number
+	return update(ctx, c, next)
+}
+
+func update(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) error {
+	return client.IgnoreNotFound(c.Update(ctx, r))
+}
+
+// Create creates a revision. collided is true if its name is taken by another one, so that the owner has to count a collision.
+func Create(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) (collided bool, err error) {
+	err = c.Create(ctx, r.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		return false, err
+	}
+	var there appsv1.ControllerRevision
+	if err := c.Get(ctx, client.ObjectKeyFromObject(r), &there); err != nil {
+		return false, err
+	}
+	want, is := metav1.GetControllerOfNoCopy(r), metav1.GetControllerOfNoCopy(&there)
+	if is != nil && is.UID == want.UID && bytes.Equal(there.Data.Raw, r.Data.Raw) {
+		return false, err // the cache was stale; the next call sees it
+	}
+	return true, nil
+}
+
+// Delete deletes revisions.
+func Delete(ctx context.Context, c client.Client, all []*appsv1.ControllerRevision) error {
+	for _, r := range all {
+		if err := c.Delete(ctx, r, engine.Preconditions(r)); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func daemonSet(name, image string) *appsv1.DaemonSet {
+	d := deployment(name, image, 1)
+	return &appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template}}
+}
+
+// everywhere is what kubectl rollout status waits for, on that many nodes.
+func everywhere(nodes int32) func(*appsv1.DaemonSet) bool {
+	return func(d *appsv1.DaemonSet) bool {
+		s := d.Status
+		return s.ObservedGeneration >= d.Generation && s.DesiredNumberScheduled == nodes && s.UpdatedNumberScheduled == nodes && s.NumberAvailable == nodes
+	}
+}
+
+// TestDaemonSetFollowsTheNodes runs over HTTP, with no more rights than the bootstrap policy gives.
+func TestDaemonSetFollowsTheNodes(t *testing.T) {
+	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
+	c.node("a")
+	c.node("b")
+	d := daemonSet("log", "one")
+	c.create(d)
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	c.node("c")
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(3))
+
+	// A cordoned node keeps its daemon, and a new one gets one.
+	var n corev1.Node
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "a"}, &n))
+	cordoned := n.DeepCopy()
+	cordoned.Spec.Unschedulable = true
+	require.NoError(t, c.Update(c.ctx, cordoned))
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(d), d))
+	d = d.DeepCopy()
+	d.Spec.Template.Spec.Containers[0].Image = "two"
+	require.NoError(t, c.Update(c.ctx, d))
+	until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool { return is.Generation >= d.Generation && everywhere(3)(is) })
+	var pods corev1.PodList
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	on := map[string]string{}
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			on[p.Spec.NodeName] += p.Spec.Containers[0].Image
+		}
+	}
+	require.Equal(t, map[string]string{"a": "two", "b": "two", "c": "two"}, on)
+	var revisions appsv1.ControllerRevisionList
+	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	numbers := []int64{}
+	for _, r := range revisions.Items {
+		numbers = append(numbers, r.Revision)
+	}
+	slices.Sort(numbers)
+	require.Equal(t, []int64{1, 2}, numbers)
+
+	require.NoError(t, c.Delete(c.ctx, &n))
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+
+	// Deleted with its pods orphaned, another set of the same selector takes them over.
+	require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	c.gone(d.DeepCopy())
+	c.create(daemonSet("log", "two"))
+	d = until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			require.Equal(t, d.UID, metav1.GetControllerOf(&p).UID)
+		}
+	}
+	require.NoError(t, c.Delete(c.ctx, d.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.gone(d.DeepCopy())
+	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.Empty(t, revisions.Items)
+}
+
+// TestDaemonSetOnAThousandNodes is fast: it reads by index, and is called once for a burst of changes.
+func TestDaemonSetOnAThousandNodes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes a thousand nodes")
+	}
+	c := start(t, options{agent: true, log: slog.LevelWarn})
+	const nodes = 1000
+	for i := range nodes {
+		c.node(fmt.Sprintf("n%d", i))
+	}
+	began := time.Now()
+	c.create(daemonSet("log", "one"))
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(nodes))
+	t.Log("a daemon on each of", nodes, "nodes in", time.Since(began))
+}
