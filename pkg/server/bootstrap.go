@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -30,6 +31,8 @@ type bootstrap struct {
 	service netip.Addr
 	// services is the range of which service is the first address.
 	services netip.Prefix
+	// servers are those that serve the API.
+	servers *serverList
 	// repair reserves what Services have; see registry.RepairAllocations.
 	repair func(context.Context) error
 	log    *slog.Logger
@@ -44,22 +47,63 @@ func (b *bootstrap) Run(ctx context.Context) error {
 	if err := b.repair(ctx); err != nil && ctx.Err() == nil {
 		b.log.Error("could not repair the allocations of services", "error", err)
 	}
-	objects := b.objects()
-	if err := keep.Ensure(ctx, b.client, objects); err != nil && ctx.Err() == nil {
+	objects, _, err := b.wanted(ctx)
+	if err == nil {
+		err = keep.Ensure(ctx, b.client, objects)
+	}
+	if err != nil && ctx.Err() == nil {
 		// A server that runs can be repaired through its API. The reconciler tries again.
 		b.log.Error("could not write bootstrap objects", "error", err)
 	}
 	close(b.ready)
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return b.client }, Log: b.log,
-	}, []*engine.Reconciler{keep.New(objects), allocations.New(b.repair)}, func() {})
+	}, []*engine.Reconciler{keep.New(b.objects([]netip.Addr{b.api.Addr()}), b.wanted), allocations.New(b.repair)}, func() {})
 }
 
-// objects lists what every cluster has, in the order in which it can be made.
-func (b *bootstrap) objects() []ctrl.Object {
+// wanted is what every cluster has at present, and when to look again; 0 for never. It renews this server's lease.
+func (b *bootstrap) wanted(ctx context.Context) ([]ctrl.Object, time.Duration, error) {
+	servers, next, err := b.servers.renew(ctx, b.published(ctx))
+	if err != nil {
+		return nil, 0, err
+	}
+	return b.objects(servers), next, nil
+}
+
+// publish writes which servers serve the API.
+func (b *bootstrap) publish(ctx context.Context) error {
+	servers, _, err := b.servers.renew(ctx, b.published(ctx))
+	if err != nil || len(servers) == 0 {
+		return err
+	}
+	return keep.Ensure(ctx, b.client, []ctrl.Object{b.apiSlice(servers), b.apiEndpoints(servers)})
+}
+
+// published are the servers that the API's EndpointSlice names.
+func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
+	var slice discoveryv1.EndpointSlice
+	if err := b.client.Get(ctx, ctrl.ObjectKey{Namespace: metav1.NamespaceDefault, Name: apiMeta(true).Name}, &slice); err != nil {
+		return nil
+	}
+	for _, e := range slice.Endpoints {
+		for _, text := range e.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil {
+				servers = append(servers, a)
+			}
+		}
+	}
+	return servers
+}
+
+// objects lists what every cluster with these servers has, in the order in which it can be made. Without servers the endpoints of the API are
+// left out.
+func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 	var list []ctrl.Object
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		list = append(list, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	if len(servers) > 0 {
+		list = append(list, b.apiSlice(servers), b.apiEndpoints(servers))
 	}
 	return append(list,
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-cluster-critical"}, Value: 2_000_000_000,
@@ -67,7 +111,7 @@ func (b *bootstrap) objects() []ctrl.Object {
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2_000_001_000,
 			Description: "Used for system critical pods that must not be moved from their current node."},
 		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{b.services.String()}}},
-		b.apiService(), b.apiSlice(), b.apiEndpoints(),
+		b.apiService(),
 		// Asked by pods, and answered by the node that each of them is on.
 		dns.Service(dnsAddress(b.service).String()),
 		nodeServices())
@@ -109,21 +153,25 @@ func (b *bootstrap) apiService() *corev1.Service {
 	return s
 }
 
-func (b *bootstrap) apiSlice() *discoveryv1.EndpointSlice {
+func (b *bootstrap) apiSlice(servers []netip.Addr) *discoveryv1.EndpointSlice {
 	name, port, protocol, ready := "https", int32(b.api.Port()), corev1.ProtocolTCP, true
-	return &discoveryv1.EndpointSlice{
+	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: apiMeta(true), AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{b.api.Addr().String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
-		Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 	}
+	for _, a := range servers {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+	}
+	return s
 }
 
 //nolint:staticcheck // Endpoints is deprecated, and old clients of the API's own address still read it.
-func (b *bootstrap) apiEndpoints() *corev1.Endpoints {
-	e := &corev1.Endpoints{ObjectMeta: apiMeta(false), Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: b.api.Addr().String()}},
-		Ports:     []corev1.EndpointPort{{Name: "https", Port: int32(b.api.Port()), Protocol: corev1.ProtocolTCP}},
-	}}}
+func (b *bootstrap) apiEndpoints(servers []netip.Addr) *corev1.Endpoints {
+	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: "https", Port: int32(b.api.Port()), Protocol: corev1.ProtocolTCP}}}
+	for _, a := range servers {
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: a.String()})
+	}
+	e := &corev1.Endpoints{ObjectMeta: apiMeta(false), Subsets: []corev1.EndpointSubset{subset}}
 	e.Labels = map[string]string{discoveryv1.LabelSkipMirror: "true"}
 	return e
 }

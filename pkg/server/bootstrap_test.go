@@ -44,7 +44,8 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	clients := local.New(r, ca, kinds)
 	require.NoError(t, chain.Install(chain.Plugins{}, r, clients))
 	c := clients.For(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"), services: netip.MustParsePrefix("10.43.0.0/16"), repair: r.RepairAllocations,
+	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"), services: netip.MustParsePrefix("10.43.0.0/16"),
+		servers: &serverList{store: s, self: netip.MustParseAddr("192.0.2.1"), alone: s.Alone}, repair: r.RepairAllocations,
 		log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -60,7 +61,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, o := range b.objects() {
+	for _, o := range b.objects([]netip.Addr{b.api.Addr()}) {
 		first := o.DeepCopyObject().(ctrl.Object)
 		require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(o), first), "%T %s", o, o.GetName())
 		err := c.Delete(ctx, first.DeepCopyObject().(ctrl.Object))

@@ -53,6 +53,7 @@ type plane struct {
 	clients    *local.Clients
 	bootstrap  *bootstrap
 	members    *members
+	presence   *presence
 	admin      *adminKubeconfig
 	rootCA     *rootca.Bundle
 	apiserver  *apiserver.Server
@@ -71,6 +72,7 @@ func (p *plane) components() []run.Component {
 		p.bootstrap,  // writes what every cluster has, through the cache
 		p.members,    // says which nodes' certificates are believed
 		p.apiserver,  // serves what is there now
+		p.presence,   // lists this server among those that serve the API
 		p.roles,      // fills in the roles; administrators and nodes work without them
 		p.admin,      // has been written by now, and is renewed in time
 	}
@@ -146,7 +148,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,
+		servers: &serverList{store: l.store, self: api.Addr(), alone: l.store.Alone, encode: func(e *corev1.Endpoints) ([]byte, error) { //nolint:staticcheck // what upstream stores
+			return kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints")).Encode(e)
+		}},
 		repair: l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
+	l.presence = &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
 
 	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
 		api.Addr().String(), p.NodeIP, p.NodeName, "127.0.0.1", "::1", "localhost", services.Addr().Next().String(),

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -25,15 +26,20 @@ import (
 // everything is the one request: the objects are few, and some need others to be there.
 var everything = engine.RequestFor("", "cluster")
 
-// New declares the reconciler that keeps the given objects, each of a kind that Plan knows.
-func New(objects []client.Object) *engine.Reconciler {
+// New declares the reconciler that keeps objects, each of a kind that Plan knows. wanted returns them as they should be at present, and when to
+// ask it again, 0 for when one of them changes; objects have the same names.
+func New(objects []client.Object, wanted func(context.Context) ([]client.Object, time.Duration, error)) *engine.Reconciler {
 	r := &engine.Reconciler{
 		Name: "bootstrap", Workers: 1,
 		New: func(env engine.Env) engine.Func {
 			// What was deleted before the watches began makes no event.
 			env.Enqueue(everything, 0)
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
-				return engine.Result{}, Ensure(ctx, env.Client, objects)
+				objects, next, err := wanted(ctx)
+				if err != nil {
+					return engine.Result{}, err
+				}
+				return engine.Result{RequeueAfter: next}, Ensure(ctx, env.Client, objects)
 			}
 		},
 	}

@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// Each server has a key below masterLeases, named by its address, as upstream's API servers have (kube-apiserver's lease endpoint reconciler).
+// It ends masterLeaseTTL after its last renewal. An upstream kube-apiserver beside us would list our servers, and we it.
+const (
+	masterLeases     = "/registry/masterleases/"
+	masterLeaseTTL   = 15 * time.Second
+	masterLeaseRenew = 10 * time.Second
+	// mostServers bounds the servers that are listed.
+	mostServers = 64
+	// leaveTime bounds the removal of a server that stops.
+	leaveTime = 3 * time.Second
+)
+
+// leaseStore is what serverList needs of the store.
+type leaseStore interface {
+	Get(ctx context.Context, key string) (store.KV, error)
+	Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []store.KV, at, remaining int64, err error)
+	Create(ctx context.Context, key string, value []byte, ttl time.Duration) (int64, error)
+	Update(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (int64, error)
+	Delete(ctx context.Context, key string, rev int64) (int64, error)
+}
+
+// serverList lists the servers of the cluster. A server that is alone is the list, and writes nothing.
+type serverList struct {
+	store  leaseStore
+	self   netip.Addr
+	alone  func() bool
+	encode func(*corev1.Endpoints) ([]byte, error) //nolint:staticcheck // what upstream stores
+
+	mu         sync.Mutex
+	serving    bool      // this server serves the API
+	company    time.Time // since when it is not alone
+	generation int64
+}
+
+// renew renews this server's lease if it serves, and returns the addresses of all servers, sorted, and when to renew next, 0 for never.
+// None means that the servers are not known.
+// Those in present have no lease yet, perhaps, if this server has just stopped being alone or started: they stay for the time of a lease.
+func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers []netip.Addr, next time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.alone() {
+		l.company = time.Time{}
+		return []netip.Addr{l.self}, 0, nil
+	}
+	if l.company.IsZero() {
+		l.company = time.Now()
+	}
+	if l.serving {
+		if err := l.write(ctx); err != nil {
+			return nil, 0, err
+		}
+	}
+	if servers, err = l.list(ctx); err != nil {
+		return nil, 0, err
+	}
+	if time.Since(l.company) < masterLeaseTTL {
+		for _, a := range present {
+			if a != l.self && !slices.Contains(servers, a) && len(servers) < mostServers {
+				servers = append(servers, a)
+			}
+		}
+	}
+	slices.SortFunc(servers, netip.Addr.Compare)
+	return servers, masterLeaseRenew, nil
+}
+
+// write writes this server's lease.
+func (l *serverList) write(ctx context.Context) error {
+	l.generation++
+	e := &corev1.Endpoints{Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: l.self.String()}}}}} //nolint:staticcheck // as above
+	e.Generation = l.generation
+	value, err := l.encode(e)
+	if err != nil {
+		return err
+	}
+	key := masterLeases + l.self.String()
+	for {
+		had, err := l.store.Get(ctx, key)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			_, err = l.store.Create(ctx, key, value, masterLeaseTTL)
+		case err == nil:
+			_, err = l.store.Update(ctx, key, value, had.Revision, masterLeaseTTL)
+		}
+		// It has ended since it was read, or somebody else has this address.
+		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (l *serverList) list(ctx context.Context) (servers []netip.Addr, err error) {
+	kvs, _, _, err := l.store.Range(ctx, masterLeases, "", mostServers, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range kvs {
+		if a, err := netip.ParseAddr(strings.TrimPrefix(kv.Key, masterLeases)); err == nil && a.Zone() == "" {
+			servers = append(servers, a)
+		}
+	}
+	return servers, nil
+}
+
+// enter says that this server serves the API.
+func (l *serverList) enter() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serving = true
+}
+
+// leave removes this server's lease, and reports whether there are others, who need to know.
+func (l *serverList) leave(ctx context.Context) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serving = false
+	if l.alone() {
+		return false, nil
+	}
+	key := masterLeases + l.self.String()
+	had, err := l.store.Get(ctx, key)
+	if err == nil {
+		_, err = l.store.Delete(ctx, key, had.Revision)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	return true, err
+}
+
+// presence is the component that says of this server that it serves the API, while it does. It starts after the API server and stops before it.
+type presence struct {
+	bootstrap *bootstrap
+	ready     chan struct{}
+}
+
+func (p *presence) Name() string           { return "endpoints" }
+func (p *presence) Ready() <-chan struct{} { return p.ready }
+
+func (p *presence) Run(ctx context.Context) error {
+	b := p.bootstrap
+	b.servers.enter()
+	if !b.servers.alone() {
+		// What fails here, the reconciler of bootstrap tries again.
+		if err := b.publish(ctx); err != nil && ctx.Err() == nil {
+			b.log.Warn("could not write the endpoints of the API", "error", err)
+		}
+	}
+	close(p.ready)
+	<-ctx.Done()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer cancel()
+	others, err := b.servers.leave(ctx)
+	if err == nil && others {
+		err = b.publish(ctx)
+	}
+	if err != nil {
+		b.log.Warn("could not remove this server from the endpoints of the API", "error", err)
+	}
+	return nil
+}
