@@ -45,7 +45,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	require.NoError(t, chain.Install(chain.Plugins{}, r, clients))
 	c := clients.For(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"), services: netip.MustParsePrefix("10.43.0.0/16"),
-		servers: &serverList{store: s, self: netip.MustParseAddr("192.0.2.1"), alone: s.Alone}, repair: r.RepairAllocations,
+		servers: newServerList(s, netip.MustParseAddr("192.0.2.1"), s.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))), repair: r.RepairAllocations,
 		log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -25,15 +25,20 @@ type term[T run.Component] struct {
 	metrics   *prometheus.Registry
 }
 
-// newLed makes a component that runs under the lease; build makes one for a term, and its clients are to be made by checked.
-func newLed[T run.Component](l *plane, name, lease string, build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
-	p := l.process
-	log := component(p.log, name)
-	e, err := election.New(election.Config{
-		Client: l.client("system:" + lease), Lease: lease, Log: log, Metrics: p.metrics.plane,
-		Identity: func() string { return election.Identity(p.NodeName, l.store.Member()) },
+// election configures the election by a lease of upstream's.
+func (l *plane) election(lease string) election.Config {
+	return election.Config{
+		Client: l.client("system:" + lease), Lease: lease, Metrics: l.process.metrics.plane,
+		Identity: func() string { return election.Identity(l.process.NodeName, l.store.Member()) },
 		Alone:    l.store.Alone, Sync: l.catchUp,
-	})
+	}
+}
+
+// newLed makes a component that runs on the elected server; build makes one for a term, and its clients are to be made by checked.
+func newLed[T run.Component](l *plane, name string, c election.Config, build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
+	log := component(l.process.log, name)
+	c.Log = log
+	e, err := election.New(c)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

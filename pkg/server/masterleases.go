@@ -6,11 +6,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -37,23 +37,41 @@ type leaseStore interface {
 
 // serverList lists the servers of the cluster. A server that is alone is the list, and writes nothing.
 type serverList struct {
-	store  leaseStore
-	self   netip.Addr
-	alone  func() bool
-	encode func(*corev1.Endpoints) ([]byte, error) //nolint:staticcheck // what upstream stores
+	store     leaseStore
+	self      netip.Addr
+	alone     func() bool
+	endpoints *kind.Resource // the form of a lease, as upstream has it
+	// A lease ends ttl after the last renewal, and is renewed at this interval.
+	ttl, interval time.Duration
 
-	mu         sync.Mutex
-	serving    bool      // this server serves the API
-	company    time.Time // since when it is not alone
+	mu         chan struct{} // a mutex; whoever waits for it may give up
+	serving    bool          // this server serves the API
+	company    time.Time     // since when it is not alone
 	generation int64
+}
+
+func newServerList(s leaseStore, self netip.Addr, alone func() bool, endpoints *kind.Resource) *serverList {
+	return &serverList{store: s, self: self, alone: alone, ttl: masterLeaseTTL, interval: masterLeaseRenew, mu: make(chan struct{}, 1), endpoints: endpoints}
+}
+
+func (l *serverList) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case l.mu <- struct{}{}:
+		return func() { <-l.mu }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // renew renews this server's lease if it serves, and returns the addresses of all servers, sorted, and when to renew next, 0 for never.
 // None means that the servers are not known.
 // Those in present have no lease yet, perhaps, if this server has just stopped being alone or started: they stay for the time of a lease.
 func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers []netip.Addr, next time.Duration, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	unlock, err := l.lock(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer unlock()
 	if l.alone() {
 		l.company = time.Time{}
 		return []netip.Addr{l.self}, 0, nil
@@ -69,7 +87,7 @@ func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers [
 	if servers, err = l.list(ctx); err != nil {
 		return nil, 0, err
 	}
-	if time.Since(l.company) < masterLeaseTTL {
+	if time.Since(l.company) < l.ttl {
 		for _, a := range present {
 			if a != l.self && !slices.Contains(servers, a) && len(servers) < mostServers {
 				servers = append(servers, a)
@@ -77,7 +95,7 @@ func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers [
 		}
 	}
 	slices.SortFunc(servers, netip.Addr.Compare)
-	return servers, masterLeaseRenew, nil
+	return servers, l.interval, nil
 }
 
 // write writes this server's lease.
@@ -85,7 +103,7 @@ func (l *serverList) write(ctx context.Context) error {
 	l.generation++
 	e := &corev1.Endpoints{Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: l.self.String()}}}}} //nolint:staticcheck // as above
 	e.Generation = l.generation
-	value, err := l.encode(e)
+	value, err := l.endpoints.Encode(e)
 	if err != nil {
 		return err
 	}
@@ -94,9 +112,9 @@ func (l *serverList) write(ctx context.Context) error {
 		had, err := l.store.Get(ctx, key)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			_, err = l.store.Create(ctx, key, value, masterLeaseTTL)
+			_, err = l.store.Create(ctx, key, value, l.ttl)
 		case err == nil:
-			_, err = l.store.Update(ctx, key, value, had.Revision, masterLeaseTTL)
+			_, err = l.store.Update(ctx, key, value, had.Revision, l.ttl)
 		}
 		// It has ended since it was read, or somebody else has this address.
 		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) || ctx.Err() != nil {
@@ -119,16 +137,22 @@ func (l *serverList) list(ctx context.Context) (servers []netip.Addr, err error)
 }
 
 // enter says that this server serves the API.
-func (l *serverList) enter() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.serving = true
+func (l *serverList) enter(ctx context.Context) error {
+	unlock, err := l.lock(ctx)
+	if err == nil {
+		l.serving = true
+		unlock()
+	}
+	return err
 }
 
 // leave removes this server's lease, and reports whether there are others, who need to know.
 func (l *serverList) leave(ctx context.Context) (bool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	unlock, err := l.lock(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	l.serving = false
 	if l.alone() {
 		return false, nil
@@ -155,12 +179,12 @@ func (p *presence) Ready() <-chan struct{} { return p.ready }
 
 func (p *presence) Run(ctx context.Context) error {
 	b := p.bootstrap
-	b.servers.enter()
-	if !b.servers.alone() {
-		// What fails here, the reconciler of bootstrap tries again.
-		if err := b.publish(ctx); err != nil && ctx.Err() == nil {
-			b.log.Warn("could not write the endpoints of the API", "error", err)
-		}
+	err := b.servers.enter(ctx)
+	if err == nil && !b.servers.alone() {
+		err = b.publish(ctx)
+	}
+	if err != nil && ctx.Err() == nil { // the reconciler of bootstrap tries again
+		b.log.Warn("could not write the endpoints of the API", "error", err)
 	}
 	close(p.ready)
 	<-ctx.Done()

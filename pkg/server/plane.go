@@ -148,10 +148,8 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,
-		servers: &serverList{store: l.store, self: api.Addr(), alone: l.store.Alone, encode: func(e *corev1.Endpoints) ([]byte, error) { //nolint:staticcheck // what upstream stores
-			return kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints")).Encode(e)
-		}},
-		repair: l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
+		servers: newServerList(l.store, api.Addr(), l.store.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
+		repair:  l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
 	l.presence = &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
 
 	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
@@ -245,7 +243,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
 	if p.Runs(config.Controllers) {
-		l.controllers, err = newLed(l, "controllers", election.Controllers, func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
+		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
 			return reconcile.New(reconcile.Config{
 				ClientFor: func(identity string) client.Interface {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
@@ -258,7 +256,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 		}
 	}
 	if p.Runs(config.Scheduler) {
-		l.scheduler, err = newLed(l, "scheduler", election.Scheduler, func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
+		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
 			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Log: component(p.log, "scheduler"), Metrics: metrics})
 		})
 	}
