@@ -71,8 +71,14 @@ type Parent interface {
 	Change(change func(client.Object) (client.Object, error)) (client.Object, error)
 	// Delete deletes the object, or begins to.
 	Delete(o metav1.DeleteOptions) error
+	// Current is the object as stored now, which is shared and must not be changed, or a not-found error.
+	Current() (client.Object, error)
 	// Read finds another object in the cache; nil if it is not there.
 	Read(gvk schema.GroupVersionKind, namespace, name string) client.Object
+	// Siblings lists the objects of another kind in the same namespace, from the cache. They are shared and must not be changed.
+	Siblings(gvk schema.GroupVersionKind) []client.Object
+	// Sibling is another object of the same namespace. Only Current and Change may be called on it.
+	Sibling(gvk schema.GroupVersionKind, name string) (Parent, error)
 }
 
 // Scale is where objects of a kind keep what the scale subresource shows (autoscaling/v1).

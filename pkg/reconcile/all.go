@@ -3,6 +3,7 @@ package reconcile
 import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
+	"github.com/coracle-dev/coracle/pkg/reconcile/disruption"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpoints"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslice"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslicemirroring"
@@ -37,6 +38,8 @@ func All(cfg Config) []*engine.Reconciler {
 		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),
 		podgc.New(),
+		disruption.New(),
+		disruption.NewStale(),
 		roles.NewAggregation(),
 		task.New(),
 	}

@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"fmt"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -68,6 +70,39 @@ func (p *parent) Delete(o metav1.DeleteOptions) error {
 		return err
 	}
 	return p.waitFor(p.ctx, rev)
+}
+
+func (p *parent) Current() (client.Object, error) {
+	if _, err := p.sync(p.ctx); err != nil {
+		return nil, err
+	}
+	e := p.entry()
+	if e == nil {
+		return nil, p.notFound()
+	}
+	return e.Object, nil
+}
+
+func (p *parent) Siblings(gvk schema.GroupVersionKind) []client.Object {
+	row := p.kinds.Table().ByGVK(gvk)
+	if row == nil {
+		return nil
+	}
+	entries, _ := p.cache.List(row, cache.Query{Namespace: p.Namespace})
+	out := make([]client.Object, len(entries))
+	for i, e := range entries {
+		out[i] = e.Object
+	}
+	return out
+}
+
+func (p *parent) Sibling(gvk schema.GroupVersionKind, name string) (kind.Parent, error) {
+	row := p.kinds.Table().ByGVK(gvk)
+	if row == nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("no kind %s is served", gvk))
+	}
+	return &parent{&call{Registry: p.Registry, Target: Target{Resource: row, Namespace: p.Namespace, Name: name},
+		ctx: p.ctx, row: row.Stored(), user: p.user, verb: "update"}}, nil
 }
 
 func (p *parent) Read(gvk schema.GroupVersionKind, namespace, name string) client.Object {

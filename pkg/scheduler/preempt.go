@@ -12,7 +12,9 @@ import (
 // eviction is a node and the pods that would have to be evicted from it.
 type eviction struct {
 	node    *nodeInfo
-	victims []*podInfo
+	victims []*podInfo // the most important first
+	// violations is how many of them are evicted against a disruption budget.
+	violations int
 }
 
 // preempt looks for a node where the pod fits once pods of lower priority are evicted. It does not change the state. If there
@@ -34,15 +36,21 @@ func (f *failure) preempt() (*eviction, string) {
 		lower = lower || priority < c.priority
 	}
 	var found []*eviction
+	clean := false // one of them violates no budget
+	var budgets []*budget
+	if lower {
+		budgets = c.state.budgets()
+	}
 	count := map[string]int{}
 	for i, n := range nodes {
 		if !f.active[f.refused[i]].curable {
 			count["Preemption is not helpful for scheduling"]++
 			continue
 		}
-		if lower && len(found) < c.state.enough() {
-			if e := f.victims(n); e != nil {
+		if lower && (len(found) < c.state.enough() || !clean) {
+			if e := f.victims(n, budgets); e != nil {
 				found = append(found, e)
+				clean = clean || e.violations == 0
 				continue
 			}
 		}
@@ -68,8 +76,9 @@ func (f *failure) waits() bool {
 	return false
 }
 
-// victims finds a minimal set of pods to evict from a node, or nil if eviction does not help.
-func (f *failure) victims(n *nodeInfo) *eviction {
+// victims finds a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction violates a disruption
+// budget are reprieved first.
+func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	c := f.cycle
 	var lower []*podInfo
 	for _, p := range n.pods {
@@ -81,9 +90,7 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 		return nil
 	}
 	// The most important pods come last, and are reprieved first; of equal priority, the oldest.
-	slices.SortFunc(lower, func(a, b *podInfo) int {
-		return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
-	})
+	slices.SortFunc(lower, byImportance)
 	try := n.without()
 	move := func(p *podInfo, sign int) {
 		try.count(p, sign)
@@ -98,12 +105,22 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 		move(p, -1)
 	}
 	fitsWithout := c.refusedBy(f.active, try) < 0
+	violating := violations(lower, budgets)
 	var gone []*podInfo
-	for _, p := range slices.Backward(lower) {
-		move(p, 1)
-		if fitsWithout && c.refusedBy(f.active, try) >= 0 {
-			move(p, -1)
-			gone = append(gone, p)
+	broken := 0
+	for _, first := range []bool{true, false} {
+		for _, p := range slices.Backward(lower) {
+			if violating[p] != first {
+				continue
+			}
+			move(p, 1)
+			if fitsWithout && c.refusedBy(f.active, try) >= 0 {
+				move(p, -1)
+				gone = append(gone, p)
+			}
+		}
+		if first {
+			broken = len(gone)
 		}
 	}
 	for _, p := range gone { // restore the cycle's counts
@@ -112,7 +129,15 @@ func (f *failure) victims(n *nodeInfo) *eviction {
 	if !fitsWithout || len(gone) == 0 {
 		return nil
 	}
-	return &eviction{n, gone}
+	if broken > 0 {
+		slices.SortFunc(gone, func(a, b *podInfo) int { return byImportance(b, a) })
+	}
+	return &eviction{n, gone, broken}
+}
+
+// byImportance orders pods by priority; of equal priority, the oldest comes last.
+func byImportance(a, b *podInfo) int {
+	return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
 }
 
 // move is count, and also updates what the pod's own anti-affinity forbids.
@@ -140,7 +165,7 @@ func (p *podInfo) started() time.Time {
 	return p.pod.CreationTimestamp.Time
 }
 
-// compare orders evictions as upstream: lowest priority of the most important victim, lowest sum of priorities, fewest
+// compare orders evictions as upstream: fewest violations of budgets, lowest priority of the most important victim, lowest sum of priorities, fewest
 // victims, and latest start of the oldest of the most important victims.
 func (e *eviction) compare(o *eviction) int {
 	most := func(e *eviction) int32 { return e.victims[0].priority }
@@ -159,6 +184,6 @@ func (e *eviction) compare(o *eviction) int {
 		}
 		return t
 	}
-	return cmp.Or(cmp.Compare(most(e), most(o)), cmp.Compare(sum(e), sum(o)), cmp.Compare(len(e.victims), len(o.victims)),
+	return cmp.Or(cmp.Compare(e.violations, o.violations), cmp.Compare(most(e), most(o)), cmp.Compare(sum(e), sum(o)), cmp.Compare(len(e.victims), len(o.victims)),
 		oldest(o).Compare(oldest(e)))
 }

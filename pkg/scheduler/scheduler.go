@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -99,6 +100,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s.queue = newQueue()
 	s.queue.later = s.backedOff
 	s.state = newState(sample, s.namespaceLabels)
+	s.state.budgets = s.budgets
 	return s, nil
 }
 
@@ -129,6 +131,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	// Nodes before pods, so that no pod is rejected only because a node was not known yet.
 	if _, err := s.client.Cache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
 		return s.stopped(ctx, fmt.Errorf("informer of namespaces: %w", err))
+	}
+	if _, err := s.client.Cache().GetInformer(ctx, &policyv1.PodDisruptionBudget{}); err != nil {
+		return s.stopped(ctx, fmt.Errorf("informer of disruption budgets: %w", err))
 	}
 	for _, w := range []struct {
 		object  ctrlclient.Object

@@ -25,6 +25,8 @@ type state struct {
 	sample                int                       // percent of the nodes
 
 	namespaceLabels func(name string) map[string]string
+	// budgets lists the disruption budgets.
+	budgets func() []*budget
 
 	reserves []reserve
 
@@ -38,7 +40,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		antiAffinity: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves,
+		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil },
 	}
 }
 

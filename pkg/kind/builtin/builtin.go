@@ -59,7 +59,7 @@ const EventTTL = time.Hour
 
 // Kinds is the table of every kind that a server starts with, built when first asked for.
 var Kinds = sync.OnceValue(func() *kind.Table {
-	return kind.MustTable(slices.Concat(core(), groups(), sets(), listed(), ourRows())...)
+	return kind.MustTable(slices.Concat(core(), groups(), sets(), budgetRows(), listed(), ourRows())...)
 })
 
 // Verbs in upstream's order.

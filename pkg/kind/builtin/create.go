@@ -9,15 +9,12 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	internal "k8s.io/kubernetes/pkg/apis/core"
 	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
-	"k8s.io/kubernetes/pkg/apis/policy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -116,70 +113,6 @@ func setCondition(pod *corev1.Pod, c corev1.PodCondition) {
 		c.LastTransitionTime = pod.Status.Conditions[i].LastTransitionTime
 	}
 	pod.Status.Conditions[i] = c
-}
-
-// evict marks a pod as disrupted and deletes it. A budget for disruptions would be asked between the two checks
-// of the pod's phase and the mark: pods that ended, or never ran, need none.
-func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
-	r, _, name := on.Target()
-	in, ok := obj.(*policyv1.Eviction)
-	if !ok {
-		return nil, unexpected(on, obj, "eviction")
-	}
-	if in.Name != name {
-		return nil, apierrors.NewBadRequest("name in URL does not match name in Eviction object")
-	}
-	del := metav1.DeleteOptions{DryRun: o.DryRun}
-	if d := in.DeleteOptions; d != nil {
-		if d.IgnoreStoreReadErrorWithClusterBreakingPotential != nil && *d.IgnoreStoreReadErrorWithClusterBreakingPotential {
-			return nil, apierrors.NewInvalid(policyv1.SchemeGroupVersion.WithKind("Eviction").GroupKind(), name, field.ErrorList{
-				field.Invalid(field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
-		}
-		if len(d.DryRun) > 0 && len(o.DryRun) > 0 && !slices.Equal(d.DryRun, o.DryRun) {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("Non-matching dry-run options in request and content: %v and %v", o.DryRun, d.DryRun))
-		}
-		del = *d.DeepCopy()
-		if len(del.DryRun) == 0 {
-			del.DryRun = o.DryRun
-		}
-	}
-	if err := on.Admit(&policy.Eviction{ObjectMeta: in.ObjectMeta, DeleteOptions: in.DeleteOptions}, &o); err != nil {
-		return nil, err
-	}
-	if len(del.DryRun) == 0 {
-		marked, err := on.Change(func(stored client.Object) (client.Object, error) {
-			if err := preconditions(r.GR(), stored, del.Preconditions); err != nil {
-				return nil, err
-			}
-			pod := stored.(*corev1.Pod)
-			setCondition(pod, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
-				Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting"})
-			return pod, nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		if p := del.Preconditions; p != nil && p.ResourceVersion != nil {
-			rv := marked.GetResourceVersion()
-			p.ResourceVersion = &rv
-		}
-	}
-	return nil, on.Delete(del)
-}
-
-func preconditions(gr schema.GroupResource, o client.Object, p *metav1.Preconditions) error {
-	if p == nil {
-		return nil
-	}
-	if p.UID != nil && *p.UID != "" && *p.UID != o.GetUID() {
-		return apierrors.NewConflict(gr, o.GetName(), fmt.Errorf(
-			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, o.GetUID()))
-	}
-	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != o.GetResourceVersion() {
-		return apierrors.NewConflict(gr, o.GetName(), fmt.Errorf(
-			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, o.GetResourceVersion()))
-	}
-	return nil
 }
 
 // TokenIssuer is a Parent that can issue tokens for the service account that it is.
