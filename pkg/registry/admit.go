@@ -14,7 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// mayCreate is upstream's NamespaceLifecycle for creates: the namespace must be there and stay.
+// mayCreate refuses to create objects in a namespace that does not exist or is terminating, as upstream's
+// NamespaceLifecycle plugin does.
 func (c *call) mayCreate(name string) error {
 	if c.Namespace == "" || c.namespaces == nil {
 		return nil
@@ -42,7 +43,7 @@ func (c *call) mayCreate(name string) error {
 	return err
 }
 
-// mayDelete refuses the deletion of what the kind keeps, such as the system's namespaces.
+// mayDelete refuses to delete the objects that the kind marks as permanent, such as the system namespaces.
 func (c *call) mayDelete() error {
 	if c.row.Permanent == nil {
 		return nil
@@ -53,10 +54,10 @@ func (c *call) mayDelete() error {
 	return nil
 }
 
-// errNoAdmission: a registry without a chain writes nothing, since nobody would notice what it does not refuse.
+// errNoAdmission is returned for every write to a registry without an admission chain, so that none goes unchecked.
 var errNoAdmission = apierrors.NewInternalError(errors.New("the registry has no admission chain"))
 
-// objectInterfaces is what plugins may ask of the API.
+// objectInterfaces gives plugins access to the scheme.
 var objectInterfaces = admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
 
 func (c *call) attributes(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) admission.Attributes {
@@ -70,7 +71,7 @@ func (c *call) attributes(obj, old runtime.Object, name string, op admission.Ope
 	return admission.NewAttributesRecord(obj, old, gvk, namespace, name, c.Resource.GVR(), c.Subresource, op, o, c.dry, c.user)
 }
 
-// admit gives the plugins an internal object to change or refuse.
+// admit runs mutating admission on an object of the internal version. obj may be changed.
 func (c *call) admit(obj, old runtime.Object, op admission.Operation, o runtime.Object) error {
 	if c.admission == nil {
 		return errNoAdmission
@@ -82,7 +83,7 @@ func (c *call) admit(obj, old runtime.Object, op admission.Operation, o runtime.
 	return status(p.Admit(c.ctx, c.attributes(obj, old, c.Name, op, o), objectInterfaces), c.gr(), c.Name)
 }
 
-// admitCreate passes what is posted to a subresource through the whole chain, before anything is written for it.
+// admitCreate runs mutating and validating admission for a create on a subresource, before anything is written.
 func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
 	if err := c.admit(obj, nil, admission.Create, o); err != nil {
 		return err
@@ -90,7 +91,7 @@ func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
 	return c.validate(obj, nil, c.Name, admission.Create, o)
 }
 
-// validate gives the plugins the object that is about to be written. They must not change it.
+// validate runs validating admission on the object about to be written. Plugins must not change it.
 func (c *call) validate(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) error {
 	if c.admission == nil {
 		return errNoAdmission
@@ -102,7 +103,7 @@ func (c *call) validate(obj, old runtime.Object, name string, op admission.Opera
 	return status(p.Validate(c.ctx, c.attributes(obj, old, name, op, o), objectInterfaces), c.gr(), name)
 }
 
-// allowed asks the authorizer for a further verb on the target; nil if the user has it.
+// allowed asks the authorizer whether the user may use another verb on the target. It returns nil if so.
 func (c *call) allowed(verb string) error {
 	p := c.authorizer.Load()
 	if p == nil {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
-// refusing is a plugin that notes what it is asked, and refuses what is posted to subresources.
+// refusing is a plugin that records its calls and refuses creates on subresources in one stage.
 type refusing struct {
 	stage string // "admit" or "validate"
 	seen  []admission.Attributes
@@ -47,7 +47,8 @@ func (r *refusing) Validate(_ context.Context, a admission.Attributes, _ admissi
 	return r.decide("validate", a)
 }
 
-// TestPluginsSeeSubresourcesBeforeAnythingIsWritten: what is posted to a pod passes both halves of the chain first.
+// TestPluginsSeeSubresourcesBeforeAnythingIsWritten checks that creates on a pod's subresources pass mutating and
+// validating admission first.
 func TestPluginsSeeSubresourcesBeforeAnythingIsWritten(t *testing.T) {
 	h := build(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -89,7 +90,7 @@ func readPod(h *house, name string) Result {
 	return res
 }
 
-// A registry that was given no admission chain writes nothing.
+// A registry without an admission chain writes nothing.
 func TestWritesNeedAnAdmissionChain(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a"))

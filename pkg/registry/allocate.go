@@ -22,23 +22,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// Cluster IPs and node ports are reserved by a key each: an IPAddress (KEP-1880) and a key below portPrefix. They are created and deleted
-// in the transaction that writes the Service, on the condition that nobody has them: so servers that share a store never give one out
-// twice, no lock is held, and a crash leaves nothing behind. What users do to IPAddresses is put right by RepairAllocations.
+// Each cluster IP and node port is reserved by a key of its own: an IPAddress object (KEP-1880) or a key under
+// portPrefix. The keys are created and deleted in the transaction that writes the Service, on the condition that they
+// do not exist yet. Servers that share a store therefore never allocate one twice, no lock is held, and a crash leaves
+// nothing behind. RepairAllocations corrects what users do to IPAddress objects.
 //
-// Upstream keeps node ports in one bitmap, /registry/ranges/servicenodeports, which each write of a Service with node ports replaces. A
-// key for each port lets such writes go on side by side. An upstream server builds its bitmap from the Services when it starts.
+// Upstream keeps node ports in one bitmap, /registry/ranges/servicenodeports, which every write of a Service with node
+// ports replaces. With one key per port, such writes can run concurrently. An upstream server rebuilds its bitmap from
+// the Services when it starts.
 
-// managedBy is the label value by which upstream marks the IPAddresses that its allocator makes.
+// managedBy is the label value with which upstream marks the IPAddresses created by its allocator.
 const managedBy = "ipallocator.k8s.io"
 
-// defaultRange is the name of the ServiceCIDR that stands for Config.ServiceCIDR.
+// defaultRange is the name of the ServiceCIDR object that represents Config.ServiceCIDR.
 const defaultRange = "kubernetes"
 
-// errReserved says that an address or port was reserved by another write since it was found to be free.
+// errReserved is returned when another write has reserved an address or port since it was found to be free.
 var errReserved = fmt.Errorf("the address or port was taken meanwhile: %w", store.ErrConflict)
 
-// allocate fills in the addresses and ports that now needs and was does not have. They are reserved when the Service is written.
+// allocate fills in the addresses and ports that now needs and was does not have. They are reserved when the Service is
+// written.
 func (c *call) allocate(now, was *core.Service) error {
 	if err := c.allocateIP(now, was); err != nil {
 		return err
@@ -57,7 +60,7 @@ func (c *call) allocate(now, was *core.Service) error {
 	return nil
 }
 
-// internal keeps the status of an error that has one; others are the server's own.
+// internal returns err unchanged if it has a status, and an InternalError otherwise.
 func internal(err error) error {
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {
@@ -66,7 +69,7 @@ func internal(err error) error {
 	return apierrors.NewInternalError(err)
 }
 
-// allocateIP gives a service the address it asks for, or any. A service keeps its address as long as its type has one.
+// allocateIP assigns the requested cluster IP, or any free one. A Service keeps its address while its type uses one.
 func (c *call) allocateIP(now, was *core.Service) error {
 	if !hasClusterIP(now) || headless(now) || was != nil && hasClusterIP(was) {
 		return nil
@@ -104,8 +107,8 @@ func (c *call) allocateIP(now, was *core.Service) error {
 	return nil
 }
 
-// rangeReady is false once an administrator has set the condition Ready of the ServiceCIDR to False: as upstream, nothing more is allocated
-// from it then. Until the ServiceCIDR is there, it counts as ready.
+// rangeReady reports whether addresses may be allocated. As upstream, it is false once the ServiceCIDR's condition
+// Ready is False. A ServiceCIDR that does not exist yet counts as ready.
 func (r *Registry) rangeReady() bool {
 	if r.ranges == nil {
 		return true
@@ -118,12 +121,12 @@ func (r *Registry) rangeReady() bool {
 	return !ok || !meta.IsStatusConditionFalse(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 }
 
-// size is how many addresses the range has, network and broadcast included.
+// size returns the number of addresses in the range, including the network and broadcast addresses.
 func (r *Registry) size() uint32 {
 	return uint32(min(uint64(1)<<(32-r.cfg.ServiceCIDR.Bits()), 1<<31))
 }
 
-// usable says that an address may be asked for.
+// usable reports whether a Service may request ip.
 func (r *Registry) usable(ip netip.Addr) bool {
 	cidr := r.cfg.ServiceCIDR
 	return cidr.Contains(ip) && ip != cidr.Addr() && ip != r.at(r.size()-1)
@@ -136,12 +139,12 @@ func (r *Registry) at(offset uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// freeIP finds an address that the cache shows nobody to have. Like upstream (KEP-3070) it leaves the low part of the range, between 16
-// and 256 addresses, to those who ask for an address by name, until the rest is full.
+// freeIP returns an address that is free according to the cache. As upstream (KEP-3070), it uses the low part of the
+// range, 16 to 256 addresses that are meant for explicit requests, only once the rest is full.
 func (r *Registry) freeIP() (netip.Addr, bool) {
 	size := r.size()
 	low := min(max(16, size/16), 256)
-	search := func(from, to uint32) (netip.Addr, bool) { // to is not included
+	search := func(from, to uint32) (netip.Addr, bool) { // [from, to)
 		if from >= to {
 			return netip.Addr{}, false
 		}
@@ -158,11 +161,11 @@ func (r *Registry) freeIP() (netip.Addr, bool) {
 	if ip, ok := search(min(low, size-1), size-1); ok {
 		return ip, true
 	}
-	return search(2, min(low, size-1)) // the first is the API's own
+	return search(2, min(low, size-1)) // offset 1 is the address of the API server's own Service
 }
 
-// held is what a Service has reserved.
-func (r *Registry) held(s *corev1.Service) (ips []netip.Addr, ports []int32) {
+// allocationsOf returns the addresses and ports that a Service has reserved.
+func (r *Registry) allocationsOf(s *corev1.Service) (ips []netip.Addr, ports []int32) {
 	if s == nil {
 		return nil, nil
 	}
@@ -183,10 +186,10 @@ func (r *Registry) held(s *corev1.Service) (ips []netip.Addr, ports []int32) {
 	return ips, ports
 }
 
-// reservations are the operations that belong into the transaction which replaces was by now; nil stands for no Service.
+// reservations returns the store operations for the transaction that replaces was with now. Either may be nil.
 func (r *Registry) reservations(ctx context.Context, now, was *corev1.Service) ([]store.Op, error) {
-	hadIPs, hadPorts := r.held(was)
-	ips, ports := r.held(now)
+	hadIPs, hadPorts := r.allocationsOf(was)
+	ips, ports := r.allocationsOf(now)
 	var ops []store.Op
 	for _, ip := range without(ips, hadIPs) {
 		op, err := r.addressOp(ip, now)
@@ -220,7 +223,7 @@ func (r *Registry) reservations(ctx context.Context, now, was *corev1.Service) (
 	return ops, nil
 }
 
-// without is a without what is in b.
+// without returns the elements of a that are not in b.
 func without[T comparable](a, b []T) (rest []T) {
 	has := make(map[T]bool, len(b))
 	for _, x := range b {
@@ -234,7 +237,7 @@ func without[T comparable](a, b []T) (rest []T) {
 	return rest
 }
 
-// addressOp creates the IPAddress of a Service.
+// addressOp returns the operation that creates the IPAddress of a Service.
 func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service) ([]store.Op, error) {
 	if r.addresses == nil {
 		return nil, nil
@@ -254,13 +257,14 @@ func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service) ([]store.Op, erro
 	return []store.Op{{Key: r.addresses.Key("", a.Name), Value: value}}, nil
 }
 
-// parentIs says that a stored IPAddress names the Service as its parent.
+// parentIs reports whether a stored IPAddress names the Service as its parent.
 func (r *Registry) parentIs(kv store.KV, s *corev1.Service) bool {
 	o, err := r.addresses.Decode(kv.Value, kv.Revision)
 	return err == nil && parentOf(o) == holder{s.Namespace, s.Name}
 }
 
-// parentOf is the Service that an IPAddress names as its parent; none for parents of other kinds.
+// parentOf returns the Service that an IPAddress names as its parent, or the zero holder if the parent is of another
+// kind.
 func parentOf(o client.Object) holder {
 	a, ok := o.(*networkingv1.IPAddress)
 	if !ok || a.Spec.ParentRef == nil || a.Spec.ParentRef.Group != "" || a.Spec.ParentRef.Resource != "services" {

@@ -24,10 +24,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// gate is a source of changes that can be held back, as for a server that is paused.
+// gate is a source of changes that can be blocked, like that of a paused server.
 type gate struct {
 	*store.Store
-	mu sync.RWMutex // held for writing while the gate is closed
+	mu sync.RWMutex // write-locked while the gate is closed
 }
 
 func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error) {
@@ -37,7 +37,7 @@ func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan ki
 		defer close(out)
 		for b := range in {
 			g.mu.RLock()
-			g.mu.RUnlock() //nolint:staticcheck // it waits while the gate is closed
+			g.mu.RUnlock() //nolint:staticcheck // waits while the gate is closed
 			select {
 			case out <- b:
 			case <-ctx.Done():
@@ -47,7 +47,7 @@ func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan ki
 	return out, end
 }
 
-// another is a second server's registry over the store of the first, with a cache of its own.
+// another returns a second server's registry over the same store, with a cache of its own.
 func (h *house) another(cfg Config) (*house, *gate) {
 	h.t.Helper()
 	g := &gate{Store: h.store}
@@ -73,7 +73,7 @@ func (h *house) another(cfg Config) (*house, *gate) {
 	return &house{r, h.t, h.ctx}, g
 }
 
-// small has 13 addresses to give out, and 20 ports.
+// small has 13 allocatable addresses and 20 ports.
 var small = Config{ServiceCIDR: netip.MustParsePrefix("10.43.0.0/28"), NodePortMin: 30000, NodePortMax: 30019}
 
 func (h *house) createService(s *corev1.Service) (*corev1.Service, error) {
@@ -88,7 +88,8 @@ func (h *house) createService(s *corev1.Service) (*corev1.Service, error) {
 	return o.(*corev1.Service), nil
 }
 
-// reserved is who has each address and port, by what the store holds; users is the same by what Services have.
+// reserved returns the holder of each address and port according to the store's reservations, and according to the
+// Services.
 func (h *house) reserved() (reserved, users map[string]holder) {
 	_, err := h.sync(h.ctx)
 	require.NoError(h.t, err)
@@ -107,7 +108,7 @@ func (h *house) reserved() (reserved, users map[string]holder) {
 	}
 	services, _ := h.cache.List(h.services, cache.Query{})
 	for _, e := range services {
-		ips, ports := h.held(e.Object.(*corev1.Service))
+		ips, ports := h.allocationsOf(e.Object.(*corev1.Service))
 		take := func(what string) {
 			require.NotContains(h.t, users, what, "%s is used twice", what)
 			users[what] = nameOf(e)
@@ -122,7 +123,7 @@ func (h *house) reserved() (reserved, users map[string]holder) {
 	return reserved, users
 }
 
-// TestServersShareAddresses lets two registries over one store give out all there is, at once.
+// TestServersShareAddresses allocates everything there is from two registries over one store, concurrently.
 func TestServersShareAddresses(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -158,7 +159,8 @@ func TestServersShareAddresses(t *testing.T) {
 	require.Equal(t, users, reserved)
 }
 
-// TestAServerThatIsBehind picks an address and a port that another server has given out, and gets others once it has caught up.
+// TestAServerThatIsBehind picks an address and a port that another server has allocated, and gets others once it has
+// caught up.
 func TestAServerThatIsBehind(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -189,8 +191,8 @@ func (h *house) get(name string) *corev1.Service {
 	return answer[*corev1.Service](h.t, res, err)
 }
 
-// TestNoReservationIsLeft changes and deletes Services in every way on two servers at once: each address and port that is reserved has its
-// Service, and the other way round.
+// TestNoReservationIsLeft changes and deletes Services in every way on two servers concurrently: in the end, each
+// reservation has its Service and the other way round.
 func TestNoReservationIsLeft(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -256,7 +258,7 @@ func TestRepairOfAllocations(t *testing.T) {
 	require.Equal(t, a.ResourceVersion, ip.ResourceVersion, "one transaction")
 	require.NotEmpty(t, ip.UID)
 
-	// A user deletes the IPAddress of a Service, and makes one that nobody has.
+	// A user deletes the IPAddress of a Service, and creates one that no Service uses.
 	_, err = h.Delete(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.DeleteOptions{})
 	require.NoError(t, err)
 	own := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.43.7.7"},
@@ -266,7 +268,8 @@ func TestRepairOfAllocations(t *testing.T) {
 	wanted.Spec.ClusterIP = own.Name
 	_, err = h.createService(wanted)
 	requireStatus(t, err, 422, "provided IP is already allocated")
-	// A node port's key and a Service are deleted past the API, and a key is left over from a Service that nobody knows.
+	// A node port's key and a Service are deleted directly in the store, and a key is left of a Service that does not
+	// exist.
 	require.NoError(t, h.erase(portKey(a.Spec.Ports[0].NodePort)))
 	require.NoError(t, h.erase(h.services.Key("work", "b")))
 	left := portOp(31999, service("gone", corev1.ServiceTypeNodePort))
@@ -282,7 +285,7 @@ func TestRepairOfAllocations(t *testing.T) {
 	require.NotContains(t, reserved, b.Spec.ClusterIP)
 }
 
-// erase deletes a key past the API.
+// erase deletes a key directly in the store.
 func (h *house) erase(key string) error {
 	kv, err := h.store.Get(h.ctx, key)
 	if err == nil {

@@ -50,7 +50,7 @@ func TestApplyCreatesMergesAndConflicts(t *testing.T) {
 	res, err = apply(forced, three)
 	require.EqualValues(t, 3, *answer[*appsv1.Deployment](t, res, err).Spec.Replicas)
 
-	// A list item that its only manager no longer applies goes.
+	// A list item that its only manager no longer applies is removed.
 	res, err = apply(by("alice"), head+`spec:
   selector: {matchLabels: {app: d}}
   template:
@@ -68,7 +68,7 @@ func TestApplyCreatesMergesAndConflicts(t *testing.T) {
 	require.Len(t, d.Spec.Template.Spec.Containers, 1)
 	require.EqualValues(t, 3, *d.Spec.Replicas, "bob's stays")
 
-	// Other writers are recorded too, once someone applies.
+	// Other writers are recorded too after the first apply.
 	res, err = h.Patch(h.ctx, target, types.MergePatchType, []byte(`{"spec":{"minReadySeconds":7}}`), by("carol"))
 	d = answer[*appsv1.Deployment](t, res, err)
 	var updaters []string

@@ -20,7 +20,7 @@ import (
 
 func rbacAt(k, name string) Target { return at(rbacv1.SchemeGroupVersion.WithKind(k), "work", name) }
 
-// ann may write roles and bindings, and read config maps, and no more.
+// The user ann may write roles and bindings and read config maps, nothing else.
 func TestNobodyGivesMoreThanTheyHave(t *testing.T) {
 	h := build(t)
 	reads := rbacReader{h.Registry}
@@ -58,7 +58,7 @@ func TestNobodyGivesMoreThanTheyHave(t *testing.T) {
 	_, err = h.Create(ann, rbacAt("RoleBinding", ""), binding("none", "none"), metav1.CreateOptions{})
 	requireStatus(t, err, 404, `"none" not found`)
 
-	// An update that creates needs the right to create.
+	// An update that creates needs the permission to create.
 	lease := at(leaseKind, "work", "l")
 	_, err = h.Update(ann, lease, newLease("l"), metav1.UpdateOptions{})
 	requireStatus(t, err, 403, `User "ann" cannot create resource "leases" in API group "coordination.k8s.io" in the namespace "work"`)

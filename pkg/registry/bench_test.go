@@ -26,7 +26,7 @@ func pods(namespace, name string) registry.Target {
 	return registry.Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), Namespace: namespace, Name: name}
 }
 
-// benchRegistry has upstream's plugins, and the service account they want.
+// benchRegistry has upstream's plugins and the service account they need.
 func benchRegistry(b testing.TB) *registry.Registry {
 	e := registrytest.Start(b, registrytest.Options{})
 	c := e.As("admin")
@@ -119,7 +119,7 @@ func BenchmarkDeleteCollection3000(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateService allocates an address, and with NodePort a port too.
+// BenchmarkCreateService allocates a cluster IP and, with NodePort, a port.
 func BenchmarkCreateService(b *testing.B) {
 	target := registry.Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work"}
 	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {

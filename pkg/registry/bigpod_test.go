@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// BigPod is about what a controller creates: 3 KB of protobuf with two containers, probes and volumes.
+// BigPod returns a pod as a controller typically creates it: 3 KB of protobuf with two containers, probes and volumes.
 func BigPod(name string) *corev1.Pod {
 	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(8080)}}}
 	one := func(name string) corev1.Container {

@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// collectionWorkers is how many deletions of a collection are under way at once: enough that the store syncs
-// its log once for many of them.
+// collectionWorkers is the number of concurrent deletions in one DeleteCollection, high enough for many of them to
+// share one sync of the store's log.
 const collectionWorkers = 64
 
-// DeleteCollection deletes the objects that l selects, and answers with them as they were. It stops at the first
-// error that is not NotFound; what is deleted by then stays deleted.
+// DeleteCollection deletes the objects that l selects and returns them as they were before. It stops at the first error
+// other than NotFound; objects deleted until then stay deleted.
 func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.DeleteOptions, l metav1.ListOptions) (*List, error) {
 	if errs := validation.ValidateDeleteOptions(&d); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)

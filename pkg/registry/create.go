@@ -22,10 +22,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// nameAttempts is how often a taken generated name is generated anew, as upstream does.
+// nameAttempts is how many names are generated for one create before AlreadyExists is returned, as upstream.
 const nameAttempts = 8
 
-// Create writes obj, of the served version, already decoded but not defaulted. obj is the callee's from then on.
+// Create writes obj, which is decoded but not defaulted, in a served version. The caller must not use obj afterwards.
 func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o metav1.CreateOptions) (Result, error) {
 	if errs := validation.ValidateCreateOptions(&o); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("CreateOptions"), "", errs)
@@ -71,7 +71,7 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 	return c.create(internal, &o)
 }
 
-// create writes an admitted object of the internal version.
+// create writes an admitted object of the internal version, with retries for generated names.
 func (c *call) create(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
 	m, err := metaOf(obj)
 	if err != nil {
@@ -90,7 +90,8 @@ func (c *call) create(obj runtime.Object, o *metav1.CreateOptions) (Result, erro
 	return res, err
 }
 
-// createOnce writes an object that has or gets a name. A Service whose address or port another write took meanwhile gets others.
+// createOnce makes one attempt with the object's name, or a generated one. If another write has reserved the cluster IP
+// or node port of a Service meanwhile, new ones are allocated.
 func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
 	if c.services == nil || c.row != c.services {
 		return c.createNamed(obj, o)
@@ -123,14 +124,14 @@ func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result,
 	if err := c.beforeCreate(obj); err != nil {
 		return Result{}, err
 	}
-	if err := c.escalates(obj, nil); err != nil {
+	if err := c.checkEscalation(obj, nil); err != nil {
 		return Result{}, err
 	}
 	name := m.GetName()
 	if err := c.validate(obj, nil, name, admission.Create, o); err != nil {
 		return Result{}, err
 	}
-	// Upstream's storage refuses it, when all else is found to be right; a dry run does not come so far.
+	// As upstream, this is refused last and never for a dry run: there, it is the storage that refuses it.
 	asked := m.GetResourceVersion()
 	if version, err := strconv.ParseUint(asked, 10, 64); err == nil && version != 0 && !c.dry {
 		return Result{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
@@ -180,7 +181,7 @@ func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result,
 	return Result{}, taken
 }
 
-// encode gives an internal object as it is stored, and its bytes.
+// encode converts an internal object to the stored version and returns it with its bytes.
 func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 	out, err := c.row.External(obj)
 	if err != nil {
@@ -203,8 +204,8 @@ func (c *call) ttl(o client.Object) time.Duration {
 	return c.row.TTL(o)
 }
 
-// answer waits until the cache shows a write and answers with its entry. out is what was written, for
-// the case that the object was written again meanwhile.
+// answer waits until the cache shows the write and returns its entry. If the object has been written again meanwhile,
+// it returns out, which is what was written.
 func (c *call) answer(name string, rev int64, out client.Object) (Result, error) {
 	if err := c.waitFor(c.ctx, rev); err != nil {
 		return Result{}, err
@@ -215,7 +216,7 @@ func (c *call) answer(name string, rev int64, out client.Object) (Result, error)
 	return Result{Object: c.shown(kind.AtRevision(out, rev))}, nil
 }
 
-// shown gives an object of the stored version in the one asked for.
+// shown converts an object of the stored version to the requested one.
 func (c *call) shown(o client.Object) runtime.Object {
 	if c.row == c.Resource {
 		return o
@@ -227,7 +228,7 @@ func (c *call) shown(o client.Object) runtime.Object {
 	return out
 }
 
-// metaOf gives the metadata of an internal object.
+// metaOf returns the metadata of an internal object.
 func metaOf(obj runtime.Object) (metav1.Object, error) {
 	switch m := obj.(type) {
 	case metav1.Object:
@@ -240,7 +241,7 @@ func metaOf(obj runtime.Object) (metav1.Object, error) {
 
 func metaKind(k string) schema.GroupKind { return schema.GroupKind{Group: metav1.GroupName, Kind: k} }
 
-// owner is an owner reference that can be compared: its pointers are nil, and what they pointed to is beside it.
+// owner is a comparable owner reference: pointers are replaced by the text of what they point to.
 type owner struct {
 	metav1.OwnerReference
 	controller, blocks string
@@ -253,7 +254,7 @@ func text(b *bool) string {
 	return strconv.FormatBool(*b)
 }
 
-// dedupOwners drops repeated owner references and warns of them, with upstream's words.
+// dedupOwners removes duplicate owner references, with upstream's warning.
 func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	m, err := metaOf(obj)
 	if err != nil || len(m.GetOwnerReferences()) < 2 {
@@ -284,6 +285,6 @@ func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	m.SetOwnerReferences(kept)
 }
 
-// seconds is a time as it is stored. The cache takes over the very object that was written, which must not differ
-// from what a later server reads.
+// seconds truncates a time as encoding does. The cache keeps the written object itself, which must be equal to what
+// another server decodes from the store.
 func seconds(t metav1.Time) metav1.Time { return metav1.Time{Time: t.Truncate(time.Second)} }

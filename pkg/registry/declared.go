@@ -14,22 +14,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Upstream validates built-in kinds twice: by hand, and by rules generated from tags in the types. For the
-// second it deep-copies the whole object into its version. Here the rules first see the object converted without a
-// copy, and only where they, or the hand-written checks, find fault does upstream's own way say what is wrong.
+// Upstream validates built-in kinds twice: with handwritten code, and with rules generated from tags in the types, for
+// which it deep-copies the object into its version. Here the generated rules run on a conversion without a copy first.
+// Only if they or the handwritten checks find an error, upstream's own code runs to report it.
 
 type declaring struct {
 	rest.DeclarativeValidationStrategy
 	row  *kind.Resource
-	part []string // the subresource, if it is one
+	part []string // the subresource, if any
 }
 
-// ValidateDeclaratively is upstream's, made cheap for objects without fault.
+// ValidateDeclaratively returns what upstream's returns, at a lower cost for valid objects.
 func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.Object, errs field.ErrorList, op operation.Type, config rest.DeclarativeValidationConfig) field.ErrorList {
 	if len(errs) == 0 && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
 		return nil
 	}
-	return few(d.DeclarativeValidationStrategy.ValidateDeclaratively(ctx, obj, old, errs, op, config))
+	return capErrors(d.DeclarativeValidationStrategy.ValidateDeclaratively(ctx, obj, old, errs, op, config))
 }
 
 func (d declaring) faultless(ctx context.Context, obj, old runtime.Object, op operation.Type, config rest.DeclarativeValidationConfig) bool {
@@ -47,11 +47,11 @@ func (d declaring) faultless(ctx context.Context, obj, old runtime.Object, op op
 	return len(legacyscheme.Scheme.ValidateUpdate(ctx, config.Options, now, was, d.part...)) == 0
 }
 
-// maxErrors is how many faults of one object are reported. Upstream reports all, by a string that it copies for each: 20,000 empty
-// containers, in 60 KB, take it minutes and hundreds of gigabytes of garbage.
+// maxErrors is the number of validation errors reported for one object. Upstream reports all of them and copies the
+// whole message for each: 20,000 empty containers (60 KB) take minutes and hundreds of gigabytes of garbage.
 const maxErrors = 200
 
-func few(errs field.ErrorList) field.ErrorList {
+func capErrors(errs field.ErrorList) field.ErrorList {
 	if len(errs) <= maxErrors {
 		return errs
 	}
@@ -66,19 +66,19 @@ func few(errs field.ErrorList) field.ErrorList {
 	return append(kept, field.Forbidden(field.NewPath("..."), fmt.Sprintf("%d more errors are not shown", len(errs)-maxErrors)))
 }
 
-// maxBadValue is the length, in bytes, of a wrong value that is shown among many.
+// maxBadValue is the number of bytes shown of each invalid value when there are more than maxErrors.
 const maxBadValue = 256
 
-type fewOnCreate struct{ rest.RESTCreateStrategy }
+type cappedCreate struct{ rest.RESTCreateStrategy }
 
-func (s fewOnCreate) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
-	return few(s.RESTCreateStrategy.Validate(ctx, obj))
+func (s cappedCreate) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	return capErrors(s.RESTCreateStrategy.Validate(ctx, obj))
 }
 
-type fewOnUpdate struct{ rest.RESTUpdateStrategy }
+type cappedUpdate struct{ rest.RESTUpdateStrategy }
 
-func (s fewOnUpdate) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
-	return few(s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
+func (s cappedUpdate) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	return capErrors(s.RESTUpdateStrategy.ValidateUpdate(ctx, obj, old))
 }
 
 type creating struct {
@@ -86,9 +86,9 @@ type creating struct {
 	declaring
 }
 
-// beforeCreate is upstream's BeforeCreate.
+// beforeCreate runs upstream's rest.BeforeCreate.
 func (c *call) beforeCreate(obj runtime.Object) error {
-	s := rest.RESTCreateStrategy(fewOnCreate{c.row.Strategy})
+	s := rest.RESTCreateStrategy(cappedCreate{c.row.Strategy})
 	if d, ok := c.row.Strategy.(rest.DeclarativeValidationStrategy); ok && c.Resource == c.row {
 		s = creating{s, declaring{d, c.row, nil}}
 	}
@@ -100,9 +100,9 @@ type updating struct {
 	declaring
 }
 
-// beforeUpdate is upstream's BeforeUpdate.
+// beforeUpdate runs upstream's rest.BeforeUpdate.
 func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Object) error {
-	s := rest.RESTUpdateStrategy(fewOnUpdate{full})
+	s := rest.RESTUpdateStrategy(cappedUpdate{full})
 	if d, ok := full.(rest.DeclarativeValidationStrategy); ok && c.Resource == c.row {
 		var part []string
 		if c.Subresource != "" {

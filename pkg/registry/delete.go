@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// Delete deletes the object, or begins its deletion: then the Result is Pending and holds the object. A finished
-// deletion answers a Status, or the object for the kinds for which upstream does.
+// Delete deletes the object or starts its graceful deletion; in the latter case the Result is Pending and has the
+// object. A completed deletion returns a Status, or the object for the kinds for which upstream returns it.
 func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions) (Result, error) {
 	if errs := validation.ValidateDeleteOptions(&o); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
@@ -56,8 +56,8 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 	return res, c.waitFor(c.ctx, rev)
 }
 
-// remove deletes or begins to, and answers the revision of what it wrote, 0 if nothing. It does not wait for the
-// cache. A pending result's object is the stored version's.
+// remove deletes the object or starts its deletion, and returns the revision it wrote, or 0 if it wrote nothing. It
+// does not wait for the cache. The object of a pending result is of the stored version.
 func (c *call) remove(o metav1.DeleteOptions) (Result, int64, error) {
 	fresh := c.dry
 	if fresh {
@@ -125,7 +125,7 @@ func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64
 	return c.mark(e, obj)
 }
 
-// mark writes an object that is being deleted but must wait.
+// mark writes an object whose deletion has started but must wait for grace or finalizers.
 func (c *call) mark(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
 	out, value, err := c.encode(obj)
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *call) mark(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
 	return Result{Object: out, Pending: true}, rev, nil
 }
 
-// erase takes the object out of the store. obj is the object as the answer shows it.
+// erase deletes the object from the store. obj is returned to the client.
 func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
 	var rev int64
 	if !c.dry {
@@ -178,7 +178,7 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 	return Result{Object: c.shown(out)}, rev, nil
 }
 
-// admitDelete asks the plugins. Upstream gives them no object, only the old one.
+// admitDelete runs admission for a delete. As upstream, plugins get the old object only.
 func (c *call) admitDelete(e *cache.Entry, o *metav1.DeleteOptions) error {
 	if c.admission != nil && !c.admission.Handles(admission.Delete) {
 		return nil
@@ -193,8 +193,8 @@ func (c *call) admitDelete(e *cache.Entry, o *metav1.DeleteOptions) error {
 	return c.validate(nil, old, c.Name, admission.Delete, o)
 }
 
-// finalizers is what upstream's garbage collection makes of an object's finalizers when its deletion begins:
-// the propagation policy asked for, else the finalizer that is there already, else the kind's default.
+// finalizers returns an object's finalizers at the start of its deletion, by upstream's rules for garbage collection:
+// the requested propagation policy wins over a finalizer that is already set, which wins over the kind's default.
 func (c *call) finalizers(have []string, o *metav1.DeleteOptions) []string {
 	policy := rest.GarbageCollectionPolicy("")
 	if g, ok := c.row.Strategy.(rest.GarbageCollectionDeleteStrategy); ok {
@@ -230,7 +230,7 @@ func (c *call) finalizers(have []string, o *metav1.DeleteOptions) []string {
 	return want
 }
 
-// markDeleting begins the deletion of an object whose kind knows no grace.
+// markDeleting sets the deletion timestamp on an object of a kind without graceful deletion.
 func markDeleting(m metav1.Object, now time.Time) {
 	was := m.GetDeletionTimestamp()
 	if was == nil && m.GetGeneration() > 0 {

@@ -78,8 +78,8 @@ func TestGracefulDeletion(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 }
 
-// Every propagation policy, over the finalizers an object may have already, and the kinds' defaults: which
-// finalizers it waits with, or that it is gone.
+// Every propagation policy, with every combination of existing finalizers and kinds' defaults: the expected finalizers,
+// or none if the object is deleted at once.
 func TestPropagationAndFinalizers(t *testing.T) {
 	h := build(t)
 	const orphan, foreground, own = metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents, "example.com/f"
@@ -87,7 +87,7 @@ func TestPropagationAndFinalizers(t *testing.T) {
 	for i, c := range []struct {
 		have []string
 		o    metav1.DeleteOptions
-		want []string // nil: it is gone
+		want []string // nil if the object is deleted
 	}{
 		{nil, metav1.DeleteOptions{}, nil},
 		{nil, metav1.DeleteOptions{PropagationPolicy: background}, nil},

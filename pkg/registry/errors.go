@@ -14,11 +14,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// errModified is upstream's text for a lost race, which clients show.
+// errModified has upstream's message for a conflict, which clients show to users.
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
-// status turns any error into a Status error. It is the one place where the store's and the cache's
-// errors get their codes.
+// status converts any error to a Status error. It is the only place where errors of the store and the cache are mapped
+// to HTTP codes.
 func status(err error, gr schema.GroupResource, name string) error {
 	var already apierrors.APIStatus
 	switch {
@@ -35,7 +35,7 @@ func status(err error, gr schema.GroupResource, name string) error {
 	case errors.Is(err, store.ErrCompacted), errors.Is(err, cache.ErrExpired):
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, store.ErrFull):
-		// RFC 4918, 11.5. Clients do not repeat it by themselves, as they would a 503.
+		// RFC 4918, section 11.5. Unlike 503, clients do not retry it on their own.
 		return &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error(),
 		}}
@@ -51,7 +51,7 @@ func status(err error, gr schema.GroupResource, name string) error {
 	return apierrors.NewInternalError(err)
 }
 
-// lostRace says that a write met another revision than the one it was made from.
+// lostRace reports whether a write failed because the stored revision was not the expected one.
 func lostRace(err error) bool {
 	return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists)
 }

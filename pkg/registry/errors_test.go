@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// A full store is no 503, which clients repeat: somebody has to delete something.
+// A full store is not reported as 503, which clients would retry: objects have to be deleted first.
 func TestAFullStoreHasAStatusOfItsOwn(t *testing.T) {
 	err := status(fmt.Errorf("%w: delete objects", store.ErrFull), schema.GroupResource{Resource: "pods"}, "a")
 	var s apierrors.APIStatus

@@ -15,9 +15,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// escalates refuses roles and bindings that give more than their author has, unless the author may escalate or
-// bind. It asks where there is an authorizer, and never of system:masters.
-func (c *call) escalates(obj, old runtime.Object) error {
+// checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb escalate
+// or bind. Without an authorizer, and for system:masters, it allows everything.
+func (c *call) checkEscalation(obj, old runtime.Object) error {
 	p := c.authorizer.Load()
 	if p == nil || c.user == nil || c.Resource.Group != rbac.GroupName || rbacregistry.EscalationAllowed(c.ctx) {
 		return nil

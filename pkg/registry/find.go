@@ -10,11 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// find reads an object of another kind in its internal version. If the cache does not have it, it is brought up
-// to date before the object is said not to be there.
+// find reads an object of another kind in its internal version. If the cache does not have it, the cache is brought up
+// to date before NotFound is returned.
 func find[T runtime.Object](c *call, row *kind.Resource, namespace, name string) (none T, _ error) {
 	if row == nil {
-		return none, apierrors.NewInternalError(fmt.Errorf("no such kind is served, to look up %q", name))
+		return none, apierrors.NewInternalError(fmt.Errorf("cannot look up %q: its kind is not served", name))
 	}
 	e := c.cache.Get(row, namespace, name)
 	if e == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// FuzzPatch applies patches of every type to a pod, as a dry run: they are refused with a client's error or give a pod, soon.
+// FuzzPatch applies patches of every type to a pod, as a dry run: the result is a 4xx or a pod, within bounded time.
 func FuzzPatch(f *testing.F) {
 	h := build(f)
 	put(h, v1("Pod", ""), smallPod("p"))
@@ -51,7 +51,7 @@ func FuzzPatch(f *testing.F) {
 	})
 }
 
-// FuzzListOptions lists with whatever a client says in its query.
+// FuzzListOptions lists with arbitrary query options.
 func FuzzListOptions(f *testing.F) {
 	h := build(f)
 	put(h, v1("ConfigMap", ""), configMap("a"))

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
-// spent is what f cost: bytes allocated, and processor time of the process.
+// spent returns the cost of f: bytes allocated, and CPU time of the process.
 func spent(f func()) (bytes int64, cpu time.Duration) {
 	var before, after runtime.MemStats
 	used := func() time.Duration {
@@ -53,8 +53,8 @@ func numbered(head, format, tail string, n int) string {
 	return b.String() + tail
 }
 
-// cheap checks what a request cost. With the race detector, which multiplies it, and with the cache's hashes of its objects, which go with
-// the detector, there is nothing to learn: hack/test.sh runs these tests without it too.
+// cheap checks the cost of a request. It skips the check with the race detector, which multiplies the cost and also
+// enables the cache's hash checks; hack/test.sh runs these tests without it too.
 func cheap(t *testing.T, bytes int64, cpu time.Duration) {
 	t.Helper()
 	if raceDetector {
@@ -64,7 +64,7 @@ func cheap(t *testing.T, bytes int64, cpu time.Duration) {
 	require.Less(t, cpu, 5*time.Second, "a second on a quiet machine")
 }
 
-// Bodies that a client may send, each of at most 3 MiB, are refused, or served, within bounds of memory and time.
+// Hostile bodies of at most 3 MiB are refused or served with bounded memory and time.
 func TestHostilePatchesAreCheap(t *testing.T) {
 	h := build(t)
 	big := strings.Repeat("x", 700<<10)
@@ -84,7 +84,7 @@ func TestHostilePatchesAreCheap(t *testing.T) {
 		target Target
 		kind   types.PatchType
 		body   string
-		code   int32 // 0: it may succeed
+		code   int32 // 0 if it may succeed
 	}{
 		"copies of a large value": {v1("ConfigMap", "big"), types.JSONPatchType,
 			numbered("[", `{"op":"copy","from":"/data/k","path":"/data/k%d"}`, "]", 4000), 422},
@@ -149,7 +149,7 @@ func TestHostilePatchesAreCheap(t *testing.T) {
 	}
 }
 
-// Objects at the bounds of what may be decoded are validated, and refused, within bounds too.
+// Objects at the limits of decoding are validated and refused with bounded memory and time too.
 func TestHostileCreatesAreCheap(t *testing.T) {
 	h := build(t)
 	pod := `{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i"}],`

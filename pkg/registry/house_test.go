@@ -19,20 +19,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// house is a registry without plugins, with the calls that tests make most. (registrytest cannot be had in this package.)
+// house is a registry without plugins, with helpers for the most frequent calls. (This package cannot import
+// registrytest.)
 type house struct {
 	*Registry
 	t   testing.TB
 	ctx context.Context
 }
 
-// build is a house with a namespace to work in.
+// build returns a house with the namespace "work".
 func build(t testing.TB) *house {
 	t.Helper()
 	return over(t, store.Config{})
 }
 
-// over is the same with a store of one's own making.
+// over is build with the given store configuration.
 func over(t testing.TB, config store.Config) *house {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-registry-")

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// List is a page of a collection. Continue and Remaining are as in metav1.ListMeta.
+// List is a page of a collection. Continue and Remaining are those of metav1.ListMeta.
 type List struct {
 	Entries   []*cache.Entry
 	Revision  int64
@@ -26,9 +26,9 @@ type List struct {
 	Remaining *int64
 }
 
-// List reads a collection. Without a resourceVersion it sees every write acknowledged before the call. Pages after
-// the first are of the first one's revision; once that is compacted they get 410 Expired with a token to go on
-// inconsistently.
+// List reads a collection. Without a resourceVersion it reflects every write acknowledged before the call. Further
+// pages are of the first page's revision. Once that is compacted, they fail with 410 Expired and a token for an
+// inconsistent continuation.
 func (r *Registry) List(ctx context.Context, t Target, o metav1.ListOptions) (*List, error) {
 	c, err := r.begin(ctx, t, "list", nil)
 	if err != nil {
@@ -42,7 +42,7 @@ func (r *Registry) List(ctx context.Context, t Target, o metav1.ListOptions) (*L
 	return l, err
 }
 
-// maxContinueBytes is the length of a continue token at most. Ours hold one key.
+// maxContinueBytes is the maximum length of a continue token. Tokens made by this server hold a single key.
 const maxContinueBytes = 4 << 10
 
 func (c *call) list(o *metav1.ListOptions) (*List, error) {
@@ -87,7 +87,7 @@ func (c *call) list(o *metav1.ListOptions) (*List, error) {
 	return c.listNow(q, o, prefix, prefix)
 }
 
-// listNow lists from the cache, beginning at the key from.
+// listNow lists from the cache, starting at the key from.
 func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string) (*List, error) {
 	if broken := c.cache.Unreadable(prefix); len(broken) > 0 {
 		return nil, StoreReadError(c.gr(), broken)
@@ -104,7 +104,7 @@ func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string
 	return l, nil
 }
 
-// more says that there are further entries after the last of the page.
+// more sets the continue token, and RemainingItemCount where it is known, on a page that is not the last.
 func (l *List) more(q cache.Query, prefix string, left int64) error {
 	last := l.Entries[len(l.Entries)-1].Key
 	token, err := storage.EncodeContinue(last+"\x00", prefix, l.Revision)
@@ -118,10 +118,10 @@ func (l *List) more(q cache.Query, prefix string, left int64) error {
 	return nil
 }
 
-// pageBytes is how many values are read at once where selectors leave out some.
+// pageKeys is the number of keys read from the store at a time when selectors filter the result.
 const pageKeys = 1000
 
-// listAt lists as of an older revision, from the store. Objects that did not change since come from the cache.
+// listAt lists an older revision from the store. Objects unchanged since then come from the cache.
 func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
 	l := &List{Revision: rev, Entries: []*cache.Entry{}}
 	for {
@@ -158,7 +158,7 @@ func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string,
 	}
 }
 
-// entryOf decodes a stored value, unless the cache has it.
+// entryOf returns the cached entry of a stored value, or decodes it.
 func (c *call) entryOf(kv store.KV) (*cache.Entry, error) {
 	namespace, name, _ := strings.Cut(kv.Key[len(c.row.Prefix("")):], "/")
 	if !c.row.Namespaced {
@@ -184,8 +184,8 @@ func selects(row *kind.Resource, q cache.Query, e *cache.Entry) bool {
 	return q.Fields == nil || q.Fields.Empty() || q.Fields.Matches(row.Fields(e.Object))
 }
 
-// expired is upstream's answer to a continuation whose revision is gone: 410, and a token with which the rest
-// can be had as it is now.
+// expired is upstream's response to a continue token whose revision is compacted: 410, with a new token for the rest of
+// the collection as it is now.
 func (c *call) expired(o *metav1.ListOptions, prefix, from string) error {
 	if o.Continue == "" {
 		return apierrors.NewResourceExpired(fmt.Sprintf("The resourceVersion for the provided list is too old: %s", o.ResourceVersion))

@@ -31,7 +31,7 @@ func TestListInPages(t *testing.T) {
 	require.Equal(t, []string{"c0", "c1"}, names(first))
 	require.EqualValues(t, 3, *first.Remaining)
 
-	// What changes between the pages is not seen.
+	// Changes between the pages are not visible.
 	put(h, v1("ConfigMap", ""), configMap("c2a"))
 	_, err = h.Delete(h.ctx, v1("ConfigMap", "c3"), metav1.DeleteOptions{})
 	require.NoError(t, err)
@@ -46,13 +46,13 @@ func TestListInPages(t *testing.T) {
 	require.Empty(t, third.Continue)
 	require.Nil(t, third.Remaining)
 
-	// A selector leaves the count of what remains open.
+	// With a selector, the remaining item count is unknown.
 	l, err := h.List(h.ctx, cms, metav1.ListOptions{Limit: 1, FieldSelector: "metadata.name!=c0"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"c1"}, names(l))
 	require.Nil(t, l.Remaining)
 
-	// An inconsistent continuation goes on with what there is now.
+	// An inconsistent continuation returns the current objects.
 	token, err := storage.EncodeContinue(cms.Resource.Key("work", "c2"), cms.Resource.Prefix("work"), -1)
 	require.NoError(t, err)
 	l, err = h.List(h.ctx, cms, metav1.ListOptions{Continue: token})
@@ -108,7 +108,7 @@ func TestGetWaitsForARevision(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Once the first page's revision is compacted, the answer is 410 with a token that goes on all the same.
+// After the first page's revision is compacted, the response is a 410 with a token for an inconsistent continuation.
 func TestListGoesOnAfterCompaction(t *testing.T) {
 	h := over(t, store.Config{RetainRevisions: 10})
 	for i := range 4 {

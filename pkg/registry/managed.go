@@ -114,7 +114,7 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 	if err != nil {
 		return Result{}, err
 	}
-	w.mayMake, w.applied = c.Subresource == "", true
+	w.upsert, w.applied = c.Subresource == "", true
 	w.change = func(e *cache.Entry) (client.Object, error) {
 		live := c.Resource.New()
 		live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)

@@ -14,14 +14,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// hasSpecFinalizers says that a namespace still waits for its content to go.
+// hasSpecFinalizers reports whether a namespace still has content to be deleted.
 func hasSpecFinalizers(o client.Object) bool {
 	ns, ok := o.(*corev1.Namespace)
 	return ok && len(ns.Spec.Finalizers) > 0
 }
 
-// terminate is a namespace's deletion up to the point where nothing of it is left: it becomes Terminating at the
-// first request, and stays until its spec has no finalizers. done is false when it may be erased.
+// terminate handles the deletion of a namespace until it is empty: the first request makes it Terminating, and it stays
+// until its spec has no finalizers. done is false if it may be deleted from the store.
 func (c *call) terminate(e *cache.Entry, obj runtime.Object, o *metav1.DeleteOptions) (done bool, _ Result, _ int64, _ error) {
 	ns, ok := obj.(*core.Namespace)
 	if !ok {
@@ -55,8 +55,8 @@ func (c *call) terminate(e *cache.Entry, obj runtime.Object, o *metav1.DeleteOpt
 	return true, res, rev, err
 }
 
-// namespaceFinalizers is upstream's rule for namespaces, which differs from that for other kinds in that
-// orphanDependents=false means foreground.
+// namespaceFinalizers is like finalizers, with upstream's exception for namespaces: orphanDependents=false means
+// foreground deletion.
 func namespaceFinalizers(have []string, o *metav1.DeleteOptions) []string {
 	orphan := slices.Contains(have, metav1.FinalizerOrphanDependents)
 	foreground := slices.Contains(have, metav1.FinalizerDeleteDependents)

@@ -17,26 +17,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// portPrefix is where node ports and health check node ports are reserved, by their number.
+// portPrefix is the prefix of the keys that reserve node ports and health check node ports; the port number follows.
 const portPrefix = kind.Root + "ranges/servicenodeports/"
 
-// holder is who has a node port, as it is stored.
+// holder is the Service that has reserved a node port, as stored.
 type holder struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
-// probes is how many ports are tried at random before all reservations are read: enough unless most ports are in use.
+// probes is how many random ports are tried before all reservations are read. It suffices unless most ports are in use.
 const probes = 8
 
 // ports allocates the node ports of one write.
 type ports struct {
 	*call
-	taken map[int32]bool // by this write
-	used  map[int32]bool // by anybody, once all were read
+	taken map[int32]bool // in this write
+	used  map[int32]bool // by any Service; nil until read is called
 }
 
-// read collects the ports that are reserved.
+// read loads all reserved ports from the store.
 func (p *ports) read() error {
 	if p.used != nil {
 		return nil
@@ -54,7 +54,7 @@ func (p *ports) read() error {
 	return nil
 }
 
-// free asks for one port alone.
+// free reports whether a single port is free.
 func (p *ports) free(port int32) (bool, error) {
 	if p.taken[port] {
 		return false, nil
@@ -73,8 +73,8 @@ func portOf(key string) (int32, bool) {
 	return int32(n), err == nil && n > 0
 }
 
-// nodePorts gives a service's ports the node ports they ask for, or any. Ports of one service with the same
-// number but other protocols share one.
+// nodePorts assigns the requested node ports to the ports of a Service, or any free ones. As upstream, ports with the
+// same number and different protocols share a node port.
 func (p *ports) nodePorts(now, was *core.Service) error {
 	if now.Spec.Type != core.ServiceTypeNodePort && now.Spec.Type != core.ServiceTypeLoadBalancer {
 		return nil
@@ -85,7 +85,7 @@ func (p *ports) nodePorts(now, was *core.Service) error {
 			mine[port.NodePort] = port.NodePort != 0
 		}
 	}
-	byPort := map[int32]int32{} // what is asked for by number of the service's port
+	byPort := map[int32]int32{} // requested node port by service port
 	for _, port := range now.Spec.Ports {
 		if port.NodePort != 0 && byPort[port.Port] == 0 {
 			byPort[port.Port] = port.NodePort
@@ -125,8 +125,8 @@ func (p *ports) nodePorts(now, was *core.Service) error {
 	return nil
 }
 
-// take finds a node port, any free one if it is 0. Like upstream (KEP-3668) it leaves the low part of the range, between 16 and 128
-// ports, to those who ask for a port by its number, until the rest is full.
+// take reserves the given node port, or any free one if it is 0. As upstream (KEP-3668), it uses the low part of the
+// range, 16 to 128 ports that are meant for explicit requests, only once the rest is full.
 func (p *ports) take(port *int32) error {
 	first, last := p.cfg.NodePortMin, p.cfg.NodePortMax
 	if *port != 0 && (*port < first || *port > last) {
@@ -165,7 +165,7 @@ func (p *ports) take(port *int32) error {
 	return nil
 }
 
-// search takes the first free one of n ports, beginning anywhere.
+// search takes the first free one of n ports from a random start.
 func (p *ports) search(port *int32, from, n int32) bool {
 	if n <= 0 {
 		return false
@@ -183,12 +183,12 @@ func (p *ports) search(port *int32, from, n int32) bool {
 func portOp(port int32, s *corev1.Service) store.Op {
 	value, err := json.Marshal(holder{s.Namespace, s.Name})
 	if err != nil {
-		panic(err) // two strings can be encoded
+		panic(err) // a struct of two strings can always be encoded
 	}
 	return store.Op{Key: portKey(port), Value: value}
 }
 
-// holderOf reads who has a port; a value that cannot be read belongs to nobody.
+// holderOf decodes the holder of a reservation. It returns the zero holder if the value is malformed.
 func holderOf(kv store.KV) (h holder) {
 	if json.Unmarshal(kv.Value, &h) != nil {
 		return holder{}

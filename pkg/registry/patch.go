@@ -30,21 +30,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
-// Upstream's bounds on a patch: operations of a JSON patch, bytes of any.
+// Upstream's limits: operations in a JSON patch, and bytes in a patch of any type.
 const (
 	maxOperations = 10000
 	maxPatchBytes = 3 << 20
 )
 
-// boundCopies sets the library's bound on what the copy operations of one JSON patch add, as upstream does. It is the library's only
-// way, and holds for the process.
-func boundCopies() {
+// limitCopies sets upstream's limit on the bytes added by copy operations of one JSON patch. The library has no other
+// way than this variable, which applies to the whole process.
+func limitCopies() {
 	if have := atomic.LoadInt64(&jsonpatch.AccumulatedCopySizeLimit); have <= 0 || have > maxPatchBytes {
 		atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchBytes)
 	}
 }
 
-// Patch applies a JSON, merge, strategic merge or apply patch, and repeats it on conflict unless the patch names a resourceVersion.
+// Patch applies a JSON, merge, strategic merge or apply patch. On a conflict it retries, unless the patch has a
+// resourceVersion.
 func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data []byte, o metav1.PatchOptions) (Result, error) {
 	if errs := validation.ValidatePatchOptions(&o, pt); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("PatchOptions"), "", errs)
@@ -61,7 +62,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 		return c.apply(data, &o, update)
 	}
 	if pt == types.StrategicMergePatchType && !t.Resource.Proto {
-		return Result{}, unsupportedPatch(pt) // as for custom resources: such kinds do not say how to merge their lists
+		return Result{}, unsupportedPatch(pt) // as for custom resources: these kinds have no merge keys
 	}
 	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation}
 	if err := p.parse(); err != nil {
@@ -83,9 +84,9 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	if err != nil {
 		return Result{}, err
 	}
-	// A patched object carries the revision it was made from, unless the patch says another: that is the caller's
-	// precondition, and the only conflict that is not tried again.
-	w.mayMake = false
+	// A patched object carries the revision it was made from. If the patch sets another one, that is the caller's
+	// precondition, and a mismatch is the only conflict that is not retried.
+	w.upsert = false
 	w.change = func(e *cache.Entry) (client.Object, error) {
 		old := e
 		if c.row != c.Resource {
@@ -102,7 +103,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	return w.run()
 }
 
-// sameRevision is the precondition of a patch that names a resourceVersion.
+// sameRevision checks the precondition of a patch that has a resourceVersion.
 func (c *call) sameRevision(now, old client.Object) error {
 	if rv := now.GetResourceVersion(); rv != "" && rv != old.GetResourceVersion() {
 		return apierrors.NewConflict(c.gr(), c.Name, errModified)
@@ -110,19 +111,19 @@ func (c *call) sameRevision(now, old client.Object) error {
 	return nil
 }
 
-// patch is one patch, parsed once and applied as often as the race for the object needs.
+// patch is parsed once and applied for each attempt.
 type patch struct {
 	ctx    context.Context
 	kind   types.PatchType
 	data   []byte
-	strict string // FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
+	strict string // FieldValidation: Strict, Warn or Ignore; empty means Warn, as upstream
 
 	ops      jsonpatch.Patch
 	merge    map[string]any
 	shape    payload.Shape
-	copies   int64   // operations of a JSON patch that copy
-	indexed  int64   // and those that may move the items of a list
-	problems []error // with the patch itself: duplicate fields
+	copies   int64   // copy operations in a JSON patch
+	indexed  int64   // operations with a path that ends in a list index
+	problems []error // duplicate and unknown fields in the patch itself
 	warned   bool
 }
 
@@ -184,8 +185,9 @@ func (p *patch) parseOperations(bad func(error) error) error {
 	return nil
 }
 
-// operate applies the operations of a JSON patch. The library panics at some that make no sense, such as to replace an object with nothing.
-func (p *patch) operate(before []byte) (after []byte, err error) {
+// applyOperations applies the operations of a JSON patch. The library panics on some invalid ones, such as replacing an object
+// with nothing.
+func (p *patch) applyOperations(before []byte) (after []byte, err error) {
 	defer func() {
 		if wrong := recover(); wrong != nil {
 			err = fmt.Errorf("the operations cannot be applied to the object: %v", wrong)
@@ -194,13 +196,13 @@ func (p *patch) operate(before []byte) (after []byte, err error) {
 	return p.ops.Apply(before)
 }
 
-// indexes says that the last part of a path is the index of a list's item.
+// indexes reports whether the last segment of a path is a list index.
 func indexes(path string) bool {
 	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
 	return err == nil
 }
 
-// unsupportedPatch is 415, with what there is.
+// unsupportedPatch is a 415 with the supported media types.
 func unsupportedPatch(kind types.PatchType) error {
 	accepted := []types.PatchType{types.JSONPatchType, types.MergePatchType, types.ApplyPatchType}
 	if kind != types.StrategicMergePatchType {
@@ -212,7 +214,8 @@ func unsupportedPatch(kind types.PatchType) error {
 	}}
 }
 
-// apply makes out, an empty object of old's type, from old and the patch. encoded gives old's JSON, if there is one already.
+// apply sets out, an empty object of old's type, to old with the patch applied. encoded may be nil; else it returns
+// old's JSON.
 func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Object) error {
 	if p.kind == types.StrategicMergePatchType {
 		return p.strategic(old, out)
@@ -224,11 +227,11 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	} else if before, err = json.Marshal(old); err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := p.affordable(before); err != nil {
+	if err := p.checkCost(before); err != nil {
 		return err
 	}
 	if p.kind == types.JSONPatchType {
-		if after, err = p.operate(before); err != nil {
+		if after, err = p.applyOperations(before); err != nil {
 			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
 		}
 	} else if after, err = jsonpatch.MergePatch(before, p.data); err != nil {
@@ -247,18 +250,18 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	if err != nil {
 		return invalidPatch(string(after), err)
 	}
-	return p.judge(string(after), problems)
+	return p.reportProblems(string(after), problems)
 }
 
-// The bounds of the work of a patch, in items of lists that are moved or compared.
+// Limits on the cost of a patch, in list items moved or compared.
 const (
 	maxMoved    = 50_000_000
 	maxCompared = 10_000_000
 )
 
-// affordable bounds what the patching of an object costs. The library reads objects level by level and keeps each level's text, and makes a
-// new list for each item that is added or removed.
-func (p *patch) affordable(before []byte) error {
+// checkCost limits the cost of patching an object. The library decodes one level at a time, keeping the text of each,
+// and copies the list for each item that is added or removed.
+func (p *patch) checkCost(before []byte) error {
 	have, err := payload.Measure(before, nil)
 	if err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
@@ -266,37 +269,37 @@ func (p *patch) affordable(before []byte) error {
 	depth := int64(max(have.Depth, p.shape.Depth))
 	copied := min(p.copies*int64(len(before)+len(p.data)), maxPatchBytes)
 	if have.Nested+p.shape.Nested+copied*depth > payload.MaxNested {
-		return apierrors.NewRequestEntityTooLargeError("the patch, or what it patches, is too large for how deep it nests")
+		return apierrors.NewRequestEntityTooLargeError("the patch or the object is too large for its nesting depth")
 	}
 	if longest := max(have.Longest, p.shape.Longest) + int64(len(p.ops)); p.indexed*longest > maxMoved {
-		return apierrors.NewRequestEntityTooLargeError("the patch changes too many items of too long a list")
+		return apierrors.NewRequestEntityTooLargeError("the patch moves too many list items")
 	}
 	return nil
 }
 
-// comparable bounds what a strategic merge costs: each item of a list in the patch is looked for among those of the object.
-func (p *patch) comparable(before map[string]any) error {
+// checkMergeCost limits the cost of a strategic merge, which searches the object's list for each list item of the patch.
+func (p *patch) checkMergeCost(before map[string]any) error {
 	const few = 64
 	if p.shape.Items <= few {
 		return nil
 	}
-	if (longest(before)+p.shape.Longest)*p.shape.Items > maxCompared {
-		return apierrors.NewRequestEntityTooLargeError("the patch would compare too many items of lists")
+	if (longestList(before)+p.shape.Longest)*p.shape.Items > maxCompared {
+		return apierrors.NewRequestEntityTooLargeError("the patch compares too many list items")
 	}
 	return nil
 }
 
-// longest is the length of the longest list in an object.
-func longest(v any) (n int64) {
+// longestList returns the length of the longest list in a value.
+func longestList(v any) (n int64) {
 	switch v := v.(type) {
 	case map[string]any:
 		for _, in := range v {
-			n = max(n, longest(in))
+			n = max(n, longestList(in))
 		}
 	case []any:
 		n = int64(len(v))
 		for _, in := range v {
-			n = max(n, longest(in))
+			n = max(n, longestList(in))
 		}
 	}
 	return n
@@ -306,8 +309,8 @@ func invalidPatch(value string, err error) error {
 	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), brief(value), brief(err.Error()))})
 }
 
-// judge refuses, or warns of, unknown and repeated fields.
-func (p *patch) judge(value string, problems []error) error {
+// reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation.
+func (p *patch) reportProblems(value string, problems []error) error {
 	all := slices.Concat(p.problems, problems)
 	if len(all) == 0 || !p.checks() {
 		return nil
@@ -329,7 +332,7 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := p.comparable(before); err != nil {
+	if err := p.checkMergeCost(before); err != nil {
 		return err
 	}
 	if err := payload.Check(p.data, out); err != nil {
@@ -346,11 +349,11 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	}
 	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, out, p.checks())
 	if err == nil {
-		return p.judge(fmt.Sprintf("%+v", p.merge), nil)
+		return p.reportProblems(fmt.Sprintf("%+v", p.merge), nil)
 	}
 	problems, strict := runtime.AsStrictDecodingError(err)
 	if !strict {
 		return invalidPatch(fmt.Sprintf("%+v", p.merge), err)
 	}
-	return p.judge(fmt.Sprintf("%+v", p.merge), problems.Errors())
+	return p.reportProblems(fmt.Sprintf("%+v", p.merge), problems.Errors())
 }

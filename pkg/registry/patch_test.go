@@ -94,7 +94,7 @@ func TestEphemeralContainers(t *testing.T) {
 	require.Len(t, answer[*corev1.Pod](t, res, err).Spec.EphemeralContainers, 1)
 }
 
-// Patches that race for one object all arrive: each adds its own key, in whatever order.
+// Concurrent patches of one object all succeed: each adds its own key.
 func TestPatchesThatRaceAllArrive(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a"))
@@ -110,7 +110,7 @@ func TestPatchesThatRaceAllArrive(t *testing.T) {
 	require.Len(t, answer[*corev1.ConfigMap](t, res, err).Data, 40)
 }
 
-// Whatever the mix of conditional updates and patches, a counter kept in an object counts each that succeeded.
+// With any mix of conditional updates and patches, a counter in an object counts each that succeeded.
 func TestEveryAcknowledgedWriteCounts(t *testing.T) {
 	h := build(t)
 	n := 0

@@ -24,42 +24,42 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// quotas is the ResourceQuota plugin: it charges a write to the quotas of its namespace, in their status, before the
-// write. What is charged and not yet in the cache is remembered, so that usage counted meanwhile includes it.
+// quotas implements the ResourceQuota plugin: before a write, it is charged to the status of the namespace's quotas.
+// Charges that the cache does not show yet are remembered, so that a recount includes them.
 //
-// Decision: upstream's evaluators and its CheckRequest decide, but each charge is a conditional write of its own, made by
-// the request itself; upstream's evaluator batches them in goroutines and timers that an idle process does not need.
+// Decision: upstream's evaluators and CheckRequest decide, but each request makes its own conditional update of the
+// quota. Upstream's evaluator batches them with goroutines and timers, which would cost an idle process something.
 type quotas struct {
 	r         *Registry
 	row       *kind.Resource
 	limited   []resourcequotaapi.LimitedResource
 	evaluator func() quota.Registry
 
-	// locks keep the charges of one namespace from losing races against each other; several namespaces may share one.
+	// locks serialize the charges of a namespace, to avoid conflicts between them. Namespaces share locks by hash.
 	locks [64]chan struct{}
 	seed  maphash.Seed
 
 	mu      sync.Mutex
-	charges map[*charge]struct{} // one for each write under way in a namespace with quotas
+	charges map[*charge]struct{} // one for each write in flight in a namespace with quotas
 }
 
-// charge is what a write under way adds to quotas.
+// charge is what a write in flight adds to quotas.
 type charge struct {
 	q         *quotas
 	row       *kind.Resource
 	namespace string
 	name      string
-	was       int64 // the object's revision before the write, 0 if it is created
+	was       int64 // the object's revision before the write; 0 for a create
 	added     map[types.UID]corev1.ResourceList
 }
 
-// UseQuotas makes writes count against the quotas of their namespaces. What is limited cannot be used where no quota covers
-// it. Call it before the first write.
+// UseQuotas enables quota checks. A limited resource cannot be used in a namespace without a quota that covers it. Call
+// it before the first write.
 func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
 	q := &quotas{r: r, row: r.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("ResourceQuota")), limited: limited,
 		seed: maphash.MakeSeed(), charges: map[*charge]struct{}{}}
 	if q.row == nil {
-		return nil // a table without quotas has none to check
+		return nil // the server has no quotas
 	}
 	for i := range q.locks {
 		q.locks[i] = make(chan struct{}, 1)
@@ -68,14 +68,15 @@ func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
 		return err
 	}
 	q.evaluator = kind.Derive(r.kinds, func(t *kind.Table) quota.Registry {
-		all, _ := evaluators(t, nil) // that it succeeds does not depend on the kinds
+		all, _ := evaluators(t, nil) // fails for no set of kinds
 		return all
 	})
 	r.quotas = q
 	return nil
 }
 
-// evaluators makes upstream's evaluators, and one that counts for each other kind. Dynamic resource allocation is not served.
+// evaluators returns upstream's evaluators and an object count evaluator for each other kind. Dynamic resource
+// allocation is not served.
 func evaluators(t *kind.Table, list quota.ListerForResourceFunc) (quota.Registry, error) {
 	all, err := core.NewEvaluators(list, nil, func(r schema.GroupVersionResource) bool { return r.Group != "resource.k8s.io" })
 	if err != nil {
@@ -91,7 +92,7 @@ func evaluators(t *kind.Table, list quota.ListerForResourceFunc) (quota.Registry
 	return registry, nil
 }
 
-// of lists the quotas of a namespace, as copies.
+// of returns deep copies of the quotas in a namespace.
 func (q *quotas) of(namespace string) []corev1.ResourceQuota {
 	entries, _ := q.r.cache.List(q.row, cache.Query{Namespace: namespace})
 	list := make([]corev1.ResourceQuota, 0, len(entries))
@@ -103,8 +104,8 @@ func (q *quotas) of(namespace string) []corev1.ResourceQuota {
 	return list
 }
 
-// charge checks a write that admission allowed against the namespace's quotas, and charges it to them. The caller
-// releases the result once the write failed or is in the cache. It is nil where nothing was charged.
+// charge checks an admitted write against the quotas of its namespace and charges it to them. The caller releases the
+// result once the write has failed or is in the cache. It is nil if nothing was charged.
 func (c *call) charge(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object, was int64) (*charge, error) {
 	q := c.quotas
 	if q == nil || c.Namespace == "" || c.row == c.namespaces {
@@ -132,7 +133,7 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	list = q.of(c.Namespace)
 	next, err := resourcequota.CheckRequest(list, a, evaluator, q.limited)
 	if err != nil && !c.dry {
-		// The quotas may have more room than the cache shows.
+		// The cache may be behind, and the quotas less used than it shows.
 		if _, err := c.sync(c.ctx); err != nil {
 			return nil, err
 		}
@@ -169,7 +170,7 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	return held, nil
 }
 
-// write charges one quota. The stored quota may be newer than the one checked: then it is checked again.
+// write charges one quota. If the stored quota is newer than the one checked, it is checked again.
 func (q *quotas) write(c *call, checked *corev1.ResourceQuota, a admission.Attributes, evaluator quota.Evaluator) error {
 	one, err := q.r.begin(c.ctx, Target{Resource: q.row, Namespace: checked.Namespace, Name: checked.Name, Subresource: "status"}, "update", nil)
 	if err != nil {
@@ -191,13 +192,13 @@ func (q *quotas) write(c *call, checked *corev1.ResourceQuota, a admission.Attri
 	return err
 }
 
-// lock is held by whoever charges the quotas of a namespace.
+// lock returns the lock of a namespace's quotas. It is held by sending to it.
 func (q *quotas) lock(namespace string) chan struct{} {
 	return q.locks[maphash.String(q.seed, namespace)%uint64(len(q.locks))]
 }
 
-// release forgets a charge whose write failed or is in the cache. What a failed write has charged too much is corrected when
-// the quota's usage is next counted: soon, since its status changed.
+// release forgets a charge whose write has failed or is in the cache. An excess charge by a failed write is corrected
+// by the next recount, which the quota's changed status triggers.
 func (h *charge) release() {
 	if h == nil {
 		return
@@ -207,8 +208,8 @@ func (h *charge) release() {
 	h.q.mu.Unlock()
 }
 
-// QuotaUsage counts what a quota's scope uses in its namespace, of the resources in its spec.hard: what is stored, and what
-// was charged for writes under way. It is from the cache, which must show the quota given.
+// QuotaUsage returns what is used in the quota's namespace and scopes, for the resources in its spec.hard: stored
+// objects and writes in flight. It reads the cache, which must not be older than the given quota.
 func (r *Registry) QuotaUsage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	if r.quotas == nil {
 		return nil, nil
@@ -217,8 +218,9 @@ func (r *Registry) QuotaUsage(of *corev1.ResourceQuota) (corev1.ResourceList, er
 }
 
 func (q *quotas) usage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
-	// The charges come first: one that is released meanwhile is in the lists then, which are of later. Under the lock none is between its
-	// entry in charges and its write to the quota, which would find itself counted already and charge twice.
+	// Charges are read before the lists: one that is released in between has its object in the later lists. The lock is
+	// needed because a charge between its registration and its write to the quota would be counted here, and then
+	// charged again.
 	lock := q.lock(of.Namespace)
 	lock <- struct{}{}
 	q.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// snapshot is the objects of one namespace, each kind as it was when first asked for.
+// snapshot lists the objects of one namespace. Each kind is listed once, when first used.
 type snapshot struct {
 	q         *quotas
 	namespace string
@@ -27,7 +27,7 @@ func (s *snapshot) list(row *kind.Resource) []*cache.Entry {
 	return list
 }
 
-// shows says whether the snapshot has what a charge was made for.
+// shows reports whether the snapshot contains the write of a charge.
 func (s *snapshot) shows(h *charge) bool {
 	for _, e := range s.list(h.row) {
 		if e.Object.GetName() == h.name {
@@ -37,12 +37,12 @@ func (s *snapshot) shows(h *charge) bool {
 	return false
 }
 
-// lister implements quota.ListerForResourceFunc. There is nothing of a kind that is not served.
+// lister implements quota.ListerForResourceFunc. For kinds that are not served its lists are empty.
 func (s *snapshot) lister(gvr schema.GroupVersionResource) (toolscache.GenericLister, error) {
 	return listed{s, s.q.r.kinds.Table().ByGVR(gvr)}, nil
 }
 
-// listed is the objects of one kind.
+// listed is the lister of one kind.
 type listed struct {
 	s   *snapshot
 	row *kind.Resource

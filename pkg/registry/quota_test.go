@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
 )
 
-// quotaHouse is a house that charges quotas.
+// quotaHouse is a house with quota checks.
 func quotaHouse(t testing.TB) *house {
 	h := build(t)
 	require.NoError(t, h.UseQuotas(nil))
@@ -30,7 +30,7 @@ func hard(pairs ...string) corev1.ResourceList {
 	return l
 }
 
-// limit makes a quota and gives it the status that the reconciler would.
+// limit creates a quota and sets its status as the reconciler would.
 func (h *house) limit(name string, spec corev1.ResourceQuotaSpec) {
 	h.t.Helper()
 	q := put(h, v1("ResourceQuota", ""), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: spec})
@@ -65,7 +65,7 @@ func (h *house) try(t Target, o runtime.Object, options ...string) error {
 	return err
 }
 
-// TestAQuotaIsNeverExceeded: fifty create at once where ten may, and somebody counts anew all the while.
+// TestAQuotaIsNeverExceeded makes fifty concurrent creates where ten are allowed, while the quota is recounted.
 func TestAQuotaIsNeverExceeded(t *testing.T) {
 	h := quotaHouse(t)
 	h.limit("q", corev1.ResourceQuotaSpec{Hard: hard("pods", "10", "requests.cpu", "1")})
@@ -129,7 +129,7 @@ func TestQuotaChecks(t *testing.T) {
 	require.NoError(t, h.try(v1("ConfigMap", ""), configMap("a")))
 	requireStatus(t, h.try(v1("ConfigMap", ""), configMap("b")), 403, "requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1")
 
-	// A service whose type changes is charged for what it gains.
+	// A service whose type changes is charged for what it adds.
 	svc := put(h, v1("Service", ""), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "a", Port: 80}}}}).DeepCopy()
 	svc.Spec.Type = corev1.ServiceTypeNodePort
@@ -140,7 +140,7 @@ func TestQuotaChecks(t *testing.T) {
 	_, err = h.Update(h.ctx, v1("Service", "s"), svc, metav1.UpdateOptions{})
 	requireStatus(t, err, 403, "services.nodeports")
 
-	// A write that fails after it was charged is corrected by the next count.
+	// A write that fails after it was charged is corrected by the next recount.
 	_, err = h.Delete(h.ctx, v1("Pod", "second"), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	require.NoError(t, err)
 	h.recount(h.quota("counts"))
@@ -174,7 +174,7 @@ func TestQuotaScopes(t *testing.T) {
 	requireStatus(t, h.try(v1("Pod", ""), sized("d", "", "1Gi")), 403, "exceeded quota: compute, requested: limits.memory=1Gi, used: limits.memory=100Mi, limited: limits.memory=1Gi")
 }
 
-// TestLimitedResources: a quota can be demanded for a priority class.
+// TestLimitedResources checks that a priority class can be made to require a quota.
 func TestLimitedResources(t *testing.T) {
 	h := build(t)
 	require.NoError(t, h.UseQuotas([]resourcequota.LimitedResource{{Resource: "pods", MatchScopes: []corev1.ScopedResourceSelectorRequirement{

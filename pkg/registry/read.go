@@ -18,11 +18,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// futureWait is how long a read waits for a revision that was not reached yet, as upstream.
+// futureWait is how long a read waits for a revision that has not been reached yet, as upstream.
 const futureWait = 3 * time.Second
 
-// Get reads one object. Without a resourceVersion it sees every write acknowledged before the call; "0" takes
-// what the cache has, N waits until the cache has reached N.
+// Get reads one object. Without a resourceVersion it reflects every write acknowledged before the call. "0" reads the
+// cache as it is; N waits until the cache has reached revision N.
 func (r *Registry) Get(ctx context.Context, t Target, o metav1.GetOptions) (Result, error) {
 	c, err := r.begin(ctx, t, "get", nil)
 	if err != nil {
@@ -60,7 +60,7 @@ func parseRevision(s string) (int64, error) {
 	return n, nil
 }
 
-// reach brings the cache to where a read with that resourceVersion may begin.
+// reach waits until the cache is recent enough for a read with the given resourceVersion.
 func (c *call) reach(asked string, rev int64) error {
 	switch {
 	case asked == "":
@@ -78,13 +78,13 @@ func (c *call) reach(asked string, rev int64) error {
 	return status(err, c.gr(), c.Name)
 }
 
-// The bounds of a selector: a watch holds each event against it. A requirement with many values counts as one.
+// Limits on a selector, which is evaluated for each event of a watch. A requirement with many values counts as one.
 const (
 	maxSelectorBytes = 128 << 10
 	maxSelectorTerms = 1000
 )
 
-// query checks what a list or watch selects.
+// query parses and checks the selectors of a list or watch.
 func (c *call) query(o *metav1.ListOptions) (q cache.Query, err error) {
 	q.Namespace = c.Namespace
 	if len(o.LabelSelector) > maxSelectorBytes || len(o.FieldSelector) > maxSelectorBytes {
@@ -105,12 +105,12 @@ func (c *call) query(o *metav1.ListOptions) (q cache.Query, err error) {
 	return q, nil
 }
 
-// all says that the query selects every object of its namespace.
+// all reports whether the query selects every object of its namespace.
 func all(q cache.Query) bool {
 	return (q.Labels == nil || q.Labels.Empty()) && (q.Fields == nil || q.Fields.Empty())
 }
 
-// checkOptions is upstream's validation of the options of lists and watches.
+// checkOptions validates the options of lists and watches as upstream does.
 func checkOptions(o *metav1.ListOptions, watch bool) error {
 	in := &internalversion.ListOptions{
 		Watch: watch, ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch,
@@ -125,9 +125,9 @@ func checkOptions(o *metav1.ListOptions, watch bool) error {
 	return nil
 }
 
-// Watch: the caller sends initial as ADDED (and, if o.SendInitialEvents, a bookmark with the annotation
-// k8s.io/initial-events-end at revision sync), then what the watcher gives. Entries of the watcher are as stored: As
-// gives them in the version asked for.
+// Watch starts a watch. The caller sends initial as ADDED events (followed by a bookmark with the annotation
+// k8s.io/initial-events-end at revision sync if o.SendInitialEvents is set), then the watcher's events. The watcher's
+// entries are of the stored version; As converts them to the requested one.
 func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w *cache.Watcher, initial []*cache.Entry, sync int64, err error) {
 	c, err := r.begin(ctx, t, "watch", nil)
 	if err != nil {

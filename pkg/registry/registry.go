@@ -1,13 +1,11 @@
-// Package registry gives reads and writes of the cluster their meaning,
-// without HTTP: admission, defaulting, validation, generation, finalizers,
-// owners, patch. Which admission plugins there are is the business of pkg/admission.
+// Package registry implements reads and writes of the API independently of HTTP: admission, defaulting, validation,
+// generation, finalizers, owner references, patches. Package admission decides which admission plugins run.
 //
-// It may import kind, store, cache and the Kubernetes libraries. Its
-// invariant: an in-process write returns only once the cache shows its
-// revision, and every error is a metav1.Status error (apierrors) that names the field.
+// It may import kind, store, cache and the Kubernetes libraries. Two invariants: an in-process write returns only once
+// the cache shows its revision, and every error is a Status error (apierrors).
 //
-// Managed fields are upstream's, recorded from a client's create on, but for kinds that are written all the time and for what the
-// server's own components create: tracked.go says which, why, and what was measured.
+// Managed fields are recorded from a client's create on, as upstream, except for kinds that are written very often and
+// for objects created by the server's own components; see tracked.go for the list, the reasons and measurements.
 package registry
 
 import (
@@ -34,7 +32,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// Config says what a registry writes to and by which rules.
+// Config configures a Registry.
 type Config struct {
 	Kinds *kind.Catalog
 	Store *store.Store
@@ -42,30 +40,30 @@ type Config struct {
 
 	// ServiceCIDR is the IPv4 range of cluster IPs. Default 10.43.0.0/16.
 	ServiceCIDR netip.Prefix
-	// NodePortMin and NodePortMax bound the node ports, both included. Default 30000 and 32767.
+	// NodePortMin and NodePortMax are the first and the last node port. Default 30000 and 32767.
 	NodePortMin, NodePortMax int32
 
-	// Tokens signs service account tokens; nil where there are none to be had (TokenRequest answers 503).
+	// Tokens signs service account tokens. If nil, TokenRequests fail with 503.
 	Tokens *Tokens
-	// Audiences are those of the API server itself: what a token request without audiences gets.
+	// Audiences are those of the API server, used for token requests without audiences.
 	Audiences []string
-	// MaxTokenLife bounds what a token request may ask for; 0 is no bound.
+	// MaxTokenLife limits the lifetime of requested tokens; 0 is no limit.
 	MaxTokenLife time.Duration
 
-	// Authorizer is asked where a write needs more than its own verb: creation by an update, and rules that
-	// a role's author does not have. Nil allows all. UseAuthorizer can give it later.
+	// Authorizer decides where a write needs more than its own verb: an update that creates, and roles with rules that
+	// their author does not have. Nil allows everything. It can also be set with UseAuthorizer.
 	Authorizer authorizer.Authorizer
-	// Admission is the chain that every write passes. UseAdmission can give it later; writes fail until there is one.
+	// Admission is the chain that every write passes. It can also be set with UseAdmission; until then, writes fail.
 	Admission admission.Interface
 
-	// DenyPrivileged refuses pods with privileged containers, as kube-apiserver does without --allow-privileged.
-	// Upstream's validation reads this once per process: the first registry made decides.
+	// DenyPrivileged refuses privileged containers, as kube-apiserver does without --allow-privileged. Upstream's
+	// validation reads this setting once per process, so the first registry decides.
 	DenyPrivileged bool
 
 	Logger *slog.Logger
 }
 
-// Validate fills in the defaults and names what is missing.
+// Validate sets defaults and returns an error for missing or invalid settings.
 func (c *Config) Validate() error {
 	if c.Kinds == nil || c.Store == nil || c.Cache == nil {
 		return errors.New("registry: Kinds, Store and Cache are required")
@@ -81,7 +79,7 @@ func (c *Config) Validate() error {
 		c.NodePortMin, c.NodePortMax = 30000, 32767
 	}
 	if c.NodePortMin < 1 || c.NodePortMax > 65535 || c.NodePortMin > c.NodePortMax {
-		return fmt.Errorf("registry: the node ports %d-%d are no range of ports", c.NodePortMin, c.NodePortMax)
+		return fmt.Errorf("registry: invalid node port range %d-%d", c.NodePortMin, c.NodePortMax)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -89,16 +87,16 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Registry is the cluster's API without HTTP. Safe for concurrent use.
+// Registry implements the API without HTTP. It is safe for concurrent use.
 type Registry struct {
 	cfg        Config
 	kinds      *kind.Catalog
 	store      *store.Store
 	cache      *cache.Cache
-	namespaces *kind.Resource // nil in a table without them
+	namespaces *kind.Resource // nil if the kind is not served
 	services   *kind.Resource
-	addresses  *kind.Resource // of kind IPAddress
-	ranges     *kind.Resource // of kind ServiceCIDR
+	addresses  *kind.Resource // IPAddress
+	ranges     *kind.Resource // ServiceCIDR
 	admission  admission.Interface
 	quotas     *quotas // nil unless UseQuotas was called
 
@@ -108,13 +106,13 @@ type Registry struct {
 	managers managers
 }
 
-// New makes a registry. It starts nothing; the store and the cache must be ready before it is used.
+// New returns a registry. It starts no goroutines. The store and the cache must be ready before the first call.
 func New(cfg Config) (*Registry, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
-	boundCopies()
+	limitCopies()
 	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}
 	r.namespaces = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
@@ -127,13 +125,14 @@ func New(cfg Config) (*Registry, error) {
 	return r, nil
 }
 
-// UseAdmission sets Config.Admission, for plugins that themselves read through the registry. Call it before the first write.
+// UseAdmission sets Config.Admission, for chains with plugins that read through the registry. Call it before the first
+// write.
 func (r *Registry) UseAdmission(chain admission.Interface) { r.admission = chain }
 
-// UseAuthorizer sets Config.Authorizer, for servers whose authorizer itself reads through the registry.
+// UseAuthorizer sets Config.Authorizer, for authorizers that read through the registry.
 func (r *Registry) UseAuthorizer(a authorizer.Authorizer) { r.authorizer.Store(&a) }
 
-// Authorize asks the authorizer in use at the time of the call; without one all is allowed. It implements authorizer.Authorizer.
+// Authorize implements authorizer.Authorizer with the current authorizer. Without one, everything is allowed.
 func (r *Registry) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if p := r.authorizer.Load(); p != nil {
 		return (*p).Authorize(ctx, a)
@@ -141,38 +140,37 @@ func (r *Registry) Authorize(ctx context.Context, a authorizer.Attributes) (auth
 	return authorizer.DecisionAllow, "", nil
 }
 
-// Reviews answers a kind that is created to ask a question and never stored, such as a TokenReview: it fills in the object's status.
-// The user who asks is ctx's.
+// Reviews fills in the status of a kind that is created but never stored, such as a TokenReview. ctx carries the user.
 type Reviews func(ctx context.Context, namespace string, obj runtime.Object) error
 
-// UseReviews sets who answers the reviews that in-process clients create; until then they are refused.
+// UseReviews sets the handler of reviews created by in-process clients. Until then they fail with 503.
 func (r *Registry) UseReviews(f Reviews) { r.reviews.Store(&f) }
 
-// Review answers a review of the context's user.
+// Review handles a review by the user in ctx.
 func (r *Registry) Review(ctx context.Context, namespace string, obj runtime.Object) error {
 	if f := r.reviews.Load(); f != nil {
 		return (*f)(ctx, namespace, obj)
 	}
-	return apierrors.NewServiceUnavailable("this server answers no reviews")
+	return apierrors.NewServiceUnavailable("this server does not serve reviews")
 }
 
-// Target says what a call is about. Name is empty for create, list and deletecollection.
+// Target identifies what a call is about. Name is empty for create, list and deletecollection.
 type Target struct {
 	Resource        *kind.Resource
 	Subresource     string
 	Namespace, Name string
 }
 
-// Result is what a call answers. Entry is set where the object is as the store holds it (its encodings are
-// shared); else Object (dry run, scale, Status of a deletion, eviction, binding).
+// Result is the result of a call. Entry is set if the object is as stored, to share its encodings; otherwise Object is
+// (dry run, scale, Status of a deletion, eviction, binding).
 type Result struct {
 	Entry   *cache.Entry
 	Object  runtime.Object
-	Created bool // answer 201 instead of 200
-	Pending bool // deletion accepted but not finished: finalizers or grace
+	Created bool // the response is 201 instead of 200
+	Pending bool // the deletion waits for finalizers or grace
 }
 
-// Value is the object that the call answered: Object, or that of Entry, which is shared and must not be changed.
+// Value returns Object, or the object of Entry, which is shared and must not be modified.
 func (r Result) Value() (runtime.Object, error) {
 	switch {
 	case r.Object != nil:
@@ -180,18 +178,18 @@ func (r Result) Value() (runtime.Object, error) {
 	case r.Entry != nil:
 		return r.Entry.Object, nil
 	}
-	return nil, apierrors.NewInternalError(errors.New("the call answered nothing"))
+	return nil, apierrors.NewInternalError(errors.New("the call has no result"))
 }
 
-// The user of a call is taken from ctx (k8s.io/apiserver/pkg/endpoints/request.WithUser), warnings go to
-// ctx's recorder (k8s.io/apiserver/pkg/warning).
+// The user of a call is taken from ctx (k8s.io/apiserver/pkg/endpoints/request.WithUser). Warnings go to the recorder
+// in ctx (k8s.io/apiserver/pkg/warning).
 
-// call is one call on its way through.
+// call is the state of one call.
 type call struct {
 	*Registry
 	Target
-	ctx  context.Context // carries what upstream's strategies ask for: namespace and request info
-	row  *kind.Resource  // as what the object is stored; Resource is as what it was asked for
+	ctx  context.Context // carries the namespace and request info that upstream's strategies read
+	row  *kind.Resource  // the row the object is stored as; Target.Resource is the requested one
 	user user.Info
 	dry  bool
 	verb string
@@ -220,7 +218,7 @@ func (r *Registry) begin(ctx context.Context, t Target, verb string, dryRun []st
 	return c, nil
 }
 
-// gr is the resource as errors name it.
+// gr returns the resource as named in errors.
 func (c *call) gr() schema.GroupResource { return c.Resource.GR() }
 
 func (c *call) notFound() error {
@@ -230,11 +228,11 @@ func (c *call) notFound() error {
 	return apierrors.NewNotFound(c.gr(), c.Name)
 }
 
-// entry is the object as the cache has it now, or nil.
+// entry returns the object's entry in the cache, or nil.
 func (c *call) entry() *cache.Entry { return c.cache.Get(c.row, c.Namespace, c.Name) }
 
-// internal converts an object of the stored version for the strategies. It is a copy: strategies move parts of the
-// old object into the new one, and then write to them.
+// internal converts an object of the stored version for the strategies. It makes a copy, because strategies move parts
+// of the old object into the new one and modify them there.
 func (c *call) internal(e *cache.Entry) (runtime.Object, error) {
 	o, err := c.row.Internal(e.Object.DeepCopyObject().(client.Object))
 	if err != nil {
@@ -243,7 +241,7 @@ func (c *call) internal(e *cache.Entry) (runtime.Object, error) {
 	return o, nil
 }
 
-// sync brings the cache up to the store's present revision.
+// sync waits until the cache has reached the store's current revision, and returns it.
 func (r *Registry) sync(ctx context.Context) (int64, error) {
 	rev, err := r.store.Revision(ctx)
 	if err != nil {

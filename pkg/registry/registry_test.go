@@ -40,7 +40,7 @@ func sub(t Target, s string) Target {
 	return t
 }
 
-// answer is the object of a result.
+// answer returns the object of a result.
 func answer[T runtime.Object](t testing.TB, res Result, err error) T {
 	t.Helper()
 	require.NoError(t, err)
@@ -446,7 +446,7 @@ func TestServiceAllocation(t *testing.T) {
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
 	require.Equal(t, []string{"None"}, put(h, v1("Service", ""), headless).Spec.ClusterIPs)
 
-	// To NodePort and back, by the manifest alone.
+	// To NodePort and back, with unchanged manifests.
 	res, err := h.Update(h.ctx, v1("Service", "a"), service("a", corev1.ServiceTypeNodePort), metav1.UpdateOptions{})
 	b := answer[*corev1.Service](t, res, err)
 	require.Equal(t, a.Spec.ClusterIP, b.Spec.ClusterIP)
@@ -461,7 +461,7 @@ func TestServiceAllocation(t *testing.T) {
 	require.Zero(t, answer[*corev1.Service](t, res, err).Spec.Ports[0].NodePort)
 	put(h, v1("Service", ""), clash)
 
-	// An ExternalName gives its address back.
+	// Changing to ExternalName releases the address.
 	res, err = h.Patch(h.ctx, v1("Service", "a"), types.MergePatchType, []byte(`{"spec":{"type":"ExternalName","externalName":"x.org","clusterIP":"","clusterIPs":null}}`), metav1.PatchOptions{})
 	require.Empty(t, answer[*corev1.Service](t, res, err).Spec.ClusterIP)
 	again := service("d", corev1.ServiceTypeClusterIP)
@@ -479,7 +479,7 @@ func newLease(name string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}}
 }
 
-// The cache takes over the object that was written: it must be what decoding the stored bytes gives.
+// The cache keeps the object that was written: it must equal what decoding the stored bytes gives.
 func TestTheCacheHoldsWhatIsStored(t *testing.T) {
 	h := build(t)
 	put(h, v1("Pod", ""), BigPod("p"))

@@ -12,10 +12,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// RepairAllocations reserves what Services have and nobody has reserved, and releases what the allocator reserved for a Service that does
-// not have it. The registry itself leaves neither behind: this is for IPAddresses that users deleted, Services that were deleted or
-// restored past the API, and stores of versions that reserved nothing. Each repair depends on the Service being as it was, so it may run
-// beside writes and on several servers.
+// RepairAllocations creates missing reservations of Services, and deletes reservations that the allocator made for
+// Services that do not use them. The registry leaves neither behind. They come from IPAddresses deleted by users, from
+// Services deleted or restored directly in etcd, and from stores written by versions without reservations. Each repair
+// is conditional on the Service being unchanged, so it may run concurrently with writes and on several servers.
 func (r *Registry) RepairAllocations(ctx context.Context) error {
 	if r.services == nil || r.addresses == nil {
 		return nil
@@ -33,7 +33,7 @@ func (r *Registry) RepairAllocations(ctx context.Context) error {
 	return rep.nodePorts()
 }
 
-// repair is one pass; ips and ports are what Services have.
+// repair is one pass. ips and ports are those used by Services.
 type repair struct {
 	*Registry
 	ctx   context.Context
@@ -48,7 +48,7 @@ func (p *repair) collect() error {
 		if !ok {
 			continue
 		}
-		ips, ports := p.held(s)
+		ips, ports := p.allocationsOf(s)
 		for _, ip := range ips {
 			if other := p.ips[ip]; other != nil {
 				p.cfg.Logger.Warn("cluster IP is used by two services: delete one of them and create it again", "ip", ip, "service", e.Key, "other", other.Key)
@@ -67,28 +67,29 @@ func (p *repair) collect() error {
 	return p.ctx.Err()
 }
 
-// present says whether a Service uses something now, which may be newer than what was collected, and gives the condition that it stays so.
+// present reports whether the current Service, which may be newer than the collected one, satisfies uses, and returns
+// the condition that it is unchanged.
 func (p *repair) present(h holder, uses func([]netip.Addr, []int32) bool) (check store.Op, used bool) {
 	check = store.Op{Action: store.Check, Key: p.services.Key(h.Namespace, h.Name)}
 	if e := p.cache.Get(p.services, h.Namespace, h.Name); e != nil {
 		check.Revision = e.Revision
 		s, ok := e.Object.(*corev1.Service)
-		used = ok && uses(p.held(s))
+		used = ok && uses(p.allocationsOf(s))
 	}
 	return check, used
 }
 
-// unchanged is the condition that a Service is what was collected.
+// unchanged is the condition that a Service is the collected one.
 func unchanged(e *cache.Entry) store.Op {
 	return store.Op{Action: store.Check, Key: e.Key, Revision: e.Revision}
 }
 
-// apply makes one repair. One that a write was faster than is left to the next pass, if it is still needed.
+// apply makes one repair. If it conflicts with a write, the next pass makes it if it is still needed.
 func (p *repair) apply(what, name string, h holder, ops ...store.Op) error {
 	_, _, err := p.store.Txn(p.ctx, ops...)
 	switch {
 	case err == nil:
-		p.cfg.Logger.Info("repaired the allocations of services", "repair", what, "name", name, "service", h.Namespace+"/"+h.Name)
+		p.cfg.Logger.Info("repaired service allocation", "repair", what, "name", name, "service", h.Namespace+"/"+h.Name)
 		return nil
 	case lostRace(err):
 		return nil
@@ -113,7 +114,7 @@ func (p *repair) clusterIPs() error {
 		case s != nil && parent == nameOf(s):
 			has[ip] = true
 		case parent == holder{} || a.Labels[networkingv1.LabelManagedBy] != managedBy:
-			// It is not the allocator's. A Service that has the address all the same keeps it.
+			// Not created by the allocator. A Service that uses the address keeps it.
 			has[ip] = true
 		default:
 			remove := store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}

@@ -20,7 +20,7 @@ import (
 
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// scaleOf is the scale subresource of an object.
+// scaleOf returns the scale subresource of an object.
 func (c *call) scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
 	sub := c.Resource.Subresource("scale")
 	if sub == nil || sub.Scale == nil {
@@ -45,7 +45,7 @@ func (c *call) scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
 	return s, nil
 }
 
-// updateScale writes a scale's replicas.
+// updateScale writes the replicas of a scale.
 func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, error) {
 	in, ok := obj.(*autoscalingv1.Scale)
 	if !ok {
@@ -59,13 +59,13 @@ func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, 
 
 type changeScale = func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)
 
-// scaleManager is the field manager of scales of the called kind.
+// scaleManager returns the field manager for scales of the target's kind.
 func (c *call) scaleManager() (*managedfields.FieldManager, error) {
 	as := oneVersion{gvk: scaleKind, make: func() runtime.Object { return &autoscalingv1.Scale{} }}
-	return c.managers.get(managerKey{c.Resource, "scale"}, as, false, nil) // the schema that client-go has does not know scales
+	return c.managers.get(managerKey{c.Resource, "scale"}, as, false, nil) // client-go's schema does not have scales
 }
 
-// tracking makes a change that is no apply record its manager, if managers of the object are recorded.
+// tracking wraps a change other than an apply so that it records its field manager, if the object has managed fields.
 func (c *call) tracking(manager string, change changeScale) changeScale {
 	return func(before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 		after, err := change(before)
@@ -79,13 +79,13 @@ func (c *call) tracking(manager string, change changeScale) changeScale {
 		after.SetGroupVersionKind(scaleKind)
 		out, ok := f.UpdateNoErrors(before, after, c.manager(manager)).(*autoscalingv1.Scale)
 		if !ok {
-			return nil, apierrors.NewInternalError(errors.New("a scale has lost its type while its managers were recorded"))
+			return nil, apierrors.NewInternalError(errors.New("the scale's type changed while its managed fields were recorded"))
 		}
 		return out, nil
 	}
 }
 
-// applyScale applies a scale to what it scales.
+// applyScale applies a patch to a scale.
 func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.UpdateOptions) (Result, error) {
 	f, err := c.scaleManager()
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.Upd
 		}
 		out, ok := obj.(*autoscalingv1.Scale)
 		if !ok {
-			return nil, apierrors.NewInternalError(fmt.Errorf("apply made a %T of a scale", obj))
+			return nil, apierrors.NewInternalError(fmt.Errorf("apply returned a %T instead of a scale", obj))
 		}
 		if err := c.checkName(out); err != nil {
 			return nil, err
@@ -111,7 +111,8 @@ func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.Upd
 	})
 }
 
-// rescale makes a new scale from the present one and writes it into the object. Who manages the replicas of the one manages those of the other.
+// rescale makes a new scale from the current one and writes it to the object. Managed fields of replicas are mapped
+// between the two.
 func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (Result, error) {
 	sub := c.Resource.Subresource("scale")
 	if sub == nil || sub.Scale == nil {

@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// increment adds one to the counter as a client does: it reads, and writes on the condition that nobody else wrote since.
+// increment adds one to the counter as a client would: it reads, and writes on the condition that nobody else wrote in
+// between.
 func (h *house) increment(ctx context.Context) error {
 	for {
 		res, err := h.Get(ctx, v1("ConfigMap", "counter"), metav1.GetOptions{})
@@ -37,8 +38,9 @@ func (h *house) increment(ctx context.Context) error {
 	}
 }
 
-// TestTwoServersServeOneCluster lets two servers over one store count together while one of them is paused, goes on, and at last dies. No
-// acknowledged write is lost, and a watch on the other server shows each write once, in order.
+// TestTwoServersServeOneCluster increments a counter through two servers over one store while one of them is paused,
+// resumed and finally killed. No acknowledged write is lost, and a watch on the other server shows each write once, in
+// order.
 func TestTwoServersServeOneCluster(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -57,7 +59,7 @@ func TestTwoServersServeOneCluster(t *testing.T) {
 	defer kill()
 	var others sync.WaitGroup
 	for range 3 {
-		others.Go(func() { // the server that is paused, until it dies
+		others.Go(func() { // the server that is paused and finally killed
 			for alive.Err() == nil {
 				if err := b.increment(alive); err == nil {
 					acknowledged.Add(1)
@@ -71,7 +73,7 @@ func TestTwoServersServeOneCluster(t *testing.T) {
 		gate.mu.Lock()
 		var mine sync.WaitGroup
 		for range each {
-			mine.Go(func() { // goes on while the other is paused
+			mine.Go(func() { // continues while the other is paused
 				if err := a.increment(a.ctx); err != nil {
 					t.Error(err)
 				}
@@ -80,7 +82,7 @@ func TestTwoServersServeOneCluster(t *testing.T) {
 		}
 		mine.Wait()
 		gate.mu.Unlock()
-		_, err := b.sync(b.ctx) // it has caught up
+		_, err := b.sync(b.ctx) // wait until it has caught up
 		require.NoError(t, err)
 	}
 	kill()

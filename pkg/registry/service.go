@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 )
 
-// complete fills in what a service's author leaves to the server: cluster IP, node ports, IP families.
+// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families.
 func (c *call) complete(obj, old runtime.Object) error {
 	now, ok := obj.(*core.Service)
 	if !ok || c.Subresource != "" {
@@ -27,14 +27,13 @@ func (c *call) complete(obj, old runtime.Object) error {
 		keepAllocated(now, was)
 		pairClusterIPs(now, was)
 	}
-	if err := families(now, was); err != nil {
+	if err := setIPFamilies(now, was); err != nil {
 		return err
 	}
 	return c.allocate(now, was)
 }
 
-// pairClusterIPs keeps the old singular field and the plural one in step, as upstream does for clients that
-// know only the first.
+// pairClusterIPs keeps clusterIP and clusterIPs consistent, as upstream does for clients that know only the former.
 func pairClusterIPs(now, was *core.Service) {
 	same := slices.Equal(now.Spec.ClusterIPs, was.Spec.ClusterIPs)
 	switch {
@@ -49,7 +48,8 @@ func pairClusterIPs(now, was *core.Service) {
 	}
 }
 
-// keepAllocated lets a client send the manifest it created a service from again, without what was allocated.
+// keepAllocated copies allocated values from the old Service, so that clients can re-send the manifest they created it
+// from.
 func keepAllocated(now, was *core.Service) {
 	if hasClusterIP(now) && hasClusterIP(was) {
 		if now.Spec.ClusterIP == "" {
@@ -99,9 +99,9 @@ func invalidService(s *core.Service, errs ...*field.Error) error {
 	return apierrors.NewInvalid(core.Kind("Service"), s.Name, errs)
 }
 
-// preferSame says that an update leaves the address fields of a service that prefers dual-stack as they are:
-// then it is neither upgraded nor downgraded.
-func preferSame(now, was *core.Service) bool {
+// keepsFamilies reports whether an update leaves the address fields of a PreferDualStack Service unchanged, in which case
+// it is neither upgraded nor downgraded.
+func keepsFamilies(now, was *core.Service) bool {
 	prefers := func(s *core.Service) bool {
 		return s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == core.IPFamilyPolicyPreferDualStack
 	}
@@ -109,9 +109,9 @@ func preferSame(now, was *core.Service) bool {
 		slices.Equal(now.Spec.ClusterIPs, was.Spec.ClusterIPs) && slices.Equal(now.Spec.IPFamilies, was.Spec.IPFamilies)
 }
 
-// families sets ipFamilyPolicy and ipFamilies on a cluster with IPv4 alone, or says why what was asked for cannot be.
-func families(now, was *core.Service) error {
-	if !hasClusterIP(now) || preferSame(now, was) {
+// setIPFamilies sets ipFamilyPolicy and ipFamilies on an IPv4-only cluster, or returns an error if the request needs IPv6.
+func setIPFamilies(now, was *core.Service) error {
+	if !hasClusterIP(now) || keepsFamilies(now, was) {
 		return nil
 	}
 	spec := &now.Spec
@@ -171,7 +171,7 @@ func families(now, was *core.Service) error {
 		return invalidService(now, errs...)
 	}
 	if selectorless {
-		// Its endpoints may be of any family, whatever the cluster's is.
+		// Endpoints of a headless Service without selector may be of any family.
 		if len(spec.IPFamilies) == 0 {
 			spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// As gives an entry in the version that row serves. It is the entry itself unless row is a second face of
-// the row that the object is stored as (events.k8s.io Event), or in another of its versions.
+// As returns an entry in the version that row serves: the entry itself, unless row is a view of the stored row
+// (events.k8s.io Event) or another of its versions.
 func As(row *kind.Resource, e *cache.Entry) (*cache.Entry, error) {
 	shown, err := e.In(row)
 	if err != nil {
@@ -31,7 +31,7 @@ func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {
 	return out, nil
 }
 
-// show answers with an entry of the cache.
+// show returns the result for an entry of the cache.
 func (c *call) show(e *cache.Entry) (Result, error) {
 	e, err := As(c.Resource, e)
 	return Result{Entry: e}, err

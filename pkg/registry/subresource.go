@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// createSubresource is for the subresources that are posted to: the row's Creator answers.
+// createSubresource handles creates on a subresource with the row's Creator.
 func (c *call) createSubresource(obj runtime.Object, o metav1.CreateOptions) (Result, error) {
 	if err := c.mayCreate(c.Name); err != nil {
 		return Result{}, err
@@ -32,7 +32,7 @@ func (c *call) createSubresource(obj runtime.Object, o metav1.CreateOptions) (Re
 	return Result{Object: answer, Created: true}, nil
 }
 
-// parent is the object of a call to one of its subresources.
+// parent is the object that a subresource call is made on.
 type parent struct{ *call }
 
 var _ kind.Parent = (*parent)(nil)
@@ -41,7 +41,7 @@ func (p *parent) Target() (r *kind.Resource, namespace, name string) {
 	return p.Resource, p.Namespace, p.Name
 }
 
-// Admit passes what is posted through the whole admission chain.
+// Admit runs mutating and validating admission on the created object.
 func (p *parent) Admit(internal runtime.Object, o *metav1.CreateOptions) error {
 	return p.admitCreate(internal, o)
 }

@@ -24,19 +24,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// Tokens signs service account tokens. Its key can be replaced while it is in use.
+// Tokens signs service account tokens. Its key can be replaced at any time. Safe for concurrent use.
 type Tokens struct {
 	issuer  string
 	current atomic.Pointer[serviceaccount.TokenGenerator]
 }
 
-// NewTokens signs with an ECDSA or RSA private key, in an issuer's name.
+// NewTokens returns Tokens that sign with an ECDSA or RSA private key in the name of issuer.
 func NewTokens(issuer string, key crypto.Signer) (*Tokens, error) {
 	t := &Tokens{issuer: issuer}
 	return t, t.Use(key)
 }
 
-// Use signs with key from now on.
+// Use replaces the signing key.
 func (t *Tokens) Use(key crypto.Signer) error {
 	g, err := serviceaccount.JWTTokenGenerator(t.issuer, key)
 	if err == nil {
@@ -47,12 +47,12 @@ func (t *Tokens) Use(key crypto.Signer) error {
 
 var tokenKind = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 
-// defaultTokenLife is upstream's, in seconds.
+// defaultTokenLife is upstream's default lifetime, in seconds.
 const defaultTokenLife = 3600
 
 var _ builtin.TokenIssuer = (*parent)(nil)
 
-// IssueToken answers a TokenRequest for the service account that the target names.
+// IssueToken answers a TokenRequest for the target service account.
 func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
 	if c.cfg.Tokens == nil {
 		return nil, errNoTokens
@@ -90,7 +90,7 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 	if errs := authenticationvalidation.ValidateTokenRequest(internal); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(tokenKind.GroupKind(), "", errs)
 	}
-	// Admission asks what the caller asked for; an audience left out is not one that a node must be allowed.
+	// Admission runs on the request as sent: default audiences need not be allowed for a node.
 	if err := c.admit(internal, nil, admission.Create, &o); err != nil {
 		return nil, err
 	}
@@ -110,7 +110,8 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 		life = most
 		in.Spec.ExpirationSeconds = &life
 	}
-	// As upstream: a kubelet's token lives on past its time, and only warns, for clients that never read it again.
+	// As upstream, a kubelet's token outlives the requested expiration, for clients that never reload it. Using it late
+	// only causes a warning.
 	expires, warnAfter := life, int64(0)
 	if bound.pod != nil && life == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && c.ownAudiences(in.Spec.Audiences) {
 		expires, warnAfter = serviceaccount.ExpirationExtensionSeconds, life
@@ -143,7 +144,7 @@ type boundTo struct {
 	node   *core.Node
 }
 
-// bound finds the object whose life the token's is bound to.
+// bound finds the object that the token's lifetime is bound to.
 func (c *call) bound(ref *authenticationv1.BoundObjectReference) (b boundTo, err error) {
 	if ref == nil {
 		return b, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// managersOf says who manages what, in the order of the entries.
+// managersOf describes the managed fields entries, in order.
 func managersOf(o metav1.Object) (all []string) {
 	for _, m := range o.GetManagedFields() {
 		sub := ""
@@ -58,14 +58,14 @@ func TestWritesRecordTheirManagers(t *testing.T) {
 	cm = answer[*corev1.ConfigMap](t, res, err)
 	require.ElementsMatch(t, []string{`kubectl-create Update {"f:data":{}}`, `bob Update {"f:data":{"f:l":{}}}`, `carol Update {"f:data":{"f:m":{}}}`}, managersOf(cm))
 
-	// The etcd holds them as the answer has them.
+	// Managed fields are stored as they were returned.
 	kvs, _, _, err := h.store.Range(h.ctx, "/registry/configmaps/work/", "/registry/configmaps/work/a", 1, 0)
 	require.NoError(t, err)
 	stored, err := v1("ConfigMap", "a").Resource.Decode(kvs[0].Value, kvs[0].Revision)
 	require.NoError(t, err)
 	require.Equal(t, managersOf(cm), managersOf(stored))
 
-	// A client may clear them, and nothing is recorded from then on.
+	// A client may clear managed fields, after which nothing is recorded.
 	res, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), by("dave"))
 	require.Empty(t, managersOf(answer[*corev1.ConfigMap](t, res, err)))
 }
@@ -96,7 +96,7 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	res, err = h.Update(ctx, sub(deployments("d"), "status"), now, metav1.UpdateOptions{})
 	require.Contains(t, managersOf(answer[*appsv1.Deployment](t, res, err)), `kube-controller-manager/status Update {"f:status":{"f:replicas":{}}}`)
 
-	// What components create, and kinds that are written all the time, are tracked from the first apply on.
+	// Objects created by components, and kinds that are written very often, are tracked from the first apply on.
 	require.Empty(t, managersOf(put(h, v1("ConfigMap", ""), configMap("in-process", "k", "v"))))
 	res, err = h.Create(h.ctx, v1("Pod", ""), smallPod("p"), createdBy("kubectl-create"))
 	require.Empty(t, managersOf(answer[*corev1.Pod](t, res, err)))
@@ -152,7 +152,7 @@ func TestApplyScale(t *testing.T) {
 	require.Contains(t, all, `bob/scale Apply {"f:spec":{"f:replicas":{}}}`)
 	require.NotContains(t, strings.Join(all, ""), `alice Apply {"f:spec":{"f:replicas"`)
 
-	// An update of the scale takes them over too, and alice cannot have them back without force.
+	// An update of the scale takes over the replicas too, and alice cannot take them back without force.
 	_, err = h.Patch(h.ctx, target, types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), by("hpa"))
 	require.NoError(t, err)
 	require.Contains(t, managersOf(got()), `hpa/scale Update {"f:spec":{"f:replicas":{}}}`)

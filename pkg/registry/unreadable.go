@@ -15,10 +15,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// mostCauses bounds the objects that an error names, as upstream.
-const mostCauses = 100
+// maxCauses is the maximum number of objects named in an error, as upstream.
+const maxCauses = 100
 
-// unreadable is the error of a stored object that cannot be decrypted or decoded; nil if the call's object is none.
+// unreadable returns an error if the call's object cannot be decrypted or decoded, and nil otherwise.
 func (c *call) unreadable() error {
 	if u, ok := c.cache.UnreadableAt(c.row.Key(c.Namespace, c.Name)); ok {
 		return StoreReadError(c.gr(), []cache.Unreadable{u})
@@ -26,7 +26,7 @@ func (c *call) unreadable() error {
 	return nil
 }
 
-// StoreReadError is upstream's answer where stored objects cannot be read (KEP-3926).
+// StoreReadError is upstream's response where stored objects cannot be read (KEP-3926).
 func StoreReadError(gr schema.GroupResource, broken []cache.Unreadable) error {
 	message := fmt.Sprintf("failed to read one or more %s from the storage: %s: %v", gr, broken[0].Key, broken[0].Err)
 	if n := len(broken) - 1; n > 0 {
@@ -34,7 +34,7 @@ func StoreReadError(gr schema.GroupResource, broken []cache.Unreadable) error {
 	}
 	details := &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource}
 	for i, u := range broken {
-		if i == mostCauses {
+		if i == maxCauses {
 			details.Causes = append(details.Causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated"})
 			break
 		}
@@ -46,8 +46,8 @@ func StoreReadError(gr schema.GroupResource, broken []cache.Unreadable) error {
 	}}
 }
 
-// removeUnreadable deletes an object that cannot be read, and no other, as upstream does: without finalizers, preconditions and
-// admission, for those who may (KEP-3926).
+// removeUnreadable deletes an object that cannot be decrypted or decoded, and refuses to delete any other. As upstream
+// (KEP-3926), it ignores finalizers, preconditions and admission, and needs a permission of its own.
 func (c *call) removeUnreadable() (Result, int64, error) {
 	if err := c.mayRemoveUnreadable(); err != nil {
 		return Result{}, 0, err
@@ -78,7 +78,7 @@ func (c *call) removeUnreadable() (Result, int64, error) {
 	return done, rev, status(err, c.gr(), c.Name)
 }
 
-// unsafeDelete is the verb without which the option is forbidden.
+// unsafeDelete is the verb required for removeUnreadable.
 const unsafeDelete = "unsafe-delete-ignore-read-errors"
 
 func (c *call) mayRemoveUnreadable() error {

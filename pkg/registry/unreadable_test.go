@@ -13,8 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// An object whose stored bytes cannot be read does not vanish: whoever asks for it, or for all of its kind and namespace, is told. All
-// else works, and it can be deleted by those who may.
+// An object whose stored bytes cannot be read does not disappear silently: reading it, or listing its kind and
+// namespace, fails. Everything else works, and users with the permission can delete it.
 func TestUnreadableObjects(t *testing.T) {
 	h := build(t)
 	put(h, v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "good", Namespace: "work"}})

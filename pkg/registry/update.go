@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// Update replaces the object, or the part of it that a subresource is. obj is the callee's from then on.
+// Update replaces the object, or the part of it that a subresource covers. The caller must not use obj afterwards.
 func (r *Registry) Update(ctx context.Context, t Target, obj runtime.Object, o metav1.UpdateOptions) (Result, error) {
 	if errs := validation.ValidateUpdateOptions(&o); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("UpdateOptions"), "", errs)
@@ -39,19 +39,19 @@ func (r *Registry) Update(ctx context.Context, t Target, obj runtime.Object, o m
 	}
 	dedupOwners(c.ctx, in, false)
 	w.change = func(old *cache.Entry) (client.Object, error) {
-		// Strategies change what they are given, and a lost race needs the original again.
+		// Strategies modify the object, and a retry needs the original.
 		return in.DeepCopyObject().(client.Object), nil
 	}
 	return w.run()
 }
 
-// write prepares a write to the object or to a part of it that has an update strategy.
+// write prepares an update of the object or of a subresource that has an update strategy.
 func (c *call) write(o metav1.UpdateOptions) (*write, error) {
 	w := &write{call: c, options: o}
 	switch s := c.Resource.Subresource(c.Subresource); {
 	case c.Subresource == "":
 		w.strategy = c.row.Strategy
-		w.mayMake = c.row.Strategy.AllowCreateOnUpdate(c.ctx)
+		w.upsert = c.row.Strategy.AllowCreateOnUpdate(c.ctx)
 	case c.Subresource == "status" && c.Resource.Status != nil:
 		w.strategy = c.Resource.Status
 	case s != nil && s.Update != nil:
@@ -66,7 +66,7 @@ func (c *call) noSubresource() error {
 	return apierrors.NewMethodNotSupported(c.gr(), c.verb)
 }
 
-// checkName holds an object against the address it was sent to, with upstream's words.
+// checkName checks name and namespace of an object against the request's, with upstream's messages.
 func (c *call) checkName(o client.Object) error {
 	if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(c.Namespace, o); err != nil {
 		return err

@@ -19,18 +19,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// write changes one object: it takes it from the cache, makes the new one from it, and writes that on the
-// condition that the stored one is still the same. Who loses the race takes the newer object and tries again,
-// until the caller's own precondition or context forbids it.
+// write updates one object: it makes the new object from the cached one and writes it on the condition that the stored
+// one is unchanged. On a conflict it starts over with the newer object, unless the caller's precondition or context
+// forbids it.
 type write struct {
 	*call
 	strategy rest.RESTUpdateStrategy
 	options  metav1.UpdateOptions
-	mayMake  bool // the object is created if it is not there
-	internal bool // the write is the server's own: no strategy, no plugins
-	force    bool // the new object's resourceVersion is not looked at
-	applied  bool // change records the managers of fields itself
-	// change gives the new object, of the asked for version, its own to keep. old is nil if there is none.
+	upsert   bool // create the object if it does not exist
+	internal bool // a write by the server itself: no strategy, no admission
+	force    bool // ignore the new object's resourceVersion
+	applied  bool // change records managed fields itself
+	// change returns the new object, in the requested version; the write may modify it. old is nil if there is none.
 	change func(old *cache.Entry) (client.Object, error)
 }
 
@@ -51,7 +51,7 @@ func (w *write) run() (Result, error) {
 		if w.ctx.Err() != nil || !lost && fresh {
 			return Result{}, status(err, w.gr(), w.Name)
 		}
-		// Either the cache is behind, or the refusal may come from its being behind.
+		// The cache is behind, or the error may be due to that.
 		if _, syncErr := w.sync(w.ctx); syncErr != nil {
 			return Result{}, syncErr
 		}
@@ -63,7 +63,7 @@ func (w *write) run() (Result, error) {
 }
 
 func (w *write) once(e *cache.Entry) (Result, error) {
-	if e == nil && !w.mayMake {
+	if e == nil && !w.upsert {
 		return Result{}, w.notFound()
 	}
 	if e == nil {
@@ -79,7 +79,7 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 		w.Resource.Default(obj)
 	}
 	if e == nil {
-		return w.make(obj)
+		return w.createMissing(obj)
 	}
 	if err := w.precondition(obj, e); err != nil {
 		return Result{}, err
@@ -111,7 +111,7 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 		if in, err = settleTimes(w.ctx, in, old); err != nil {
 			return Result{}, err
 		}
-		if err := w.escalates(in, old); err != nil {
+		if err := w.checkEscalation(in, old); err != nil {
 			return Result{}, err
 		}
 		if err := w.validate(in, old, w.Name, admission.Update, &w.options); err != nil {
@@ -126,7 +126,7 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 	return w.commit(in, e)
 }
 
-// commit writes the new object over the old, or deletes it if it only waited to lose its last finalizer.
+// commit writes the new object, or deletes it if the update removed the finalizer that its deletion waited for.
 func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 	out, value, err := w.encode(in)
 	if err != nil {
@@ -137,7 +137,7 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 			return Result{}, err
 		}
 	}
-	if emptied(out, e.Object) {
+	if lastFinalizerRemoved(out, e.Object) {
 		out.SetResourceVersion(e.Object.GetResourceVersion())
 		res := Result{Object: w.shown(out)}
 		if w.dry {
@@ -154,7 +154,7 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 		return Result{}, apierrors.NewInternalError(err)
 	}
 	if bytes.Equal(before, value) {
-		return w.show(e) // nothing to write
+		return w.show(e) // unchanged
 	}
 	if w.dry {
 		out.SetResourceVersion(e.Object.GetResourceVersion())
@@ -168,8 +168,8 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 	return w.answer(w.Name, rev, out)
 }
 
-// emptied says that an update took the last finalizer off an object whose deletion waited for it.
-func emptied(now, was client.Object) bool {
+// lastFinalizerRemoved reports whether an update removed the last finalizer of an object that is being deleted.
+func lastFinalizerRemoved(now, was client.Object) bool {
 	if len(now.GetFinalizers()) > 0 || was.GetDeletionTimestamp() == nil {
 		return false
 	}
@@ -179,8 +179,8 @@ func emptied(now, was client.Object) bool {
 	return !hasSpecFinalizers(now)
 }
 
-// make is the way of an update that creates.
-func (w *write) make(obj client.Object) (Result, error) {
+// createMissing creates the object on an update.
+func (w *write) createMissing(obj client.Object) (Result, error) {
 	if uid := obj.GetUID(); uid != "" {
 		if w.applied {
 			return Result{}, apierrors.NewConflict(w.gr(), w.Name,
@@ -215,12 +215,12 @@ func (w *write) make(obj client.Object) (Result, error) {
 	}
 	res, err := w.createOnce(in, o)
 	if apierrors.IsAlreadyExists(err) {
-		return Result{}, store.ErrExists // someone else made it: update that
+		return Result{}, store.ErrExists // created concurrently: retry as an update
 	}
 	return res, err
 }
 
-// precondition compares uid and resourceVersion of the new object with the stored one's.
+// precondition compares uid and resourceVersion of the new object with those of the stored one.
 func (w *write) precondition(obj client.Object, e *cache.Entry) error {
 	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() {
 		return uidMismatch(w.gr(), w.Name, uid, e.Object.GetUID())
@@ -228,7 +228,7 @@ func (w *write) precondition(obj client.Object, e *cache.Entry) error {
 	rv := obj.GetResourceVersion()
 	if w.force || rv == "" || rv == "0" {
 		if !w.force && !w.strategy.AllowUnconditionalUpdate(w.ctx) {
-			// Upstream names the resource where the kind belongs, here as well.
+			// As upstream, the error has the resource in place of the kind.
 			return apierrors.NewInvalid(schema.GroupKind{Group: w.gr().Group, Kind: w.gr().Resource}, w.Name, field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 		}

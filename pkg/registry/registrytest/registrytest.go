@@ -1,4 +1,4 @@
-// Package registrytest runs a registry over a real store and cache for tests of what stands on it.
+// Package registrytest runs a registry over a real store and cache for tests of the packages above it.
 //
 // It may import everything from store to admission; only tests import it, and those of package registry itself cannot.
 package registrytest
@@ -23,15 +23,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// Options of Start. The zero value is a registry with the admission plugins that are on by default.
+// Options configures Start. The zero value is a registry with the default admission plugins.
 type Options struct {
-	RingSize int // of the cache; 0 is its default
-	// NoPlugins leaves out all plugins; else Plugins chooses among them.
+	RingSize int // of the cache; 0 means its default
+	// NoPlugins disables all plugins; otherwise Plugins selects them.
 	NoPlugins bool
 	Plugins   admission.Plugins
 }
 
-// Engine is a running store and cache with a registry over them. It has no namespaces yet.
+// Engine is a running store and cache with a registry over them. It starts without namespaces.
 type Engine struct {
 	Kinds    *kind.Catalog
 	Store    *store.Store
@@ -40,7 +40,7 @@ type Engine struct {
 	Clients  *local.Clients
 }
 
-// Start runs an engine until the test has ended. The cache is loaded.
+// Start runs an engine until the end of the test. Its cache is loaded when it returns.
 func Start(t testing.TB, o Options) *Engine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-registry-")
@@ -76,7 +76,7 @@ func Start(t testing.TB, o Options) *Engine {
 	return e
 }
 
-// As is the client of a user with all rights.
+// As returns the client of a user with all permissions.
 func (e *Engine) As(name string) client.Interface {
 	return e.Clients.For(&user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}})
 }
