@@ -48,7 +48,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is a start on a directory with 1,000 objects, until the first read.
+// BenchmarkStart starts a store with 1,000 objects and measures until the first read.
 func BenchmarkStart(b *testing.B) {
 	dir := b.TempDir()
 	s, stop := open(b, Config{Dir: dir})

@@ -15,29 +15,30 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// The database file is rewritten once this much of it is free, and that is more than what is in use.
+// defragBytes: the database file is rewritten once more than this is free and more than is in use.
 const defragBytes = 128 << 20
 
-// space keeps what the last looks at the disk and at the quota said.
+// space caches the last checks of disk and quota.
 type space struct {
-	looked atomic.Int64 // Unix nanoseconds
-	free   atomic.Int64 // bytes
-	wanted atomic.Bool  // a write was refused, or the quota is nearly used up: all history may go
-	nearly atomic.Bool  // more than nearlyFull of the quota is in use
+	looked atomic.Int64 // time of the last check of the disk, Unix nanoseconds
+	free   atomic.Int64 // free space on the disk, bytes
+	wanted atomic.Bool  // a write was refused or the quota is nearly used up: compact all history
+	nearly atomic.Bool  // usage is above nearlyFull
 }
 
 const (
 	lookEvery = 200 * time.Millisecond
-	// From nearlyFull on, in percent of the quota, history is dropped early and the user is warned; below calmAgain the warning ends.
+	// Above nearlyFull percent of the quota, history is compacted early and a warning is logged; below calmAgain, the
+	// warning ends.
 	nearlyFull = 80
 	calmAgain  = 70
-	// An update may use this part of the quota beyond it: nodes keep reporting, and a deletion that is an update first (graceful,
-	// or with finalizers) is still possible in a full store.
+	// Updates may exceed the quota by one part in updateReserve, so that nodes can still report and objects can still
+	// be deleted where that takes an update first (graceful deletion, finalizers).
 	updateReserve = 8
 )
 
-// checkSpace refuses a write of size bytes that the quota or the disk has no room for. It looks at
-// the disk at most every lookEvery, and only when there are writes.
+// checkSpace refuses a write of size bytes for which the quota or the disk has no space. It checks the disk at most
+// every lookEvery, and only on writes.
 func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int, update bool) error {
 	used, quota := e.Backend().SizeInUse(), s.cfg.QuotaBytes
 	s.watchQuota(used)
@@ -65,30 +66,31 @@ func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int, update bool) erro
 func (s *Store) lookAtDisk() error {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(s.cfg.Dir, &fs); err != nil {
-		return fmt.Errorf("cannot see how much space %s has: %w", s.cfg.Dir, err)
+		return fmt.Errorf("could not read the free space of %s: %w", s.cfg.Dir, err)
 	}
 	s.space.free.Store(int64(fs.Bavail) * fs.Bsize)
 	return nil
 }
 
-// wrote notes that a value of size bytes was written at revision rev.
+// wrote records that a value of size bytes was written at revision rev.
 func (s *Store) wrote(rev int64, size int) {
 	if s.history.add(rev, int64(size), s.cfg.RetainBytes) || rev-s.compacted.Load() > 2*s.cfg.RetainRevisions {
 		s.compactSoon()
 	}
 }
 
-// history knows how many bytes were written since which revision, to an eighth of what is to be retained.
+// history records how many bytes have been written since which revision, with a resolution of an eighth of the retained
+// size.
 type history struct {
 	mu      sync.Mutex
 	written int64 // bytes since the store started
 	marks   []mark
 }
 
-// mark says that what was written up to revision rev began at this many bytes.
+// mark records that the values up to revision rev end at this many written bytes.
 type mark struct{ rev, written int64 }
 
-// add reports whether there is more than twice as much history as is to be retained.
+// add records a write and reports whether the history exceeds twice the retained size.
 func (h *history) add(rev, size, retain int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +101,7 @@ func (h *history) add(rev, size, retain int64) bool {
 	return h.written-h.marks[0].written > 2*retain
 }
 
-// cut returns the revision behind which retain bytes were written, 0 if there are fewer.
+// cut returns the revision after which retain bytes have been written, or 0 if it is fewer.
 func (h *history) cut(retain int64) int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -113,7 +115,7 @@ func (h *history) cut(retain int64) int64 {
 	return rev
 }
 
-// drop forgets what is older than rev.
+// drop removes the marks of revisions before rev.
 func (h *history) drop(rev int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,8 +133,8 @@ func (s *Store) compactSoon() {
 	}
 }
 
-// compactLoop drops history: at each tick of the leader what is older than the tick before; in between, on each member that sees writes,
-// what is beyond RetainRevisions or RetainBytes. When nothing was written it does nothing.
+// compactLoop compacts history: at each tick, the leader compacts what is older than the previous tick; in between,
+// every member that sees writes compacts what exceeds RetainRevisions or RetainBytes. Without writes it does nothing.
 func (s *Store) compactLoop(ctx context.Context) {
 	ticks := time.NewTicker(s.cfg.CompactEvery)
 	defer ticks.Stop()
@@ -170,8 +172,8 @@ func (s *Store) compactLoop(ctx context.Context) {
 	}
 }
 
-// release makes what a compaction freed count as free. The database counts it only when it begins to write again, and a
-// store that refuses writes does not: a lease, which ends by itself, is one.
+// release makes space freed by a compaction available. The database frees it only with the next write, which a store
+// that refuses writes would never make, so this makes one: it grants a lease that expires on its own.
 func (s *Store) release(ctx context.Context, e *etcdserver.EtcdServer) {
 	if _, err := e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1}); err != nil && ctx.Err() == nil {
 		s.cfg.Logger.Warn("could not release freed space", "error", err)
@@ -183,21 +185,21 @@ func (s *Store) compactTo(ctx context.Context, e *etcdserver.EtcdServer, rev int
 		if !errors.Is(err, mvcc.ErrCompacted) {
 			return err
 		}
-		rev = firstRevision(e) // another member was faster
+		rev = firstRevision(e) // another member has compacted meanwhile
 	}
 	s.compacted.Store(rev)
 	s.history.drop(rev)
 	return s.defragment(e)
 }
 
-// clock is when history is dropped because of its age.
+// clock triggers compaction by age.
 type clock struct {
 	s      *Store
-	atTick int64 // the revision at the tick before
+	atTick int64 // the revision at the previous tick
 }
 
-// tick gives the revision to compact to, 0 for none. The leader compacts for all members; the others only note what it has dropped, and
-// give back the space of their own databases.
+// tick returns the revision to compact to, or 0 for none. The leader compacts for all members; the others only record
+// what it has compacted, and defragment their own databases.
 func (c *clock) tick(e *etcdserver.EtcdServer, leads bool) (to int64) {
 	to, c.atTick = c.atTick, e.KV().Rev()
 	if leads {
@@ -213,7 +215,7 @@ func (c *clock) tick(e *etcdserver.EtcdServer, leads bool) (to int64) {
 	return 0
 }
 
-// defragment rewrites the database if that gives much space back. Each member has a database of its own.
+// defragment rewrites the database file if that frees much space. Each member has its own file.
 func (s *Store) defragment(e *etcdserver.EtcdServer) error {
 	size, used := e.Backend().Size(), e.Backend().SizeInUse()
 	if free := size - used; free < defragBytes || free < used {
@@ -227,7 +229,7 @@ func (s *Store) defragment(e *etcdserver.EtcdServer) error {
 	return nil
 }
 
-// Compact drops all history before revision rev. Reads and watches of older revisions get ErrCompacted.
+// Compact discards all history before revision rev. Reads and watches of older revisions then fail with ErrCompacted.
 func (s *Store) Compact(ctx context.Context, rev int64) error {
 	e, err := s.running()
 	if err != nil {

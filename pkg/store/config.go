@@ -11,36 +11,37 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Config says where the data is and how much history to keep.
+// Config configures a Store.
 type Config struct {
-	// Dir is the data directory of the store alone, made with mode 0700 if it is not there.
+	// Dir is a directory used by the store alone, created with mode 0700 if it does not exist.
 	Dir string
-	// Logger takes etcd's warnings and errors. Default slog.Default().
+	// Logger receives etcd's warnings and errors. Default slog.Default().
 	Logger *slog.Logger
-	// Values encrypts and decrypts values. Nil stores them as they are.
+	// Values encrypts and decrypts values. Nil stores them unchanged.
 	Values Values
-	// Metrics takes the store's metrics; nil for none. Resource says which kind a key is of, and by which part of the key after
-	// "/registry/" all keys of the kind begin; "" for keys of no kind that is served.
+	// Metrics registers the store's metrics; nil for none. Resource returns the kind of a key and the prefix, after
+	// "/registry/", of all keys of that kind; "" for keys of no served kind.
 	Metrics  prometheus.Registerer
 	Resource func(key string) (keys string, gr schema.GroupResource)
-	// CompactEvery is how often history is dropped; each pass drops what is older than the pass
-	// before, so that history of at least this long stays. Default 5 minutes, as upstream.
+	// CompactEvery is the interval between compactions. Each one discards what is older than the previous one, so at
+	// least this much history is retained. Default 5 minutes, as upstream.
 	CompactEvery time.Duration
-	// RetainRevisions bounds the history between two passes: beyond twice as many revisions a pass
-	// is made at once that leaves this many. Default 20,000. A start reads all history, so this and RetainBytes also
-	// bound how long a start takes after a storm of writes.
+	// RetainRevisions limits the history between two compactions: above twice as many revisions, a compaction that
+	// leaves this many runs at once. Default 20,000. A start reads all history, so this and RetainBytes also limit the
+	// duration of a start after a storm of writes.
 	RetainRevisions int64
-	// RetainBytes bounds it in the same way by the size of the values written. Default 64 MiB.
+	// RetainBytes limits it in the same way by the size of the written values. Default 64 MiB.
 	RetainBytes int64
-	// QuotaBytes bounds the live data on disk. Beyond it creates get ErrFull, and updates from an eighth more on, and
-	// history is dropped at once; deletes are still taken. The data is in memory too, several times as large. Default 8 GiB.
+	// QuotaBytes limits the live data on disk. Above it, creates fail with ErrFull (updates only above an eighth more)
+	// and all history is compacted; deletes still succeed. The data is in memory too, at several times the size.
+	// Default 8 GiB.
 	QuotaBytes int64
-	// MinFreeBytes is the free space on the disk below which creates and updates get ErrUnavailable.
-	// The log takes space in pieces of 64 MB. Default 128 MB.
+	// MinFreeBytes is the free disk space below which creates and updates fail with ErrUnavailable. The log allocates
+	// files of 16 MiB. Default 128 MiB.
 	MinFreeBytes int64
 }
 
-// Validate fills in the defaults and reports what is wrong.
+// Validate sets defaults and returns an error for invalid settings.
 func (c *Config) Validate() error {
 	if c.Dir == "" {
 		return errors.New("store: no data directory given")

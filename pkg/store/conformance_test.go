@@ -67,7 +67,7 @@ func TestRange(t *testing.T) {
 	require.ErrorIs(t, err, ErrCompacted)
 }
 
-// collect reads a watch until it has seen revision rev.
+// collect reads a watch up to revision rev.
 func collect(t *testing.T, batches <-chan Batch, rev int64) []Event {
 	t.Helper()
 	var events []Event
@@ -154,10 +154,10 @@ func TestTimeToLive(t *testing.T) {
 	batches, _ := s.Watch(ctx, "/registry/events/", start)
 	var rev int64
 	for i := range 3 {
-		rev, err = s.Create(ctx, fmt.Sprintf("/registry/events/%d", i), []byte("e"), 5*time.Second) // long enough to be written anew in
+		rev, err = s.Create(ctx, fmt.Sprintf("/registry/events/%d", i), []byte("e"), 5*time.Second) // long enough for the updates below
 		require.NoError(t, err)
 	}
-	// A key written anew without a time to live stays.
+	// A key that is updated without a TTL does not expire.
 	_, err = s.Update(ctx, "/registry/events/2", []byte("kept"), rev, 0)
 	require.NoError(t, err)
 	deleted := map[string]bool{}
@@ -245,7 +245,7 @@ func TestFull(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-// A store that is nearly full says so, and by what; a full one still takes updates that are needed to delete something.
+// A nearly full store warns and names the largest kinds; a full one still accepts updates that deletions need.
 func TestNearlyFull(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir(), QuotaBytes: 8 << 20})
 	ctx := t.Context()
@@ -323,7 +323,7 @@ func TestSnapshot(t *testing.T) {
 	require.ErrorIs(t, s.Snapshot(ctx, &b), context.Canceled)
 }
 
-// A start replays the log while it is made the leader; it must come up every time, however long the log.
+// A start replays the log while the member becomes leader; it must succeed every time, however long the log is.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := open(t, Config{Dir: dir})
@@ -358,16 +358,16 @@ type casInput struct {
 
 type casOutput struct {
 	ok    bool
-	rev   int64 // of the write, or of what was read
+	rev   int64 // of the write, or of the value read
 	value string
 }
 
 type casState struct {
-	rev   int64 // 0: not there
+	rev   int64 // 0 if the key does not exist
 	value string
 }
 
-// One key behaves as a register with compare-and-swap, whoever writes at the same time.
+// A key behaves as a register with compare-and-swap under concurrent writes.
 func TestLinearizable(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	const clients, each = 8, 60

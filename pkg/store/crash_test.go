@@ -16,12 +16,11 @@ import (
 
 const (
 	crashDir = "CORACLE_STORE_CRASH_DIR"
-	// crashStorm makes the child overwrite the same few keys, and keep little history.
+	// crashStorm makes the child overwrite a few keys and retain little history.
 	crashStorm = "CORACLE_STORE_CRASH_STORM"
 )
 
-// crashWriter is the child of TestKilled: it writes until it is killed, and says of each write that was
-// acknowledged so.
+// crashWriter is the child process of TestKilled: it writes until it is killed, and prints each acknowledged write.
 func crashWriter(dir string) error {
 	storm := os.Getenv(crashStorm) != ""
 	cfg := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
@@ -69,7 +68,7 @@ func crashWriter(dir string) error {
 					failed <- err
 					return
 				}
-				// One write to the pipe is not torn.
+				// A single write to the pipe is atomic.
 				fmt.Fprintf(os.Stdout, "ack %s %d\n", key, rev)
 			}
 		}()
@@ -77,7 +76,7 @@ func crashWriter(dir string) error {
 	return <-failed
 }
 
-// A store killed in the middle of writes, several times over, has every write it acknowledged.
+// A store that is killed repeatedly in the middle of writes has every acknowledged write.
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	acked := map[string]int64{}
@@ -115,7 +114,8 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d acknowledged, %d stored", len(acked), len(got))
 }
 
-// A store killed right after its first write, before its database was written at all, leads again without an election timeout.
+// A store killed right after its first write, before its database was written, becomes leader again without an election
+// timeout.
 func TestKilledAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	child := exec.CommandContext(t.Context(), os.Args[0])

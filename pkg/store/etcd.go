@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// How many log entries lie between two snapshots of the raft state, which a start has to replay, and
-	// how many are kept in memory. The second is larger with room for a batch: raft panics if it looks for
-	// an entry that it is still replaying and etcd has already let go of.
+	// snapshotEntries is the number of log entries between raft snapshots, which a start has to replay. More than that
+	// are kept in memory, with room for a batch, because raft panics if it reads an entry during replay that etcd has
+	// discarded.
 	snapshotEntries = 3000
 	catchUpEntries  = 4000
 )
@@ -29,7 +29,7 @@ const (
 // etcdDir is etcd's part of the data directory.
 const etcdDir = "etcd"
 
-// etcdConfig describes one member without listeners.
+// etcdConfig returns the configuration of a single member without listeners.
 func (s *Store) etcdConfig() *embed.Config {
 	c := embed.NewConfig()
 	c.Name = "coracle"
@@ -42,22 +42,21 @@ func (s *Store) etcdConfig() *embed.Config {
 	c.SnapshotCount = snapshotEntries
 	c.SnapshotCatchUpEntries = catchUpEntries
 	c.MaxWalFiles, c.MaxSnapFiles = maxSegments, maxSnapshots
-	c.QuotaBackendBytes = -1 // the store's own check refuses writes without the alarm that has to be cleared by hand
+	c.QuotaBackendBytes = -1 // checkSpace refuses writes instead: etcd's quota alarm has to be cleared by hand
 	c.WarningApplyDuration = time.Second
 	c.WarningUnaryRequestDuration = time.Second
-	// The log is what makes a write durable; the database behind it may be written in larger pieces.
+	// Durability comes from the log, so the database may be committed in larger batches.
 	c.BackendBatchInterval, c.BackendBatchLimit = time.Second, 2000
 	c.TickMs, c.ElectionMs = tickMs, electionMs
 	return c
 }
 
-// A lone member need not wait for an election to time out (see lead), so the ticks are slow: each costs
-// processor time, all the time.
+// A single member need not wait for an election timeout (see lead), so the ticks are slow: each costs CPU time.
 const tickMs, electionMs = 500, 2500
 
-// lead makes a lone member the leader at once, by the message that a leader sends to the member it hands
-// over to. Nothing tells when the member is ready to take it, so it is repeated for these few milliseconds.
-// Without effect the election timeout does the same, later.
+// lead makes a single member leader at once, with the message that a leader sends to transfer leadership. There is no
+// signal for when the member accepts it, so it is sent repeatedly for these few milliseconds. If it has no effect, the
+// election timeout elects the member later.
 func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 	id := uint64(e.MemberID())
 	ticks := time.NewTicker(time.Millisecond)
@@ -72,7 +71,7 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 		case <-e.StopNotify():
 			return
 		}
-		// Who the members are may itself stand only in the log: the database is written a second later than it.
+		// The membership may be in the log alone: the database is committed up to a second later.
 		members := len(e.Cluster().Members())
 		if members > 1 {
 			return
@@ -87,9 +86,9 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 	}
 }
 
-// replayed says whether raft has applied all that the log says is committed. EtcdServer.AppliedIndex runs
-// ahead of that. etcd publishes the status of the member started last; where a process has several that
-// start at once, as only tests do, the election timeout is there.
+// replayed reports whether raft has applied every entry that the log records as committed; EtcdServer.AppliedIndex runs
+// ahead of that. etcd publishes the status of the member started last, so if a process starts several at once, which
+// only tests do, they fall back to the election timeout.
 func replayed(id uint64) bool {
 	f, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
@@ -99,28 +98,28 @@ func replayed(id uint64) bool {
 	return ok && st.ID == id && st.Applied > 0 && st.Applied >= st.HardState.GetCommit()
 }
 
-// firstRevision is the oldest revision that can be read.
+// firstRevision returns the oldest revision that can be read.
 func firstRevision(e *etcdserver.EtcdServer) int64 {
 	tx := e.KV().Read(mvcc.SharedBufReadTxMode, nil)
 	defer tx.End()
 	return tx.FirstRev()
 }
 
-// lockDir makes the directory and takes its lock, so that a second process gets an error instead of
-// waiting. The lock ends with the process, however that ends; the file stays.
+// lockDir creates the directory and locks it, so that a second process fails instead of waiting. The kernel releases
+// the lock when the process ends; the lock file stays.
 func lockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the store's directory: %w", err)
+		return nil, fmt.Errorf("could not create the store's directory: %w", err)
 	}
 	name := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the store: %w", err)
+		return nil, fmt.Errorf("could not open the store's lock: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		defer f.Close()
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("cannot lock %s: %w", name, err)
+			return nil, fmt.Errorf("could not lock %s: %w", name, err)
 		}
 		var b [32]byte
 		n, _ := f.ReadAt(b[:], 0)
@@ -129,7 +128,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	}
 	if err := errors.Join(f.Truncate(0), writeAt(f, fmt.Sprintln(os.Getpid()))); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("cannot write %s: %w", name, err)
+		return nil, fmt.Errorf("could not write %s: %w", name, err)
 	}
 	return func() { f.Close() }, nil
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// History reads the changes under prefix after revision after, up to and with revision to, with previous values. It begins
-// later if older history is dropped already, if more than limit bytes of values came after that, or behind a value that can no longer
-// be decrypted; begin says behind which revision.
+// History returns the changes under prefix in revisions (after, to], with previous values. It starts later, after
+// revision begin, if older history is compacted, if the later changes have more than limit bytes of values, or if a
+// value cannot be decrypted.
 func (s *Store) History(ctx context.Context, prefix string, after, to, limit int64) (events []Event, begin int64, err error) {
 	e, err := s.running()
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Store) History(ctx context.Context, prefix string, after, to, limit int
 		if err != nil {
 			return nil, 0, err
 		}
-		// The previous values of what was dropped in the meantime may be missing.
+		// The previous values of revisions compacted in the meantime may be missing.
 		if dropped > begin {
 			n := 0
 			for n < len(events) && events[n].Revision <= dropped {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What was written before a store was started anew can be read as changes, with what was there before each.
+// Changes from before a restart can be read, with previous values.
 func TestHistoryOutlivesTheProcess(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := open(t, Config{Dir: dir})
@@ -51,7 +51,7 @@ func TestHistoryOutlivesTheProcess(t *testing.T) {
 	require.Empty(t, events)
 }
 
-// More history than etcd sends at once comes whole.
+// More history than etcd sends in one response is complete.
 func TestLongHistory(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	start, err := s.Revision(t.Context())

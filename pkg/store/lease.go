@@ -10,26 +10,26 @@ import (
 	"go.etcd.io/etcd/server/v3/lease"
 )
 
-// Keys that expire at about the same time share an etcd lease, since a lease costs as much as a write.
+// Keys that expire at about the same time share an etcd lease, since granting a lease costs as much as a write.
 const (
-	leaseShareMax  = time.Minute // a key may live so much longer than asked for,
-	leaseSharePart = 20          // or this part of its time to live, if that is less
-	leaseKeys      = 1000        // keys on one lease; they all go in one transaction
+	leaseShareMax  = time.Minute // a key may live this much longer than requested,
+	leaseSharePart = 20          // or this fraction of its TTL, if that is less
+	leaseKeys      = 1000        // keys per lease; all are deleted in one transaction
 )
 
 type leases struct {
 	mu sync.Mutex
-	// byTTL holds one current lease for each time to live; kinds with one are few.
+	// byTTL has the current lease for each TTL. Few kinds have one.
 	byTTL map[time.Duration]*sharedLease
 }
 
 type sharedLease struct {
 	id    lease.LeaseID
-	until time.Time // it may be given out until then
+	until time.Time // it is not used for new keys after that
 	keys  int
 }
 
-// get returns a lease that lasts at least ttl from now, 0 for a ttl of 0.
+// get returns a lease that expires no sooner than ttl from now, or 0 if ttl is 0.
 func (l *leases) get(ctx context.Context, e *etcdserver.EtcdServer, ttl time.Duration) (lease.LeaseID, error) {
 	if ttl <= 0 {
 		return lease.NoLease, nil

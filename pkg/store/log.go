@@ -11,8 +11,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZap gives etcd a logger that writes to log, warnings and worse only. Where etcd would end the
-// process (it does so when the disk refuses a write), fatal is called instead and that goroutine exits.
+// newZap returns a logger for etcd that writes warnings and errors to log. Where etcd would exit the process, as when
+// the disk refuses a write, fatal is called instead and the goroutine exits.
 func newZap(log *slog.Logger, fatal func(string)) *zap.Logger {
 	return zap.New(&slogCore{log: log, fatal: fatal}, zap.WithFatalHook(exitGoroutine{}), zap.WithPanicHook(exitGoroutine{}))
 }
@@ -27,11 +27,11 @@ type slogCore struct {
 	fields []zapcore.Field
 }
 
-// Said by etcd on every start of a lone member, or about options that are meant.
+// Logged by etcd on every start of a single member, or about options that are set on purpose.
 var harmless = []string{
 	"Running http and grpc server on single port",
 	"failed to update storage version",
-	"is unpromotable and can not campaign", // lead came a little early
+	"is unpromotable and can not campaign", // lead was called slightly too early
 	"cannot campaign at term",
 	"simple token is not cryptographically signed",
 	"leader failed to send out heartbeat on time",
@@ -40,8 +40,8 @@ var harmless = []string{
 	"interrupted due to stop signal", // a compaction; the next start resumes it
 }
 
-// While a start replays the log, etcd refuses its own request to publish the member's name ("too many requests") and repeats
-// it without a pause. This is the only place to slow that loop, which would take a processor from the replay.
+// While a start replays the log, etcd refuses its own request to publish the member's name ("too many requests") and
+// retries it without a delay. This is the only place to slow down that loop, which would take CPU time from the replay.
 const (
 	publishing   = "failed to publish local member"
 	publishPause = time.Millisecond

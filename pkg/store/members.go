@@ -5,8 +5,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// members is how many members the store has now, learners included. etcd adds a member before it lets it take part, so one that is
-// alone by this count has seen every write.
+// members returns the number of members, including learners. etcd adds a member before it lets it take part, so a
+// member that is the only one by this count has seen every write.
 func members(e *etcdserver.EtcdServer) int {
 	if c, ok := e.Cluster().(*membership.RaftCluster); ok {
 		return len(c.MemberIDs())
@@ -14,7 +14,7 @@ func members(e *etcdserver.EtcdServer) int {
 	return len(e.Cluster().Members())
 }
 
-// leads says that this member is the leader, as far as it knows.
+// leads reports whether this member believes it is the leader.
 func leads(e *etcdserver.EtcdServer) bool { return e.Leader() == e.MemberID() }
 
 // Alone reports whether the store serves and has no member but this one, learners included. Its data directory is locked, so nobody else

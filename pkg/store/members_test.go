@@ -10,7 +10,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// TestReadsFollowTheMembership adds a member that never starts: writes and reads need it from then on, so neither may be answered.
+// TestReadsFollowTheMembership adds a member that never starts: from then on reads and writes need it, so none may
+// succeed.
 func TestReadsFollowTheMembership(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	ctx := t.Context()
@@ -37,7 +38,8 @@ func TestReadsFollowTheMembership(t *testing.T) {
 	}
 }
 
-// TestAFollowerDropsNoHistoryByTheClock: only the leader's clock counts; a follower takes over what the leader has compacted.
+// TestAFollowerDropsNoHistoryByTheClock checks that only the leader compacts by age, and a follower records what it
+// compacted.
 func TestAFollowerDropsNoHistoryByTheClock(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	for i := range 5 {

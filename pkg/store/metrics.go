@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// operation is what a request does, by upstream's names.
+// operation is a kind of request, named as upstream.
 type operation int
 
 const (
@@ -30,19 +30,19 @@ const (
 
 var operationNames = [operations]string{"get", "list", "create", "update", "delete"} //nolint:gochecknoglobals // a constant
 
-// metrics has upstream's names where upstream has the metric. Labels come from the kinds that are served alone.
+// metrics uses upstream's names where upstream has the metric. Label values come only from served kinds.
 type metrics struct {
 	latency  *prometheus.HistogramVec
 	failures *prometheus.CounterVec
 	resource func(key string) (keys string, gr schema.GroupResource)
 
-	// known finds the metrics by the part of the key that names the kind, "pods" or "services/specs". The map is replaced, never
-	// changed.
+	// known maps the part of a key that names the kind, such as "pods" or "services/specs". The map is replaced, never
+	// modified.
 	known atomic.Pointer[map[string]*resourceMetrics]
 	add   sync.Mutex
 }
 
-// resourceMetrics are those of a kind; operations that were never asked for have none.
+// resourceMetrics are the metrics of a kind, created for each operation when it is first used.
 type resourceMetrics struct {
 	schema.GroupResource
 	operations [operations]atomic.Pointer[operationMetrics]
@@ -70,13 +70,13 @@ func newMetrics(s *Store) *metrics {
 	gauge("apiserver_storage_size_bytes", "Size of the storage database file physically allocated in bytes.",
 		func(s Stats) int64 { return s.SizeBytes }, prometheus.Labels{"storage_cluster_id": "etcd-0"})
 	gauge("coracle_store_used_bytes", "Bytes of the database that are in use, which count against the quota.", func(s Stats) int64 { return s.UsedBytes }, nil)
-	gauge("coracle_store_quota_bytes", "Bytes in use beyond which nothing new is accepted.", func(s Stats) int64 { return s.QuotaBytes }, nil)
+	gauge("coracle_store_quota_bytes", "Bytes in use above which writes that add data are refused.", func(s Stats) int64 { return s.QuotaBytes }, nil)
 	gauge("coracle_store_revision", "Revision of the last write.", func(s Stats) int64 { return s.Revision }, nil)
-	gauge("coracle_store_compacted_revision", "Revision up to which history was dropped.", func(s Stats) int64 { return s.Compacted }, nil)
+	gauge("coracle_store_compacted_revision", "Revision up to which history has been compacted.", func(s Stats) int64 { return s.Compacted }, nil)
 	return m
 }
 
-// observe counts a request that ended.
+// observe records a finished request.
 func (m *metrics) observe(op operation, key string, began time.Time, err error) {
 	r := m.of(key).operations[op].Load()
 	if r == nil {
@@ -88,7 +88,7 @@ func (m *metrics) observe(op operation, key string, began time.Time, err error) 
 	}
 }
 
-// begin makes the metrics of an operation on a kind. Doing so twice gives the same.
+// begin creates the metrics of an operation on a kind. It is idempotent.
 func (m *metrics) begin(r *resourceMetrics, op operation) *operationMetrics {
 	made := &operationMetrics{
 		latency:  m.latency.WithLabelValues(operationNames[op], r.Group, r.Resource),
@@ -98,7 +98,7 @@ func (m *metrics) begin(r *resourceMetrics, op operation) *operationMetrics {
 	return made
 }
 
-// of finds the metrics of a key's kind. Keys of no kind that is served share those without labels.
+// of returns the metrics of a key's kind. Keys of no served kind share the metrics without labels.
 func (m *metrics) of(key string) *resourceMetrics {
 	known := *m.known.Load()
 	keys := strings.TrimPrefix(key, "/registry/")
@@ -133,22 +133,22 @@ func (m *metrics) of(key string) *resourceMetrics {
 	return r
 }
 
-// Stats is the state of the store. Its zero value is that of a store that does not run.
+// Stats is the state of the store. The zero value means that it does not run.
 type Stats struct {
-	// Revision is that of the last write, Compacted the one up to which history was dropped.
+	// Revision is that of the last write; history up to Compacted has been compacted.
 	Revision  int64 `json:"revision"`
 	Compacted int64 `json:"compactedRevision"`
-	// SizeBytes is the database file, UsedBytes the part of it in use, which QuotaBytes bounds.
+	// SizeBytes is the size of the database file; UsedBytes is the part in use, which QuotaBytes limits.
 	SizeBytes  int64 `json:"sizeBytes"`
 	UsedBytes  int64 `json:"usedBytes"`
 	QuotaBytes int64 `json:"quotaBytes"`
-	// DiskFreeBytes is the free space of the disk when it was last looked at; writes stop below DiskMinFreeBytes.
+	// DiskFreeBytes is the disk's free space at the last check; writes are refused below DiskMinFreeBytes.
 	DiskFreeBytes    int64 `json:"diskFreeBytes"`
 	DiskMinFreeBytes int64 `json:"diskMinFreeBytes"`
 	Members          int   `json:"members"`
 }
 
-// Stats reads the state of the store. It is cheap and never blocks on a write.
+// Stats returns the state of the store. It never blocks on writes.
 func (s *Store) Stats() Stats {
 	e := s.server.Load()
 	if e == nil {
@@ -161,7 +161,7 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// etcdMetrics are those of etcd's own that are served. It registers them, and many more, in the process's default registry.
+// etcdMetrics are the metrics of etcd that are exposed. etcd registers these and many more in the default registry.
 var etcdMetrics = []string{ //nolint:gochecknoglobals // a constant
 	"etcd_disk_backend_commit_duration_seconds", "etcd_disk_wal_fsync_duration_seconds",
 	"etcd_mvcc_db_total_size_in_bytes", "etcd_mvcc_db_total_size_in_use_in_bytes",
@@ -169,7 +169,7 @@ var etcdMetrics = []string{ //nolint:gochecknoglobals // a constant
 	"etcd_server_proposals_applied_total", "etcd_server_proposals_committed_total", "etcd_server_proposals_failed_total", "etcd_server_proposals_pending",
 }
 
-// EtcdMetrics gathers the metrics of etcd's own that operators watch: the latencies of its disk, and its proposals.
+// EtcdMetrics gathers the metrics of etcd that operators watch: disk latencies and proposals.
 func EtcdMetrics() prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		all, err := prometheus.DefaultGatherer.Gather()

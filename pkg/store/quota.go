@@ -9,13 +9,14 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 )
 
-// biggest is how many kinds are named when the store is nearly full, and measurePage how many values are read at once to find them.
+// biggest is the number of kinds named when the store is nearly full; measurePage is the number of values read at once
+// to find them.
 const (
 	biggest     = 3
 	measurePage = 500
 )
 
-// watchQuota logs when the quota is nearly used up, and when it no longer is.
+// watchQuota logs when quota usage rises above nearlyFull, and when it is back to normal.
 func (s *Store) watchQuota(used int64) {
 	switch percent := used * 100 / s.cfg.QuotaBytes; {
 	case percent >= nearlyFull && s.space.nearly.CompareAndSwap(false, true):
@@ -30,7 +31,7 @@ func (s *Store) watchQuota(used int64) {
 	}
 }
 
-// Warning describes that the quota is nearly used up, and by what; empty if it is not.
+// Warning describes that the quota is nearly used up and by which kinds; empty if it is not.
 func (s *Store) Warning() string {
 	e := s.server.Load()
 	if e == nil || !s.space.nearly.Load() {
@@ -44,7 +45,7 @@ func (s *Store) Warning() string {
 	return fmt.Sprintf("%d MB of the quota of %d MB are in use: %s", used>>20, s.cfg.QuotaBytes>>20, s.advice())
 }
 
-// advice says what to delete, as far as it is known.
+// advice says what to delete, as far as known.
 func (s *Store) advice() string {
 	most := ""
 	if text := s.biggest.Load(); text != nil && *text != "" {
@@ -53,15 +54,15 @@ func (s *Store) advice() string {
 	return "delete objects that are not needed" + most + ", or raise --store-quota"
 }
 
-// measured finds out which kinds take most, and warns. It reads everything, and so is called only when the quota begins to be
-// nearly used up.
+// measured finds the largest kinds and logs a warning. It reads everything, so it is called only when usage rises above
+// nearlyFull.
 func (s *Store) measured(ctx context.Context, e *etcdserver.EtcdServer) {
 	sizes := map[string]int64{}
 	const prefix = "/registry/"
 	for from := ""; ; {
 		kvs, _, remaining, err := s.Stored(ctx, prefix, from, measurePage, 0)
 		if err != nil {
-			return // it stops, or what it read at was dropped: the warning says less then
+			return // stopping, or the revision was compacted: the warning has less detail
 		}
 		for _, kv := range kvs {
 			kind, _, _ := strings.Cut(strings.TrimPrefix(kv.Key, prefix), "/")

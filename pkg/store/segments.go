@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// segmentBytes is the size of one file of the write-ahead log. A start reads every file that is there, the last one up to
-	// three times if its end is torn, so they are small.
+	// segmentBytes is the size of a file of the write-ahead log. A start reads all files, and the last one up to three
+	// times if its end is torn, so they are small.
 	segmentBytes = 16 << 20
-	// How many files of the log, and of raft's snapshots, etcd keeps beyond those that it needs. It looks every 30 s, so that
-	// more are there while much is written.
+	// The number of log files and raft snapshots that etcd keeps beyond those it needs. It checks every 30 s, so there
+	// are more during heavy writes.
 	maxSegments  = 2
 	maxSnapshots = 3
 )
 
-// etcd has the size of a segment as a variable of its package.
+// etcd has the segment size in a package variable.
 var setSegmentBytes = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes })
 
-// tidyLog removes what a killed process left in etcd's directory and nobody reads again: segments of the log from before the
-// snapshot before the last, and the copies that etcd makes of a torn segment. Otherwise a start after a storm of writes would
-// read hundreds of megabytes. The caller holds the directory's lock.
+// tidyLog removes files in etcd's directory that a killed process left and nothing reads again: log segments before the
+// last snapshot but one, and the copies that etcd makes of a torn segment. Otherwise a start after a storm of writes
+// would read hundreds of megabytes. The caller holds the directory's lock.
 func tidyLog(etcdDir string) error {
 	member := filepath.Join(etcdDir, "member")
 	snapshots, err := filesIn(filepath.Join(member, "snap"), ".snap")
@@ -55,11 +55,11 @@ func tidyLog(etcdDir string) error {
 	return nil
 }
 
-// before lists the segments that etcd does not read when it starts from the last snapshot but one. That one is in the log for
-// certain, since etcd makes one after another; the last may be damaged or not in the log yet. Of the segments that begin before
-// it, the last one is kept, as etcd itself keeps it.
+// before returns the segments that etcd does not read when it starts from the last snapshot but one. That snapshot is
+// certainly in the log, while the last one may be damaged or not in the log yet. As etcd does, it retains the last of
+// the segments that begin before the snapshot.
 func before(segments, snapshots []string) []string {
-	var indexes []uint64 // of the entries up to which the snapshots go
+	var indexes []uint64 // of the last entries in the snapshots
 	for _, name := range snapshots {
 		var term, index uint64
 		if n, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index); n != 2 || err != nil {
@@ -82,7 +82,8 @@ func before(segments, snapshots []string) []string {
 	return segments[:keep]
 }
 
-// filesIn lists the files of a directory whose name ends so, sorted; none if there is no such directory.
+// filesIn returns the sorted names of the files in a directory with the given ending; none if the directory does not
+// exist.
 func filesIn(dir, ending string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -32,7 +32,7 @@ func TestSegmentsFromBeforeTheLastSnapshotButOneAreNotNeeded(t *testing.T) {
 	require.Empty(t, before([]string{"x.wal", segments[1]}, []string{"0000000000000002-0000000000000900.snap", "0000000000000002-0000000000000910.snap"}))
 }
 
-// After a storm of writes and a kill, a start reads little: not all of the log, nor more history than is retained.
+// After a storm of writes and a kill, a start reads little: neither the whole log nor more history than is retained.
 func TestAStartAfterAStormOfWritesReadsLittle(t *testing.T) {
 	dir := t.TempDir()
 	const retain = 2000
@@ -59,7 +59,7 @@ func TestAStartAfterAStormOfWritesReadsLittle(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(was), 3)
 	require.NoError(t, tidyLog(filepath.Join(dir, etcdDir)))
-	// Twice as many entries as between two snapshots, and what came while the last was made.
+	// Twice the entries between two snapshots, and those written while the last one was made.
 	is, err := filesIn(log, ".wal")
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(is), 3, "of %d", len(was))
@@ -70,7 +70,7 @@ func TestAStartAfterAStormOfWritesReadsLittle(t *testing.T) {
 	s, _ := open(t, Config{Dir: dir, RetainBytes: retain * 3 << 10})
 	e, err := s.running()
 	require.NoError(t, err)
-	// The child retained 4 MiB at the most twice; a compaction may have been under way.
+	// The child retained at most twice 4 MiB; a compaction may have been in progress.
 	require.Less(t, e.KV().Rev()-s.compacted.Load(), int64(12_000))
 	kvs, _, _, err := s.Range(t.Context(), "/registry/", "", 0, 0)
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestAStartAfterAStormOfWritesReadsLittle(t *testing.T) {
 	}
 }
 
-// History is bounded by its size too.
+// History is limited by its size too.
 func TestCompactsByBytes(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir(), RetainBytes: 64 << 10})
 	rev, err := s.Create(t.Context(), "/registry/a/x", value3K, 0)

@@ -1,8 +1,7 @@
 // Package store stores the cluster's state in an embedded etcd.
 //
-// It may import kind and etcd, and is the only package that imports etcd. Its
-// invariant: a write that returned without error is on disk, and the watch
-// reports every revision once, in order.
+// It may import kind and etcd, and is the only package that imports etcd. Its invariant: a write that returned without
+// error is on disk, and the watch reports every revision once, in order.
 package store
 
 import (
@@ -27,53 +26,53 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// The types of stored values live beside the kinds, so that the cache can take them from any source.
+// The types of stored values are declared in package kind, so that the cache can take them from any source.
 type (
 	KV    = kind.KV
 	Event = kind.Change
 	Batch = kind.Batch
 )
 
-// What the methods fail with, for errors.Is; a cancelled call fails with its context's error.
+// Errors of the methods, for errors.Is. A cancelled call returns its context's error.
 var (
 	ErrNotFound  = errors.New("not found")
-	ErrConflict  = errors.New("the stored value is of another revision")
+	ErrConflict  = errors.New("the stored value has another revision")
 	ErrExists    = errors.New("already exists")
 	ErrCompacted = kind.ErrCompacted
 	// ErrFuture means that the requested revision has not been written yet.
-	ErrFuture = errors.New("the revision asked for is in the future")
+	ErrFuture = errors.New("the requested revision is in the future")
 	// ErrTooLarge means that a value is larger than MaxValueBytes.
 	ErrTooLarge = errors.New("the value is too large to store")
-	// ErrUnavailable means that the store cannot serve requests: it is starting, stopping, full or broken.
-	// A write that failed with it may still have been made.
+	// ErrUnavailable means that the store cannot serve requests: it is starting, stopping, full or has failed. A write
+	// that returned it may still have been made.
 	ErrUnavailable = errors.New("the store is not available")
 	// ErrFull means that the quota is exceeded. It wraps ErrUnavailable.
 	ErrFull = fmt.Errorf("%w: it is full", ErrUnavailable)
 )
 
-// MaxValueBytes is the largest value taken: the largest request body the API takes (3 MiB), and room
-// for what defaulting and managed fields add.
+// MaxValueBytes is the maximum size of a value: the API's maximum request body (3 MiB) and room for defaults and
+// managed fields.
 const MaxValueBytes = 6 << 20
 
-// Store is the cluster's key-value store. It is safe for concurrent use. Until it is ready, and
-// after Run has returned, its methods fail with ErrUnavailable.
+// Store is the cluster's key-value store. It is safe for concurrent use. Before it is ready and after Run has returned,
+// its methods fail with ErrUnavailable.
 type Store struct {
 	cfg     Config
 	metrics *metrics
 	ready   chan struct{}
-	// server is nil unless the store serves.
+	// server is nil unless the store is serving.
 	server atomic.Pointer[etcdserver.EtcdServer]
 
 	failOnce sync.Once
-	failed   chan struct{} // closed once etcd has hit an error it cannot go on from
+	failed   chan struct{} // closed when etcd has hit an unrecoverable error
 	failure  string
 
 	leases    leases
 	space     space
 	history   history
 	compacted atomic.Int64
-	compact   chan struct{} // asks for a compaction now
-	measure   chan struct{} // asks which kinds take most
+	compact   chan struct{} // requests a compaction now
+	measure   chan struct{} // requests the sizes of kinds
 	biggest   atomic.Pointer[string]
 	watches   sync.WaitGroup
 	stopping  chan struct{}
@@ -101,7 +100,7 @@ func (s *Store) Name() string { return "store" }
 // Ready is closed once reads and writes are served.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
 
-// fail is called by etcd's logger in place of ending the process.
+// fail is called by etcd's logger instead of exiting the process.
 func (s *Store) fail(why string) {
 	s.failOnce.Do(func() {
 		s.failure = why
@@ -110,10 +109,10 @@ func (s *Store) fail(why string) {
 }
 
 func (s *Store) failureError() error {
-	return fmt.Errorf("the store in %s cannot go on: %s: check the disk for free space and errors, then start again", s.cfg.Dir, s.failure)
+	return fmt.Errorf("the store in %s failed: %s: check the disk for free space and errors, then start again", s.cfg.Dir, s.failure)
 }
 
-// Run opens the data directory and serves it until ctx ends.
+// Run opens the data directory and serves it until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
 	unlock, err := lockDir(s.cfg.Dir)
 	if err != nil {
@@ -143,7 +142,7 @@ func (s *Store) Run(ctx context.Context) error {
 	case <-s.failed:
 		err = s.failureError()
 	case <-etcd.Server.StopNotify():
-		err = errors.New("etcd stopped by itself: look for its last warning in the log")
+		err = errors.New("etcd stopped unexpectedly: see its last warning in the log")
 	}
 	s.server.Store(nil)
 	s.stopMu.Lock()
@@ -165,7 +164,7 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		// A goroutine that etcd lost to the failure may hold a lock: the process ends, do not wait long.
+		// A goroutine that exited on the failure may hold a lock. The process is about to end, so do not wait long.
 		select {
 		case <-closed:
 		case <-time.After(2 * time.Second):
@@ -174,8 +173,8 @@ func (s *Store) Run(ctx context.Context) error {
 	return err
 }
 
-// start starts etcd and waits until it leads. It runs etcd's start on a goroutine of its own, which
-// ends where etcd would have ended the process.
+// start starts etcd and waits until it is leader. etcd starts in a goroutine of its own, which exits where etcd would
+// have exited the process.
 func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	type result struct {
 		etcd *embed.Etcd
@@ -197,7 +196,7 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 		return nil, s.failureError()
 	}
 	if r.err != nil {
-		return nil, fmt.Errorf("cannot open the store in %s: %w", s.cfg.Dir, r.err)
+		return nil, fmt.Errorf("could not open the store in %s: %w", s.cfg.Dir, r.err)
 	}
 	s.lead(ctx, r.etcd.Server)
 	select {
@@ -206,7 +205,7 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	case <-s.failed:
 		return nil, s.failureError()
 	case <-r.etcd.Server.StopNotify():
-		return nil, fmt.Errorf("cannot open the store in %s: etcd stopped while it started", s.cfg.Dir)
+		return nil, fmt.Errorf("could not open the store in %s: etcd stopped during its start", s.cfg.Dir)
 	case <-ctx.Done():
 		r.etcd.Close()
 		return nil, ctx.Err()
@@ -225,7 +224,7 @@ func (s *Store) running() (*etcdserver.EtcdServer, error) {
 	}
 }
 
-// classify turns etcd's error into one of the package's.
+// classify maps etcd's errors to those of this package.
 func (s *Store) classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -249,7 +248,7 @@ func (s *Store) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// Get reads one key, or ErrNotFound. A value that cannot be decrypted is an error.
+// Get reads a key. It fails with ErrNotFound, or if the value cannot be decrypted.
 func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
 	defer func(began time.Time) { s.metrics.observe(opGet, key, began, err) }(time.Now())
 	e, err := s.barrier(ctx)
@@ -268,9 +267,9 @@ func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
 	return kv, kv.Err
 }
 
-// Range reads up to limit values (0: all) whose keys start with prefix and are >= from, in key order, as of
-// revision rev (0: now). It returns the revision read at, and how many more there are. A value that cannot be decrypted does not
-// fail the others: it has an Err.
+// Range reads up to limit values (0: all) whose keys have the prefix and are >= from, in key order, at revision rev (0:
+// now). It returns the revision and the number of further values. A value that cannot be decrypted has its Err set and
+// does not fail the call.
 func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
 	kvs, at, remaining, err = s.Stored(ctx, prefix, from, limit, rev)
@@ -280,7 +279,7 @@ func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64
 	return kvs, at, remaining, err
 }
 
-// Stored is Range without decryption: values are the bytes that etcd holds.
+// Stored is Range without decryption: the values are the bytes stored in etcd.
 func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
 	e, err := s.barrier(ctx)
 	if err != nil {
@@ -288,7 +287,7 @@ func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int6
 	}
 	start := max(prefix, from)
 	end := prefixEnd(prefix)
-	if len(end) > 0 && start >= string(end) { // from lies behind the prefix
+	if len(end) > 0 && start >= string(end) { // from is after the prefix
 		start = string(end)
 		end = append([]byte(start), 0)
 		limit = -1
@@ -312,7 +311,7 @@ func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int6
 	return kvs, at, remaining, nil
 }
 
-// prefixEnd is the first key after all that start with prefix; "\x00" means no end, as etcd's index has it.
+// prefixEnd returns the first key after all keys with the prefix; "\x00" means no end, as in etcd's index.
 func prefixEnd(prefix string) []byte {
 	end := []byte(prefix)
 	for i := len(end) - 1; i >= 0; i-- {
@@ -324,7 +323,8 @@ func prefixEnd(prefix string) []byte {
 	return []byte{}
 }
 
-// Revision is the revision up to which a consistent read must see: free on one member, a read barrier on many.
+// Revision returns the revision that a consistent read must include. It is free with one member and a read barrier with
+// several.
 func (s *Store) Revision(ctx context.Context) (int64, error) {
 	e, err := s.barrier(ctx)
 	if err != nil {
@@ -333,8 +333,8 @@ func (s *Store) Revision(ctx context.Context) (int64, error) {
 	return e.KV().Rev(), nil
 }
 
-// barrier returns the server once a read from it sees every write acknowledged before the call. A lone
-// member applies a write before it acknowledges it, so there it need not wait.
+// barrier returns the server once a read from it includes every write acknowledged before the call. A single member
+// applies a write before it acknowledges it, so no wait is needed.
 func (s *Store) barrier(ctx context.Context) (*etcdserver.EtcdServer, error) {
 	e, err := s.running()
 	if err != nil {
@@ -348,8 +348,8 @@ func (s *Store) barrier(ctx context.Context) (*etcdserver.EtcdServer, error) {
 	return e, nil
 }
 
-// Snapshot writes a copy of the whole database as of now, followed by its SHA-256 sum: the form that
-// etcdutl snapshot restore takes.
+// Snapshot writes a copy of the whole database, followed by its SHA-256 sum: the format that etcdutl snapshot restore
+// reads.
 func (s *Store) Snapshot(ctx context.Context, w io.Writer) error {
 	e, err := s.barrier(ctx)
 	if err != nil {

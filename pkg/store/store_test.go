@@ -17,11 +17,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, crashWriter(dir))
 		os.Exit(1)
 	}
-	// Where etcd would end the process, TestBrokenData's store leaves a goroutine of etcd behind.
+	// Where etcd would exit the process, TestBrokenData's store leaks one of etcd's goroutines.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.etcd.io/etcd/server/v3/storage.OpenBackend"))
 }
 
-// open runs a store in dir until the test ends, or until the function it returns is called.
+// open runs a store in dir until the test ends or the returned function is called.
 func open(t testing.TB, cfg Config) (*Store, func()) {
 	t.Helper()
 	if cfg.Logger == nil {

@@ -12,32 +12,32 @@ import (
 	"go.etcd.io/etcd/server/v3/lease"
 )
 
-// MaxOps is the largest number of operations in one transaction.
+// MaxOps is the maximum number of operations in a transaction.
 const MaxOps = 4096
 
-// Action is what an Op does to its key.
+// Action is what an Op does with its key.
 type Action int
 
 // The actions of an Op.
 const (
-	Put    Action = iota // writes Value: a create where Revision is 0, else an update
+	Put    Action = iota // writes Value: a create if Revision is 0, otherwise an update
 	Remove               // deletes the key
-	Check                // writes nothing: the transaction depends on the key's revision
+	Check                // writes nothing: only compares the key's revision
 )
 
-// Op is one part of a transaction.
+// Op is one operation of a transaction.
 type Op struct {
 	Action Action
 	Key    string
 	Value  []byte
-	// Revision is the one that the key must have for the transaction to happen; 0: the key must not exist.
+	// Revision is the revision that the key must have, or 0 if the key must not exist.
 	Revision int64
-	TTL      time.Duration // of what is put; 0 means forever
+	TTL      time.Duration // for Put; 0 means no expiry
 }
 
-// Txn makes all operations in one revision, with one sync of the log, or none. It fails with ErrExists, ErrConflict or ErrNotFound, as
-// the single writes do, and the index of the first operation whose key is of another revision; index is 0 for all other errors.
-// Each key may occur once, and there may be 1 to MaxOps operations.
+// Txn makes all operations in one revision, with one sync of the log, or none. On a mismatch it returns ErrExists,
+// ErrConflict or ErrNotFound, as single writes do, and the index of the first operation that failed; for all other
+// errors index is 0. ops must have 1 to MaxOps elements with distinct keys.
 func (s *Store) Txn(ctx context.Context, ops ...Op) (rev int64, index int, err error) {
 	if err := checkOps(ops); err != nil {
 		return 0, 0, err
@@ -97,7 +97,7 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (rev int64, index int, err e
 	}
 }
 
-// sealAll gives the operations with the values that are stored.
+// sealAll returns the operations with their values encrypted.
 func (s *Store) sealAll(ops []Op) (sealed []Op, done func(), err error) {
 	var ends []func()
 	done = func() {
@@ -149,7 +149,7 @@ func (o Op) operation() operation {
 	return opUpdate
 }
 
-// request is etcd's form of the operations, and the leases it uses.
+// request returns the operations as an etcd request, and the leases it uses.
 func (s *Store) request(ctx context.Context, e *etcdserver.EtcdServer, ops []Op) (*pb.TxnRequest, []lease.LeaseID, error) {
 	req := &pb.TxnRequest{}
 	var leased []lease.LeaseID
@@ -179,7 +179,7 @@ func (s *Store) request(ctx context.Context, e *etcdserver.EtcdServer, ops []Op)
 	return req, leased, nil
 }
 
-// failed finds the first operation whose key is not of its revision.
+// failed returns the index and the error of the first operation whose key has another revision.
 func failed(ops []Op, r *pb.TxnResponse) (int, error) {
 	for i, response := range r.GetResponses() {
 		var have int64

@@ -70,7 +70,7 @@ func TestALargeTransaction(t *testing.T) {
 	require.Len(t, kvs, MaxOps)
 }
 
-// marked stores each value with its key before it.
+// marked prefixes each stored value with its key.
 type marked struct{}
 
 func (marked) Seal(key string, value []byte) ([]byte, func(), error) {

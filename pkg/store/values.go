@@ -8,13 +8,12 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// Values stands between the values that callers see and the bytes that etcd holds, such as their encryption. It is safe for
-// concurrent use.
+// Values transforms values into the bytes stored in etcd and back, for encryption. It is safe for concurrent use.
 type Values interface {
-	// Seal gives the bytes to store for value at key. It may return value itself. Unless it fails, done is called once the write has
-	// ended, whatever came of it.
+	// Seal returns the bytes to store for value at key, which may be value itself. If it succeeds, done is called once
+	// the write has finished, successfully or not.
 	Seal(key string, value []byte) (stored []byte, done func(), err error)
-	// Open gives the value of stored bytes. It may return stored itself.
+	// Open returns the value of stored bytes, which may be stored itself.
 	Open(key string, stored []byte) ([]byte, error)
 }
 
@@ -29,7 +28,7 @@ func (s *Store) seal(key string, value []byte) ([]byte, func(), error) {
 	return stored, done, nil
 }
 
-// open replaces the stored bytes of kv by their value, or sets its Err.
+// open replaces the stored bytes of kv with their value, or sets its Err.
 func (s *Store) open(kv *KV) {
 	if s.cfg.Values == nil {
 		return
@@ -54,8 +53,8 @@ func (s *Store) openAll(events []Event) {
 	}
 }
 
-// Reseal writes a value, as Stored gave it, as Values stores it now. The key keeps its time to live. ErrConflict or ErrNotFound if
-// somebody else wrote or deleted it meanwhile.
+// Reseal writes a value returned by Stored as Values seals it now. The key's expiry does not change. It fails with
+// ErrConflict or ErrNotFound if the key was written or deleted meanwhile.
 func (s *Store) Reseal(ctx context.Context, kv KV) error {
 	e, err := s.running()
 	if err != nil {
@@ -79,19 +78,19 @@ func (s *Store) Reseal(ctx context.Context, kv KV) error {
 	return outcome(ok, found, err)
 }
 
-// Settle returns once every write that was begun before the call has either been made or never will be, also those whose callers gave
-// up waiting.
+// Settle returns once every write begun before the call has been made or never will be, including those whose callers
+// no longer wait.
 func (s *Store) Settle(ctx context.Context) error {
 	e, err := s.running()
 	if err != nil {
 		return err
 	}
-	// Entries of the log are applied in order. A lease that ends by itself is an entry that changes nothing.
+	// Log entries are applied in order. Granting a lease is one that changes no key.
 	_, err = e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1})
 	return s.classify(ctx, err)
 }
 
-// Superseded says that a write failed because the value was changed or deleted meanwhile.
+// Superseded reports whether a write failed because the value was changed or deleted meanwhile.
 func (s *Store) Superseded(err error) bool {
 	return errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound)
 }

@@ -11,17 +11,17 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// batchEvents bounds the events gathered into one batch; whole revisions may exceed it.
+// batchEvents limits the events in a batch; a single revision may exceed it.
 const batchEvents = 1024
 
-// Watch reports changes under prefix after revision rev in batches that never split a revision, until ctx ends or
-// the returned error function says why it ended. Progress: an empty batch with the revision reached.
-// A reader that lags does not slow writes; it gets ErrCompacted once its place in the history is dropped.
+// Watch reports changes under prefix after revision rev in batches that never split a revision, until ctx is done or
+// the returned error function reports why it ended. An empty batch reports progress to its revision. A slow reader does
+// not slow down writes; it gets ErrCompacted once the history it needs has been compacted.
 func (s *Store) Watch(ctx context.Context, prefix string, rev int64) (<-chan Batch, func() error) {
 	return s.watch(ctx, prefix, rev, true)
 }
 
-// Changes is Watch without previous values, for readers that hold them already.
+// Changes is Watch without previous values, for readers that already have them.
 func (s *Store) Changes(ctx context.Context, prefix string, rev int64) (<-chan Batch, func() error) {
 	return s.watch(ctx, prefix, rev, false)
 }
@@ -55,7 +55,7 @@ func (s *Store) watch(ctx context.Context, prefix string, rev int64, prev bool) 
 	return out, end
 }
 
-// follow watches all keys, not only those with the prefix: so each revision reports progress by itself.
+// follow watches all keys, not only those with the prefix, so that every revision reports progress.
 func (s *Store) follow(ctx context.Context, e *etcdserver.EtcdServer, prefix string, rev int64, prev bool, out chan<- Batch) error {
 	stream := e.Watchable().NewWatchStream()
 	defer stream.Close()
@@ -106,7 +106,7 @@ func (s *Store) follow(ctx context.Context, e *etcdserver.EtcdServer, prefix str
 	}
 }
 
-// add appends a response of etcd to the batch.
+// add appends an etcd response to the batch.
 func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 	if r.CompactRevision != 0 {
 		return ErrCompacted
@@ -120,7 +120,7 @@ func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 		if ev.Type == mvccpb.Event_DELETE {
 			c.Deleted, c.Value = true, nil
 		}
-		// A key whose first version this is has none before; a deletion does not say.
+		// A key in its first version has no previous value; for a deletion this cannot be told.
 		if ev.Kv.CreateRevision != ev.Kv.ModRevision {
 			c.Prev.Key = c.Key
 		}
@@ -129,7 +129,7 @@ func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 	return nil
 }
 
-// previous looks up what was there before each change. History that is gone leaves no previous value.
+// previous reads the previous value of each change. It stays empty if the history is compacted.
 func previous(ctx context.Context, e *etcdserver.EtcdServer, events []Event) {
 	for i := range events {
 		ev := &events[i]

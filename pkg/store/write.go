@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/lease"
 )
 
-// Create writes a new key. ttl of 0 means forever. It answers the revision of the write, or ErrExists.
+// Create writes a new key. A ttl of 0 means no expiry. It returns the revision of the write, or ErrExists.
 func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (rev int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opCreate, key, began, err) }(time.Now())
 	rev, ok, _, err := s.put(ctx, key, value, 0, ttl)
@@ -20,8 +20,8 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 	return rev, err
 }
 
-// Update replaces the value if its revision still is rev, else ErrConflict (ErrNotFound if it is gone).
-// ttl counts anew; 0 means forever.
+// Update replaces the value if its revision is still rev; otherwise it fails with ErrConflict, or with ErrNotFound if
+// the key does not exist. The ttl starts anew; 0 means no expiry.
 func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (_ int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opUpdate, key, began, err) }(time.Now())
 	if rev <= 0 {
@@ -31,8 +31,8 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64,
 	return at, outcome(ok, found, err)
 }
 
-// Delete removes the key if its revision still is rev, else ErrConflict or ErrNotFound. It answers the
-// revision of the deletion.
+// Delete deletes the key if its revision is still rev; otherwise it fails with ErrConflict or ErrNotFound. It returns
+// the revision of the deletion.
 func (s *Store) Delete(ctx context.Context, key string, rev int64) (_ int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opDelete, key, began, err) }(time.Now())
 	e, err := s.running()
@@ -43,7 +43,7 @@ func (s *Store) Delete(ctx context.Context, key string, rev int64) (_ int64, err
 		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
 	}})
 	if ok && s.space.nearly.Load() {
-		// What was deleted takes space until its history is dropped.
+		// The deleted value occupies space until history is compacted.
 		s.space.wanted.Store(true)
 		s.compactSoon()
 	}
@@ -60,7 +60,7 @@ func outcome(ok, found bool, err error) error {
 	return ErrNotFound
 }
 
-// put writes the key if its revision is rev, 0 for a key that must not be there.
+// put writes the key if its revision is rev (0: if it does not exist).
 func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (at int64, ok, found bool, err error) {
 	e, err := s.running()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, tt
 		at, ok, found, err = s.txn(ctx, e, key, rev, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
 			RequestPut: &pb.PutRequest{Key: []byte(key), Value: value, Lease: int64(id)},
 		}})
-		// A shared lease that ended in between is replaced by a new one, which lives at least ttl.
+		// A shared lease that expired in between is replaced by a new one.
 		if id != 0 && errors.Is(err, lease.ErrLeaseNotFound) {
 			s.leases.forget(id)
 			continue
@@ -94,8 +94,8 @@ func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, tt
 	}
 }
 
-// txn makes the write in one transaction if the key is at revision rev (0: if it is not there), and
-// else says whether there is such a key.
+// txn makes the write in one transaction if the key is at revision rev (0: if it does not exist), and otherwise reports
+// whether the key exists.
 func (s *Store) txn(ctx context.Context, e *etcdserver.EtcdServer, key string, rev int64, op *pb.RequestOp) (at int64, ok, found bool, err error) {
 	k := []byte(key)
 	cmp := &pb.Compare{Key: k, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
