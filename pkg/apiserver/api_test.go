@@ -174,7 +174,7 @@ func TestPlainPaths(t *testing.T) {
 		require.Equal(t, 200, r.code, "%s: %s", path, r.body)
 		require.Contains(t, string(r.body), text, path)
 	}
-	require.Contains(t, string(w.do(w.http, "GET", "/metrics", "").body), "apiserver_request_total") // of the requests before it
+	require.Contains(t, string(w.do(w.http, "GET", "/metrics", "").body), "apiserver_request_total") // counts the requests before it
 	r := w.do(w.http, "GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json")
 	require.Contains(t, r.header.Get("Content-Type"), "as=APIGroupDiscoveryList")
 	require.Contains(t, string(r.body), `"responseKind":{"group":"apps","version":"v1","kind":"Deployment"}`)

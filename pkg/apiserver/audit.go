@@ -22,10 +22,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// mostAudited bounds, in bytes of protobuf, the lists that an event holds whole; of a longer one it says that it was cut.
+// mostAudited is the maximum size, in bytes of protobuf, of a list recorded in an audit event. Longer lists are marked
+// as truncated.
 const mostAudited = 2 << 20
 
-// audited puts upstream's audit filter around what follows authentication. Without an audit log it costs nothing.
+// audited wraps the handlers after authentication in upstream's audit filter. Without an audit log it returns next.
 func (s *Server) audited(next http.Handler) http.Handler {
 	if s.cfg.Audit == nil {
 		return next
@@ -33,10 +34,10 @@ func (s *Server) audited(next http.Handler) http.Handler {
 	return authfilters.WithAudit(next, s.cfg.Audit, s.cfg.Audit, auditsStart)
 }
 
-// auditsStart reports whether the start of the answer is a stage of its own.
+// auditsStart reports whether a request has the audit stage ResponseStarted.
 func auditsStart(_ *http.Request, info *request.RequestInfo) bool { return longRunning(info) }
 
-// refuseUnauthenticated answers 401, and leaves an event of it.
+// refuseUnauthenticated responds with 401 and records an audit event.
 func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request, err error) {
 	var failed http.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.fail(w, req, err) })
 	if s.cfg.Audit != nil {
@@ -45,7 +46,7 @@ func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request,
 	failed.ServeHTTP(w, req)
 }
 
-// auditCodecs encodes the objects of requests and answers.
+// auditCodecs encodes the objects of requests and responses.
 var auditCodecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(own.Scheme()) }) //nolint:gochecknoglobals // made when first needed
 
 // auditing returns the audit event of a request whose policy level is at least level; otherwise nil.
@@ -95,7 +96,7 @@ func auditResult(ctx context.Context, res registry.Result) {
 	if res.Entry != nil {
 		obj = res.Entry.Object
 	}
-	if obj != nil { // encoding sets its kind, and the cache's objects are not to be touched
+	if obj != nil { // encoding sets its kind, and cached objects must not be modified
 		obj = obj.DeepCopyObject()
 		audit.LogResponseObject(ctx, obj, obj.GetObjectKind().GroupVersionKind().GroupVersion(), auditCodecs())
 	}

@@ -27,7 +27,7 @@ import (
 // auth authenticates and authorizes requests.
 type auth struct {
 	getter
-	clients  func() *x509.CertPool // nil believes no client certificate
+	clients  func() *x509.CertPool // nil: no client certificate is trusted
 	check    func(name string, node *corev1.Node, cert *x509.Certificate) error
 	tokens   authenticator.Token
 	accounts serviceaccount.PublicKeysGetter
@@ -80,13 +80,14 @@ func newAuth(cfg Config) (*auth, error) {
 	return a, nil
 }
 
-// presentKeys is a serviceaccount.PublicKeysGetter whose keys may change at any time. They are few, and asked for once for each
-// token that is not remembered.
+// presentKeys is a serviceaccount.PublicKeysGetter whose keys may change at any time. There are few, and they are read
+// once for each token that is not in the token cache.
 type presentKeys func() []any
 
 func (presentKeys) AddListener(serviceaccount.Listener) {}
 
-// GetCacheAgeMaxSeconds is upstream's for keys that do not change: relying parties outside of the cluster see a new key that late.
+// GetCacheAgeMaxSeconds returns upstream's value for static keys: relying parties outside the cluster may see a new key
+// that late.
 func (presentKeys) GetCacheAgeMaxSeconds() int { return 3600 }
 
 func (p presentKeys) GetPublicKeys(ctx context.Context, keyIDHint string) []serviceaccount.PublicKey {
@@ -99,17 +100,17 @@ func (p presentKeys) GetPublicKeys(ctx context.Context, keyIDHint string) []serv
 
 type connectionKey struct{}
 
-// connection is what was found out about the peer of a connection: its certificate is verified once for each change of the
-// authorities.
+// connection caches the identity of a connection's peer: its certificate is verified once, and again whenever the CAs
+// change.
 type connection struct {
 	mu    sync.Mutex
-	roots *x509.CertPool // that it was verified by
+	roots *x509.CertPool // the CAs it was verified with
 	user  user.Info
 	until time.Time
 	err   error
 }
 
-// peer gives what verify finds out by roots.
+// peer returns the cached result of verify for roots, or calls it.
 func (c *connection) peer(roots *x509.CertPool, verify func() (user.Info, time.Time, error)) (user.Info, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +125,7 @@ func withConnection(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &connection{})
 }
 
-// authenticate finds the user of a request; nil if it has no credentials or wrong ones.
+// authenticate returns the user of a request, or nil if it has no valid credentials.
 func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 	var certErr error
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 && a.clients != nil {
@@ -168,25 +169,25 @@ func (a *auth) certificate(req *http.Request, roots *x509.CertPool) (user.Info, 
 	}
 	res, ok, err := x509request.CommonNameUserConversion.User(chains[0])
 	if err != nil || !ok {
-		return nil, time.Time{}, errors.Join(errors.New("the client certificate names no user"), err)
+		return nil, time.Time{}, errors.Join(errors.New("the client certificate has no user name"), err)
 	}
 	return authenticated(res.User), certs[0].NotAfter, nil
 }
 
-// checkNode refuses the certificate of a node that was deleted, or whose name has become another machine's.
+// checkNode refuses the certificate of a node that was deleted or whose name now belongs to another machine.
 func (a *auth) checkNode(ctx context.Context, who user.Info, cert *x509.Certificate) error {
 	name, node := strings.CutPrefix(who.GetName(), "system:node:")
 	if a.check == nil || !node {
 		return nil
 	}
 	n, err := a.GetNode(ctx, name)
-	if err != nil { // there is none
+	if err != nil { // the node does not exist
 		n = nil
 	}
 	return a.check(name, n, cert)
 }
 
-// bearer is the request's token: from Authorization, or from a WebSocket's subprotocol, as browsers send it.
+// bearer returns the request's token, from Authorization or from a WebSocket's subprotocol, as browsers send it.
 func bearer(req *http.Request) string {
 	if h := req.Header.Get("Authorization"); h != "" {
 		scheme, token, _ := strings.Cut(h, " ")
@@ -198,8 +199,8 @@ func bearer(req *http.Request) string {
 	return webSocketToken(req)
 }
 
-// token authenticates a bearer token. The signature of a token that was found good is not checked again for
-// ten seconds, but that its service account and pod still exist is looked up each time.
+// token authenticates a bearer token. A successful signature check is cached for ten seconds; the existence of the
+// service account and the bound object is checked on every request.
 func (a *auth) token(ctx context.Context, token string) (user.Info, error) {
 	key := sha256.Sum256([]byte(token))
 	if u := a.remember.get(key); u != nil && a.alive(u) {
@@ -223,7 +224,7 @@ func authenticated(u user.Info) user.Info {
 	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra(), Groups: append(slices.Clone(u.GetGroups()), user.AllAuthenticated)}
 }
 
-// tokenCache remembers tokens by hash for ten seconds; at 1,024 it forgets all.
+// tokenCache caches users by token hash for ten seconds. When it reaches 1,024 entries, it is cleared.
 type tokenCache struct {
 	mu sync.Mutex
 	m  map[[sha256.Size]byte]remembered
@@ -252,7 +253,7 @@ func (c *tokenCache) put(key [sha256.Size]byte, u user.Info) {
 	c.m[key] = remembered{u, time.Now().Add(10 * time.Second)}
 }
 
-// Authorize asks, in order: is the user of system:masters, a node with a reason, or allowed by a role?
+// Authorize checks system:masters, then the node authorizer, then RBAC.
 func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	u := attrs.GetUser()
 	if u == nil {
@@ -277,7 +278,7 @@ func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (auth
 	return d, reason, err
 }
 
-// RulesFor lists what a user may do in a namespace.
+// RulesFor lists the permissions of a user in a namespace.
 func (a *auth) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	resources, others, incomplete, err := a.rbac.RulesFor(ctx, u, namespace)
 	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {

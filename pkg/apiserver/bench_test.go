@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// filled is a world with a namespace of n pods of about 3 KB.
+// filled returns a world with a namespace of n pods of about 3 KB each.
 func filled(b *testing.B, n int) *world {
 	w := newWorld(b)
 	w.namespace("d")
@@ -119,7 +119,7 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// BenchmarkWatchFanOut measures from a commit to the event at the last of the watchers.
+// BenchmarkWatchFanOut measures the time from a commit to the event at the last watcher.
 func BenchmarkWatchFanOut(b *testing.B) {
 	for _, c := range []struct {
 		watchers int

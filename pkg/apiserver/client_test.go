@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/clienttest"
 )
 
-// The HTTP form of the client meets the same suite as the in-process one.
+// The HTTP client passes the same suite as the in-process client.
 func TestHTTPClientConforms(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("work")

@@ -19,7 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// componentStatuses serves the kind of builtin.ComponentStatuses, which is stored nowhere: each read asks the parts of the control plane.
+// componentStatuses serves ComponentStatuses, which are not stored: each read checks the components of the control
+// plane.
 func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
 	r := builtin.ComponentStatuses()
 	warning.AddWarning(req.Context(), "", r.Deprecated)
@@ -78,7 +79,7 @@ func (s *Server) listComponents(w http.ResponseWriter, req *http.Request, t regi
 	s.writeList(w, req, n, t, &list)
 }
 
-// component asks one part how it is.
+// component checks one component.
 func (s *Server) component(ctx context.Context, r *kind.Resource, c *Check) *cache.Entry {
 	condition := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
 	if err := s.health.run(ctx, "componentstatus", c); err != nil {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// allotted is how long a request that is not long-running may take: what ?timeout= says, within Config.RequestTimeout. Zero and
-// negative durations ask for the bound, as upstream. The error is a Status 400.
+// allotted returns the timeout of a request that is not long-running: ?timeout=, at most Config.RequestTimeout. As
+// upstream, zero and negative durations mean the maximum. The error is a Status 400.
 func (s *Server) allotted(req *http.Request) (time.Duration, error) {
 	most := s.cfg.RequestTimeout
 	if q := req.URL.RawQuery; q == "" || !strings.Contains(q, "timeout") && !strings.Contains(q, "%") {
@@ -31,12 +31,12 @@ func (s *Server) allotted(req *http.Request) (time.Duration, error) {
 	return most, nil
 }
 
-// errTimedOut is upstream's answer to a request whose time was up.
+// errTimedOut is upstream's response to a request that exceeded its timeout.
 func errTimedOut() error {
 	return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 }
 
-// longRunningContext reports whether a request's context is that of a watch or a stream, whose deadline is not the request's.
+// longRunningContext reports whether ctx is that of a watch or stream, whose deadline is not the request's.
 func longRunningContext(ctx context.Context) bool {
 	info, ok := request.RequestInfoFrom(ctx)
 	return ok && longRunning(info)

@@ -34,7 +34,7 @@ func TestTimeoutParameter(t *testing.T) {
 	require.Equal(t, "Timeout: request did not complete within the allotted timeout", s.Message)
 	require.Empty(t, r.header.Get("Retry-After"))
 
-	// A watch is not subject to it.
+	// It does not apply to a watch.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", w.url+path+"?watch=true&timeout=1ns", nil)
@@ -56,7 +56,7 @@ func TestTimeoutIsCutToTheBound(t *testing.T) {
 	}
 }
 
-// A body that does not come ends with the time that the request was given.
+// A body that does not arrive times out with its request.
 func TestTimeoutEndsTheWaitForABody(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")

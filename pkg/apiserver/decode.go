@@ -22,10 +22,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
-// maxBody is the size in bytes over which a request's body is refused, as upstream.
+// maxBody is the maximum size of a request body in bytes, as upstream.
 const maxBody = 3 << 20
 
-// readBody reads a request's body whole; over maxBody it is a Status 413.
+// readBody reads a whole request body. If it is larger than maxBody, the error is a Status 413.
 func readBody(req *http.Request) ([]byte, error) {
 	if req.Body == nil {
 		return nil, nil
@@ -53,7 +53,7 @@ func tooLarge() error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 }
 
-// bodyMedia is the media type of a request's body; the error is a Status 415.
+// bodyMedia returns the media type of a request body. The error is a Status 415.
 func bodyMedia(req *http.Request) (media, error) {
 	header := req.Header.Get("Content-Type")
 	switch header {
@@ -75,10 +75,10 @@ func bodyMedia(req *http.Request) (media, error) {
 	return 0, negotiation.NewUnsupportedMediaTypeError([]string{typeJSON, typeYAML, typeProto})
 }
 
-// decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts.
-// directive is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning
-// (Warn, and the empty string), or nothing (Ignore). Errors are Status 400 with upstream's texts, or 413 for a body that
-// would take too much to decode.
+// decode reads an object of kind gvk from body into obj, without defaulting or conversion. directive is the request's
+// fieldValidation: unknown and duplicate fields are an error (Strict), a warning (Warn, and the empty string), or
+// ignored (Ignore). Errors are Status 400 with upstream's messages, or 413 for a body that would be too expensive to
+// decode.
 func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string) error {
 	found := gvk
 	strict, err := unmarshal(m, body, &found, obj, directive != metav1.FieldValidationIgnore)
@@ -112,7 +112,7 @@ type errVersion struct{}
 
 func (errVersion) Error() string { return "another version" }
 
-// summary shows the start of data that could not be read.
+// summary returns the beginning of data that could not be decoded.
 func summary(b []byte) string {
 	const most = 30
 	more := ""
@@ -125,7 +125,7 @@ func summary(b []byte) string {
 	return fmt.Sprintf("%x%s", b, more)
 }
 
-// checkKind compares what the data says it is with what it must be. gvk holds what must be and, afterwards, what is.
+// checkKind compares apiVersion and kind in the data with the expected gvk, which it sets to what the data has.
 func checkKind(gvk *schema.GroupVersionKind, apiVersion, kind string) error {
 	want := *gvk
 	if kind != "" {
@@ -160,7 +160,7 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 		var err error
 		if strict {
 			if j, err = yaml.YAMLToJSONStrict(body); err != nil {
-				// Said again without strictness: what remains is an error, the rest is a finding.
+				// Decode again without strict checks: a remaining error is fatal, the others are findings.
 				if j2, err2 := yaml.YAMLToJSON(body); err2 == nil {
 					found, j, err = append(found, brief(err)), j2, nil
 				}
@@ -177,7 +177,7 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	if err := payload.Check(body, obj); err != nil {
 		return nil, err
 	}
-	// The object is read first and its kind looked at afterwards: what is right, which is nearly all, is read once.
+	// The object is decoded first and its kind checked afterwards, so that valid data, the usual case, is decoded once.
 	var more []error
 	var err error
 	if strict {
@@ -187,7 +187,7 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	}
 	is := obj.GetObjectKind().GroupVersionKind()
 	apiVersion, kind := is.GroupVersion().String(), is.Kind
-	if err != nil || is.Version == "" { // wrong, or without a version, or with one that cannot be read
+	if err != nil || is.Version == "" { // invalid, or without a version, or with one that cannot be decoded
 		var meta metav1.TypeMeta
 		if bad := json.Unmarshal(body, &meta); bad != nil {
 			var typ *json.UnmarshalTypeError
@@ -205,7 +205,7 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	return append(found, more...), err
 }
 
-// maxFinding is the length, in bytes, of what is said of a body at most: a YAML document has a finding for each key that comes twice.
+// maxFinding is the maximum size, in bytes, of a validation finding: YAML has one for each duplicate key.
 const maxFinding = 4 << 10
 
 func brief(err error) error {
@@ -215,7 +215,7 @@ func brief(err error) error {
 	return err
 }
 
-// unmarshalProto reads upstream's envelope and the message in it.
+// unmarshalProto decodes upstream's envelope (runtime.Unknown) and the message in it.
 func unmarshalProto(body []byte, gvk *schema.GroupVersionKind, obj runtime.Object) error {
 	raw, ok := bytes.CutPrefix(body, []byte(protoMagic))
 	if !ok {

@@ -28,7 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// FuzzDecode checks that no body panics, and that what is taken is of the asked kind.
+// FuzzDecode checks that no body causes a panic, and that a decoded object is of the requested kind.
 func FuzzDecode(f *testing.F) {
 	p := podNamed("x")
 	p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
@@ -53,7 +53,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// No body of the largest size makes the decoder allocate much more than the body, however it is written.
+// No body of the maximum size makes the decoder allocate much more than its size.
 func TestHostileBodiesAreRefusedCheaply(t *testing.T) {
 	var containers []byte
 	for range maxBody / 2 {

@@ -20,14 +20,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// groupOrder is the order in which clients look for a kind in groups; others follow by name.
+// groupOrder is the order in which clients search groups for a kind; other groups follow by name.
 var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 	"", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io",
 	"networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io",
 }
 
-// discovery holds the discovery documents of one table of kinds.
+// discovery holds the discovery documents of one kind.Table.
 type discovery struct {
 	reviews  []builtin.Review
 	groups   []metav1.APIGroup
@@ -104,7 +104,7 @@ func aggregatedOf(l *apidiscovery.APIGroupDiscoveryList) *aggregated {
 	return &aggregated{l, fmt.Sprintf("%X", sha512.Sum512(raw))}
 }
 
-// compareVersions orders v1 over v1beta1 over v1alpha1, and v2 over v1.
+// compareVersions sorts v1 before v1beta1 before v1alpha1, and v2 before v1.
 func compareVersions(a, b string) int {
 	stage := func(v string) int {
 		switch {
@@ -149,7 +149,7 @@ func (d *discovery) add(r *kind.Resource) {
 	}
 }
 
-// aggregate turns a version's sorted resources into aggregated discovery's form, subresources under their resource.
+// aggregate converts a version's sorted resources to aggregated discovery, with subresources nested in their resource.
 func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 	var out []apidiscovery.APIResourceDiscovery
 	scope := func(namespaced bool) apidiscovery.ResourceScope {
@@ -179,7 +179,7 @@ func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.A
 	return out
 }
 
-// reviewOf finds the review that a path names, or nil.
+// reviewOf returns the review for a path, or nil.
 func reviewOf(gvr schema.GroupVersionResource) *builtin.Review {
 	if gvr.Group != authenticationv1.GroupName && gvr.Group != authorizationv1.GroupName {
 		return nil
@@ -192,7 +192,7 @@ func reviewOf(gvr schema.GroupVersionResource) *builtin.Review {
 	return nil
 }
 
-// wantsAggregated looks for aggregated discovery in an Accept header (KEP-3352).
+// wantsAggregated reports whether the Accept header asks for aggregated discovery (KEP-3352).
 func wantsAggregated(req *http.Request) bool {
 	for clause := range strings.SplitSeq(req.Header.Get("Accept"), ",") {
 		c := strings.ReplaceAll(clause, " ", "")
@@ -203,7 +203,7 @@ func wantsAggregated(req *http.Request) bool {
 	return false
 }
 
-// discover answers /api, /apis and what is directly below them; it reports whether the path was one of those.
+// discover serves /api, /apis and the paths of groups and versions; it reports whether the path is one of those.
 func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	path := strings.Trim(req.URL.Path, "/")
 	parts := strings.Split(path, "/")

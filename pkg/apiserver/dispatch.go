@@ -74,7 +74,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	switch verb := info.Verb; {
 	case !slices.Contains(r.Verbs, verb):
 		s.wrongMethod(w, req, info)
-	case verb == "watch" && req.Method != http.MethodGet: // any method below /watch has this verb
+	case verb == "watch" && req.Method != http.MethodGet: // requests below /watch have this verb whatever their method
 		s.wrongMethod(w, req, info)
 	case verb == "get" && !whole:
 		s.get(w, req, t)
@@ -148,10 +148,10 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	}
 }
 
-// customResources is what kubectl lists to find out whether a kind that it does not know is a custom one.
+// customResources is the list that kubectl reads to find out whether an unknown kind is a custom resource.
 var customResources = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// noCustomResources answers that there are none, so that kubectl says that the kind is unknown, instead of that the list is.
+// noCustomResources responds with an empty list, so that kubectl reports the unknown kind and not a failed list.
 func (s *Server) noCustomResources(w http.ResponseWriter, req *http.Request) {
 	s.writePlainJSON(w, req, map[string]any{
 		"kind": "CustomResourceDefinitionList", "apiVersion": customResources.GroupVersion().String(),

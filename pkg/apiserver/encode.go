@@ -21,16 +21,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// protoMagic opens every protobuf answer (KEP "protobuf", k8s.io/apimachinery runtime.Unknown).
+// protoMagic is the prefix of every protobuf response (k8s.io/apimachinery runtime.Unknown).
 const protoMagic = "k8s\x00"
 
-// protoMessage is what generated Kubernetes types can do.
+// protoMessage is implemented by generated Kubernetes types.
 type protoMessage interface{ Marshal() ([]byte, error) }
 
 // writeObject encodes an object that is not in the cache.
 func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer, code int, obj runtime.Object) {
 	if obj.GetObjectKind().GroupVersionKind().Kind == "" {
-		if status, ok := obj.(*metav1.Status); ok { // of no group, but registered in all
+		if status, ok := obj.(*metav1.Status); ok { // it has no group, but is registered in all
 			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 		} else if gvk, err := apiutil.GVKForObject(obj, clientscheme.Scheme); err == nil {
 			obj.GetObjectKind().SetGroupVersionKind(gvk)
@@ -51,7 +51,7 @@ func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer,
 	raw, err := json.Marshal(obj)
 	if err != nil {
 		s.log.Error("could not encode object", "type", fmt.Sprintf("%T", obj), "error", err)
-		http.Error(w, "the answer could not be encoded", http.StatusInternalServerError)
+		http.Error(w, "the response could not be encoded", http.StatusInternalServerError)
 		return
 	}
 	s.writeJSON(w, req, n, code, raw)
@@ -84,7 +84,7 @@ func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, c
 
 var newline = []byte("\n") //nolint:gochecknoglobals // a constant
 
-// writeBytes writes the parts of one answer, whose Content-Type is set.
+// writeBytes writes a response in parts. Its Content-Type is already set.
 func (s *Server) writeBytes(w http.ResponseWriter, req *http.Request, code int, parts ...[]byte) {
 	size := 0
 	for _, p := range parts {
@@ -99,12 +99,12 @@ func (s *Server) writeBytes(w http.ResponseWriter, req *http.Request, code int, 
 	}
 }
 
-// compressOver is the size in bytes over which answers are compressed, as upstream.
+// compressOver is the size in bytes above which responses are compressed, as upstream.
 const compressOver = 128 << 10
 
-// bodyBuffer is the size of the buffer before a connection, and of the pieces in which it gets what is longer: with the 9
-// bytes before it, an HTTP/2 frame that fills one TLS record (RFC 9113, section 4.1; RFC 8446, section 5.1). A full frame
-// would take two records, and each is a system call here and one at the peer.
+// bodyBuffer is the size of the buffer in front of a connection and of the chunks of longer responses. With 9 bytes of
+// header, it makes an HTTP/2 frame that fills one TLS record (RFC 9113, section 4.1; RFC 8446, section 5.1). A
+// full-size frame would take two records, and each is a system call on both sides.
 const bodyBuffer = 16<<10 - 9
 
 var (
@@ -112,7 +112,7 @@ var (
 	gzips   = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(io.Discard, 1); return z }} //nolint:gochecknoglobals // a pool
 )
 
-// bodyWriter gathers small writes and passes big ones on.
+// bodyWriter buffers small writes and passes large ones through.
 type bodyWriter struct {
 	w   io.Writer
 	buf []byte
@@ -143,8 +143,8 @@ func (b *bodyWriter) flush() error {
 	return err
 }
 
-// body opens an answer of size bytes (-1: not known, and then it is compressed if the client likes) and gives
-// where to write it. done must be called at the end.
+// body starts a response of size bytes (-1: unknown, and compressed if the client accepts it) and returns its writer.
+// done must be called at the end.
 func body(w http.ResponseWriter, req *http.Request, code, size int) (io.Writer, func()) {
 	h := w.Header()
 	b := buffers.Get().(*bodyWriter)
@@ -184,11 +184,11 @@ func acceptsGzip(req *http.Request) bool {
 	return false
 }
 
-// onLoopback reports whether the peer is this machine: on a loopback address, or on the address it called.
+// onLoopback reports whether the client is on this machine: on a loopback address, or on the address it connected to.
 func onLoopback(req *http.Request) bool {
 	host, _, err := net.SplitHostPort(req.RemoteAddr)
 	if err != nil {
-		return req.RemoteAddr == "" // in-process
+		return req.RemoteAddr == "" // an in-process request
 	}
 	if local, ok := req.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.String() == host {
 		return true
@@ -197,10 +197,10 @@ func onLoopback(req *http.Request) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// envelopeTail closes a runtime.Unknown: empty content encoding and content type.
+// envelopeTail is the end of a runtime.Unknown: empty content encoding and content type.
 const envelopeTail = "\x1a\x00\x22\x00"
 
-// envelope appends the head of a runtime.Unknown that holds size bytes of gvk; envelopeTail follows the bytes.
+// envelope appends the head of a runtime.Unknown with size bytes of gvk; the bytes and envelopeTail follow.
 func envelope(b []byte, gvk schema.GroupVersionKind, size int) []byte {
 	gv := gvk.GroupVersion().String()
 	b = append(b, protoMagic...)

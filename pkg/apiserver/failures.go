@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// failures logs answers of 5xx, at most mostFailures in each failuresEvery, and how many it left out.
+// failures logs 5xx responses, at most mostFailures in each failuresEvery, and the number of those not logged.
 type failures struct {
 	log *slog.Logger
 
@@ -23,7 +23,7 @@ type failures struct {
 const (
 	mostFailures  = 20
 	failuresEvery = 10 * time.Second
-	// longestPath bounds, in bytes, how much of a path is logged.
+	// longestPath is the number of bytes of a path that are logged.
 	longestPath = 512
 )
 

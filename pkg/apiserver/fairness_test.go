@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 )
 
-// hog takes every seat that the user can have, until the end of the test.
+// hog holds every seat that the user can get until the end of the test.
 func (w *world) hog(name string) {
 	u := &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
 	class := w.srv.fair.Classify(u, &request.RequestInfo{IsResourceRequest: true, Verb: "list", Resource: "pods"})
@@ -35,7 +35,7 @@ func (w *world) hog(name string) {
 	}
 }
 
-// allow lets a user do everything, without being exempt from the bounds.
+// allow grants a user everything without exempting it from the limits.
 func (w *world) allow(name string) {
 	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
 	r := w.do(w.http, "POST", rbac+"clusterroles", `{"metadata":{"name":"all"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]},{"nonResourceURLs":["*"],"verbs":["*"]}]}`)
@@ -69,7 +69,7 @@ func TestBoundOnRequests(t *testing.T) {
 	require.True(t, strings.Contains(metrics, `apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default",reason="time-out"} 2`))
 }
 
-// big fills a namespace with mebibytes of config maps.
+// big creates config maps of 1 MiB each in a namespace.
 func (w *world) big(mebibytes int) {
 	w.namespace("big")
 	for i := range mebibytes {
@@ -79,7 +79,7 @@ func (w *world) big(mebibytes int) {
 	}
 }
 
-// A client that does not read its answer holds no seat, and is cut off.
+// A client that does not read its response holds no seat and is disconnected.
 func TestUnreadAnswersHoldNoSeat(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.WriteStall = 200 * time.Millisecond })
 	w.big(12)
@@ -115,7 +115,7 @@ func TestUnreadAnswersHoldNoSeat(t *testing.T) {
 	})
 }
 
-// A client that does not send its request's body holds no seat.
+// A client that does not send its request body holds no seat.
 func TestUnsentBodiesHoldNoSeat(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.Fairness = fairness.Config{Seats: 10, Wait: time.Millisecond}
@@ -161,7 +161,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	require.Equal(t, 413, w.do(w.http, "POST", "/api/v1/namespaces/d/configmaps", `{"x":"`+strings.Repeat("x", maxBody)+`"}`).code)
 }
 
-// What clients make up does not become a label.
+// Values chosen by clients do not become labels.
 func TestMetricsLabelsAreOurs(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Fairness = fairness.Config{Seats: 20, Wait: time.Millisecond} })
 	w.allow("ann")

@@ -24,8 +24,8 @@ import (
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
-// filters is the chain around dispatch, outermost first: recovery, audit ID, request info,
-// deadline, authentication, audit, impersonation, fairness, authorization, body, seat.
+// filters is the handler chain, outermost first: panic recovery, audit ID, request info, deadline, authentication,
+// audit, impersonation, fairness, authorization, body, seat.
 func (s *Server) filters() http.Handler {
 	s.imp = impersonation.WithImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
 	s.rest = s.audited(http.HandlerFunc(s.authenticated))
@@ -54,7 +54,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 			if rec.written {
 				panic(http.ErrAbortHandler)
 			}
-			s.fail(out, req, apierrors.NewInternalError(errors.New("the server panicked while serving this request; its log says where")))
+			s.fail(out, req, apierrors.NewInternalError(errors.New("the server panicked while serving this request; see its log")))
 		}
 		if inflight != nil {
 			inflight.Add(-1)
@@ -108,7 +108,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	s.rest.ServeHTTP(out, req.WithContext(ctx))
 }
 
-// authenticated goes on with a request whose user is known.
+// authenticated continues with a request whose user is known.
 func (s *Server) authenticated(w http.ResponseWriter, req *http.Request) {
 	if impersonates(req.Header) {
 		req.Header.Del("Authorization")
@@ -118,7 +118,7 @@ func (s *Server) authenticated(w http.ResponseWriter, req *http.Request) {
 	s.authorized(w, req)
 }
 
-// impersonates reports whether any impersonation header is there; upstream's filter refuses those without a user.
+// impersonates reports whether there is any impersonation header; upstream's filter refuses those without a user.
 func impersonates(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") {
@@ -128,7 +128,7 @@ func impersonates(h http.Header) bool {
 	return false
 }
 
-// longRunning requests have no deadline and are not counted as in flight.
+// longRunning reports whether a request has no deadline and no seat: watches and streams.
 func longRunning(i *request.RequestInfo) bool {
 	if !i.IsResourceRequest {
 		return false
@@ -195,7 +195,7 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 	s.dispatch(w, req, info)
 }
 
-// warnings writes Warning headers (RFC 7234, section 5.5); at most 4 KiB of them in one answer.
+// warnings writes Warning headers (RFC 7234, section 5.5), at most 4 KiB in one response.
 type warnings struct {
 	header http.Header
 	size   int
@@ -212,13 +212,13 @@ func (r *warnings) AddWarning(_, text string) {
 	r.header.Add("Warning", `299 - "`+quoted+`"`)
 }
 
-// fail answers with the Status of err, in a form that the client accepts.
+// fail responds with the Status of err, in a media type that the client accepts.
 func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 	if errors.Is(req.Context().Err(), context.DeadlineExceeded) && !longRunningContext(req.Context()) {
-		err = errTimedOut() // whatever came of it: the time was up
+		err = errTimedOut() // whatever the error, the deadline has passed
 	}
 	status := statusOf(err)
-	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout { // of which the client may choose the time
+	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout { // the client can choose the timeout
 		s.failed.report(req, int(status.Code), err)
 	}
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 && w.Header().Get("Retry-After") == "" {
@@ -242,7 +242,7 @@ func statusOf(err error) *metav1.Status {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = errTimedOut()
 	case errors.Is(err, context.Canceled):
-		err = apierrors.NewTimeoutError("the client went away", 1)
+		err = apierrors.NewTimeoutError("the client closed the connection", 1)
 	}
 	return responsewriters.ErrorToAPIStatus(err)
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pair is a gathered connection and its peer. Nothing is between them: a byte is sent when the peer reads it.
+// pair returns a gathered connection and its peer. There is no buffer between them: a byte is sent when the peer reads
+// it.
 func pair(t *testing.T) (*gathered, net.Conn) {
 	near, far := net.Pipe()
 	c, err := gathering{once{conn: near}, time.Minute}.Accept()
@@ -48,11 +49,11 @@ func TestGatheredKeepsOrder(t *testing.T) {
 	})
 }
 
-// Writes made while the peer does not read are sent as one, up to the bound; there the writer waits.
+// Writes made while the peer does not read are combined, up to the limit, above which the writer blocks.
 func TestGatheredBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, peer := pair(t)
-		_, err := c.Write([]byte("x")) // is being sent
+		_, err := c.Write([]byte("x")) // being sent
 		require.NoError(t, err)
 		synctest.Wait()
 		written := 0
@@ -72,14 +73,14 @@ func TestGatheredBound(t *testing.T) {
 		require.Equal(t, gatherMost, n)
 		n, _ = peer.Read(b)
 		require.Equal(t, 1024, n)
-		// A write longer than the bound goes too.
+		// A write longer than the limit is sent too.
 		go func() { _, _ = c.Write(make([]byte, 2*gatherMost)) }()
 		_, err = io.ReadFull(peer, b)
 		require.NoError(t, err)
 	})
 }
 
-// crypto/tls forbids writes before it closes: what was written already must still arrive.
+// crypto/tls sets a write deadline in the past before it closes: earlier writes must still arrive.
 func TestGatheredDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, peer := pair(t)
@@ -95,7 +96,7 @@ func TestGatheredDeadline(t *testing.T) {
 	})
 }
 
-// A peer that does not read holds up the end until the deadline, no longer, and the failure is told.
+// Close waits for a peer that does not read until the deadline, and then returns the error.
 func TestGatheredFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := pair(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// getter answers the authenticators' and authorizers' questions from the cache. What it returns is the cache's:
-// upstream's authorizers only read it.
+// getter implements the getters of upstream's authenticators and authorizers on the cache. They must not modify what it
+// returns.
 type getter struct {
 	cache                                         *cache.Cache
 	pods, secrets, accounts, nodes                *kind.Resource
@@ -109,7 +109,7 @@ func (g getter) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleB
 	return all[*rbacv1.ClusterRoleBinding](g.cache, g.clusterBinding, ""), nil
 }
 
-// alive reports whether the service account, and the pod or node that its token is bound to, are still there.
+// alive reports whether the service account, and the pod or node that its token is bound to, still exist.
 func (g getter) alive(u user.Info) bool {
 	namespace, name, err := serviceaccount.SplitUsername(u.GetName())
 	if err != nil {
@@ -127,7 +127,7 @@ func (g getter) alive(u user.Info) bool {
 	return false
 }
 
-// feedGraph maintains the node authorizer's graph of which pods, and so which secrets and config maps, are on which node.
+// feedGraph maintains the node authorizer's graph of pods, secrets and config maps by node.
 func (a *auth) feedGraph(ctx context.Context) {
 	if a.pods == nil {
 		return
@@ -143,7 +143,7 @@ func (a *auth) feedGraph(ctx context.Context) {
 	for {
 		events, err := w.Next(ctx)
 		if err != nil {
-			return // the end of ctx, or of the cache
+			return // ctx is done, or the cache has stopped
 		}
 		for _, e := range events {
 			if watch.EventType(e.Type) != watch.Deleted {
@@ -155,11 +155,11 @@ func (a *auth) feedGraph(ctx context.Context) {
 	}
 }
 
-// place tells of a pod that came to a node, or that has changed what its node may read. was may be nil.
+// place updates the graph when a pod is bound to a node or changes what its node may read. was may be nil.
 func (a *auth) place(was, is *cache.Entry) {
 	p := is.Object.(*corev1.Pod)
 	if p.Spec.NodeName == "" {
-		return // on no node yet, and once on one, never off it
+		return // not bound, or unchanged: a bound pod never changes its node
 	}
 	if was != nil {
 		if old := was.Object.(*corev1.Pod); old.UID == p.UID && old.Spec.NodeName == p.Spec.NodeName &&
@@ -170,7 +170,7 @@ func (a *auth) place(was, is *cache.Entry) {
 	a.graph.AddPod(p)
 }
 
-// webSocketToken is the token in a WebSocket's subprotocols ("base64url.bearer.authorization.k8s.io.<token>").
+// webSocketToken returns the token in a WebSocket's subprotocols ("base64url.bearer.authorization.k8s.io.<token>").
 func webSocketToken(req *http.Request) string {
 	const prefix = "base64url.bearer.authorization.k8s.io."
 	if !strings.EqualFold(req.Header.Get("Upgrade"), "websocket") {
@@ -191,7 +191,7 @@ func webSocketToken(req *http.Request) string {
 		}
 	}
 	if token != "" {
-		// A token must not travel on to the node.
+		// A token must not be forwarded to the node.
 		if len(rest) > 0 {
 			req.Header["Sec-Websocket-Protocol"] = []string{strings.Join(rest, ",")}
 		} else {

@@ -44,10 +44,10 @@ func TestMain(m *testing.M) {
 	klog.SetLogger(klog.Logger{})
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
-		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // of the audit log; it has no end
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // of the audit log; it never ends
 }
 
-// authority is a certificate authority for one test.
+// authority is a test CA.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -80,10 +80,10 @@ func (a *authority) issue(t testing.TB, name string, groups ...string) tls.Certi
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
 }
 
-// ringSize is how many changes a test's cache holds for watchers of one kind.
+// ringSize is the ring size of a test's cache.
 const ringSize = 256
 
-// world is a whole API server on loopback, over a real store, cache and registry.
+// world is a complete API server on loopback over a real store, cache and registry.
 type world struct {
 	t    testing.TB
 	ca   *authority
@@ -160,14 +160,14 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	return w
 }
 
-// as is an HTTP client with a certificate.
+// as returns an HTTP client with a certificate for the user.
 func (w *world) as(name string, groups ...string) *http.Client {
 	tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: w.ca.pool, Certificates: []tls.Certificate{w.ca.issue(w.t, name, groups...)}}}
 	w.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
 }
 
-// anonymous is an HTTP client without one.
+// anonymous returns an HTTP client without a certificate.
 func (w *world) anonymous() *http.Client {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool}}
 	w.t.Cleanup(tr.CloseIdleConnections)

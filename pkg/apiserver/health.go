@@ -19,17 +19,17 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// checkTime is how long a health check may take; it has failed then.
+// checkTime is the timeout of a health check.
 const checkTime = 2 * time.Second
 
-// health answers /healthz, /livez and /readyz with upstream's texts.
+// health serves /healthz, /livez and /readyz with upstream's texts.
 type health struct {
 	checks []Check
-	// ending ends when the server does, and running checks with it.
+	// ending is done when the server stops, which cancels running checks.
 	ending  context.Context //nolint:containedctx // the server's own life
 	log     *slog.Logger
 	flights singleflight.Group
-	// results and last are /metrics/slis.
+	// results and last are exposed at /metrics/slis.
 	results *prometheus.CounterVec
 	last    *prometheus.GaugeVec
 	handler http.Handler
@@ -64,12 +64,12 @@ func isHealth(path string) bool {
 	return strings.HasPrefix(path, "/") && (first == "healthz" || first == "livez" || first == "readyz")
 }
 
-// publicHealth are the paths that everybody may ask; those of single checks tell why one fails.
+// publicHealth reports whether a path needs no permission. Paths of single checks do, because they tell why one fails.
 func publicHealth(path string) bool {
 	return path == "/healthz" || path == "/livez" || path == "/readyz"
 }
 
-// run runs a check, once for all who ask for it at the same time.
+// run runs a check, once for all concurrent callers.
 func (h *health) run(ctx context.Context, endpoint string, c *Check) error {
 	done := h.flights.DoChan(c.Name, func() (_ any, err error) {
 		defer func() {
@@ -89,7 +89,7 @@ func (h *health) run(ctx context.Context, endpoint string, c *Check) error {
 	case r := <-done:
 		err = r.Err
 	case <-late.C:
-		err = errors.New("the check takes too long")
+		err = errors.New("the check timed out")
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -102,8 +102,8 @@ func (h *health) run(ctx context.Context, endpoint string, c *Check) error {
 	return err
 }
 
-// ServeHTTP answers one of the three endpoints, or one check of it (/readyz/etcd). ?verbose lists the checks, ?exclude=name leaves
-// one out.
+// ServeHTTP serves one of the three endpoints or a single check of it (/readyz/etcd). ?verbose lists the checks,
+// ?exclude=name skips one.
 func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	endpoint, only, _ := strings.Cut(strings.Trim(req.URL.Path, "/"), "/")
 	if only != "" {
@@ -111,7 +111,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	q := req.URL.Query()
-	excluded := map[string]bool{} // to whether there is such a check
+	excluded := map[string]bool{} // whether each excluded check exists
 	for _, name := range q["exclude"] {
 		excluded[name] = false
 	}
@@ -157,7 +157,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	fmt.Fprintf(w, "%s%s check passed\n", lines.String(), endpoint)
 }
 
-// one answers for a single check, with its reason.
+// one responds for a single check, with the reason of its failure.
 func (h *health) one(w http.ResponseWriter, req *http.Request, endpoint, name string) {
 	for i := range h.checks {
 		c := &h.checks[i]
@@ -180,7 +180,7 @@ func plainText(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// logging is a log handler that knows for how long it has been writing.
+// logging is a log handler that knows how long its current write has been blocked.
 type logging struct {
 	slog.Handler
 	state *loggingState
@@ -188,7 +188,7 @@ type logging struct {
 
 type loggingState struct{ writers, since atomic.Int64 }
 
-// logBlocked is how long the log may take no line.
+// logBlocked is how long a write to the log may take before the health check fails.
 const logBlocked = 10 * time.Second
 
 func newLogging(h slog.Handler) *logging { return &logging{h, &loggingState{}} }

@@ -79,7 +79,7 @@ func TestHealth(t *testing.T) {
 	require.NotContains(t, paths, `"/livez/informer-sync"`)
 }
 
-// A check that hangs is asked once for all who wait for it, and has failed after its time.
+// A hanging check runs once for all concurrent callers, and fails after its timeout.
 func TestAHangingCheckFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -162,7 +162,7 @@ func TestComponentStatus(t *testing.T) {
 	require.Contains(t, string(w.do(w.http, "GET", "/api/v1", "").body), `"componentstatuses"`)
 }
 
-// Answers of 5xx are logged with who asked for what, and a flood of them is not.
+// 5xx responses are logged with user and path, at a limited rate.
 func TestFailuresAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -56,7 +56,7 @@ func object(r *kind.Resource, name string) *unstructured.Unstructured {
 	return u
 }
 
-// A kind that comes while the server runs is served like any other, from one moment to the next, and is gone as fast.
+// A kind added at run time is served like any other at once, and is removed as fast.
 func TestKindThatComesLater(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -89,7 +89,7 @@ func TestKindThatComesLater(t *testing.T) {
 	require.Equal(t, "test", made.GetManagedFields()[0].Manager)
 	require.Equal(t, watch.Added, (<-events.ResultChan()).Type)
 	made.Object["spec"] = map[string]any{"size": int64(2)}
-	made.Object["status"] = map[string]any{"ready": true} // not written through here
+	made.Object["status"] = map[string]any{"ready": true} // ignored, because it is a subresource
 	made, err = d.Update(ctx, made, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, made.GetGeneration())
@@ -125,14 +125,14 @@ func TestKindThatComesLater(t *testing.T) {
 	require.NoError(t, w.cfg.Kinds.Change(ctx, []*kind.Resource{r}, nil))
 	_, err = d.List(ctx, metav1.ListOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
-	for range events.ResultChan() { // it ends
+	for range events.ResultChan() { // until it is closed
 	}
 	require.Equal(t, before.header.Get("ETag"), w.do(w.http, "GET", "/openapi/v3", "").header.Get("ETag"))
 	_, err = disc.ServerResourcesForGroupVersion(r.GroupVersion().String())
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-// A version that is not the stored one is served beside it; a deprecated one says so.
+// A version other than the stored one is served too; a deprecated one has a warning.
 func TestSeveralVersions(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("work")
@@ -164,7 +164,8 @@ func TestSeveralVersions(t *testing.T) {
 	require.Contains(t, groups, "v1beta1")
 }
 
-// TestKindsChangeUnderLoad adds, uses, replaces and removes 500 kinds over HTTP while others create and list what is always there.
+// TestKindsChangeUnderLoad adds, uses, replaces and removes 500 kinds over HTTP, while others create and list objects
+// of a built-in kind.
 func TestKindsChangeUnderLoad(t *testing.T) {
 	count := 500
 	if raceDetector || testing.Short() {
@@ -222,7 +223,7 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	t.Logf("%d kinds added, %s each; a bystander's slowest of %d lists took %s", count, adding/time.Duration(count), calls.Load(), time.Duration(slowest.Load()))
 }
 
-// Widget is a kind of our own as a folder under apis would define it.
+// Widget is a kind as a package under apis would define it.
 type Widget struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -258,14 +259,14 @@ func (l *WidgetList) DeepCopyObject() runtime.Object {
 
 const widgetSource = `package v1
 
-// WidgetSpec is what its author wants.
+// WidgetSpec is the desired state.
 type WidgetSpec struct {
-	// Size is how large it is, in metres.
+	// Size is the size in metres.
 	Size int32
 }
 `
 
-// TestOneRowIsAKind: a type and a row are all that a kind needs to be found everywhere.
+// TestOneRowIsAKind checks that a Go type and a row are sufficient for a kind.
 func TestOneRowIsAKind(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "widgets.example.org", Version: "v1", Kind: "Widget"}
 	row := own.Row(own.Definition[*Widget]{

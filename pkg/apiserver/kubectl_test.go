@@ -16,7 +16,7 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 )
 
-// kubeconfig writes a kubeconfig of system:masters.
+// kubeconfig writes a kubeconfig for system:masters.
 func (w *world) kubeconfig() string {
 	w.t.Helper()
 	cert, key := pems(w.t, w.ca.issue(w.t, "admin", "system:masters"))

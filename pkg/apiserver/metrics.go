@@ -22,14 +22,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// connectionMetrics count the connections of the socket.
+// connectionMetrics counts the connections of the listener.
 type connectionMetrics struct {
 	open    prometheus.Gauge
 	refused prometheus.Counter
 }
 
-// metrics counts requests under upstream's names and labels. No label has a value that a client chooses. A request costs one map
-// lookup and allocates nothing.
+// metrics counts requests with upstream's names and labels. No label takes a value chosen by a client. A request costs
+// one map lookup and no allocation.
 type metrics struct {
 	handler     http.Handler
 	kinds       *kind.Catalog
@@ -39,11 +39,11 @@ type metrics struct {
 	longRunning *prometheus.GaugeVec
 	watchEvents *prometheus.CounterVec
 	panics      prometheus.Counter
-	// mutating and readOnly are the requests in flight that are not long-running.
+	// mutating and readOnly count requests in flight that are not long-running.
 	mutating, readOnly atomic.Int64
 
 	mu     sync.RWMutex
-	series map[requestLabels]*requestMetrics // of the label values seen so far
+	series map[requestLabels]*requestMetrics // by the label values seen so far
 }
 
 type requestLabels struct {
@@ -57,10 +57,10 @@ type requestMetrics struct {
 	running prometheus.Gauge
 }
 
-// mostSeries bounds the series of requests: about as many as 500 kinds need. Beyond it kinds are not told apart.
+// mostSeries limits the series of requests to about as many as 500 kinds need. Above it, kinds are not distinguished.
 const mostSeries = 20_000
 
-// scrapes is how many clients may read the metrics at once.
+// scrapes is the maximum number of concurrent reads of /metrics.
 const scrapes = 8
 
 func newMetrics(cfg Config, fair *fairness.Set) *metrics {
@@ -69,7 +69,7 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 		kinds: cfg.Kinds, series: map[requestLabels]*requestMetrics{},
 		connections: connectionMetrics{
 			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Open connections to the API server."}),
-			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections closed because the limit of all, or of their address, was reached."}),
+			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections closed because the limit of all connections, or of their address, was reached."}),
 		},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total",
 			Help: "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."},
@@ -105,7 +105,8 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 	return m
 }
 
-// begin counts a request as in flight. The caller subtracts it from the counter returned, which is nil for long-running ones.
+// begin counts a request as in flight. The caller decrements the returned counter, which is nil for long-running
+// requests.
 func (m *metrics) begin(info *request.RequestInfo) (inflight *atomic.Int64) {
 	if info == nil || longRunning(info) {
 		return nil
@@ -119,7 +120,7 @@ func (m *metrics) begin(info *request.RequestInfo) (inflight *atomic.Int64) {
 	return inflight
 }
 
-// observe counts a request that was answered.
+// observe records a finished request.
 func (m *metrics) observe(req *http.Request, info *request.RequestInfo, code int, began time.Time) {
 	if info == nil {
 		return
@@ -131,7 +132,7 @@ func (m *metrics) observe(req *http.Request, info *request.RequestInfo, code int
 	}
 }
 
-// running counts a long-running request until what it returns is called.
+// running counts a long-running request until the returned function is called.
 func (m *metrics) running(req *http.Request, info *request.RequestInfo) func() {
 	l := m.labels(req, info, 0)
 	l.dryRun = ""
@@ -140,12 +141,13 @@ func (m *metrics) running(req *http.Request, info *request.RequestInfo) func() {
 	return g.Dec
 }
 
-// events is the counter of the events sent to watches of a kind.
+// events returns the counter of events sent to watches of a kind.
 func (m *metrics) events(r *kind.Resource) prometheus.Counter {
 	return m.watchEvents.WithLabelValues(r.Group, r.Version, r.Plural)
 }
 
-// labels are upstream's. Kinds that are not served have none, so that requests cannot make new series.
+// labels returns upstream's labels. They are empty for kinds that are not served, so that requests cannot create
+// series.
 func (m *metrics) labels(req *http.Request, info *request.RequestInfo, code int) requestLabels {
 	l := requestLabels{verb: verbLabel(req, info), dryRun: dryRunLabel(req.URL.RawQuery), code: codeLabel(code)}
 	if !info.IsResourceRequest || !m.known(info) {
@@ -163,7 +165,7 @@ func (m *metrics) labels(req *http.Request, info *request.RequestInfo, code int)
 	return l
 }
 
-// of finds the metrics of label values, which are bounded by labels.
+// of returns the metrics for label values, whose number labels limits.
 func (m *metrics) of(l requestLabels) *requestMetrics {
 	m.mu.RLock()
 	s, ok := m.series[l]
@@ -179,7 +181,7 @@ func (m *metrics) of(l requestLabels) *requestMetrics {
 	if s, ok := m.series[l]; ok {
 		return s
 	}
-	// The strings are parts of the request's path.
+	// Clone the strings, which are parts of the request's path.
 	for _, s := range []*string{&l.dryRun, &l.group, &l.version, &l.resource, &l.subresource} {
 		*s = strings.Clone(*s)
 	}
@@ -202,7 +204,7 @@ type noObserver struct{}
 
 func (noObserver) Observe(float64) {}
 
-// codeLabel is a code that HTTP has, or 520: pods choose the codes of proxied answers.
+// codeLabel is the status code, or 520 for codes that HTTP does not define: pods choose the codes of proxied responses.
 func codeLabel(code int) int {
 	switch {
 	case code == 0:
@@ -213,7 +215,7 @@ func codeLabel(code int) int {
 	return code
 }
 
-// dryRunLabel is "", "All" or "invalid".
+// dryRunLabel returns "", "All" or "invalid".
 func dryRunLabel(query string) string {
 	if !strings.Contains(query, "dryRun") {
 		return ""
@@ -230,7 +232,7 @@ func dryRunLabel(query string) string {
 	return ""
 }
 
-// verbLabel is what upstream reports: the method, LIST, WATCH, APPLY or CONNECT, and "other" for methods that the API has not.
+// verbLabel returns upstream's verb: the method, LIST, WATCH, APPLY or CONNECT, and "other" for unknown methods.
 func verbLabel(req *http.Request, info *request.RequestInfo) string {
 	if info.IsResourceRequest {
 		switch info.Verb {
@@ -260,7 +262,7 @@ func verbLabel(req *http.Request, info *request.RequestInfo) string {
 	return "other"
 }
 
-// known reports whether the request's resource and subresource are ours.
+// known reports whether the request's resource and subresource are served.
 func (m *metrics) known(info *request.RequestInfo) bool {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	r := m.kinds.Table().ByGVR(gvr)

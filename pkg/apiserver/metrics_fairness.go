@@ -6,16 +6,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 )
 
-// fairnessCollector gives upstream's metrics of API Priority and Fairness.
+// fairnessCollector exposes upstream's metrics of API Priority and Fairness.
 type fairnessCollector struct{ set *fairness.Set }
 
 var flowLabels = []string{"flow_schema", "priority_level"} //nolint:gochecknoglobals // a constant
 var (                                                      //nolint:gochecknoglobals // constants
-	inQueue    = prometheus.NewDesc("apiserver_flowcontrol_current_inqueue_requests", "Requests that wait for a seat.", flowLabels, nil)
-	executing  = prometheus.NewDesc("apiserver_flowcontrol_current_executing_requests", "Requests that have a seat.", flowLabels, nil)
+	inQueue    = prometheus.NewDesc("apiserver_flowcontrol_current_inqueue_requests", "Requests waiting for a seat.", flowLabels, nil)
+	executing  = prometheus.NewDesc("apiserver_flowcontrol_current_executing_requests", "Requests with a seat.", flowLabels, nil)
 	dispatched = prometheus.NewDesc("apiserver_flowcontrol_dispatched_requests_total", "Requests that got a seat.", flowLabels, nil)
-	rejections = prometheus.NewDesc("apiserver_flowcontrol_rejected_requests_total", "Requests that were answered 429.", append(flowLabels[:2:2], "reason"), nil)
-	nominal    = prometheus.NewDesc("apiserver_flowcontrol_nominal_limit_seats", "Seats of a priority level, of which it may lend some.", flowLabels[1:], nil)
+	rejections = prometheus.NewDesc("apiserver_flowcontrol_rejected_requests_total", "Requests rejected with 429.", append(flowLabels[:2:2], "reason"), nil)
+	nominal    = prometheus.NewDesc("apiserver_flowcontrol_nominal_limit_seats", "Seats of a priority level, some of which it may lend.", flowLabels[1:], nil)
 )
 
 func (fairnessCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -29,7 +29,7 @@ func (c fairnessCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(inQueue, prometheus.GaugeValue, float64(s.Waiting), s.Schema, s.Level)
 		ch <- prometheus.MustNewConstMetric(executing, prometheus.GaugeValue, float64(s.Executing), s.Schema, s.Level)
 		ch <- prometheus.MustNewConstMetric(dispatched, prometheus.CounterValue, float64(s.Dispatched), s.Schema, s.Level)
-		// Those that there may be are there before the first, so that rates count it.
+		// All possible series exist before the first rejection, so that rates include it.
 		for _, reason := range []string{"queue-full", "time-out"} {
 			s.Rejected[reason] += 0
 		}

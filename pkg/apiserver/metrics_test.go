@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// metric is the value of the series whose line begins with the given text; "" if there is none.
+// metric returns the value of the series whose line begins with the given text, or "".
 func (w *world) metric(series string) string {
 	for line := range strings.Lines(string(w.do(w.http, "GET", "/metrics", "").body)) {
 		if value, ok := strings.CutPrefix(line, series+" "); ok {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 )
 
-// media is a media type that objects are written in.
+// media is a media type in which objects are written.
 type media uint8
 
 const (
@@ -30,16 +30,16 @@ const (
 
 func (m media) String() string { return [...]string{typeJSON, typeYAML, typeProto}[m] }
 
-// may is what an endpoint can do with an Accept clause.
+// may is the set of forms that an endpoint supports.
 type may uint8
 
 const (
-	mayProto  may = 1 << iota // there is a protobuf form
-	mayTable                  // as=Table and PartialObjectMetadata(List) can be asked for
-	mayStream                 // it is a watch: no YAML
+	mayProto  may = 1 << iota // protobuf
+	mayTable                  // as=Table and PartialObjectMetadata(List)
+	mayStream                 // a watch, so no YAML
 )
 
-// answer is the form in which a client wants an answer.
+// answer is the form of the response that the client wants.
 type answer struct {
 	media  media
 	pretty bool
@@ -52,13 +52,13 @@ type acceptKey struct {
 	may    may
 }
 
-// accepts remembers what Accept headers came to: clients send few different ones. At 512 it takes no more.
+// accepts caches parsed Accept headers, of which clients send few different ones. It does not grow beyond 512.
 var accepts struct { //nolint:gochecknoglobals // a memo of a pure function
 	sync.Map
 	n atomic.Int32
 }
 
-// negotiate finds the form to answer in; the error is a Status 406.
+// negotiate returns the form of the response. The error is a Status 406.
 func negotiate(req *http.Request, can may) (answer, error) {
 	header := req.Header.Get("Accept")
 	var a answer
@@ -138,7 +138,7 @@ clauses:
 	return answer{}, false
 }
 
-// wantsPretty is upstream's rule: the parameter, else what people type into.
+// wantsPretty follows upstream: the parameter, or else a browser's or command-line tool's user agent.
 func wantsPretty(req *http.Request) bool {
 	if strings.Contains(req.URL.RawQuery, "pretty") {
 		if v := req.URL.Query().Get("pretty"); v != "" {

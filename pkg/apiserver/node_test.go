@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestCheckNode: a node's certificate is believed for as long as CheckNode agrees, also over a connection that is there already.
+// TestCheckNode checks that a node's certificate is trusted as long as CheckNode agrees, also on an open connection.
 func TestCheckNode(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.CheckNode = func(name string, n *corev1.Node, cert *x509.Certificate) error {

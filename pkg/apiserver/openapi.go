@@ -26,20 +26,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// openapi serves the OpenAPI documents of one table of kinds. Each is built when first asked for and kept compressed; the
-// definitions it is built from, which take tens of megabytes, are let go.
+// openapi serves the OpenAPI documents of one kind.Table. Each is built on first use and kept compressed. The
+// definitions it is built from take tens of megabytes and are not kept.
 type openapi struct {
 	table   *kind.Table
 	reviews []builtin.Review
 	version version.Info
-	// order lists the groups and versions, ids their paths below /openapi/v3.
+	// order lists the groups and versions; ids are their paths below /openapi/v3.
 	order  []schema.GroupVersion
 	rows   map[schema.GroupVersion][]*kind.Resource
-	hashes sync.Map // of a document's name to its hash
+	hashes sync.Map // document name to hash
 	docs   *documents
 }
 
-// documents are the documents that were built, for the tables that follow each other.
+// documents are the documents built so far, shared by consecutive tables.
 type documents struct {
 	mu    sync.Mutex
 	built map[string]builtDocument // by name and media type
@@ -76,8 +76,8 @@ func pathOf(gv schema.GroupVersion) string {
 	return "apis/" + gv.String()
 }
 
-// hash names the content of a document without building it: what a binary serves for the same rows does not change. Those are the
-// rows of one group and version, or all of them for an empty one.
+// hash identifies the content of a document without building it: a binary serves the same document for the same rows.
+// These are the rows of one group and version, or all rows if gv is empty.
 func (o *openapi) hash(of string, gv schema.GroupVersion) string {
 	if h, ok := o.hashes.Load(of); ok {
 		return h.(string)
@@ -101,7 +101,7 @@ const (
 	protoV3 = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
 )
 
-// wants picks JSON or protobuf; kubectl writes the protobuf type with an @ that RFC 9110 does not allow.
+// wants selects JSON or protobuf; kubectl writes the protobuf type with an @ that RFC 9110 does not allow.
 func wants(req *http.Request, proto string) (string, bool) {
 	header := req.Header.Get("Accept")
 	if header == "" {
@@ -188,10 +188,10 @@ func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, nam
 		return
 	}
 	w.WriteHeader(http.StatusOK)
-	_, _ = io.Copy(w, z) //nolint:gosec // our own document
+	_, _ = io.Copy(w, z) //nolint:gosec // the document is the server's
 }
 
-// document gives a document, compressed; it is built at most once for each content.
+// document returns a compressed document, built at most once for each content.
 func (o *openapi) document(key, hash string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) ([]byte, error) {
 	o.docs.mu.Lock()
 	defer o.docs.mu.Unlock()
@@ -216,18 +216,18 @@ func (o *openapi) document(key, hash string, build func() ([]byte, error), encod
 	if o.docs.built == nil {
 		o.docs.built = map[string]builtDocument{}
 	}
-	// Documents of groups that are not served any more go when another is built.
+	// Discard documents of groups that are no longer served.
 	maps.DeleteFunc(o.docs.built, func(key string, d builtDocument) bool {
 		h, ok := o.hashes.Load(key)
 		return ok && h != d.hash || !ok && !o.serves(key)
 	})
 	o.docs.built[key] = builtDocument{hash, b.Bytes()}
-	// The definitions were garbage of tens of megabytes: give it back now rather than in minutes.
+	// The definitions were tens of megabytes: return them to the OS now rather than in minutes.
 	go debug.FreeOSMemory()
 	return b.Bytes(), nil
 }
 
-// serves reports whether there is a document of which key is the name with a media type.
+// serves reports whether key, a document name and media type, is still served.
 func (o *openapi) serves(key string) bool {
 	return strings.HasPrefix(key, "v2") || slices.ContainsFunc(o.order, func(gv schema.GroupVersion) bool { return strings.HasPrefix(key, pathOf(gv)) })
 }

@@ -13,7 +13,7 @@ import (
 // docs are the descriptions of types and their fields, by "package.Type" and "package.Type.Field".
 type docs map[string]string
 
-// docsOf reads the descriptions of our own kinds from the comments in their source.
+// docsOf reads the descriptions of Coracle's own kinds from the comments in their source.
 func docsOf(t *kind.Table) docs {
 	d := docs{}
 	for _, r := range t.All() {
@@ -27,7 +27,7 @@ func docsOf(t *kind.Table) docs {
 func (d docs) read(pkg, source string) {
 	file, err := parser.ParseFile(token.NewFileSet(), "", source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
-		return // it has been compiled, and only descriptions are at stake
+		return // the source compiles, and only descriptions are at stake
 	}
 	for _, decl := range file.Decls {
 		g, ok := decl.(*ast.GenDecl)
@@ -61,7 +61,7 @@ func (d docs) ofField(t reflect.Type, field string) string {
 	return d[t.PkgPath()+"."+t.Name()+"."+field]
 }
 
-// prose is a comment as one text, without the lines that are meant for tools.
+// prose joins a comment into one line, without lines meant for tools.
 func prose(c *ast.CommentGroup) string {
 	var lines []string
 	for line := range strings.Lines(c.Text()) {

@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// models gives the types that a group and version's documents define (all of them for an empty one), and the
-// kinds that go by each of their names.
+// models returns the types defined by the documents of a group and version (all if empty), and the kinds of each type
+// name.
 func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[string]spec.Extensions) {
 	kinds = map[string]spec.Extensions{}
 	add := func(gvk schema.GroupVersionKind, obj any) {
@@ -43,7 +43,7 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 			roots = append(roots, obj)
 		}
 	}
-	// What the paths refer to beside the kinds themselves.
+	// Types that paths refer to besides the kinds.
 	roots = append(roots, &metav1.APIResourceList{})
 	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool { return only.Empty() || r.GroupVersion() == only }) {
 		roots = append(roots, &metav1.DeleteOptions{}, &metav1.Patch{}, &metav1.Status{}, &metav1.WatchEvent{})
@@ -75,7 +75,7 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 	return roots, kinds
 }
 
-// friendly turns a Go type's name into one for documents, as upstream's generated names are.
+// friendly converts a Go type's name to a definition name, as upstream's generator does.
 func friendly(name string) string {
 	if strings.Contains(name, "/") {
 		return util.ToRESTFriendlyName(name)
@@ -112,7 +112,8 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 			s.Definitions[modelOf(r)], s.Definitions[listOf(r)] = untyped(r, "#/definitions/")
 		}
 	}
-	// As upstream publishes it: a default of "" or {} often does not fit the field's own schema, and validators refuse it.
+	// As upstream, prune defaults of "" and {}, which often do not match the field's own schema and are refused by
+	// validators.
 	prune := schemamutation.Walker{RefCallback: schemamutation.RefCallbackNoop, SchemaCallback: func(s *spec.Schema) *spec.Schema {
 		if s.Default == nil {
 			return s
@@ -127,7 +128,8 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 	return s.Definitions, nil
 }
 
-// modelOf is the name under which the documents define a row's kind: that of its Go type, or else its group, reversed, version and kind.
+// modelOf returns the definition name of a row's kind: that of its Go type, or else the reversed group, version and
+// kind.
 func modelOf(r *kind.Resource) string {
 	if !r.Unstructured() {
 		return modelName(r.New())
@@ -137,7 +139,7 @@ func modelOf(r *kind.Resource) string {
 	return strings.Join(parts, ".") + "." + r.Version + "." + r.Kind
 }
 
-// listOf is modelOf of the list.
+// listOf returns the definition name of the list of a row's kind.
 func listOf(r *kind.Resource) string {
 	if !r.Unstructured() {
 		return modelName(r.NewList())
@@ -145,7 +147,7 @@ func listOf(r *kind.Resource) string {
 	return modelOf(r) + "List"
 }
 
-// untyped describes a kind without a Go type, and its list.
+// untyped returns the schemas of a kind without a Go type and of its list.
 func untyped(r *kind.Resource, refs string) (object, list spec.Schema) {
 	gvk := func(k string) spec.Extensions {
 		return spec.Extensions{"x-kubernetes-group-version-kind": []any{map[string]any{"group": r.Group, "version": r.Version, "kind": k}}}
@@ -183,7 +185,7 @@ func names(roots []any) []string {
 	return out
 }
 
-// defined is upstream's generated definitions and, for types that have none (our own kinds), what reflection tells.
+// defined returns upstream's generated definitions, and reflected ones for types that have none (Coracle's own kinds).
 func (o *openapi) defined(roots []any) common.GetOpenAPIDefinitions {
 	return func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 		all := generated.GetOpenAPIDefinitions(ref)
@@ -195,15 +197,15 @@ func (o *openapi) defined(roots []any) common.GetOpenAPIDefinitions {
 	}
 }
 
-// reflection makes definitions of Go types.
+// reflection derives definitions from Go types.
 type reflection struct {
 	ref  common.ReferenceCallback
 	all  map[string]common.OpenAPIDefinition
 	docs docs
 }
 
-// schema defines a struct type, and those it holds, unless they are defined already. It returns the type's schema
-// and the names that the schema refers to.
+// schema defines a struct type and the types it refers to, unless already defined. It returns the type's schema and the
+// names that the schema refers to.
 func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -237,7 +239,7 @@ func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 	if _, ok := r.all[name]; ok {
 		return refer, []string{name}
 	}
-	r.all[name] = common.OpenAPIDefinition{} // a type may hold itself
+	r.all[name] = common.OpenAPIDefinition{} // for recursive types
 	d := common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{Description: r.docs.ofType(t), Type: []string{"object"}, Properties: map[string]spec.Schema{}}}}
 	r.fields(t, &d)
 	r.all[name] = d

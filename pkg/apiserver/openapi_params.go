@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// parameter is one parameter of a path or operation.
+// parameter is a parameter of a path or operation.
 type parameter struct {
 	name, in, typ, description string
 	required                   bool
@@ -17,7 +17,7 @@ type parameter struct {
 var pretty = parameter{name: "pretty", in: "query", typ: "string", description: "If 'true', then the output is pretty printed. " +
 	"Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."}
 
-// pathParams are those in the path itself. of is the kind that {name} names; empty for a collection.
+// pathParams returns the parameters in the path. of is the kind named by {name}, or empty for a collection.
 func pathParams(namespaced bool, of string) (out []parameter) {
 	if of != "" {
 		out = append(out, parameter{name: "name", in: "path", typ: "string", required: true, description: "name of the " + of})
@@ -28,17 +28,17 @@ func pathParams(namespaced bool, of string) (out []parameter) {
 	return out
 }
 
-// described is a type with the descriptions of its fields, by their JSON names.
+// described is a type with descriptions of its fields by JSON name.
 type described interface{ SwaggerDoc() map[string]string }
 
-// queryOf is the fields of an options type that a query can carry, in the order of their names.
+// queryOf returns the query parameters for the fields of an options type, sorted by name.
 func queryOf(options described) (out []parameter) {
 	docs := options.SwaggerDoc()
 	t := reflect.TypeOf(options)
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		// The shards of a list are an alpha feature of upstream's, and not served.
+		// Sharded lists are an alpha feature of upstream and not served.
 		if f.Anonymous || name == "" || name == "-" || name == "shardSelector" {
 			continue
 		}
@@ -55,7 +55,7 @@ func queryOf(options described) (out []parameter) {
 		case reflect.Int32, reflect.Int64:
 			p.typ = "integer"
 		default:
-			continue // preconditions go into the body; upstream documents no times in queries
+			continue // preconditions are sent in the body; upstream documents no times in queries
 		}
 		out = append(out, p)
 	}
@@ -63,14 +63,14 @@ func queryOf(options described) (out []parameter) {
 	return out
 }
 
-// deleteQuery is those of a deletion's options that may also stand in the query.
+// deleteQuery returns the delete options that may also be sent in the query.
 func deleteQuery() []parameter { return queryOf(metav1.DeleteOptions{}) }
 
 func without(params []parameter, names ...string) []parameter {
 	return slices.DeleteFunc(params, func(p parameter) bool { return slices.Contains(names, p.name) })
 }
 
-// merge joins two lists in the order of their names; a name that is in both is taken once.
+// merge merges two sorted lists and drops duplicate names.
 func merge(a, b []parameter) []parameter {
 	out := slices.Concat(a, b)
 	slices.SortStableFunc(out, func(a, b parameter) int { return strings.Compare(a.name, b.name) })

@@ -13,32 +13,32 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// The paths are declared as upstream's installer declares them, with the same names, so that clients generated from the documents of
-// one server work with the other. openapi_paths_test.go compares them with upstream's published documents.
+// Paths are declared as by upstream's installer, with the same names, so that clients generated for one server work
+// with the other. openapi_paths_test.go compares them with upstream's published documents.
 
-// pathItem is what one path takes: parameters that all its operations have, and the operations by HTTP method.
+// pathItem is a path: parameters of all its operations, and the operations by HTTP method.
 type pathItem struct {
 	params     []parameter
 	operations map[string]*operation
 }
 
-// operation is one method of a path, in no version of OpenAPI yet.
+// operation is a method of a path, independent of the OpenAPI version.
 type operation struct {
 	id, action, description, tag string
-	kind                         schema.GroupVersionKind // as x-kubernetes-group-version-kind
+	kind                         schema.GroupVersionKind // x-kubernetes-group-version-kind
 	params                       []parameter
-	consumes                     []string // media types of the body; none without a body
-	body                         string   // name of its schema
-	optional                     bool     // the body may be left out
+	consumes                     []string // media types of the body, if any
+	body                         string   // name of the body's schema
+	optional                     bool     // the body is optional
 	produces                     []string
 	answers                      map[string]string // schema by status code; "" is plain text
 }
 
-// declared makes the paths of one group and version.
+// declared builds the paths of one group and version.
 type declared struct {
 	schema.GroupVersion
 	base  string // "/apis/apps/v1/"
-	group string // "AppsV1", as in operation IDs
+	group string // "AppsV1", for operation IDs
 	tag   string // "apps_v1"
 	out   map[string]*pathItem
 }
@@ -65,7 +65,8 @@ func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
 	return d.out
 }
 
-// groupNames is how operation IDs and tags name a group and version: "RbacAuthorizationV1" and "rbacAuthorization_v1".
+// groupNames returns a group and version as in operation IDs and tags: "RbacAuthorizationV1" and
+// "rbacAuthorization_v1".
 func groupNames(gv schema.GroupVersion) (id, tag string) {
 	group := "core"
 	if gv.Group != "" {
@@ -80,7 +81,7 @@ func groupNames(gv schema.GroupVersion) (id, tag string) {
 
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// article gives a noun the article that upstream gives it; plurals have none.
+// article prefixes a noun with upstream's article; plurals get none.
 func article(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "s") && !strings.HasSuffix(noun, "ss"):
@@ -92,10 +93,10 @@ func article(noun string) string {
 	}
 }
 
-// modelName is the name under which the documents define a Go type.
+// modelName returns the definition name of a Go type.
 func modelName(o any) string { return friendly(util.GetCanonicalTypeName(o)) }
 
-// scoped is a collection's path and what operation IDs say of its scope.
+// scoped returns a collection's path and its scope in operation IDs.
 func (d *declared) scoped(plural string, namespaced bool) (path, scope string) {
 	if namespaced {
 		return d.base + "namespaces/{namespace}/" + plural, "Namespaced"
@@ -166,7 +167,8 @@ func (d *declared) resource(r *kind.Resource) {
 	}
 }
 
-// list is a list or watch of a collection. Where it is the path's only operation, its query is the path's.
+// list returns the list operation of a collection. If it is the path's only operation, its query parameters are the
+// path's.
 func (d *declared) list(id string, r *kind.Resource, model string, query bool) *operation {
 	op := &operation{
 		id: id, action: "list", description: "list or watch objects of kind " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
@@ -185,7 +187,7 @@ func (d *declared) create(id, description, model string, gvk schema.GroupVersion
 	}
 }
 
-// part adds the operations that read and write one object, or a part of it.
+// part adds the operations on one object or subresource.
 func (d *declared) part(item *pathItem, verbs []string, name, sub, what, model string, gvk schema.GroupVersionKind) {
 	of := "the specified " + what
 	if sub != "" {
@@ -212,7 +214,7 @@ func (d *declared) part(item *pathItem, verbs []string, name, sub, what, model s
 	}
 }
 
-// subresource is one that is read and written as an object.
+// subresource adds a subresource that is read and written as an object.
 func (d *declared) subresource(r *kind.Resource, s *kind.Subresource, model string) {
 	collection, scope := d.scoped(r.Plural, r.Namespaced)
 	what := r.Kind
@@ -239,7 +241,7 @@ func (d *declared) log(r *kind.Resource, s *kind.Subresource) {
 	}
 }
 
-// connects is the options that the streams take, by the kinds that upstream names them with.
+// connects returns the parameters of a stream, by the name of upstream's options kind.
 func connects(options string) []parameter {
 	switch options {
 	case "PodAttachOptions":
@@ -257,7 +259,7 @@ func connects(options string) []parameter {
 	}
 }
 
-// connect is a stream: exec, attach, portforward and the proxies.
+// connect adds a stream: exec, attach, portforward or a proxy.
 func (d *declared) connect(r *kind.Resource, s *kind.Subresource) {
 	collection, scope := d.scoped(r.Plural, r.Namespaced)
 	path := collection + "/{name}/" + s.Name
@@ -283,7 +285,7 @@ func (d *declared) connect(r *kind.Resource, s *kind.Subresource) {
 	}
 }
 
-// watches is the old paths below /watch/, of which the query is not used any more.
+// watches adds the deprecated paths below /watch/.
 func (d *declared) watches(r *kind.Resource, name string) {
 	watch := func(path, id, action, description string, params ...parameter) {
 		d.out[path] = &pathItem{

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 )
 
-// document is as much of an OpenAPI 3 document as is compared.
+// document is the part of an OpenAPI 3 document that is compared.
 type document struct {
 	Paths      map[string]map[string]json.RawMessage
 	Components struct{ Schemas map[string]json.RawMessage }
@@ -55,7 +55,7 @@ type documentOperation struct {
 	}
 }
 
-// comparable is an operation with its path's parameters, without what is not served here: CBOR and shards.
+// comparable is an operation with its path's parameters, without CBOR and shards, which are not served.
 func (d document) comparable(t *testing.T, path, method string) documentOperation {
 	t.Helper()
 	var op documentOperation
@@ -91,14 +91,14 @@ func (d document) methods(path string) (out []string) {
 	return out
 }
 
-// listedOnly reports whether a path is of a kind that cannot be created yet.
+// listedOnly reports whether a path is of a kind that can only be listed and watched.
 func listedOnly(table *kind.Table, gv schema.GroupVersion, path string) bool {
 	return slices.ContainsFunc(table.All(), func(r *kind.Resource) bool {
 		return r.GroupVersion() == gv && !slices.Contains(r.Verbs, "create") && slices.Contains(strings.Split(path, "/"), r.Plural)
 	})
 }
 
-// TestPathsAreUpstreams compares every operation that is declared here with upstream's published document of the same group and version.
+// TestPathsAreUpstreams compares every declared operation with upstream's published document of its group and version.
 func TestPathsAreUpstreams(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestPathsAreUpstreams(t *testing.T) {
 			for _, method := range have.methods(path) {
 				wanted, had := want.comparable(t, path, method), have.comparable(t, path, method)
 				if had.OperationID == "deleteCoreV1Namespace" {
-					// Upstream documents a Status, and answers with the Namespace.
+					// Upstream documents a Status but returns the Namespace.
 					wanted.Responses = had.Responses
 				}
 				assert.Empty(t, cmp.Diff(wanted, had), "%s %s", method, path)
@@ -143,7 +143,7 @@ func TestPathsAreUpstreams(t *testing.T) {
 					continue
 				}
 				if r.Plural == "namespaces" && strings.Contains(path, "{namespace}") {
-					continue // what is in a namespace is no part of it
+					continue // resources in a namespace
 				}
 				collection := "/" + pathOf(gv) + "/"
 				if r.Namespaced {

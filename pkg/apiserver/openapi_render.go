@@ -1,6 +1,6 @@
 package apiserver
 
-// render gives the paths the form of OpenAPI 2 or 3.
+// render renders paths as OpenAPI 2 or 3.
 func render(paths map[string]*pathItem, form int) map[string]any {
 	out := make(map[string]any, len(paths))
 	for path, item := range paths {
@@ -68,7 +68,7 @@ func renderAnswer(code, model string, produces []string, form int) map[string]an
 	return out
 }
 
-// refer is a reference to a definition, or the schema of plain text.
+// refer returns a reference to a definition, or the schema of plain text.
 func refer(model string, form int) map[string]any {
 	switch {
 	case model == "":

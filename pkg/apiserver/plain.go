@@ -13,11 +13,11 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// debugPath begins the paths of Config.Debug. Who may get them, RBAC says, as of all paths that are no object's: nobody but
-// administrators, unless a role names them in its nonResourceURLs.
+// debugPath is the prefix of the paths of Config.Debug. RBAC decides who may read them, as for all non-resource paths:
+// administrators, and roles with them in nonResourceURLs.
 const debugPath = "/debug/"
 
-// nonResource answers every path that is not an object's.
+// nonResource serves all non-resource paths.
 func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
@@ -74,7 +74,7 @@ func wrongVerb(req *http.Request) error {
 	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, true)
 }
 
-// writePlainJSON answers with something that is no API object, indented as upstream does it.
+// writePlainJSON responds with a value that is not an API object, indented as upstream does.
 func (s *Server) writePlainJSON(w http.ResponseWriter, req *http.Request, v any) {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// can says what forms the objects of a row have.
+// can returns the forms that objects of a row have.
 func can(r *kind.Resource) may {
 	c := mayTable
 	if r.Proto {
@@ -44,7 +44,7 @@ func (s *Server) get(w http.ResponseWriter, req *http.Request, t registry.Target
 	s.writeResult(w, req, n, http.StatusOK, t, res)
 }
 
-// forms says what forms the target's answers have.
+// forms returns the forms that responses for the target have.
 func (s *Server) forms(t registry.Target) may {
 	if sub := t.Resource.Subresource(t.Subresource); sub != nil {
 		return mayProto | mayTable
@@ -52,7 +52,7 @@ func (s *Server) forms(t registry.Target) may {
 	return can(t.Resource)
 }
 
-// writeResult answers with an object, from the cached bytes where there are any.
+// writeResult responds with an object, using the cached bytes if there are any.
 func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target, res registry.Result) {
 	auditResult(req.Context(), res)
 	if n.as.Kind != "" {
@@ -116,7 +116,7 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 	case n.media == mediaProto:
 		s.streamProto(w, req, gvk, meta, l.Entries)
 	case n.media == mediaYAML || n.pretty:
-		// Rare, for people's eyes: this one is built whole.
+		// Rare and for human readers, so this one is built whole.
 		var b bytes.Buffer
 		_ = streamJSON(&b, gvk, meta, l.Entries)
 		s.writeJSON(w, req, n, http.StatusOK, b.Bytes())
@@ -144,7 +144,7 @@ func jsonListHead(gvk schema.GroupVersionKind, meta metav1.ListMeta) []byte {
 	return append(append([]byte(`{"kind":"`+gvk.Kind+`","apiVersion":"`+gvk.GroupVersion().String()+`","metadata":`), m...), `,"items":[`...)
 }
 
-// streamJSON writes a list in the way upstream encodes it, item by item.
+// streamJSON writes a list item by item, encoded as upstream does.
 func streamJSON(out writer, gvk schema.GroupVersionKind, meta metav1.ListMeta, entries []*cache.Entry) error {
 	if _, err := out.Write(jsonListHead(gvk, meta)); err != nil {
 		return err

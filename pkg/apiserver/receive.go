@@ -13,10 +13,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 )
 
-// firstRead is how many bytes of a body are made room for before any of it has come.
+// firstRead is the number of bytes allocated for a body before any of it has been received.
 const firstRead = 64 << 10
 
-// heldBody is a request's body that has come as a whole.
+// heldBody is a request body that has been received completely.
 type heldBody struct {
 	bytes.Reader
 	raw []byte
@@ -24,8 +24,8 @@ type heldBody struct {
 
 func (*heldBody) Close() error { return nil }
 
-// receive reads the body before the request gets its seat, so that a client that sends slowly holds none. The bytes count
-// as the flow's until the end of the request; memory is taken as they come, whatever length the client announces.
+// receive reads the body before the request gets its seat, so that a slow sender holds none. The bytes count against
+// the flow until the end of the request. Memory is allocated as they arrive, whatever Content-Length says.
 func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.Ticket) error {
 	if req.Body == nil || req.Body == http.NoBody || req.ContentLength == 0 {
 		return nil
@@ -33,13 +33,13 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 	if req.ContentLength > maxBody {
 		return tooLarge()
 	}
-	// readBodiesWithin gave it RequestTimeout.
+	// readBodiesWithin has already set RequestTimeout.
 	if deadline, ok := req.Context().Deadline(); ok && time.Until(deadline) < s.cfg.RequestTimeout-time.Second {
 		_ = http.NewResponseController(w).SetReadDeadline(deadline)
 	}
 	size := firstRead
 	if n := req.ContentLength; n > 0 && n < firstRead {
-		size = int(n) + 1 // one more, to find the end
+		size = int(n) + 1 // one more byte, to detect the end
 	}
 	if err := t.Hold(size); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 	}
 }
 
-// tooMany answers a request that was refused for the sake of others, with 429, or with the error that it is otherwise.
+// tooMany responds to a request that was refused due to a limit: with 429, or with err if it has a status.
 func (s *Server) tooMany(w http.ResponseWriter, req *http.Request, err error) {
 	var rejected *fairness.Rejected
 	if errors.As(err, &rejected) {
@@ -80,7 +80,7 @@ func (s *Server) tooMany(w http.ResponseWriter, req *http.Request, err error) {
 	s.fail(w, req, err)
 }
 
-// readBodiesWithin gives the bodies of requests a time to arrive in.
+// readBodiesWithin sets a read deadline for request bodies.
 func readBodiesWithin(d time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.ContentLength != 0 {

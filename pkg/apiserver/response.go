@@ -9,19 +9,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 )
 
-// response counts what was written and lets handlers reach the connection.
+// response records the status and size of a response and gives handlers access to the connection.
 type response struct {
 	http.ResponseWriter
 	code    int
 	written bool
-	// ticket is the request's place among others. Its seat is given back when the answer begins.
+	// ticket holds the request's seat, which is released when the response begins.
 	ticket fairness.Ticket
-	// stall ends a stream whose client does not read; nil for answers that end within the server's WriteTimeout.
+	// stall aborts a stream whose client does not read; nil for responses within the server's WriteTimeout.
 	stall  *time.Timer
 	within time.Duration
 }
 
-// recorded is the response that serve made, which filters may have wrapped.
+// recorded returns the response created by serve, which filters may have wrapped.
 func recorded(w http.ResponseWriter) *response {
 	for {
 		switch is := w.(type) {
@@ -37,7 +37,7 @@ func recorded(w http.ResponseWriter) *response {
 	}
 }
 
-// status is the code of the answer; net/http sends 200 for a handler that wrote nothing.
+// status returns the response's status code; net/http sends 200 if the handler wrote nothing.
 func (r *response) status() int {
 	if r.code == 0 {
 		return http.StatusOK
@@ -68,7 +68,7 @@ func (r *response) Write(b []byte) (int, error) {
 
 func (r *response) Flush() { _ = r.FlushError() }
 
-// FlushError is what http.ResponseController flushes with.
+// FlushError implements flushing for http.ResponseController.
 func (r *response) FlushError() error {
 	r.begin(http.StatusOK)
 	if r.stall != nil {
@@ -78,7 +78,7 @@ func (r *response) FlushError() error {
 	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// CloseNotify makes upstream's filters take this for what net/http gives.
+// CloseNotify is an interface that upstream's filters expect of net/http's ResponseWriter.
 func (r *response) CloseNotify() <-chan bool {
 	if n, ok := r.ResponseWriter.(http.CloseNotifier); ok { //nolint:staticcheck // see above
 		return n.CloseNotify()
@@ -88,9 +88,9 @@ func (r *response) CloseNotify() <-chan bool {
 
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// unhurried lets the answer take as long as it likes, and its client no longer than within for each part of it. What a
-// connection has not sent is the connection's matter (gathered); here it is streams of HTTP/2, whose client may read
-// others and leave this one.
+// unhurried removes the response's write deadline and instead limits how long the client may take for each part of it.
+// Unsent bytes of the connection as a whole are handled by gathered; this is for HTTP/2 streams, whose client may read
+// others but not this one.
 func (r *response) unhurried(req *http.Request, within time.Duration) {
 	rc := http.NewResponseController(r.ResponseWriter)
 	if req.ContentLength != 0 {
@@ -104,7 +104,7 @@ func (r *response) unhurried(req *http.Request, within time.Duration) {
 	r.stall.Stop()
 }
 
-// hijackable is a response of HTTP/1.1, whose connection can be taken over.
+// hijackable is an HTTP/1.1 response, whose connection can be hijacked.
 type hijackable struct{ *response }
 
 func (r hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {

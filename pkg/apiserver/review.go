@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// review answers a kind that is created to ask a question and never stored.
+// review serves a kind that is created but never stored, such as a TokenReview.
 func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *builtin.Review) {
 	if info.Verb != "create" || info.Name != "" || r.Namespaced != (info.Namespace != "") {
 		s.wrongMethod(w, req, info)
@@ -63,7 +63,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 	s.writeObject(w, req, n, http.StatusCreated, obj)
 }
 
-// answer fills in the status of a review that the context's user makes in a namespace, if the kind has any.
+// answer fills in the status of a review by the user in ctx, if its kind has one.
 func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Object) error {
 	who, _ := request.UserFrom(ctx)
 	invalid := func(kind string, errs field.ErrorList) error {

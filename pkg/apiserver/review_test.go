@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// The agent in the server's own process asks who its callers are through an in-process client.
+// The agent in the server's process authenticates its callers through an in-process client.
 func TestInProcessClientsAskForReviews(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")

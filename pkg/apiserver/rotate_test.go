@@ -13,7 +13,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// TestServiceAccountKeysChange while the server runs: tokens of both keys are believed while both verify.
+// TestServiceAccountKeysChange replaces the keys of a running server: tokens of both keys are accepted while both
+// verify.
 func TestServiceAccountKeysChange(t *testing.T) {
 	var keys [2]*ecdsa.PrivateKey
 	for i := range keys {
@@ -36,7 +37,7 @@ func TestServiceAccountKeysChange(t *testing.T) {
 		require.NoError(t, json.Unmarshal(r.body, &answer))
 		return answer.Status.Token
 	}
-	// 403 is somebody who may not, 401 nobody. What was believed once is remembered for a moment: each token is asked with once.
+	// 403 means authenticated, 401 not. Accepted tokens are cached for a while, so each token is used once.
 	ask := func(token string) int {
 		return w.do(w.anonymous(), "GET", "/api/v1/namespaces/d/configmaps", "", "Authorization", "Bearer "+token).code
 	}

@@ -30,85 +30,87 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// NodeClient knows how to reach the agent of a node.
+// NodeClient connects to the agents of nodes.
 type NodeClient interface {
-	// Connect gives the base URL of the node's HTTPS API and a transport that authenticates to it. The
-	// transport should be an *http.Transport, so that upgrades (exec, attach, port-forward) can dial with its TLS settings.
+	// Connect returns the base URL of the node's HTTPS API and a transport that authenticates to it. The transport
+	// should be an *http.Transport, so that upgrades (exec, attach, port-forward) can dial with its TLS settings.
 	Connect(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
 }
 
-// Check is one named part of /readyz.
+// Check is a named check of /readyz.
 type Check struct {
 	// Name may have slashes, as upstream's: "poststarthook/rbac/bootstrap-roles".
 	Name string
-	// Check returns nil if the part is well. Its context ends after two seconds.
+	// Check returns nil if the component is healthy. Its context has a timeout of two seconds.
 	Check func(context.Context) error
-	// Live makes it a part of /livez and /healthz too: a process of which it fails should be started again.
+	// Live includes the check in /livez and /healthz: if it fails, the process should be restarted.
 	Live bool
 }
 
-// Config says what a Server serves and to whom.
+// Config configures a Server.
 type Config struct {
 	Registry *registry.Registry
 	Cache    *cache.Cache
 	Kinds    *kind.Catalog
 
-	// Listener is what to serve on; if nil, Address is listened on. With neither, the server has no socket
-	// and only Handler can be used.
+	// Listener is served if set; otherwise the server listens on Address. With neither, it has no socket and only
+	// Handler can be used.
 	Listener net.Listener
 	Address  string
-	// TLS is required with a socket. Its ClientCAs are the authorities whose client certificates are believed, unless
-	// ClientCAs is given: then it is those that it returns at each request, the same pool until they change.
+	// TLS is required with a socket. Client certificates are verified with its ClientCAs, or with the pool returned by
+	// ClientCAs if that is set. It is called for each request, and returns the same pool until the CAs change.
 	TLS       *tls.Config
 	ClientCAs func() *x509.CertPool
 
-	// ServiceAccountKeys gives the public (or private) keys that verify service account tokens at present; Issuer and
-	// Audiences are what such tokens must carry. If it is nil there are no service account tokens.
+	// ServiceAccountKeys returns the current public (or private) keys that verify service account tokens; tokens must
+	// have Issuer and one of Audiences. Nil disables service account tokens.
 	ServiceAccountKeys func() []any
 	Issuer             string
 	Audiences          []string
-	// Tokens authenticates other bearer tokens, such as those with which nodes join. May be nil.
+	// Tokens authenticates other bearer tokens, such as those for joining nodes. May be nil.
 	Tokens authenticator.Token
 
-	// Nodes reaches the agents for log, exec, attach, port-forward and node proxy. Without it they answer 503.
+	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
 	Nodes   NodeClient
 	Version version.Info
 	Checks  []Check
-	// Components are the parts of the control plane that ComponentStatus tells of.
+	// Components are the components of the control plane that ComponentStatus reports.
 	Components []Check
 	Logger     *slog.Logger
 
-	// Metrics is where the server registers its metrics; /metrics serves all that it holds, and MoreMetrics. New makes one if it
-	// is nil.
+	// Metrics is the registry for the server's metrics. /metrics serves everything in it, and MoreMetrics. If nil, New
+	// creates one.
 	Metrics     *prometheus.Registry
 	MoreMetrics []prometheus.Gatherer
 
-	// Debug, if not nil, serves paths below /debug/, to those who may get them.
+	// Debug, if set, serves paths below /debug/ for authorized users.
 	Debug http.Handler
 
-	// Audit, if not nil, gets an event of each request on the socket, as its policy says. Run writes and closes it.
+	// Audit, if set, receives the audit events of requests on the socket, according to its policy. Run writes and
+	// closes it.
 	Audit *auditlog.Log
 
-	// CheckNode, if not nil, is asked before a client certificate of a node is believed, in each request, with the Node of that
-	// name, which is nil if there is none. An error refuses the certificate.
+	// CheckNode, if set, is called for each request with a node's client certificate, with the Node of that name or
+	// nil. An error refuses the certificate.
 	CheckNode func(name string, node *corev1.Node, cert *x509.Certificate) error
 
-	// Wrap, if not nil, goes around the handler on the socket: it serves further public paths, such as that by which
-	// nodes join, and authenticates them itself.
+	// Wrap, if set, wraps the handler of the socket, to serve further public paths such as that for joining nodes. It
+	// must authenticate them itself.
 	Wrap func(http.Handler) http.Handler
 
-	// Fairness bounds requests in flight, by priority level, user and flow.
+	// Fairness limits requests in flight by priority level, user and flow.
 	Fairness fairness.Config
-	// MaxConnections bounds the connections to the socket (8,192 if zero), MaxConnectionsPerAddress those of one client
-	// address (1,024 if zero). One beyond is closed at once. See connections.
+	// MaxConnections limits the connections of the socket (default 8,192), MaxConnectionsPerAddress those of one client
+	// address (default 1,024). Connections above a limit are closed immediately. See connections.
 	MaxConnections, MaxConnectionsPerAddress int
-	// WriteStall is how long a client may leave what it was sent unread, before its connection or stream is closed; 30 s if zero.
+	// WriteStall is how long a client may leave a response unread before its connection or stream is closed. Default 30
+	// s.
 	WriteStall time.Duration
-	// RequestTimeout ends requests that are not watches or streams; 60 s if zero.
+	// RequestTimeout limits requests other than watches and streams. Default 60 s.
 	RequestTimeout time.Duration
 }
 
-// Validate names what is missing.
+// Validate returns an error for missing settings.
 func (c *Config) Validate() error {
 	switch {
 	case c.Registry == nil || c.Cache == nil || c.Kinds == nil:
@@ -134,17 +136,17 @@ type Server struct {
 	disc    func() *discovery
 	openapi func() *openapi
 	handler http.Handler
-	// rest is what follows authentication, and imp what follows impersonation.
+	// rest is the handler after authentication, imp that after impersonation.
 	rest, imp http.Handler
 	ready     chan struct{}
-	// ending ends when the server stops, and with it watches and streams.
+	// ending is done when the server stops, which ends watches and streams.
 	ending context.Context //nolint:containedctx // the server's own life
 	end    context.CancelFunc
 }
 
 var _ run.Component = (*Server)(nil)
 
-// New makes a server; it starts nothing.
+// New returns a server. Run starts it.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -200,20 +202,21 @@ func (s *Server) Name() string { return "apiserver" }
 // Ready is closed once the socket accepts connections.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Fairness describes the priority levels, each with up to flows of its busiest flows.
+// Fairness returns the state of the priority levels, each with up to flows of its busiest flows.
 func (s *Server) Fairness(flows int) []fairness.Level { return s.fair.Report(flows) }
 
-// Handler is the API without a socket. A request whose context carries a user
-// (k8s.io/apiserver/pkg/endpoints/request.WithUser) is taken to be that user's.
+// Handler serves the API without a socket. If the request's context carries a user
+// (k8s.io/apiserver/pkg/endpoints/request.WithUser), the request is that user's.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// maxHeader bounds, in bytes, the header and path of a request: with 1,000 streams on a connection, each may hold that much.
+// maxHeader limits the header and path of a request, in bytes. Each of a connection's 1,000 streams may use that much.
 const maxHeader = 64 << 10
 
-// drain is how long requests may go on after the end of Run's context.
+// drain is how long requests may continue after Run's context is done.
 const drain = 5 * time.Second
 
-// Run serves until ctx ends, then refuses new connections, ends watches, and waits up to five seconds for the rest.
+// Run serves until ctx is done, then refuses new connections, ends watches, and waits up to five seconds for other
+// requests.
 func (s *Server) Run(ctx context.Context) error {
 	stopGraph := make(chan struct{})
 	graphCtx, cancel := context.WithCancel(ctx)
@@ -225,7 +228,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if l == nil && s.cfg.Address != "" {
 		var err error
 		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.Address); err != nil {
-			return fmt.Errorf("cannot listen on %s: %w; is another API server running there?", s.cfg.Address, err)
+			return fmt.Errorf("could not listen on %s: %w; is another API server running there?", s.cfg.Address, err)
 		}
 	}
 	if l == nil {
@@ -254,13 +257,13 @@ func (s *Server) Run(ctx context.Context) error {
 		Handler:           readBodiesWithin(s.cfg.RequestTimeout, handler),
 		TLSConfig:         t,
 		ReadHeaderTimeout: 10 * time.Second,
-		WriteTimeout:      s.cfg.RequestTimeout + s.cfg.WriteStall, // watches and streams lift it
+		WriteTimeout:      s.cfg.RequestTimeout + s.cfg.WriteStall, // removed for watches and streams
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    maxHeader,
 		ConnContext:       withConnection,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		// 1,000 streams: client-go puts all informers of a process on one connection. The rest of HTTP/2's
-		// windows are sized for large uploads of small bodies.
+		// 1,000 streams: client-go uses one connection for all informers of a process. The windows are sized for many
+		// small bodies.
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 256 << 10,
 			MaxReceiveBufferPerConnection: 1 << 20},
 	}
@@ -287,7 +290,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// audit writes audit events until the function that it returns is called, which waits for the last one.
+// audit writes audit events until the returned function is called, which waits for the last one.
 func (s *Server) audit(ctx context.Context) func() {
 	if s.cfg.Audit == nil {
 		return func() {}
@@ -303,7 +306,7 @@ func (s *Server) audit(ctx context.Context) func() {
 	return func() { cancel(); <-done }
 }
 
-// living is ctx, ended also by the end of the server. The function must be called.
+// living returns ctx, cancelled also when the server stops. The returned function must be called.
 func (s *Server) living(ctx context.Context) (context.Context, context.CancelFunc) {
 	both, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ending, cancel)

@@ -26,7 +26,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
 
-// agent is a stand-in for a node's agent, with upstream's streaming servers.
+// agent is a fake node agent with upstream's streaming servers.
 type agent struct {
 	*httptest.Server
 	transport *http.Transport
@@ -38,7 +38,7 @@ func (a *agent) Connect(context.Context, string) (*url.URL, http.RoundTripper, e
 	return u, a.transport, err
 }
 
-// ExecInContainer echoes the command, then its input.
+// ExecInContainer echoes the command and then its input.
 func (a *agent) ExecInContainer(_ context.Context, name, _, container string, cmd []string, in io.Reader, out, _ io.WriteCloser, tty bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	fmt.Fprintf(out, "%s/%s %v tty=%v\n", name, container, cmd, tty)
 	if in != nil {
@@ -47,7 +47,7 @@ func (a *agent) ExecInContainer(_ context.Context, name, _, container string, cm
 	return nil
 }
 
-// PortForward sends back what it gets.
+// PortForward echoes its input.
 func (a *agent) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	fmt.Fprintf(stream, "port %d\n", port)
@@ -137,7 +137,7 @@ func TestStreams(t *testing.T) {
 		require.NoError(t, err)
 		defer ws.Close()
 		var message []byte
-		for len(message) == 0 { // the first is empty
+		for len(message) == 0 { // the first message is empty
 			require.NoError(t, websocket.Message.Receive(ws, &message))
 		}
 		require.Contains(t, string(message), "tailLines=3")

@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-var errNoAnswer = errors.New("the registry gave no object")
+var errNoAnswer = errors.New("the registry returned no object")
 
 func notAcceptable(text string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -40,7 +40,7 @@ func tableOptions(req *http.Request) (*metav1.TableOptions, error) {
 	return &o, nil
 }
 
-// rows prints one object as table rows, with its JSON form (or its metadata) beside the cells.
+// rows prints an object as table rows, each with the object or its metadata.
 func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.Entry, o *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
 	shown := obj
 	if c, ok := obj.(client.Object); ok && t.Resource.Internal != nil && t.Resource.Subresource(t.Subresource) == nil {
@@ -52,7 +52,7 @@ func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.E
 	}
 	printer := t.Resource.Table
 	if t.Resource.Subresource(t.Subresource) != nil && t.Resource.Subresource(t.Subresource).GroupVersionKind != t.Resource.GroupVersionKind {
-		printer = rest.NewDefaultTableConvertor(t.Resource.GR()) // a scale, say
+		printer = rest.NewDefaultTableConvertor(t.Resource.GR()) // for kinds without columns, such as Scale
 	}
 	table, err := printer.ConvertToTable(ctx, shown, o)
 	if err != nil {
@@ -83,7 +83,7 @@ func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.E
 	return table, nil
 }
 
-// partial is the object's metadata on its own.
+// partial returns the object's metadata.
 func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectMetadata, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -94,7 +94,7 @@ func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectM
 	return p, nil
 }
 
-// writeConverted answers with one object as Table or PartialObjectMetadata.
+// writeConverted responds with an object as Table or PartialObjectMetadata.
 func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target, obj runtime.Object, e *cache.Entry) {
 	if status, ok := obj.(*metav1.Status); ok {
 		s.writeObject(w, req, n, code, status)
@@ -135,7 +135,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 		s.fail(w, req, err)
 		return
 	}
-	// Columns come from an empty object: printers give them for any object of the kind.
+	// Get the columns from an empty object: printers return them for any object of the kind.
 	columns, err := rows(req.Context(), t, t.Resource.New(), nil, &metav1.TableOptions{IncludeObject: metav1.IncludeNone}, n.as.GroupVersion())
 	if err != nil {
 		s.fail(w, req, err)
@@ -189,7 +189,7 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	}
 }
 
-// writeRow writes a row with its object's bytes as they are.
+// writeRow writes a row with its object's encoded bytes.
 func writeRow(out writer, row *metav1.TableRow) error {
 	cells, err := json.Marshal(struct {
 		Cells      []any                      `json:"cells"`
@@ -213,7 +213,7 @@ func writeRow(out writer, row *metav1.TableRow) error {
 	return err
 }
 
-// writePartials answers with a PartialObjectMetadataList.
+// writePartials responds with a PartialObjectMetadataList.
 func (s *Server) writePartials(w http.ResponseWriter, req *http.Request, n answer, lm metav1.ListMeta, entries []*cache.Entry) {
 	l := &metav1.PartialObjectMetadataList{
 		TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: n.as.GroupVersion().String()},

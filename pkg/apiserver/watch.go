@@ -23,32 +23,33 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// bookmarkEvery is how often a watch that allows bookmarks gets one, as upstream.
+// bookmarkEvery is the interval of bookmarks in a watch that allows them, as upstream.
 const bookmarkEvery = time.Minute
 
-// minWatch is the shortest time that a watch without timeoutSeconds lives; the longest is twice that (upstream's 30 to 60 minutes).
+// minWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice that (as upstream, 30 to 60
+// minutes).
 const minWatch = 30 * time.Minute
 
-// watching is one client's watch.
+// watching is a watch by one client.
 type watching struct {
 	s   *Server
 	t   registry.Target
 	n   answer
 	o   metav1.ListOptions
-	ctx context.Context //nolint:containedctx // lives as long as the request
+	ctx context.Context //nolint:containedctx // the request's context
 	rc  *http.ResponseController
 	to  io.Writer
-	// out is a buffer before to, held only while a batch is being written: an idle watch has none.
+	// out buffers writes to the connection. It is held only while a batch is written: an idle watch has none.
 	out   *bodyWriter
 	table *metav1.TableOptions
-	// message and send are set for a WebSocket: an event is gathered in one and sent by the other.
+	// message and send are set for a WebSocket: an event is buffered in message and sent by send.
 	message *bytes.Buffer
 	send    func() error
-	// columns is set once a Table event carried its column definitions.
+	// columns is set once a Table event with column definitions has been sent.
 	columns    bool
 	scratch    []byte
 	sentEvents prometheus.Counter
-	// rev is a revision up to which all events have been sent to this watcher.
+	// rev is the revision up to which all events have been sent.
 	rev int64
 }
 
@@ -121,7 +122,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 	}
 	next := time.Now().Add(bookmarkEvery)
 	for {
-		// All that is visible now will have been delivered when Next finds nothing more.
+		// Everything visible now has been delivered once Next finds nothing more.
 		upTo := v.s.cfg.Cache.Revision()
 		ctx, cancel := v.ctx, context.CancelFunc(func() {})
 		if v.o.AllowWatchBookmarks {
@@ -192,7 +193,7 @@ func (v *watching) Write(p []byte) (int, error) {
 	return v.out.Write(p)
 }
 
-// flush sends what was written; called with nothing written it sends the header.
+// flush sends buffered bytes. If nothing has been written, it sends the header.
 func (v *watching) flush() error {
 	if v.message != nil {
 		return nil
@@ -215,7 +216,7 @@ func (v *watching) release() {
 	}
 }
 
-// event writes one change; the object's encoding is the cache's.
+// event writes an event with the object's cached encoding.
 func (v *watching) event(kind watch.EventType, e *cache.Entry) error {
 	switch v.n.as.Kind {
 	case "":
@@ -242,7 +243,7 @@ func (v *watching) event(kind watch.EventType, e *cache.Entry) error {
 	}
 }
 
-// object writes an event around an object that is not in the cache.
+// object writes an event for an object that is not in the cache.
 func (v *watching) object(kind watch.EventType, obj runtime.Object) error {
 	if v.n.media == mediaProto {
 		raw, err := obj.(protoMessage).Marshal()
@@ -272,7 +273,7 @@ func (v *watching) json(kind watch.EventType, raw []byte) error {
 	return v.sent()
 }
 
-// sent ends an event.
+// sent completes an event.
 func (v *watching) sent() error {
 	if v.message == nil {
 		return nil
@@ -280,7 +281,7 @@ func (v *watching) sent() error {
 	return v.send()
 }
 
-// proto writes a length-delimited metav1.WatchEvent, whose object is an enveloped message (as upstream's streams).
+// proto writes a length-delimited metav1.WatchEvent with the object in an envelope, as upstream.
 func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw []byte) error {
 	head := envelope(v.scratch[:0], gvk, len(raw))
 	v.scratch = head
@@ -300,7 +301,7 @@ func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw 
 	return v.sent()
 }
 
-// bookmark sends a BOOKMARK event with a revision; end marks the one after the initial events (KEP-3157).
+// bookmark sends a BOOKMARK event for a revision; end marks the one after the initial events (KEP-3157).
 func (v *watching) bookmark(rev int64, end bool) error {
 	obj := v.t.Resource.New()
 	obj.GetObjectKind().SetGroupVersionKind(v.t.Resource.GroupVersionKind)

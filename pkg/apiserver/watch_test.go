@@ -32,7 +32,7 @@ type rawEvent struct {
 	}
 }
 
-// watching opens a watch and gives a function that reads the next event; false at the end of the stream.
+// watching opens a watch and returns a function that reads the next event; false at the end of the stream.
 func (w *world) watching(path string, headers ...string) func() (rawEvent, bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,7 +102,7 @@ func TestWatch(t *testing.T) {
 		e, _ = next()
 		require.Equal(t, "BOOKMARK", e.Type)
 		require.Equal(t, "true", e.Object.Metadata.Annotations[metav1.InitialEventsAnnotationKey])
-		e, _ = next() // at the end of the second
+		e, _ = next() // after timeoutSeconds
 		require.Equal(t, "BOOKMARK", e.Type)
 		require.Empty(t, e.Object.Metadata.Annotations)
 		_, ok := next()

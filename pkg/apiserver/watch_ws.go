@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// webSocket serves a watch to a browser: one message an event, text for JSON and binary for protobuf.
+// webSocket serves a watch over a WebSocket: one message per event, text for JSON and binary for protobuf.
 func (v *watching) webSocket(w http.ResponseWriter, req *http.Request, cancel context.CancelFunc, watcher *cache.Watcher, initial []*cache.Entry, sync int64) {
 	websocket.Handler(func(ws *websocket.Conn) {
 		defer ws.Close()
@@ -23,7 +23,7 @@ func (v *watching) webSocket(w http.ResponseWriter, req *http.Request, cancel co
 		go func() {
 			defer close(gone)
 			defer cancel()
-			_, _ = io.Copy(io.Discard, ws) // what the client says does not matter, only when it leaves
+			_, _ = io.Copy(io.Discard, ws) // only the end of the connection matters, not what the client sends
 		}()
 		v.message = &bytes.Buffer{}
 		v.send = func() error {

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// empty makes an object of the kind that is written to the target.
+// empty returns a new object of the kind that is written to the target.
 func empty(t registry.Target) (runtime.Object, schema.GroupVersionKind) {
 	if sub := t.Resource.Subresource(t.Subresource); sub != nil && sub.New != nil {
 		return sub.New(), sub.GroupVersionKind
@@ -29,7 +29,7 @@ func empty(t registry.Target) (runtime.Object, schema.GroupVersionKind) {
 	return t.Resource.New(), t.Resource.GroupVersionKind
 }
 
-// received is the object in a request's body.
+// received decodes the object in a request body.
 func received(req *http.Request, t registry.Target, directive string) (runtime.Object, error) {
 	m, err := bodyMedia(req)
 	if err != nil {
@@ -110,7 +110,7 @@ func created(res registry.Result) int {
 	return http.StatusOK
 }
 
-// sameName refuses an object whose name or namespace is not that of the path.
+// sameName refuses an object whose name or namespace differs from that in the path.
 func sameName(obj runtime.Object, t registry.Target) error {
 	o, ok := obj.(metav1.Object)
 	if !ok {
@@ -125,7 +125,7 @@ func sameName(obj runtime.Object, t registry.Target) error {
 	return nil
 }
 
-// manager is the field manager of a write: as given, else the first word of the user agent.
+// manager returns the field manager of a write: the given one, or the first part of the user agent.
 func manager(given string, req *http.Request) string {
 	if given != "" {
 		return given
@@ -189,7 +189,7 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	s.writeResult(w, req, n, created(res), t, res)
 }
 
-// deleteOptions come in the body or, if that is empty, in the query.
+// deleteOptions reads the options from the body or, if that is empty, from the query.
 func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 	var o metav1.DeleteOptions
 	raw, err := readBody(req)
@@ -206,7 +206,7 @@ func deleteOptions(req *http.Request) (metav1.DeleteOptions, error) {
 		if err != nil {
 			return o, err
 		}
-		// Clients send DeleteOptions in any group's version, so only the kind is looked at.
+		// Clients send DeleteOptions in any group and version, so only the kind is checked.
 		switch m {
 		case mediaProto:
 			u := runtime.Unknown{}

@@ -1,7 +1,7 @@
-// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one JSON object a line.
+// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one JSON object per line.
 //
-// It may import the Kubernetes libraries alone. Its invariant: an event never waits for the disk. What the buffer
-// has no room for is dropped, counted and logged; nothing of it is held in memory beyond the buffer's bounds.
+// It may import only the Kubernetes libraries. Its invariant: an event never waits for the disk. Events that do not fit
+// into the buffer are dropped, counted and logged; the buffer is bounded in events and bytes.
 package auditlog
 
 import (
@@ -24,34 +24,35 @@ import (
 	"k8s.io/apiserver/pkg/audit/policy"
 )
 
-// Config says what is logged and where. The names and meanings of the options are upstream's.
+// Config configures a Log. Names and meanings of the options are upstream's.
 type Config struct {
-	// PolicyFile is a Policy of audit.k8s.io/v1.
+	// PolicyFile is the path of an audit.k8s.io/v1 Policy.
 	PolicyFile string
-	// Path is the file; "-" is standard output, which is not rotated.
+	// Path is the file to write; "-" is standard output, which is not rotated.
 	Path string
-	// MaxSize is the size in MiB at which the file is rotated (100 if zero), MaxBackups how many old files are kept and
-	// MaxAge for how many days; zero keeps all.
+	// MaxSize is the size in MiB at which the file is rotated (default 100), MaxBackups the number of rotated files
+	// retained, and MaxAge their age in days; zero retains all.
 	MaxAge, MaxBackups, MaxSize int
 	Logger                      *slog.Logger
 
-	out io.WriteCloser // of tests
+	out io.WriteCloser // for tests
 }
 
 const (
-	// mostEvents and mostBytes bound what waits for the disk.
+	// mostEvents and mostBytes limit the events waiting for the disk.
 	mostEvents = 10_000
 	mostBytes  = 32 << 20
-	// ownBytes is about what an event takes beside its objects.
+	// ownBytes is the approximate size of an event without its objects.
 	ownBytes = 2 << 10
-	// fullWrite is how many bytes are gathered for one write while more events wait, mostKept the largest buffer that is kept.
+	// fullWrite is the number of bytes combined into one write while more events wait; mostKept is the largest buffer
+	// retained.
 	fullWrite = 64 << 10
 	mostKept  = 1 << 20
 	// reportEvery is how often dropped events are logged.
 	reportEvery = 10 * time.Second
 )
 
-// Log is an audit log. It is a sink of events from the start; Run writes them.
+// Log is an audit log. It accepts events as soon as it is open; Run writes them.
 type Log struct {
 	audit.PolicyRuleEvaluator
 	cfg     Config
@@ -68,7 +69,7 @@ type Log struct {
 
 var _ audit.Sink = (*Log)(nil)
 
-// Open reads the policy and makes sure that the file can be written.
+// Open reads the policy and checks that the file can be written.
 func Open(cfg Config) (*Log, error) {
 	p, err := policy.LoadPolicyFromFile(cfg.PolicyFile)
 	if err != nil {
@@ -98,10 +99,10 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Written and Dropped count events.
+// Written returns the number of events written.
 func (l *Log) Written() int64 { return l.written.Load() }
 
-// Dropped counts the events that the buffer had no room for, or that could not be written.
+// Dropped returns the number of events that did not fit into the buffer or could not be written.
 func (l *Log) Dropped() int64 { return l.dropped.Load() }
 
 func size(e *auditinternal.Event) int64 {
@@ -114,7 +115,7 @@ func size(e *auditinternal.Event) int64 {
 	return n
 }
 
-// ProcessEvents takes events, or drops them. It never fails: a request is not refused because it cannot be logged.
+// ProcessEvents buffers events or drops them. It never fails: a request is not refused because it cannot be logged.
 func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
 	for _, e := range events {
 		n := size(e)
@@ -123,7 +124,7 @@ func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
 			l.drop("the buffer is full")
 			continue
 		}
-		// The request goes on to change its event.
+		// A copy, because the request continues to modify the event.
 		select {
 		case l.events <- e.DeepCopy():
 		default:
@@ -134,7 +135,7 @@ func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
 	return true
 }
 
-// drop counts a lost event and logs it, with how many others, now and then.
+// drop counts a dropped event. It logs at most once in reportEvery, with the total.
 func (l *Log) drop(why string) {
 	all := l.dropped.Add(1)
 	l.mu.Lock()
@@ -149,9 +150,9 @@ func (l *Log) drop(why string) {
 	}
 }
 
-// Run writes events until ctx ends and then those that are there, for up to two seconds.
+// Run writes events until ctx is done, and then those in the buffer, for up to two seconds.
 func (l *Log) Run(ctx context.Context) error {
-	// Only whole lines are written: the file may be rotated between two writes.
+	// Only whole lines are written, because the file may be rotated between two writes.
 	var lines bytes.Buffer
 	flush := func() {
 		if _, err := l.out.Write(lines.Bytes()); err != nil {

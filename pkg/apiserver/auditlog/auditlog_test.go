@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // it has no end
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun")) // it never ends
 }
 
 const all = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
@@ -78,7 +78,7 @@ func TestLinesOfTheFile(t *testing.T) {
 	require.EqualValues(t, 3, l.Written())
 }
 
-// stuck is a disk that takes nothing until it is told to.
+// stuck is a disk on which writes block until free is closed.
 type stuck struct{ free chan struct{} }
 
 func (s stuck) Write(p []byte) (int, error) { <-s.free; return len(p), nil }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// schema is a flow schema, with what was counted of it.
+// schema is a flow schema with its counters.
 type schema struct {
 	name       string
 	precedence int32
@@ -28,19 +28,19 @@ func (c *schema) reject(reason string) error {
 	return &Rejected{reason}
 }
 
-// Class is the flow schema of a request and the flow in it.
+// Class is the flow schema of a request and its flow in that schema.
 type Class struct {
 	schema *schema
 	flow   string
 }
 
-// Schema and Level are the names of the request's flow schema and priority level.
+// Schema returns the name of the request's flow schema.
 func (c Class) Schema() string { return c.schema.name }
 
-// Level is the name of the request's priority level.
+// Level returns the name of the request's priority level.
 func (c Class) Level() string { return c.schema.level.name }
 
-// levels makes the levels that share seats seats, each with its part of them by upstream's rule: rounded up.
+// levels returns the priority levels with their shares of the seats, rounded up as upstream does.
 func levels(seats int, all []*flowcontrol.PriorityLevelConfiguration) []*level {
 	var made []*level
 	total := 0
@@ -94,7 +94,7 @@ func schemas(byName map[string]*level, all []*flowcontrol.FlowSchema) []*schema 
 	return made
 }
 
-// Classify finds the first flow schema, by precedence, that matches. The last one matches all.
+// Classify returns the first matching flow schema by precedence. The last one matches everything.
 func (s *Set) Classify(u user.Info, info *request.RequestInfo) Class {
 	for _, c := range s.schemas {
 		for i := range c.rules {
@@ -175,7 +175,7 @@ func matchesResource(r *flowcontrol.ResourcePolicyRule, info *request.RequestInf
 	return contains(r.Namespaces, info.Namespace)
 }
 
-// contains reports whether a list has the value, or the star, which stands for all of verbs, groups and namespaces.
+// contains reports whether a list has the value or "*", which is the wildcard of verbs, groups and namespaces alike.
 func contains(list []string, value string) bool {
 	return slices.Contains(list, value) || len(list) == 1 && list[0] == "*"
 }

@@ -1,21 +1,21 @@
-// Package fairness decides which requests are served now, which wait and which are refused, so that no user can keep others
-// from the API. It follows API Priority and Fairness (KEP-1040) with upstream's mandatory and suggested priority levels and
-// flow schemas, which it takes from upstream's library as data.
+// Package fairness decides which requests are executed now, which wait and which are rejected, so that no user can keep
+// others from using the API. It follows API Priority and Fairness (KEP-1040), with the mandatory and suggested priority
+// levels and flow schemas of upstream's library.
 //
-// It may import the Kubernetes libraries alone. Its invariant: seats in use never exceed Config.Seats (or one for each level, if
-// that is more), and each queue, wait and table has a bound, at which the answer is a *Rejected.
+// It may import only the Kubernetes libraries. Its invariant: the seats in use never exceed Config.Seats (or one per
+// level, if that is more), and every queue, wait and map has a bound, above which a *Rejected is returned.
 //
 // # Decisions
 //
-// Upstream's queue set (k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing) gives a seat for as long as a function runs. Here a
-// seat is given back when the answer begins: what is left is the client's pace, and a client that does not read its answer must
-// not hold a seat. So this package keeps its own queues: one for each flow, instead of shuffle sharding over a fixed number of
-// them, and the flow that holds the fewest seats is served first.
+// Upstream's queue set (k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing) grants a seat for the duration of a
+// function. Here a seat is released when the response begins: from then on the client determines the pace, and a client
+// that does not read its response must not hold a seat. So this package has queues of its own: one per flow, instead of
+// shuffle sharding over a fixed number, and the flow with the fewest seats is served first.
 //
-// One flow has at most three quarters of the seats that its level can reach, so that others need not wait for it.
+// A flow has at most three quarters of the seats that its level can reach, so that other flows need not wait for it.
 //
-// A level's seats that upstream calls lendable are in one pool, from which any level takes what is free. When a seat of the
-// pool is given back, the waiting level that has the smallest part of its nominal seats gets it.
+// Seats that upstream calls lendable are in a shared pool, from which any level takes free ones. When a seat of the
+// pool is released, the waiting level with the smallest fraction of its nominal seats gets it.
 package fairness
 
 import (
@@ -26,20 +26,20 @@ import (
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 )
 
-// Config bounds a Set; a zero takes the default.
+// Config configures the limits of a Set. Zero values mean the defaults.
 type Config struct {
-	// Seats is how many requests are executed at once, exempt ones not counted; 600 by default, upstream's number.
+	// Seats is the number of concurrent requests, not counting exempt ones. Default 600, as upstream.
 	Seats int
-	// QueueLength bounds the requests of one flow that wait for a seat (50), Queued those of one level (1,000). At the
-	// latter, a request of a flow with a shorter queue takes the place of the last one of the longest queue.
+	// QueueLength limits the waiting requests of a flow (default 50), Queued those of a priority level (default 1,000).
+	// When the latter is reached, a request of a flow with a shorter queue replaces the last one in the longest queue.
 	QueueLength, Queued int
-	// Wait is how long a request may wait for a seat; 15 s.
+	// Wait is how long a request may wait for a seat. Default 15 s.
 	Wait time.Duration
-	// Outstanding bounds the requests of one flow that wait, are executed or are being answered (500), Streams its
-	// watches and other long-running requests (4,000).
+	// Outstanding limits the requests of a flow that wait, execute or are sending their response (default 500), Streams
+	// its watches and other long-running requests (default 4,000).
 	Outstanding, Streams int
-	// BodyBytes bounds the request bodies held for all flows (32 MiB), and FlowBodyBytes those of one flow (8 MiB). A flow that
-	// holds no more than 64 KiB is let into a reserve as large as BodyBytes.
+	// BodyBytes limits the request bodies in memory for all flows (default 32 MiB), FlowBodyBytes those of a flow
+	// (default 8 MiB). A flow with at most 64 KiB may also use a reserve of the size of BodyBytes.
 	BodyBytes, FlowBodyBytes int
 }
 
@@ -61,16 +61,16 @@ func (c *Config) defaults() {
 	}
 }
 
-// smallBodies is how many bytes of bodies a flow may hold to use the reserve.
+// smallBodies is the size of bodies, in bytes, up to which a flow may use the reserve.
 const smallBodies = 64 << 10
 
-// idleFlows is about how many flows of a level are remembered that have no request.
+// idleFlows is the approximate number of flows without requests that a level remembers.
 const idleFlows = 256
 
-// Rejected says why a request is not served; the client may try again.
+// Rejected is the error for requests that are not served. The client may retry.
 type Rejected struct {
-	// Reason is one of a few words, upstream's where it has one: queue-full, concurrency-limit, time-out, cancelled,
-	// outstanding, streams, body-bytes.
+	// Reason is upstream's where it has one: queue-full, concurrency-limit, time-out, cancelled, outstanding, streams,
+	// body-bytes.
 	Reason string
 }
 
@@ -80,15 +80,15 @@ func (r *Rejected) Error() string { return "too many requests: " + r.Reason }
 type level struct {
 	name    string
 	exempt  bool
-	queues  bool // else what finds no seat is refused at once
+	queues  bool // if false, requests are rejected when there is no free seat
 	nominal int
-	// guaranteed are the seats that no other level borrows, most those that one flow can have.
+	// guaranteed is the number of seats that no other level borrows, most the maximum number for one flow.
 	guaranteed, most   int
 	executing, waiting int
 	flows              map[flowKey]*flow
-	// purgeAt is the number of flows at which idle ones are forgotten.
+	// purgeAt is the number of flows at which idle ones are removed.
 	purgeAt int
-	queued  []*flow // those with waiters
+	queued  []*flow // flows with waiters
 }
 
 type flowKey struct {
@@ -96,38 +96,39 @@ type flowKey struct {
 	name   string
 }
 
-// flow is the requests that share one fate: those of a user, or of a namespace, in one flow schema.
+// flow is the requests of a user, or of a namespace, in a flow schema.
 type flow struct {
 	key         flowKey
 	level       *level
 	executing   int
 	outstanding int
 	streams     int
-	held        int // bytes of bodies
+	held        int // bytes of request bodies
 	served      uint64
 	waiters     []*waiter
 }
 
 type waiter struct {
 	done chan struct{}
-	// ok is true if the waiter got a seat, false if its place went to another flow; valid once done is closed.
+	// ok is true if the waiter got a seat, false if it was displaced by another flow's. It is valid once done is
+	// closed.
 	ok bool
 }
 
-// Set is the priority levels of one server.
+// Set is the priority levels of a server.
 type Set struct {
 	cfg     Config
 	schemas []*schema
 	levels  []*level
 
 	mu sync.Mutex
-	// pool is the seats of no level's own, and pooled how many of them are in use.
+	// pool is the number of seats that are shared by all levels, pooled the number of them in use.
 	pool, pooled int
 	held         int
 	served       uint64
 }
 
-// New makes a Set of upstream's levels and schemas.
+// New returns a Set with upstream's levels and schemas.
 func New(cfg Config) *Set {
 	cfg.defaults()
 	s := &Set{cfg: cfg}
@@ -146,7 +147,7 @@ func New(cfg Config) *Set {
 	return s
 }
 
-// Ticket is one request's place. Its zero value is that of an exempt request: every method does nothing.
+// Ticket is an admitted request. The zero value is that of an exempt request: its methods do nothing.
 type Ticket struct {
 	set    *Set
 	flow   *flow
@@ -155,7 +156,7 @@ type Ticket struct {
 	held   int
 }
 
-// Begin admits a request to its flow. stream says that it is long-running. End must be called if there is no error.
+// Begin admits a request to its flow. stream is set for long-running requests. If it succeeds, End must be called.
 func (s *Set) Begin(c Class, stream bool) (Ticket, error) {
 	if c.schema == nil || c.schema.level.exempt {
 		return Ticket{}, nil
@@ -194,7 +195,7 @@ func (l *level) flow(k flowKey) *flow {
 	return f
 }
 
-// Hold counts n more bytes of the request's body, until End.
+// Hold counts n bytes of the request's body until End.
 func (t *Ticket) Hold(n int) error {
 	s := t.set
 	if s == nil {
@@ -210,7 +211,7 @@ func (t *Ticket) Hold(n int) error {
 	return nil
 }
 
-// Acquire waits for a seat, until ctx ends or Config.Wait has passed. Release gives it back.
+// Acquire waits for a seat until ctx is done or Config.Wait has passed. Release releases it.
 func (t *Ticket) Acquire(ctx context.Context) error {
 	s := t.set
 	if s == nil {
@@ -219,7 +220,7 @@ func (t *Ticket) Acquire(ctx context.Context) error {
 	s.mu.Lock()
 	f := t.flow
 	l := f.level
-	// Those who wait found no free seat, or have as many as they may: none of them is passed over.
+	// Waiters found no free seat or are at their flow's limit, so taking a free seat passes nobody over.
 	if len(f.waiters) == 0 && f.executing < l.most && s.free(l) {
 		s.seat(f)
 		t.seated = true
@@ -244,7 +245,7 @@ func (t *Ticket) Acquire(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-w.done: // perhaps at the same time
+	case <-w.done: // possibly at the same time
 		if t.seated = w.ok; w.ok {
 			return nil
 		}
@@ -255,7 +256,7 @@ func (t *Ticket) Acquire(ctx context.Context) error {
 	return f.key.schema.reject(reason)
 }
 
-// Release gives the seat back; further calls do nothing.
+// Release releases the seat. Further calls do nothing.
 func (t *Ticket) Release() {
 	if !t.seated {
 		return
@@ -266,7 +267,7 @@ func (t *Ticket) Release() {
 	t.set.unseat(t.flow)
 }
 
-// End gives back all that the request has; further calls do nothing.
+// End releases everything that the request holds. Further calls do nothing.
 func (t *Ticket) End() {
 	s := t.set
 	if s == nil {
@@ -287,7 +288,7 @@ func (t *Ticket) End() {
 	*t = Ticket{}
 }
 
-// free reports whether the level may take one more seat.
+// free reports whether the level may use another seat.
 func (s *Set) free(l *level) bool { return l.executing < l.guaranteed || s.pooled < s.pool }
 
 func (s *Set) seat(f *flow) {
@@ -312,7 +313,7 @@ func (s *Set) unseat(f *flow) {
 	s.dispatch()
 }
 
-// next is the flow of the level that waits and has the fewest seats; nil if there is none that may have more.
+// next returns the waiting flow with the fewest seats, or nil if no flow may have another one.
 func (l *level) next() (f *flow) {
 	for _, g := range l.queued {
 		if g.executing < l.most && (f == nil || g.executing < f.executing || (g.executing == f.executing && g.served < f.served)) {
@@ -322,7 +323,7 @@ func (l *level) next() (f *flow) {
 	return f
 }
 
-// dispatch gives free seats to those who wait.
+// dispatch grants free seats to waiters.
 func (s *Set) dispatch() {
 	for {
 		var f *flow
@@ -345,7 +346,7 @@ func (s *Set) dispatch() {
 	}
 }
 
-// enqueue lets a request of the flow wait.
+// enqueue adds a waiter to the flow's queue.
 func (s *Set) enqueue(f *flow) (*waiter, error) {
 	l := f.level
 	switch {
@@ -377,7 +378,7 @@ func (s *Set) enqueue(f *flow) (*waiter, error) {
 	return w, nil
 }
 
-// forget takes a waiter out of its queue.
+// forget removes a waiter from its queue.
 func (f *flow) forget(w *waiter) {
 	for i := range f.waiters {
 		if f.waiters[i] == w {
@@ -401,7 +402,7 @@ func (f *flow) forget(w *waiter) {
 	}
 }
 
-// Stat is what one flow schema does now and has done.
+// Stat is the current state and the counters of a flow schema.
 type Stat struct {
 	Schema, Level      string
 	Executing, Waiting int
@@ -409,7 +410,7 @@ type Stat struct {
 	Rejected           map[string]uint64 // by reason
 }
 
-// Stats describes all flow schemas but exempt ones, whose requests are not counted.
+// Stats returns all flow schemas except exempt ones, whose requests are not counted.
 func (s *Set) Stats() []Stat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -427,7 +428,7 @@ func (s *Set) Stats() []Stat {
 	return all
 }
 
-// Limits are the nominal seats of each level but the exempt one.
+// Limits returns the nominal seats of each level except the exempt one.
 func (s *Set) Limits() map[string]int {
 	limits := map[string]int{}
 	for _, l := range s.levels {

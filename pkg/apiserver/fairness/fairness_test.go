@@ -71,7 +71,7 @@ func TestClassify(t *testing.T) {
 
 var pods = resource("list", "", "d", "pods", "")
 
-// seated begins a request of the user and gives it a seat, which must be free.
+// seated begins a request of the user and acquires a seat, which must be free.
 func seated(t *testing.T, s *Set, u user.Info) *Ticket {
 	t.Helper()
 	k, err := s.Begin(s.Classify(u, pods), false)
@@ -82,7 +82,7 @@ func seated(t *testing.T, s *Set, u user.Info) *Ticket {
 	return &k
 }
 
-// fill takes all seats that the user can have.
+// fill takes all seats that the user can get.
 func fill(t *testing.T, s *Set, u user.Info) []*Ticket {
 	t.Helper()
 	var all []*Ticket
@@ -107,7 +107,7 @@ func reason(err error) string {
 	return fmt.Sprint(err)
 }
 
-// One user may take what is idle, but never the seats of the levels above.
+// A user may take idle seats, but never the guaranteed ones of other levels.
 func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	s := New(Config{Seats: 100})
 	hog := fill(t, s, account("d", "hog"))
@@ -118,7 +118,7 @@ func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	}
 }
 
-// In one level, who has the fewest seats is next.
+// Within a level, the flow with the fewest seats is next.
 func TestTheFlowWithTheFewestSeatsIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Seats: 50})
@@ -147,7 +147,7 @@ func TestTheFlowWithTheFewestSeatsIsNext(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Equal(t, []string{"one", "two", "one"}, order)
-		time.Sleep(time.Minute) // of the bubble's clock: the rest gives up
+		time.Sleep(time.Minute) // of the bubble's clock: the other waiters time out
 		synctest.Wait()
 		require.Len(t, order, 3)
 	})
@@ -227,7 +227,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestSeatsAreCounted: whatever comes and goes in whatever order, the seats add up.
+// TestSeatsAreCounted checks that seats add up after any sequence of operations.
 func TestSeatsAreCounted(t *testing.T) {
 	users := []user.Info{account("d", "a"), account("d", "b"), who("jane"), who("system:node:n", user.NodesGroup), account("kube-system", "x"), who(user.KubeScheduler)}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -286,7 +286,7 @@ func TestSeatsAreCounted(t *testing.T) {
 	})
 }
 
-// Users who come and go leave nothing behind.
+// Flows of users that come and go are removed.
 func TestIdleFlowsAreForgotten(t *testing.T) {
 	s := New(Config{})
 	for i := range 10_000 {

@@ -5,26 +5,27 @@ import (
 	"slices"
 )
 
-// Level describes a priority level.
+// Level is the state of a priority level.
 type Level struct {
 	Name   string
 	Exempt bool
-	// Seats are the nominal ones, Guaranteed those that no other level borrows, FlowLimit those that one flow can have.
+	// Seats is the number of nominal seats, Guaranteed of those that no other level borrows, FlowLimit the maximum for
+	// one flow.
 	Seats, Guaranteed, FlowLimit int
 	Executing, Waiting           int
 	Dispatched, Rejected         uint64
-	// FlowCount is how many flows are known, Flows the busiest of them.
+	// FlowCount is the number of known flows; Flows are the busiest of them.
 	FlowCount int
 	Flows     []Flow
 }
 
-// Flow describes the requests of one user or namespace in one flow schema. BodyBytes is the size of the bodies held.
+// Flow is the requests of a user or namespace in a flow schema. BodyBytes is the size of their bodies in memory.
 type Flow struct {
 	Schema, Name                           string
 	Executing, Waiting, Streams, BodyBytes int
 }
 
-// Report describes all levels, each with up to flows of its flows that have requests.
+// Report returns all levels, each with up to flows of its active flows.
 func (s *Set) Report(flows int) []Level {
 	s.mu.Lock()
 	defer s.mu.Unlock()

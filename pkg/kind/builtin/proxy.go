@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// insecure reaches pods and services that serve TLS with certificates of their own, as upstream does.
+// insecure connects to pods and services with self-signed certificates, as upstream does.
 var insecure = &http.Transport{ //nolint:gochecknoglobals // a pool of connections, closed when idle
 	TLSClientConfig:     &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 	MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
@@ -96,17 +96,17 @@ func nodeLocation(ctx context.Context, on kind.Connection) (*url.URL, http.Round
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(u.Hostname(), port)}, insecure, nil
 }
 
-// runsCommands reports whether a path of a node's API leads into containers. These take a GET to begin a WebSocket, which
-// "get nodes/proxy" must not be enough for: whoever monitors nodes has it.
+// runsCommands reports whether a path of a node's API runs commands in containers. These start with a GET for a
+// WebSocket, for which "get nodes/proxy", a permission of monitoring systems, must not be enough.
 func runsCommands(path []string) bool {
 	return len(path) > 0 && slices.Contains([]string{"exec", "attach", "run", "portForward"}, path[0])
 }
 
 var errNotProxyable = errors.New("address not allowed")
 
-// proxyable refuses what is not the address of another host: loopback, link-local (cloud metadata among them), multicast and
-// unspecified addresses, and names, which could resolve to one. A node's own API is not subject to it: it proves itself with
-// a certificate for the node's name.
+// proxyable refuses everything but addresses of other hosts: loopback, link-local (including cloud metadata), multicast
+// and unspecified addresses, and names, which could resolve to one of them. It does not apply to a node's own API,
+// which authenticates with a certificate for the node's name.
 func proxyable(host string) error {
 	if a, err := netip.ParseAddr(host); err != nil || !a.Unmap().IsGlobalUnicast() {
 		return errNotProxyable
