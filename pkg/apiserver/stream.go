@@ -76,7 +76,7 @@ func (c streamParent) List(gvk schema.GroupVersionKind, namespace string) []clie
 
 func (c streamParent) Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error) {
 	if c.s.cfg.Nodes == nil {
-		return nil, nil, apierrors.NewServiceUnavailable("this server has no way to reach nodes")
+		return nil, nil, apierrors.NewServiceUnavailable("this server cannot reach nodes")
 	}
 	return c.s.cfg.Nodes.Connect(ctx, name)
 }

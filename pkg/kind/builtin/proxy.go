@@ -68,7 +68,7 @@ func forwardPath(req *http.Request, on kind.Connection, location *url.URL, rt ht
 	if location.Scheme == "" {
 		location.Scheme = "http"
 	}
-	// The handler keeps a trailing slash, and redirects from no path to "/", by itself.
+	// The handler keeps a trailing slash and redirects an empty path to "/".
 	location.Path = ""
 	if path := on.Path(); len(path) > 0 {
 		location.Path = "/" + strings.Join(path, "/")
@@ -114,8 +114,8 @@ func proxyable(host string) error {
 	return nil
 }
 
-// podAddress reports whether an endpoint is the address of a pod of its own namespace: who may write endpoints may not
-// make the API server call any address they like.
+// podAddress reports whether an endpoint is the address of a pod in its namespace, so that writing endpoints does not
+// allow making the API server connect to arbitrary addresses.
 func podAddress(on kind.Connection, namespace string, ep *discoveryv1.Endpoint) bool {
 	if ep.TargetRef == nil || ep.TargetRef.Namespace != namespace || proxyable(ep.Addresses[0]) != nil {
 		return false

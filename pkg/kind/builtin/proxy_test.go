@@ -35,7 +35,7 @@ func (r podReader) Read(gvk schema.GroupVersionKind, namespace, name string) cli
 	return nil
 }
 
-// Who may write endpoints, but not pods' status, cannot point the API server at an address.
+// A user who may write endpoints but not pod status cannot direct the API server to an arbitrary address.
 func TestServiceProxyReachesPodsOnly(t *testing.T) {
 	on := podReader{pod: &corev1.Pod{Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "192.0.2.7"}}}}}
 	target := func(namespace, name string) *corev1.ObjectReference {
