@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BenchmarkPlugins is a pod's creation as a dry run, with upstream's plugins and without: the difference is what they cost.
+// BenchmarkPlugins creates a pod as a dry run, with and without upstream's plugins: the difference is their cost.
 func BenchmarkPlugins(b *testing.B) {
 	bench := func(b *testing.B, h *house) {
 		b.ReportAllocs()

@@ -17,10 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// maxPluginConfig bounds each file of the admission configuration, in bytes.
+// maxPluginConfig is the maximum size of a file of the admission configuration, in bytes.
 const maxPluginConfig = 1 << 20
 
-// pluginConfigs holds the configuration of plugins by name. It implements admission.ConfigProvider.
+// pluginConfigs is the configuration of plugins by name. It implements admission.ConfigProvider.
 type pluginConfigs map[string][]byte
 
 // ConfigFor returns nil for a plugin without configuration.
@@ -31,8 +31,8 @@ func (c pluginConfigs) ConfigFor(name string) (io.Reader, error) {
 	return nil, nil
 }
 
-// readPluginConfigs reads an AdmissionConfiguration, strictly. The configuration of a plugin that does not run is refused,
-// since it would be without effect.
+// readPluginConfigs reads an AdmissionConfiguration, strictly. Configuration for a plugin that is not enabled is
+// refused, since it would have no effect.
 func readPluginConfigs(path string, on []plugin) (pluginConfigs, error) {
 	configs := pluginConfigs{}
 	for _, p := range on {
@@ -53,7 +53,7 @@ func readPluginConfigs(path string, on []plugin) (pluginConfigs, error) {
 	}
 	file, ok := obj.(*apiserver.AdmissionConfiguration)
 	if !ok {
-		return nil, fmt.Errorf("it holds a %T, not an AdmissionConfiguration", obj)
+		return nil, fmt.Errorf("found a %T instead of an AdmissionConfiguration", obj)
 	}
 	var seen []string
 	for _, p := range file.Plugins {
@@ -81,7 +81,7 @@ func readPluginConfigs(path string, on []plugin) (pluginConfigs, error) {
 }
 
 func readConfigFile(path string) ([]byte, error) {
-	f, err := os.Open(path) // the administrator's: a link is fine
+	f, err := os.Open(path) // configured by the administrator: a link is allowed
 	if err != nil {
 		return nil, err
 	}

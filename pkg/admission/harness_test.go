@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// house is a registry with the calls that tests make most. (registrytest imports this package.)
+// house is a registry with helpers for the most frequent calls. (registrytest imports this package.)
 type house struct {
 	*registry.Registry
 	clients *local.Clients
@@ -35,7 +35,7 @@ type house struct {
 	ctx     context.Context
 }
 
-// build is a house without plugins, with the namespace work.
+// build returns a house without plugins, with the namespace "work".
 func build(t testing.TB) *house {
 	t.Helper()
 	s, err := store.New(store.Config{Dir: t.TempDir()})
@@ -66,7 +66,7 @@ func build(t testing.TB) *house {
 
 func (h *house) install(p Plugins) error { return Install(p, h.Registry, h.clients) }
 
-// secured is a house with plugins, and the service account that pods want.
+// secured returns a house with plugins and the service account that pods need.
 func secured(t testing.TB, p Plugins) *house {
 	t.Helper()
 	h := build(t)
@@ -92,7 +92,7 @@ func sub(t registry.Target, s string) registry.Target {
 	return t
 }
 
-// answer is the object of a result.
+// answer returns the object of a result.
 func answer[T runtime.Object](t testing.TB, res registry.Result, err error) T {
 	t.Helper()
 	require.NoError(t, err)

@@ -1,8 +1,9 @@
-// Package admission chooses upstream's admission plugins, configures them, and puts them into a registry as the chain that every
-// write passes.
+// Package admission selects and configures upstream's admission plugins, and installs them in a registry as the chain
+// that every write passes.
 //
-// It may import registry, the in-process client and the Kubernetes libraries, k8s.io/kubernetes included. Its invariant: a
-// plugin that is asked for runs, with the configuration given, or Install fails; what it is configured for and would not do is refused.
+// It may import registry, the in-process client and the Kubernetes libraries including k8s.io/kubernetes. Its
+// invariant: a requested plugin runs with the given configuration, or Install fails; configuration without effect is
+// refused.
 package admission
 
 import (
@@ -35,28 +36,29 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// Plugins chooses the admission plugins and configures them.
+// Plugins selects and configures the admission plugins.
 type Plugins struct {
-	// Enable and Disable add to and take from the plugins that are on by default, by upstream's names.
+	// Enable and Disable modify the set of default plugins, by upstream's names.
 	Enable, Disable []string
-	// Config is the path of an AdmissionConfiguration (apiserver.config.k8s.io/v1) as upstream's
+	// Config is the path of an AdmissionConfiguration (apiserver.config.k8s.io/v1), as upstream's
 	// --admission-control-config-file; empty for none.
 	Config string
 }
 
-// plugin is one admission plugin.
+// plugin is an admission plugin.
 type plugin struct {
 	name     string
 	off      bool // by default
 	register func(*admission.Plugins)
-	// config is the configuration used where the file has none.
+	// config is used if the file has no configuration for the plugin.
 	config string
 }
 
-// ordered is the plugins in upstream's order. ResourceQuota, which charges and so comes last, is the registry's own.
+// ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
+// implemented by the registry.
 //
-// Decision: upstream's EventRateLimit and DenyServiceExternalIPs are off by default, here they are on. All events of an
-// hour are in memory, and a service may take addresses that belong to others.
+// Decision: EventRateLimit and DenyServiceExternalIPs are on by default, unlike upstream. All events of an hour are in
+// memory, and external IPs let a Service take addresses that belong to others.
 var ordered = []plugin{
 	{name: limitranger.PluginName, register: limitranger.Register},
 	{name: serviceaccount.PluginName, register: serviceaccount.Register},
@@ -72,8 +74,8 @@ var ordered = []plugin{
 	{name: resourcequotaapi.PluginName},
 }
 
-// defaultEventLimits lets 5,000 pods start in one namespace at once, and bounds what a namespace's events of an hour
-// (builtin.EventTTL) can take to some 40,000 objects.
+// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour
+// (builtin.EventTTL) to about 40,000 objects.
 const defaultEventLimits = `apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 kind: Configuration
 limits:
@@ -81,10 +83,10 @@ limits:
 - {type: User, qps: 50, burst: 20000, cacheSize: 4096}
 `
 
-// alwaysOn is what the registry does itself, from the cache, and cannot be turned off.
+// alwaysOn lists plugins that the registry implements itself and that cannot be disabled.
 var alwaysOn = []string{"NamespaceLifecycle", "PodTopologyLabels"}
 
-// on lists the plugins to run, in order.
+// on returns the plugins to run, in order.
 func (p Plugins) on() ([]plugin, error) {
 	var errs []error
 	known := slices.Clone(alwaysOn)
@@ -111,7 +113,8 @@ func (p Plugins) on() ([]plugin, error) {
 	return list, errors.Join(errs...)
 }
 
-// Install makes the chain of plugins over a registry and its clients, and has the registry use it. Call it before the first write.
+// Install makes the chain of plugins for a registry and its clients, and sets it in the registry. Call it before the
+// first write.
 func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	list, err := p.on()
 	if err != nil {
@@ -141,13 +144,13 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 		}
 		chain = append(chain, made)
 	}
-	// Not to be disabled: it keeps nodes from choosing the addresses of their pods.
+	// It cannot be disabled: it prevents nodes from choosing their pods' addresses.
 	chain = append(chain, podRanges{nodeidentifier.NewDefaultNodeIdentifier()})
 	r.UseAdmission(admission.NewChainHandler(chain...))
 	return nil
 }
 
-// useQuotas turns on the registry's own ResourceQuota with upstream's configuration of it.
+// useQuotas enables the registry's ResourceQuota with upstream's configuration for it.
 func useQuotas(r *registry.Registry, config io.Reader) error {
 	if config == nil {
 		return r.UseQuotas(nil)
@@ -162,14 +165,14 @@ func useQuotas(r *registry.Registry, config io.Reader) error {
 	return r.UseQuotas(c.LimitedResources)
 }
 
-// needs gives a plugin what it asks for. It implements admission.PluginInitializer.
+// needs initializes plugins. It implements admission.PluginInitializer.
 type needs struct {
 	registry *registry.Registry
 	clients  *local.Clients
 }
 
 func (n needs) Initialize(p admission.Interface) {
-	// The features first: they decide what else is wanted.
+	// Features first: they decide what else a plugin wants.
 	if w, ok := p.(initializer.WantsFeatures); ok {
 		w.InspectFeatureGates(utilfeature.DefaultFeatureGate)
 	}

@@ -101,7 +101,7 @@ func TestPodSecurityByLabels(t *testing.T) {
 	require.Len(t, seen.text, 1)
 	require.Contains(t, seen.text[0], `would violate PodSecurity "restricted:latest"`)
 
-	// A controller's template is not refused, but warned of.
+	// A controller's template is not refused, but causes a warning.
 	seen.text = nil
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: privilegedPod("x").Spec}
 	_, err = h.Create(ctx, at(appsv1.SchemeGroupVersion.WithKind("Deployment"), "work", ""), &appsv1.Deployment{
@@ -192,7 +192,7 @@ func TestAlwaysPullImages(t *testing.T) {
 	require.Equal(t, corev1.PullAlways, put(h, v1("Pod", ""), p).Spec.Containers[0].ImagePullPolicy)
 }
 
-// TestLimitedResources: an AdmissionConfiguration can demand a quota for a priority class.
+// TestLimitedResources checks that an AdmissionConfiguration can require a quota for a priority class.
 func TestLimitedResources(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admission.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(`
@@ -208,7 +208,7 @@ plugins:
       matchScopes:
       - {scopeName: PriorityClass, operator: In, values: [high]}
 `), 0o600))
-	h := secured(t, Plugins{Config: path, Disable: []string{"Priority"}}) // which knows no such class
+	h := secured(t, Plugins{Config: path, Disable: []string{"Priority"}}) // which would refuse the unknown class
 	p := smallPod("a")
 	p.Spec.PriorityClassName = "high"
 	require.ErrorContains(t, h.try(v1("Pod", ""), p), "insufficient quota to match these scopes")
@@ -232,7 +232,7 @@ func TestUpstreamPlugins(t *testing.T) {
 	_, err = h.Create(node, v1("Pod", ""), smallPod("q"), metav1.CreateOptions{})
 	requireStatus(t, err, 403, "can only create mirror pods")
 
-	// A node does not give itself a range of addresses, neither at first nor later.
+	// A node cannot set its own pod CIDR, neither on create nor later.
 	own := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Spec: corev1.NodeSpec{PodCIDR: "10.42.7.0/24"}}
 	_, err = h.Create(node, v1("Node", ""), own, metav1.CreateOptions{})
 	requireStatus(t, err, 403, "a node may not set its own podCIDR")
@@ -259,7 +259,7 @@ func TestUpstreamPlugins(t *testing.T) {
 	requireStatus(t, err, 403, "no PriorityClass with name urgent was found")
 }
 
-// TestANodeEvictsItsOwnPodsOnly: with upstream's own plugins.
+// TestANodeEvictsItsOwnPodsOnly uses upstream's plugins.
 func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
 	h := build(t)
 	for name, node := range map[string]string{"mine": "a", "other": "b"} {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 )
 
-// podRanges refuses that a node gives itself a range of pod addresses, which the other nodes would route to it. Upstream's
-// NodeRestriction has no rule for it, because upstream leaves routes to others.
+// podRanges refuses that a node sets its own pod CIDR, to which other nodes would then route. Upstream's
+// NodeRestriction has no such rule, because upstream leaves routes to others.
 type podRanges struct{ nodeidentifier.NodeIdentifier }
 
 var _ admission.ValidationInterface = podRanges{}

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// cacheReads is as much of a clientset as the plugins use: the live lookups of those that do not trust their
-// informers. Ours are the cache itself, so the lookups read it again. Any other call of it panics.
+// cacheReads implements the part of a clientset that plugins use: live lookups by those that do not rely on their
+// informers. Here both read the same cache. Other calls panic.
 type cacheReads struct {
 	kubernetes.Interface
 	client client.Interface

@@ -28,7 +28,7 @@ func TestNewNeedsAServersAddress(t *testing.T) {
 	require.EqualError(t, err, "client: no API server address: give a kubeconfig")
 }
 
-// New and Run contact nobody until a kind is asked for; Run ends with its context.
+// New and Run send no requests until a kind is used; Run returns when its context is done.
 func TestRunWithoutWork(t *testing.T) {
 	c, err := New(Config{REST: &restclient.Config{Host: "http://127.0.0.1:1"}})
 	require.NoError(t, err)

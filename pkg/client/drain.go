@@ -10,8 +10,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// newInformer is client-go's informer over watches that are drained when they are stopped: controller-runtime's
-// filter in front of a metadata watch else waits for ever for a reader of its last event.
+// newInformer is client-go's informer with watches that are drained when stopped. Otherwise controller-runtime's filter
+// of metadata watches blocks forever on its last event.
 func newInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(drained{toolscache.ToListerWatcherWithContext(lw)}, obj, resync, indexers)
 }

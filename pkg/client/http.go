@@ -12,21 +12,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// Config configures the cluster, the identity and the caching of a Client.
+// Config configures a Client.
 type Config struct {
-	// REST is the server's address and the identity to show it. A QPS of 0 is taken as no limit: the server has its own.
+	// REST has the server's address and the credentials. QPS 0 means no limit, since the server has its own.
 	REST *restclient.Config
-	// Only narrows what is held and seen of a kind, by namespace, label or field: an agent wants the pods of its node.
+	// Only restricts what is cached of a kind by namespace, label or field: an agent needs only the pods of its node.
 	Only map[ctrl.Object]ctrlcache.ByObject
-	// Direct lists kinds whose Get and List ask the server each time and hold nothing: such as
-	// secrets, which the node authorizer lets an agent get, but not list.
+	// Direct lists kinds that are not cached: every Get and List is a request. The node authorizer, for instance, lets
+	// an agent get secrets but not list them.
 	Direct []ctrl.Object
-	// ReadOwnWrites makes a read wait for the writes that this client made before it, as reconcilers count on. It wants a
-	// client that may watch, unnarrowed, every kind it writes and reads.
+	// ReadOwnWrites makes reads wait for this client's earlier writes, as reconcilers expect. The client must be
+	// allowed to watch every kind it reads or writes, and Only must not restrict them.
 	ReadOwnWrites bool
 }
 
-// Validate reports missing fields.
+// Validate returns an error for missing fields.
 func (c Config) Validate() error {
 	if c.REST == nil || c.REST.Host == "" {
 		return errors.New("client: no API server address: give a kubeconfig")
@@ -34,21 +34,21 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Client is the HTTP form of Interface. Get and List read from its cache, which starts to watch a kind when it is
-// first asked for; both wait until Run has begun. It is a run.Component.
+// Client is the HTTP form of Interface. Get and List read from its cache, which starts to watch a kind on first use;
+// both wait until Run has begun. It is a run.Component.
 type Client struct {
 	ctrl.WithWatch
-	plain ctrl.Client // for the writes that one cannot wait for: dry runs, and those of a whole collection
+	plain ctrl.Client // for writes that cannot be waited for: dry runs, and deletes of collections
 	cache ctrlcache.Cache
 	ready chan struct{}
 }
 
 var _ Interface = (*Client)(nil)
 
-// discoveryPatience is how long a request for the kinds that the server has may take.
+// discoveryPatience is the timeout of discovery requests.
 const discoveryPatience = 30 * time.Second
 
-// New creates a client. It asks the server for its kinds if Config.Only names some, and does not contact it yet otherwise.
+// New returns a client. It does not contact the server yet, except for discovery if Config.Only is set.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	// Mappings are asked for without a context, so their requests have a deadline of their own.
+	// Discovery has no context, so its requests have a timeout of their own.
 	discovery := *httpClient
 	discovery.Timeout = discoveryPatience
 	mapper, err := apiutil.NewDynamicRESTMapper(cfg, &discovery)
@@ -122,7 +122,7 @@ func (c *Client) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.Delet
 	return c.WithWatch.Delete(ctx, obj, opts...)
 }
 
-// DeleteAllOf deletes a collection. Even with ReadOwnWrites a read after it may still see some.
+// DeleteAllOf deletes a collection. Even with ReadOwnWrites, a later read may still return some of the objects.
 func (c *Client) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteAllOfOption) error {
 	return c.plain.DeleteAllOf(ctx, obj, opts...)
 }
@@ -133,10 +133,10 @@ func (c *Client) Cache() ctrlcache.Cache { return c.cache }
 // Name is "client".
 func (c *Client) Name() string { return "client" }
 
-// Ready is closed once the cache runs and every informer asked for before Run holds the server's state.
+// Ready is closed when the cache runs and every informer requested before Run has synced.
 func (c *Client) Ready() <-chan struct{} { return c.ready }
 
-// Run runs the cache until ctx ends.
+// Run runs the cache until ctx is done.
 func (c *Client) Run(ctx context.Context) error {
 	waiting, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})

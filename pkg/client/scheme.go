@@ -10,7 +10,8 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// Scheme holds the types of client-go and ours. It is made once, when first asked for; do not add to it.
+// Scheme returns the scheme with the types of client-go and Coracle, which must not be modified. It is made on first
+// use.
 var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))

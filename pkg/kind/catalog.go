@@ -13,42 +13,44 @@ import (
 type Catalog struct {
 	now atomic.Pointer[state]
 
-	mu          sync.Mutex // held by a change from its begin to its end
+	mu          sync.Mutex // held for the duration of a change
 	subscribers []Subscriber
 }
 
-// state is what is served, and what tells of the next change.
+// state is the served Table, with a channel for its end.
 type state struct {
 	*Table
 	changed chan struct{}
 }
 
-// Subscriber takes part in changes of a Catalog. Its methods must not change the catalog.
+// Subscriber takes part in changes of a Catalog. Its methods must not call Change.
 type Subscriber interface {
-	// Prepare is called before next is served, and returns once the subscriber is able to serve it. An error drops the change.
+	// Prepare is called before next is served, and returns when the subscriber can serve it. An error aborts the
+	// change.
 	Prepare(ctx context.Context, next *Table) error
-	// Settle is called once t is served, and when a change to another table was dropped. What is not in t can be let go of.
+	// Settle is called when t is served, and when a change to another Table was aborted. State for kinds not in t can
+	// be released.
 	Settle(t *Table)
 }
 
-// NewCatalog creates a catalog that initially serves t.
+// NewCatalog returns a Catalog that serves t.
 func NewCatalog(t *Table) *Catalog {
 	c := &Catalog{}
 	c.now.Store(&state{t, make(chan struct{})})
 	return c
 }
 
-// Table is what is served now. Use one Table for several lookups that must be consistent.
+// Table returns the Table served now. Use one Table for lookups that must be consistent.
 func (c *Catalog) Table() *Table { return c.now.Load().Table }
 
-// Watch is Table with a channel that is closed when it is no longer what is served.
+// Watch returns the Table and a channel that is closed when another one is served.
 func (c *Catalog) Watch() (*Table, <-chan struct{}) {
 	s := c.now.Load()
 	return s.Table, s.changed
 }
 
-// Subscribe adds a subscriber to the changes that follow, and returns the table from which they start. The subscribers that were
-// added first prepare first. The function ends the subscription.
+// Subscribe adds a subscriber to further changes, and returns the current Table and a function that ends the
+// subscription. Prepare is called in the order of subscription.
 func (c *Catalog) Subscribe(s Subscriber) (*Table, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,10 +65,10 @@ func (c *Catalog) Subscribe(s Subscriber) (*Table, func()) {
 // ErrNoRow means that a row to be removed is not in the catalog.
 var ErrNoRow = errors.New("the catalog does not have this row")
 
-// Change removes rows and adds others in one step, and returns once all subscribers serve the result. Where an added row has the
-// Storage of a removed one, it replaces it: the objects stay, and watches go on. On an error, nothing has changed.
+// Change removes and adds rows in one step, and returns when all subscribers serve the result. An added row with the
+// Storage of a removed row replaces it: the objects remain, and watches continue. On an error, nothing has changed.
 //
-// Readers that got a row before it was removed may go on with it: they find no objects.
+// Holders of a removed row may still use it: they find no objects.
 func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,8 +94,8 @@ func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 	return nil
 }
 
-// Derive gives a function that returns what make makes of the catalog's present table. It is made once per table, when first asked for
-// after a change.
+// Derive returns a function that returns what make derives from the catalog's current Table. It calls make at most once
+// per Table.
 func Derive[T any](c *Catalog, make func(*Table) T) func() T {
 	type made struct {
 		from  *Table

@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Objects are stored as upstream's kube-apiserver stores them: kinds with Proto as the magic
-// number "k8s\0" and a runtime.Unknown message around the object's, others as JSON. In both
-// resourceVersion and selfLink are empty; the revision of the key says the first.
+// Objects are stored as by upstream's kube-apiserver: kinds with Proto as the magic number "k8s\0" and a
+// runtime.Unknown that wraps the object's message, others as JSON. In both, resourceVersion and selfLink are empty; the
+// former is the revision of the key.
 
 var protoMagic = []byte("k8s\x00")
 
-// ErrDecode means that stored bytes are not an object of the kind.
+// ErrDecode means that the stored bytes are not an object of the kind.
 var ErrDecode = errors.New("cannot decode")
 
 type protoMessage interface {
@@ -52,15 +52,15 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads stored bytes into an object of this row's version, from which other known versions are converted. The object has its
-// resourceVersion from rev, and its TypeMeta. Bytes in the other encoding than the kind's own are understood too. Errors match ErrDecode.
+// Decode decodes stored bytes into an object of this row's version, converting from other known versions, with TypeMeta
+// set and rev as its resourceVersion. Both encodings are accepted, whatever the kind's own is. Errors match ErrDecode.
 func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 	obj, as, err := r.unmarshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("%w stored %s: %w", ErrDecode, r.GR(), err)
 	}
 	if as.Default != nil {
-		as.Default(obj) // an older writer did not know of fields that came later
+		as.Default(obj) // an older writer did not know fields added since
 	}
 	if as != r {
 		if obj, err = as.convert(obj, r); err != nil {
@@ -72,7 +72,7 @@ func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 	return obj, nil
 }
 
-// unmarshal returns the object in the version that it was stored in, and that version's row.
+// unmarshal returns the object in its stored version, and the row of that version.
 func (r *Resource) unmarshal(value []byte) (client.Object, *Resource, error) {
 	if raw, ok := bytes.CutPrefix(value, protoMagic); ok {
 		var u runtime.Unknown
@@ -105,7 +105,7 @@ func (r *Resource) unmarshal(value []byte) (client.Object, *Resource, error) {
 	return obj, as, json.Unmarshal(value, obj)
 }
 
-// version finds the row of a version of this resource.
+// version returns the row of a version of this resource.
 func (r *Resource) version(apiVersion, k string) (*Resource, error) {
 	wantVersion, want := r.GroupVersionKind.ToAPIVersionAndKind()
 	if apiVersion == wantVersion && k == want {
@@ -119,7 +119,8 @@ func (r *Resource) version(apiVersion, k string) (*Resource, error) {
 	return nil, fmt.Errorf("it is a %s %s, not a %s %s", apiVersion, k, wantVersion, want)
 }
 
-// convert converts an object of this row's version to that of another row of the same resource. The result may share memory with obj.
+// convert converts an object of this row's version to another row of the same resource. The result may share memory
+// with obj.
 func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, error) {
 	in, err := r.Internal(obj)
 	if err != nil {
@@ -133,7 +134,8 @@ func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, erro
 	return out, nil
 }
 
-// From converts an object of the stored version to that of this row. It does not modify obj; the result may share memory with it.
+// From converts an object of the stored version to this row's. It does not modify obj; the result may share memory with
+// it.
 func (r *Resource) From(obj client.Object) (client.Object, error) {
 	if r.StoredAs == nil {
 		return obj, nil
@@ -141,7 +143,7 @@ func (r *Resource) From(obj client.Object) (client.Object, error) {
 	return r.StoredAs.convert(Shallow(obj), r)
 }
 
-// Message returns the object's bare protobuf message; nil if the kind has none.
+// Message returns the object's protobuf message without the envelope, or nil if the kind has none.
 func (r *Resource) Message(obj client.Object) ([]byte, error) {
 	m, ok := obj.(protoMessage)
 	if !ok || !r.Proto {
@@ -155,8 +157,8 @@ func (r *Resource) Message(obj client.Object) ([]byte, error) {
 	return b[len(b)-n:], nil
 }
 
-// Shallow copies the outermost level of an object with its metadata, enough to set the
-// metadata's plain fields and TypeMeta without changing the original.
+// Shallow copies an object's top level and metadata, so that TypeMeta and plain fields of the metadata can be set
+// without changing the original.
 func Shallow(obj client.Object) client.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		top := make(map[string]any, len(u.Object))
@@ -178,15 +180,15 @@ func Shallow(obj client.Object) client.Object {
 	return c.Interface().(client.Object)
 }
 
-// AtRevision is a shallow copy of obj with rev as its resourceVersion.
+// AtRevision returns a shallow copy of obj with rev as its resourceVersion.
 func AtRevision(obj client.Object, rev int64) client.Object {
 	c := Shallow(obj)
 	c.SetResourceVersion(strconv.FormatInt(rev, 10))
 	return c
 }
 
-// encodeUnknown writes magic and envelope around m in one allocation, back to front. The bytes are
-// those of upstream's serializer, empty contentEncoding and contentType included.
+// encodeUnknown writes magic and envelope around m in one allocation, back to front. The result is identical to that of
+// upstream's serializer, including empty contentEncoding and contentType.
 func encodeUnknown(apiVersion, k string, m protoMessage) ([]byte, error) {
 	raw := m.Size()
 	typ := 1 + varintLen(len(apiVersion)) + len(apiVersion) + 1 + varintLen(len(k)) + len(k)

@@ -10,11 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Printer prints objects, or lists of objects, of one row's served version. Each
-// row of the answer carries the object it was given. It implements rest.TableConvertor.
+// Printer prints objects, or lists of objects, of one row's served version. Each table row contains its object. It
+// implements rest.TableConvertor.
 type Printer struct {
 	Row *Resource
-	// Print makes the cells of one object, with column definitions if headers are wanted.
+	// Print returns the cells of one object, with column definitions if headers is set.
 	Print func(o client.Object, headers bool) (*metav1.Table, error)
 }
 

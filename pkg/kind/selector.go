@@ -12,18 +12,19 @@ const (
 	namespaceField = "metadata.namespace"
 )
 
-// Selectable is what field selectors can ask of a kind: the values of Resource.Fields and the names of Resource.FieldNames.
+// Selectable is the set of fields that field selectors may use: the values for Resource.Fields and the names for
+// Resource.FieldNames.
 type Selectable struct {
 	Set   func(client.Object) fields.Set
 	Names []string
 }
 
-// MetaFields is the selectable fields of a kind that has none but its name and namespace.
+// MetaFields returns the selectable fields of a kind that has only name and namespace.
 func MetaFields() Selectable {
 	return SelectFields(nil, func(client.Object, []string) []string { return nil })
 }
 
-// SelectFields joins the metadata with a kind's own fields. Values appends one value for each of names, in their order.
+// SelectFields adds a kind's fields to those of the metadata. values appends one value for each name, in order.
 func SelectFields[P client.Object](names []string, values func(P, []string) []string) Selectable {
 	all := append([]string{nameField, namespaceField}, names...)
 	return Selectable{Names: all, Set: func(o client.Object) fields.Set {
@@ -37,7 +38,7 @@ func SelectFields[P client.Object](names []string, values func(P, []string) []st
 	}}
 }
 
-// ClusterScoped drops the namespace, which upstream refuses in a selector of such kinds.
+// ClusterScoped removes the namespace, which upstream refuses in selectors of cluster-scoped kinds.
 func (s Selectable) ClusterScoped() Selectable {
 	var names []string
 	for _, n := range s.Names {
@@ -52,7 +53,7 @@ func (s Selectable) ClusterScoped() Selectable {
 	}}
 }
 
-// eventFieldNames are the fields of events.k8s.io that core events name differently.
+// eventFieldNames maps fields of events.k8s.io to those of core events.
 var eventFieldNames = map[string]string{
 	"regarding.kind": "involvedObject.kind", "regarding.namespace": "involvedObject.namespace", "regarding.name": "involvedObject.name",
 	"regarding.uid": "involvedObject.uid", "regarding.apiVersion": "involvedObject.apiVersion",
@@ -60,8 +61,8 @@ var eventFieldNames = map[string]string{
 	"reportingController": "reportingComponent",
 }
 
-// Selector checks a field selector of this row's kind, and gives it in the field names of the row
-// that the objects are stored as. The error names the field that cannot be selected on.
+// Selector checks a field selector for this row's kind, and translates it to the field names of the stored row. The
+// error names an unsupported field.
 func (r *Resource) Selector(s fields.Selector) (fields.Selector, error) {
 	if s == nil || s.Empty() {
 		return s, nil
@@ -71,7 +72,7 @@ func (r *Resource) Selector(s fields.Selector) (fields.Selector, error) {
 		known[n] = true
 	}
 	return s.Transform(func(name, value string) (string, string, error) {
-		if r.Kind == "Pod" && name == "spec.host" { // what clients before v1 sent
+		if r.Kind == "Pod" && name == "spec.host" { // sent by clients older than v1
 			name = "spec.nodeName"
 		}
 		if !known[name] {

@@ -3,28 +3,29 @@ package kind
 import "errors"
 
 // ErrCompacted means that the requested history has been compacted.
-var ErrCompacted = errors.New("the revision asked for has been compacted")
+var ErrCompacted = errors.New("the requested revision has been compacted")
 
-// KV is one stored value.
+// KV is a stored value.
 type KV struct {
 	Key   string
-	Value []byte // never changed after it was made; may be shared
-	// Revision is the store's revision at which this value was written.
+	Value []byte // immutable; may be shared
+	// Revision is the store's revision of the write.
 	Revision int64
-	// Err says why the stored bytes could not be read, such as a missing encryption key; Value is nil then.
+	// Err is set if the stored bytes could not be read, for instance because of a missing encryption key; Value is nil
+	// then.
 	Err error
 }
 
-// Change is one change of a stored value. Value is empty for a deletion, Prev is the
-// value before the change, with a Revision of 0 if there was none or it was not asked for.
+// Change is a change of a stored value. Value is empty for a deletion. Prev is the previous value; its Revision is 0 if
+// there was none or it was not requested.
 type Change struct {
 	KV
 	Deleted bool
 	Prev    KV
 }
 
-// Batch is the changes of one or more whole revisions, in order.
+// Batch is the changes of one or more complete revisions, in order.
 type Batch struct {
 	Events   []Change
-	Revision int64 // all revisions up to and with this one have been reported
+	Revision int64 // all revisions up to and including this one have been reported
 }

@@ -12,64 +12,66 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Subresource is one further path under an object. What it does is in one of Create, Scale, Update and Connect.
+// Subresource is a subresource of a kind, implemented by one of Create, Scale, Update and Connect.
 type Subresource struct {
 	Name string
-	// GroupVersionKind of what is read and written there: autoscaling/v1 Scale, policy/v1 Eviction.
+	// GroupVersionKind of the object that is read and written: autoscaling/v1 Scale, policy/v1 Eviction.
 	schema.GroupVersionKind
 	Verbs []string
-	// New makes an empty object of that kind.
+	// New returns an empty object of that kind.
 	New func() runtime.Object
 	// Create handles a POST (binding, eviction, token).
 	Create Creator
-	// Scale finds the numbers of the scale subresource.
+	// Scale reads and writes the fields behind the scale subresource.
 	Scale *Scale
-	// Update is the strategy of a subresource that is a part of the parent (ephemeralcontainers, resize).
+	// Update is the strategy of a subresource that covers a part of the parent (ephemeralcontainers, resize).
 	Update rest.RESTUpdateStrategy
-	// Connect makes the handler of a byte stream (log, exec, attach, portforward, proxy), which has no New.
+	// Connect returns the handler of a byte stream (log, exec, attach, portforward, proxy), which has no New.
 	Connect Connector
-	// Methods are the HTTP methods of a byte stream; all if empty.
+	// Methods are the HTTP methods of a byte stream; empty means all.
 	Methods []string
 }
 
-// Connector makes the handler that answers req, whose body was not read and whose context ends with the server. Errors are Status
-// errors.
+// Connector returns the handler for req, whose body has not been read and whose context is cancelled when the server
+// stops. Errors are Status errors.
 type Connector func(req *http.Request, on Connection) (http.Handler, error)
 
-// Connection is the object whose subresource is a byte stream, and what a Connector may ask of the server on behalf of the user.
+// Connection is the object whose subresource is a byte stream, and what a Connector can do with the caller's permissions.
 type Connection interface {
-	// Target is the object's kind and address.
+	// Target returns the object's kind, namespace and name.
 	Target() (r *Resource, namespace, name string)
-	// Path is the segments of the request's path that follow the subresource.
+	// Path returns the segments of the request's path after the subresource.
 	Path() []string
-	// Get finds an object of the target's kind and namespace in its internal version. Errors are Status errors.
+	// Get returns an object of the target's kind and namespace in its internal version. Errors are Status errors.
 	Get(ctx context.Context, name string) (runtime.Object, error)
-	// Read finds another object in the cache; nil if it is not there.
+	// Read returns another object from the cache, or nil if it does not exist.
 	Read(gvk schema.GroupVersionKind, namespace, name string) client.Object
-	// List lists the cache's objects of a kind in a namespace, which are not the caller's to change.
+	// List returns the cached objects of a kind in a namespace, which must not be modified.
 	List(gvk schema.GroupVersionKind, namespace string) []client.Object
-	// Node is the base URL of a node's API, and a transport that authenticates to it and can be upgraded.
+	// Node returns the base URL of a node's API, and a transport that authenticates to it and supports upgrades.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
-	// MayCreate returns a Status error unless the user may create what the request is about, whatever its method.
+	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
-	// Fail answers with the Status of err.
+	// Fail responds with the Status of err.
 	Fail(w http.ResponseWriter, req *http.Request, err error)
 }
 
-// Creator answers a POST of in, which is its own to change, to a subresource of a parent. Errors are Status errors. A nil answer is
-// a Status of success.
+// Creator handles a POST of in, which it may modify, to a subresource of on. Errors are Status errors. If it returns
+// nil, the response is a Status of success.
 type Creator func(ctx context.Context, on Parent, in runtime.Object, o metav1.CreateOptions) (runtime.Object, error)
 
-// Parent is the object whose subresource is created, and what a Creator may do with it, on behalf of the user who asked.
+// Parent is the object whose subresource is created, and what a Creator can do with it, with the permissions of the
+// caller.
 type Parent interface {
-	// Target is the object's kind and address.
+	// Target returns the object's kind, namespace and name.
 	Target() (r *Resource, namespace, name string)
-	// Admit passes what was posted, in its internal version, through admission. It comes before anything is written.
+	// Admit runs admission on the created object, in its internal version. It must be called before anything is
+	// written.
 	Admit(internal runtime.Object, o *metav1.CreateOptions) error
-	// Change writes what change makes of a copy of the stored object, and repeats that when it loses a race. It passes no strategy
-	// and no admission. The result is as stored.
+	// Change applies change to a copy of the stored object and writes the result, with retries on conflict. It runs no
+	// strategy and no admission. The result is as stored.
 	Change(change func(client.Object) (client.Object, error)) (client.Object, error)
-	// Delete deletes the object, or begins to.
+	// Delete deletes the object, or starts its deletion.
 	Delete(o metav1.DeleteOptions) error
 	// Current is the object as stored now, which is shared and must not be changed, or a not-found error.
 	Current() (client.Object, error)
@@ -81,10 +83,10 @@ type Parent interface {
 	Sibling(gvk schema.GroupVersionKind, name string) (Parent, error)
 }
 
-// Scale is where objects of a kind keep what the scale subresource shows (autoscaling/v1).
+// Scale maps a kind to the scale subresource (autoscaling/v1).
 type Scale struct {
-	// Get gives the replicas that are wanted (nil: not said) and present, and the selector of the pods.
+	// Get returns the desired replicas (nil if unset), the current replicas, and the selector of the pods.
 	Get func(client.Object) (want *int32, have int32, selector *metav1.LabelSelector)
-	// Set sets the replicas that are wanted.
+	// Set sets the desired replicas.
 	Set func(client.Object, int32)
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Table is an immutable set of kinds, one row per served version.
+// Table is an immutable set of rows, one per served version of a kind.
 type Table struct {
 	rows    []*Resource
 	byGVR   map[schema.GroupVersionResource]*Resource
@@ -20,8 +20,8 @@ type Table struct {
 	storage map[string]stored // by Keys
 }
 
-// NewTable makes a table of rows, and gives those a Storage that have none. Two rows with one name, or two resources with
-// overlapping storage prefixes, are an error.
+// NewTable returns a Table of rows, and sets the Storage of those that have none. Duplicate rows, and resources with
+// overlapping storage prefixes, are errors.
 func NewTable(rows ...*Resource) (*Table, error) {
 	t := &Table{
 		rows: make([]*Resource, 0, len(rows)), byGVR: make(map[schema.GroupVersionResource]*Resource, len(rows)), byGVK: make(map[schema.GroupVersionKind]*Resource, len(rows)),
@@ -30,7 +30,7 @@ func NewTable(rows ...*Resource) (*Table, error) {
 	return t, t.addAll(rows)
 }
 
-// change is a table without some of the rows, and with others. Its cost is that of copying the maps.
+// change returns a Table with rows removed and added. It costs a copy of the maps.
 func (t *Table) change(remove, add []*Resource) (*Table, error) {
 	n := &Table{rows: slices.Clone(t.rows), byGVR: maps.Clone(t.byGVR), byGVK: maps.Clone(t.byGVK), byType: maps.Clone(t.byType), storage: maps.Clone(t.storage)}
 	for _, r := range remove {
@@ -55,7 +55,7 @@ func (t *Table) change(remove, add []*Resource) (*Table, error) {
 	return n, n.addAll(add)
 }
 
-// stored is a resource that is stored, and how many rows of the table have it.
+// stored is a stored resource, with the number of its rows in the table.
 type stored struct {
 	*Storage
 	rows int
@@ -67,14 +67,14 @@ func (t *Table) addAll(rows []*Resource) error {
 			return err
 		}
 	}
-	// All Keys have one or two parts, so only one of two parts can lie within another.
+	// All Keys have one or two segments, so only one with two can be within another.
 	for _, r := range rows {
 		if first, _, two := strings.Cut(r.Storage.Keys, "/"); two && t.storage[first].Storage != nil {
-			return fmt.Errorf("kinds: the storage prefix %q lies within %q", r.Storage.Keys, first)
+			return fmt.Errorf("kinds: the storage prefix %q is within %q", r.Storage.Keys, first)
 		} else if !two {
 			for keys := range t.storage {
 				if strings.HasPrefix(keys, first+"/") {
-					return fmt.Errorf("kinds: the storage prefix %q lies within %q", keys, first)
+					return fmt.Errorf("kinds: the storage prefix %q is within %q", keys, first)
 				}
 			}
 		}
@@ -82,7 +82,7 @@ func (t *Table) addAll(rows []*Resource) error {
 	return nil
 }
 
-// MustTable is NewTable for rows that are part of the program. It panics on an error.
+// MustTable is NewTable for rows that are part of the program. It panics on errors.
 func MustTable(rows ...*Resource) *Table {
 	t, err := NewTable(rows...)
 	if err != nil {
@@ -96,11 +96,11 @@ func (t *Table) add(r *Resource) error {
 		return fmt.Errorf("kinds: two rows for %s", r.GVR())
 	}
 	if other := t.byGVK[r.GroupVersionKind]; other != nil {
-		return fmt.Errorf("kinds: %s and %s are both of kind %s", other.GVR(), r.GVR(), r.GroupVersionKind)
+		return fmt.Errorf("kinds: %s and %s have the same kind %s", other.GVR(), r.GVR(), r.GroupVersionKind)
 	}
 	as := r.Stored()
 	if parts := strings.Split(as.Keys, "/"); len(parts) > 2 || slices.Contains(parts, "") {
-		return fmt.Errorf("kinds: %s has the storage prefix %q", as.GVR(), as.Keys)
+		return fmt.Errorf("kinds: %s has the invalid storage prefix %q", as.GVR(), as.Keys)
 	}
 	if as.Storage == nil {
 		as.Storage = &Storage{GroupResource: as.GR(), Keys: as.Keys}
@@ -113,7 +113,7 @@ func (t *Table) add(r *Resource) error {
 	}
 	s := t.storage[as.Keys]
 	if s.Storage != nil && s.Storage != as.Storage {
-		return fmt.Errorf("kinds: %s and %s have one storage prefix, %q", s.GroupResource, as.GVR(), as.Keys)
+		return fmt.Errorf("kinds: %s and %s have the same storage prefix, %q", s.GroupResource, as.GVR(), as.Keys)
 	}
 	t.storage[as.Keys] = stored{as.Storage, s.rows + 1}
 	t.rows = append(t.rows, r)
@@ -125,23 +125,24 @@ func (t *Table) add(r *Resource) error {
 	return nil
 }
 
-// Unstructured reports whether the kind's objects have no Go type of their own.
+// Unstructured reports whether the kind's objects have no Go type.
 func (r *Resource) Unstructured() bool {
 	_, ok := r.New().(runtime.Unstructured)
 	return ok
 }
 
-// All lists the rows in the order in which they were added. The slice must not be changed.
+// All returns the rows in the order they were added. The slice must not be modified.
 func (t *Table) All() []*Resource { return t.rows }
 
-// ByGVR returns the row of a path's group, version and resource, or nil.
+// ByGVR returns the row with this group, version and plural, or nil.
 func (t *Table) ByGVR(gvr schema.GroupVersionResource) *Resource { return t.byGVR[gvr] }
 
-// ByGVK returns the row of an object's kind, or nil.
+// ByGVK returns the row with this kind, or nil.
 func (t *Table) ByGVK(gvk schema.GroupVersionKind) *Resource { return t.byGVK[gvk] }
 
-// ByType returns the row whose objects, or lists, are of the Go type of o, or nil. Unstructured objects have no row of their own.
+// ByType returns the row whose objects or lists have the Go type of o, or nil. Unstructured objects have no row by
+// type.
 func (t *Table) ByType(o runtime.Object) *Resource { return t.byType[reflect.TypeOf(o)] }
 
-// Holds reports whether a row of the table has this storage.
+// Holds reports whether a row of the Table has this Storage.
 func (t *Table) Holds(s *Storage) bool { return t.storage[s.Keys].Storage == s }

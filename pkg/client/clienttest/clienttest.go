@@ -1,8 +1,8 @@
-// Package clienttest is the conformance suite of client.Interface: what every
-// implementation must do, so that a reconciler need not know which one it has.
+// Package clienttest is the conformance suite of client.Interface, so that a reconciler need not know which
+// implementation it uses.
 //
-// It may import client and the test libraries; only tests import it. Its
-// invariant: it assumes nothing of the cluster but the namespace it is given.
+// It may import client and the test libraries; only tests import it. Its invariant: it assumes nothing about the
+// cluster but the namespace it is given.
 package clienttest
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// wait bounds how long an event may take; it is only reached by a failure.
+// wait is the timeout for events. It is reached only on failure.
 const wait = 20 * time.Second
 
 // indexed is the label that the suite's own index reads.
@@ -37,7 +37,8 @@ type suite struct {
 	ns string
 }
 
-// Run checks c in a namespace that exists and is empty. The client's cache must run, and read its own writes.
+// Run checks c in an existing empty namespace. The client's cache must be running, and the client must read its own
+// writes.
 func Run(t *testing.T, c client.Interface, namespace string) {
 	s := suite{c, namespace}
 	require.NoError(t, c.Cache().IndexField(context.Background(), &corev1.ConfigMap{}, indexed, func(o ctrl.Object) []string {
@@ -174,7 +175,7 @@ func (s suite) patch(t *testing.T, ctx context.Context) {
 func (s suite) apply(t *testing.T, ctx context.Context) {
 	err := s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "1", "b": "2"}), ctrl.FieldOwner("one"))
 	if apierrors.IsUnsupportedMediaType(err) {
-		return // a server may be without server-side apply, if it says so
+		return // server-side apply is optional
 	}
 	require.NoError(t, err)
 	require.NoError(t, s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "3"}), ctrl.FieldOwner("one")))
@@ -214,7 +215,7 @@ func (s suite) scale(t *testing.T, ctx context.Context) {
 	require.Zero(t, scale.Spec.Replicas)
 	scale.Spec.Replicas = 2
 	require.NoError(t, s.c.SubResource("scale").Update(ctx, d, ctrl.WithSubResourceBody(scale)))
-	require.Eventually(t, func() bool { // over HTTP the cache learns of a subresource's write by its watch
+	require.Eventually(t, func() bool { // over HTTP the cache sees a subresource's write through its watch
 		var got appsv1.Deployment
 		return s.c.Get(ctx, s.key("scale"), &got) == nil && *got.Spec.Replicas == 2
 	}, wait, time.Millisecond)
@@ -263,7 +264,7 @@ func (s suite) metadata(t *testing.T, ctx context.Context) {
 	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
 	p := &metav1.PartialObjectMetadata{}
 	p.SetGroupVersionKind(gvk)
-	require.Eventually(t, func() bool { // another representation than the one written: only eventually the same
+	require.Eventually(t, func() bool { // another representation than the written one is eventually consistent
 		return s.c.Get(ctx, s.key("meta"), p) == nil
 	}, wait, time.Millisecond)
 	require.Equal(t, m.UID, p.UID)
@@ -283,7 +284,7 @@ func (s suite) deleteAllOf(t *testing.T, ctx context.Context) {
 		require.NoError(t, s.c.Create(ctx, s.configMap(name, map[string]string{"all": name[:3]})))
 	}
 	require.NoError(t, s.c.DeleteAllOf(ctx, &corev1.ConfigMap{}, ctrl.InNamespace(s.ns), ctrl.MatchingLabels{"all": "all"}))
-	require.Eventually(t, func() bool { // over HTTP the cache learns of a collection's end by its watch
+	require.Eventually(t, func() bool { // over HTTP the cache sees the deletion of a collection through its watch
 		var l corev1.ConfigMapList
 		return s.c.List(ctx, &l, ctrl.InNamespace(s.ns), ctrl.HasLabels{"all"}) == nil && len(l.Items) == 1 && l.Items[0].Name == "other"
 	}, wait, time.Millisecond)
@@ -308,18 +309,18 @@ func (s suite) watch(t *testing.T, ctx context.Context) {
 	require.NoError(t, s.c.Delete(ctx, was))
 	require.Equal(t, "watch", next(watch.Deleted).Name)
 	w.Stop()
-	for range w.ResultChan() { // it must close
+	for range w.ResultChan() { // until it is closed
 	}
 }
 
 func (s suite) informer(t *testing.T, ctx context.Context) {
-	require.Eventually(t, func() bool { // what other tests left
+	require.Eventually(t, func() bool { // left by other tests
 		var l corev1.ConfigMapList
 		return s.c.List(ctx, &l, ctrl.InNamespace(s.ns)) == nil && len(l.Items) == 0
 	}, wait, time.Millisecond)
 	before := s.configMap("informer-before", nil)
 	require.NoError(t, s.c.Create(ctx, before))
-	require.NoError(t, s.c.Get(ctx, s.key(before.Name), before.DeepCopy())) // the cache has it now
+	require.NoError(t, s.c.Get(ctx, s.key(before.Name), before.DeepCopy())) // start caching the kind
 	i, err := s.c.Cache().GetInformer(ctx, &corev1.ConfigMap{})
 	require.NoError(t, err)
 	require.True(t, i.HasSynced())

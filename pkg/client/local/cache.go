@@ -13,8 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clientCache is the shared cache as controller-runtime knows caches. The end of Start ends the event handlers
-// that were added through it.
+// clientCache implements controller-runtime's cache on the shared cache. When Start returns, event handlers added
+// through it are removed.
 type clientCache struct {
 	*userClient
 
@@ -25,7 +25,8 @@ type clientCache struct {
 
 var _ ctrlcache.Cache = (*clientCache)(nil)
 
-// GetInformer returns the informer of an object's kind. It waits until the cache is loaded, unless BlockUntilSynced is false.
+// GetInformer returns the informer of an object's kind. It waits until the cache has synced, unless BlockUntilSynced is
+// false.
 func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	row, as, err := c.row(obj)
 	if err != nil {
@@ -51,10 +52,10 @@ func (c *clientCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVe
 	return c.GetInformer(ctx, row.New(), opts...)
 }
 
-// RemoveInformer has nothing to free: the data is the server's own.
+// RemoveInformer does nothing: the data belongs to the server.
 func (c *clientCache) RemoveInformer(context.Context, ctrl.Object) error { return nil }
 
-// Start blocks until ctx ends, and then stops the event handlers added through this cache.
+// Start blocks until ctx is done, and then removes the event handlers added through this cache.
 func (c *clientCache) Start(ctx context.Context) error {
 	<-ctx.Done()
 	c.mu.Lock()
@@ -71,13 +72,13 @@ func (c *clientCache) Start(ctx context.Context) error {
 	return nil
 }
 
-// WaitForCacheSync waits until the cache is loaded.
+// WaitForCacheSync waits until the cache has synced.
 func (c *clientCache) WaitForCacheSync(ctx context.Context) bool {
 	return c.cache.WaitFor(ctx, 1) == nil
 }
 
-// IndexField makes a field available to List with an exact field selector. What the kind's field selectors know
-// needs no index. A field's index is shared by all clients: one name means one thing.
+// IndexField indexes a field for List with an exact field selector. Fields that the kind's field selectors support need
+// no index. Indexes are shared by all clients, so a name must mean the same to all.
 func (c *clientCache) IndexField(_ context.Context, obj ctrl.Object, field string, values ctrl.IndexerFunc) error {
 	row, _, err := c.row(obj)
 	if err != nil {
@@ -92,7 +93,7 @@ func (c *clientCache) IndexField(_ context.Context, obj ctrl.Object, field strin
 	return c.addIndex(row, fieldIndex(field), values)
 }
 
-// clientInformer is the shared informer; what is added through it ends with the client's cache.
+// clientInformer is the shared informer; handlers added through it are removed with the client's cache.
 type clientInformer struct {
 	*informer
 	owner *clientCache
@@ -110,7 +111,7 @@ func (i clientInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHan
 	i.owner.mu.Lock()
 	defer i.owner.mu.Unlock()
 	if i.owner.ended {
-		return nil, fmt.Errorf("the cache has ended, nothing more is delivered")
+		return nil, fmt.Errorf("the cache has stopped: no more events are delivered")
 	}
 	reg := i.add(h)
 	i.owner.regs[reg] = struct{}{}

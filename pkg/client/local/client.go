@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// userClient is the in-process client of one identity. Reads come from the cache without authorization: whoever
-// has the client in hand is a part of the server.
+// userClient is the in-process client of one identity. Reads come from the cache without authorization: its users are
+// part of the server.
 type userClient struct {
 	*Clients
 	user user.Info
@@ -52,10 +52,10 @@ func (c *userClient) IsObjectNamespaced(obj runtime.Object) (bool, error) {
 	return err == nil && row.Namespaced, err
 }
 
-// as is a context that says on whose behalf a call is made.
+// as returns a context with the client's user.
 func (c *userClient) as(ctx context.Context) context.Context { return request.WithUser(ctx, c.user) }
 
-// target is the call's address, from an object and a subresource.
+// target returns the target for an object and a subresource.
 func (c *userClient) target(obj ctrl.Object, subresource string) (registry.Target, error) {
 	row, _, err := c.row(obj)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *userClient) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...c
 	return err
 }
 
-// applied is what client-go's apply configurations and those made of unstructured objects can say of themselves.
+// applied is implemented by client-go's apply configurations and by those made from unstructured objects.
 type applied interface {
 	GetName() *string
 	GetNamespace() *string
@@ -159,10 +159,10 @@ func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfigura
 			return apierrors.NewBadRequest(err.Error())
 		}
 		gvk, t.Namespace, t.Name = gv.WithKind(deref(a.GetKind())), deref(a.GetNamespace()), deref(a.GetName())
-	case ctrl.Object: // an apply configuration made of an unstructured object
+	case ctrl.Object: // an apply configuration made from an unstructured object
 		gvk, t.Namespace, t.Name = a.GetObjectKind().GroupVersionKind(), a.GetNamespace(), a.GetName()
 	default:
-		return fmt.Errorf("%T says neither kind nor name", obj)
+		return fmt.Errorf("%T has no kind or name", obj)
 	}
 	if t.Resource = c.kinds.Table().ByGVK(gvk); t.Resource == nil {
 		return noKind(gvk)
@@ -192,7 +192,7 @@ func deref(s *string) string {
 	return *s
 }
 
-// Watch reports changes; the objects are the cache's own: immutable.
+// Watch reports changes. The objects belong to the cache and are immutable.
 func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) (watch.Interface, error) {
 	row, as, err := c.row(list)
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// form is what a caller wants objects to be.
+// form is the representation of objects that a caller uses.
 type form int
 
 const (
 	native   form = iota // the kind's Go type, or unstructured for kinds without one
-	metadata             // metadata alone
+	metadata             // metadata only
 	untyped              // unstructured, of a kind with a Go type
 )
 
-// row finds the kind of an object or a list, and the form that it is in.
+// row returns the row of an object or list, and the form it is in.
 func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	t := s.kinds.Table()
 	if r := t.ByType(obj); r != nil {
@@ -59,10 +59,11 @@ func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	return r, as, nil
 }
 
-// view says how the cache's objects become those of row in a form. Nil is as they are. The results share memory with the cache.
+// view returns the conversion of cached objects to row in a form; nil if none is needed. Results share memory with the
+// cache.
 func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 	version := func(o ctrl.Object) (ctrl.Object, error) {
-		if row.StoredAs == nil || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's own answers are converted already
+		if row.StoredAs == nil || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's results are already converted
 			return o, nil
 		}
 		return row.From(o)
@@ -84,7 +85,7 @@ func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 	return nil
 }
 
-// metadataOf is an object's metadata alone, sharing it.
+// metadataOf returns an object's metadata, sharing memory with it.
 func metadataOf(row *kind.Resource, o ctrl.Object) (*metav1.PartialObjectMetadata, error) {
 	p := &metav1.PartialObjectMetadata{}
 	switch o := o.(type) {
@@ -102,7 +103,7 @@ func metadataOf(row *kind.Resource, o ctrl.Object) (*metav1.PartialObjectMetadat
 	return p, nil
 }
 
-// unstructuredOf is a typed object as unstructured data of its own.
+// unstructuredOf converts a typed object to an unstructured one that shares no memory with it.
 func unstructuredOf(o runtime.Object) (*unstructured.Unstructured, error) {
 	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -111,7 +112,8 @@ func unstructuredOf(o runtime.Object) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: m}, nil
 }
 
-// apart is an object of which the caller may change the outermost level: of unstructured ones that is a map, which the cache must not share.
+// apart returns an object whose outermost level the caller may modify. For unstructured objects that is a map, which
+// must be copied.
 func apart(o ctrl.Object) ctrl.Object {
 	if u, ok := o.(*unstructured.Unstructured); ok {
 		return u.DeepCopy()
@@ -119,11 +121,11 @@ func apart(o ctrl.Object) ctrl.Object {
 	return o
 }
 
-// body is what a caller's object writes to a target: a copy of it, of the Go type if there is one.
+// body returns a copy of the caller's object to write to the target, converted to the kind's Go type if there is one.
 func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
 	switch o := obj.(type) {
 	case *metav1.PartialObjectMetadata:
-		// It would clear all else.
+		// It would clear everything else.
 		return nil, apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use the kind's own type")
 	case *unstructured.Unstructured:
 		var out runtime.Object
@@ -142,7 +144,7 @@ func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
 	return obj.DeepCopyObject(), nil
 }
 
-// answer puts a copy of a write's result into the caller's object, so that the caller may go on changing it.
+// answer copies the result of a write into the caller's object, so that the caller may modify it.
 func (c *userClient) answer(into runtime.Object, res registry.Result, err error) error {
 	if err != nil {
 		return err
@@ -152,11 +154,11 @@ func (c *userClient) answer(into runtime.Object, res registry.Result, err error)
 		return err
 	}
 	if _, ok := out.(*metav1.Status); ok {
-		return nil // binding and eviction answer only that they were done
+		return nil // binding and eviction return only a Status
 	}
 	o, ok := out.(ctrl.Object)
 	if !ok {
-		return apierrors.NewInternalError(fmt.Errorf("the call answered %T", out))
+		return apierrors.NewInternalError(fmt.Errorf("the call returned a %T", out))
 	}
 	if row, as, err := c.row(into); err == nil && as == metadata {
 		if o, err = metadataOf(row, o); err != nil {
@@ -178,7 +180,7 @@ func (c *userClient) answer(into runtime.Object, res registry.Result, err error)
 func set(into, from runtime.Object) error {
 	a, b := reflect.ValueOf(into), reflect.ValueOf(from)
 	if a.Type() != b.Type() {
-		return fmt.Errorf("cannot put %T into %T", from, into)
+		return fmt.Errorf("cannot copy a %T into a %T", from, into)
 	}
 	a.Elem().Set(b.Elem())
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// indexer is client-go's store of one kind, which listers read: a view of the shared cache.
+// indexer implements client-go's store of a kind, which listers read, on the shared cache.
 type indexer struct{ *informer }
 
 var _ toolscache.Indexer = indexer{}
@@ -79,12 +79,12 @@ func (x indexer) get(ns, name string) (any, bool, error) {
 	return o, err == nil, err
 }
 
-// informerIndex is the cache's name of an index that AddIndexers made.
+// informerIndex returns the cache's name for an index made by AddIndexers.
 func informerIndex(k informerKey, name string) string {
 	return fmt.Sprintf("informer:%d:%s:%s", k.form, k.gvk.GroupVersion(), name)
 }
 
-// AddIndexers adds indexes; names must be new, as in client-go.
+// AddIndexers adds indexes; as in client-go, names must be new.
 func (x indexer) AddIndexers(add toolscache.Indexers) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

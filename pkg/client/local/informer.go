@@ -18,18 +18,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// informerKey identifies an informer: a kind that was removed and added again gets new ones.
+// informerKey identifies an informer: a kind that was removed and added again gets a new one.
 type informerKey struct {
 	storage *kind.Storage
 	gvk     schema.GroupVersionKind
 	form    form
 }
 
-// maxUnheld is how many informers, and how many indexes, of kinds that are gone are remembered at most.
+// maxUnheld limits the informers, and the indexes, that are retained for kinds that were removed.
 const maxUnheld = 64
 
-// informer is client-go's shared informer of one kind over the shared cache: it holds no object of its own. Each
-// handler has a goroutine that reads a watcher of the cache, so a slow one holds up nobody.
+// informer is client-go's shared informer of a kind on the shared cache: it stores no objects. Each handler has a
+// goroutine that reads a watcher of the cache, so a slow handler delays no other.
 type informer struct {
 	*Clients
 	row  *kind.Resource
@@ -44,7 +44,7 @@ type informer struct {
 
 var _ toolscache.SharedIndexInformer = (*informer)(nil)
 
-// informer finds or makes the informer of a kind.
+// informer returns the informer of a kind, creating it if necessary.
 func (s *Clients) informer(row *kind.Resource, as form) *informer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +62,8 @@ func (s *Clients) informer(row *kind.Resource, as form) *informer {
 	return i
 }
 
-// newFactory is client-go's factory, in which the informers of our kinds are ours. It has no client: an informer of
-// another kind, if started, would fail.
+// newFactory returns client-go's factory, with informers that read the shared cache. It has no client, so informers of
+// other kinds would fail if they were started.
 func (s *Clients) newFactory() informers.SharedInformerFactory {
 	f := informers.NewSharedInformerFactory(nil, 0)
 	for _, r := range s.kinds.Table().All() {
@@ -74,7 +74,7 @@ func (s *Clients) newFactory() informers.SharedInformerFactory {
 	return f
 }
 
-// loaded reports whether the cache holds the store's state.
+// loaded reports whether the cache has synced.
 func (i *informer) loaded() bool { return i.cache.Revision() > 0 }
 
 func (i *informer) HasSynced() bool                                         { return i.loaded() }
@@ -88,17 +88,17 @@ func (i *informer) SetWatchErrorHandlerWithContext(toolscache.WatchErrorHandlerW
 	return nil
 }
 
-// HasSyncedChecker is done once the cache is loaded.
+// HasSyncedChecker is done once the cache has synced.
 func (i *informer) HasSyncedChecker() toolscache.DoneChecker {
 	return synced{i.name, i.cache.Ready()}
 }
 
-// SetTransform is refused: the objects are everyone's.
+// SetTransform is refused: the objects are shared.
 func (i *informer) SetTransform(toolscache.TransformFunc) error {
 	return errors.New("objects of the shared cache cannot be transformed")
 }
 
-// AddIndexers adds indexes for the indexer's ByIndex; names must be new, as in client-go.
+// AddIndexers adds indexes for the indexer's ByIndex; as in client-go, names must be new.
 func (i *informer) AddIndexers(add toolscache.Indexers) error { return indexer{i}.AddIndexers(add) }
 
 // Run only waits: the server maintains the cache.
@@ -125,7 +125,7 @@ func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler,
 	return i.add(h), nil
 }
 
-// RemoveEventHandler stops a handler. A call of it that is under way may still finish.
+// RemoveEventHandler removes a handler. A call in progress may still finish.
 func (i *informer) RemoveEventHandler(handle toolscache.ResourceEventHandlerRegistration) error {
 	if reg, ok := handle.(*registration); ok {
 		reg.cancel()
@@ -133,7 +133,7 @@ func (i *informer) RemoveEventHandler(handle toolscache.ResourceEventHandlerRegi
 	return nil
 }
 
-// registration is one handler's place in the stream of changes.
+// registration is a handler's position in the stream of changes.
 type registration struct {
 	i      *informer
 	h      toolscache.ResourceEventHandler
@@ -142,7 +142,7 @@ type registration struct {
 	done   chan struct{}
 }
 
-// add starts a handler. It ends with RemoveEventHandler or with the cache.
+// add starts a handler, which runs until RemoveEventHandler or the end of the cache.
 func (i *informer) add(h toolscache.ResourceEventHandler) *registration {
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &registration{i: i, h: h, cancel: cancel, synced: make(chan struct{}), done: make(chan struct{})}
@@ -164,7 +164,7 @@ func (g *registration) HasSyncedChecker() toolscache.DoneChecker {
 	return synced{g.i.name + " handler", g.synced}
 }
 
-// run delivers until the handler is removed or the cache ends.
+// run delivers events until the handler is removed or the cache stops.
 func (g *registration) run(ctx context.Context) {
 	defer close(g.done)
 	defer g.cancel()
@@ -197,7 +197,7 @@ func (g *registration) run(ctx context.Context) {
 	}
 }
 
-// tell hands one event on. What has no form as the informer's kind of object is left out.
+// tell delivers an event. Objects that cannot be converted to the informer's form are skipped.
 func (g *registration) tell(e cache.Event, initial bool) {
 	obj, err := g.i.view.of(e.Entry)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package local is the in-process form of client.Interface: clients of a Registry in the same process, whose reads share the
-// server's cache by pointer and whose writes pass no socket.
+// Package local is the in-process form of client.Interface: clients of a Registry in the same process, whose reads
+// share the server's cache by pointer and whose writes use no socket.
 //
-// It may import client, cache, kind and registry, never store or apiserver. Its invariants: what comes out of the cache is
-// immutable below the outermost struct, what a write answers is the caller's own copy, and a write returns only once
+// It may import client, cache, kind and registry, never store or apiserver. Its invariants: objects from the cache are
+// immutable below the outermost struct, the result of a write is the caller's own copy, and a write returns only once
 // the cache shows it.
 package local
 
@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// Clients makes the in-process clients of one Registry, and holds what they share: informers and indexes. Safe for concurrent use.
+// Clients makes the in-process clients of a Registry, which share informers and indexes. Safe for concurrent use.
 type Clients struct {
 	registry *registry.Registry
 	cache    *cache.Cache
@@ -37,13 +37,13 @@ type Clients struct {
 	indexes   map[indexKey]func(ctrl.Object) []string
 }
 
-// indexKey names an index of ours in the cache.
+// indexKey identifies an index in the cache.
 type indexKey struct {
 	storage *kind.Storage
 	name    string
 }
 
-// New makes the clients of a registry over its cache and kinds. It starts nothing.
+// New returns the clients of a registry, its cache and its kinds. It starts nothing.
 func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
 	s := &Clients{registry: r, cache: c, kinds: kinds,
 		mapper:    kind.Derive(kinds, mapperOf),
@@ -53,19 +53,19 @@ func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
 	return s
 }
 
-// For is the client of one identity. What it hands out of the cache is immutable below the first
-// level; what a write answers is the caller's own copy.
+// For returns the client of one identity. Objects from the cache are immutable below the first level; the result of a
+// write is the caller's own copy.
 func (s *Clients) For(u user.Info) client.Interface {
 	c := &userClient{Clients: s, user: u}
 	c.own = &clientCache{userClient: c, regs: map[*registration]struct{}{}}
 	return c
 }
 
-// Informers is client-go's factory over the shared cache, for upstream's code that reads through listers.
-// Start and Shutdown of it are not needed. Kinds that are not in the table get no events.
+// Informers returns client-go's factory on the shared cache, for upstream's code that reads through listers. Its Start
+// and Shutdown are not needed. Informers of kinds that are not served deliver no events.
 func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
 
-// addIndex makes an index, or finds it there: one name means one thing to all clients.
+// addIndex adds an index unless it exists: a name means the same to all clients.
 func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []str
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }
 
-// mapperOf maps between the kinds and resources of a table.
+// mapperOf maps between the kinds and resources of a Table.
 func mapperOf(t *kind.Table) meta.RESTMapper {
 	var versions []schema.GroupVersion
 	for _, r := range t.All() {

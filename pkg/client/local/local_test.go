@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start is an engine with two namespaces to work in.
+// start returns an engine with two namespaces.
 func start(t testing.TB, ring int) (*registrytest.Engine, client.Interface) {
 	t.Helper()
 	e := registrytest.Start(t, registrytest.Options{RingSize: ring, NoPlugins: true})
@@ -71,7 +71,7 @@ func TestClientConforms(t *testing.T) {
 	clienttest.Run(t, admin(t), "work")
 }
 
-// Unstructured objects work for kinds with a Go type and for those without, and share nothing with the cache.
+// Unstructured objects work for kinds with and without a Go type, and share nothing with the cache.
 func TestClientTakesUnstructuredObjects(t *testing.T) {
 	e, c := start(t, 0)
 	ctx := t.Context()
@@ -133,7 +133,7 @@ func listOf(gvk schema.GroupVersionKind) *unstructured.UnstructuredList {
 	return l
 }
 
-// The scale of an unstructured object is written as one.
+// The scale of an unstructured object can be written as an unstructured object.
 func TestUnstructuredScale(t *testing.T) {
 	c, ctx := admin(t), t.Context()
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "web"}, Spec: appsv1.DeploymentSpec{
@@ -229,7 +229,7 @@ func TestListersReadTheCache(t *testing.T) {
 	require.True(t, f.Rbac().V1().ClusterRoles().Informer().HasSynced())
 }
 
-// A handler so slow that its watcher expires is told the differences, and ends with the truth.
+// A handler so slow that its watcher expires gets the differences, and ends with the current state.
 func TestInformerOfASlowHandler(t *testing.T) {
 	_, c := start(t, 64)
 	ctx := context.Background()
@@ -271,7 +271,7 @@ func TestInformerOfASlowHandler(t *testing.T) {
 		return m
 	}
 	changed := create("changed", "1")
-	<-entered // the handler now holds
+	<-entered // the handler is blocked now
 	gone := create("gone", "1")
 	for n := range 200 {
 		changed.Data["k"] = fmt.Sprint(n)
@@ -284,7 +284,7 @@ func TestInformerOfASlowHandler(t *testing.T) {
 	require.Equal(t, map[string]string{"changed": "199", "end": ""}, state)
 }
 
-// Controller-runtime's manager runs a controller on our cache and client alone.
+// Controller-runtime's manager runs a controller on our cache and client.
 func TestManagerRunsAController(t *testing.T) {
 	c := admin(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -364,7 +364,7 @@ func BenchmarkClientList3000(b *testing.B) {
 	}
 }
 
-// BenchmarkClientEvent is from the return of a create to the call of an informer's handler.
+// BenchmarkClientEvent measures the time from the return of a create to the call of an informer's handler.
 func BenchmarkClientEvent(b *testing.B) {
 	c := admin(b)
 	ctx := context.Background()
@@ -390,7 +390,7 @@ func BenchmarkClientEvent(b *testing.B) {
 	b.ReportMetric(float64(late.Nanoseconds())/float64(n), "ns-after-create")
 }
 
-// What cannot be read in the store does not vanish: reconcilers are told, as upstream's are.
+// Objects that cannot be read from the store do not disappear silently: as upstream, reads by reconcilers fail.
 func TestClientTellsOfUnreadableObjects(t *testing.T) {
 	e, c := start(t, 0)
 	ctx := t.Context()

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// query finds what a list asks for: through an index that IndexField made, if the field selector names one.
+// query returns what a list selects, using an index made by IndexField if the field selector names one.
 func (s *Clients) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry, int64, error) {
 	if broken := s.cache.Unreadable(stored(row).Prefix(o.Namespace)); len(broken) > 0 {
 		return nil, 0, registry.StoreReadError(row.GR(), broken)
@@ -43,7 +43,7 @@ func (s *Clients) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry
 				continue
 			}
 			if r.Operator == selection.NotEquals {
-				return nil, 0, apierrors.NewBadRequest(fmt.Sprintf("the index of %s can be asked for one value only, not for all others", r.Field))
+				return nil, 0, apierrors.NewBadRequest(fmt.Sprintf("the index of %s supports only equality", r.Field))
 			}
 			if len(indexed) == 0 {
 				first = fieldIndex(r.Field)
@@ -76,13 +76,13 @@ func (s *Clients) query(row *kind.Resource, o *ctrl.ListOptions) ([]*cache.Entry
 	return entries, rev, nil
 }
 
-// fieldIndex is the cache's name of the index that IndexField makes for a field.
+// fieldIndex returns the cache's name for the index of a field.
 func fieldIndex(field string) string { return "field:" + field }
 
-// stored is the row whose table in the cache holds row's objects.
+// stored returns the row whose objects are in the cache.
 func stored(row *kind.Resource) *kind.Resource { return row.Stored() }
 
-// Get reads from the cache. obj shares with it all but the outermost struct.
+// Get reads from the cache. obj shares everything but its outermost struct with the cache.
 func (c *userClient) Get(ctx context.Context, key ctrl.ObjectKey, obj ctrl.Object, opts ...ctrl.GetOption) error {
 	row, as, err := c.row(obj)
 	if err != nil {
@@ -108,8 +108,8 @@ func (c *userClient) Get(ctx context.Context, key ctrl.ObjectKey, obj ctrl.Objec
 	return set(obj, apart(o))
 }
 
-// List reads from the cache; with a limit or a continuation it goes through the registry, which hands out the
-// continuation. The items share with the cache all but their outermost struct.
+// List reads from the cache, or through the registry if there is a limit or a continue token. Items share everything
+// but their outermost struct with the cache.
 func (c *userClient) List(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) error {
 	row, as, err := c.row(list)
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *userClient) List(ctx context.Context, list ctrl.ObjectList, opts ...ctr
 	return c.fill(list, entries, rev, row, as)
 }
 
-// fill makes the items of a list.
+// fill sets the items of a list.
 func (c *userClient) fill(list ctrl.ObjectList, entries []*cache.Entry, rev int64, row *kind.Resource, as form) error {
 	items, err := meta.GetItemsPtr(list)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// subresource is one path under the objects of any kind.
+// subresource is a client for a subresource of any kind.
 type subresource struct {
 	c    *userClient
 	name string
@@ -52,7 +52,7 @@ func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.S
 	if o.SubResourceBody != nil {
 		sub = o.SubResourceBody
 	}
-	if sub.GetName() == "" { // a Scale made by hand need not repeat the name
+	if sub.GetName() == "" { // the name in a Scale is optional
 		sub.SetName(obj.GetName())
 		sub.SetNamespace(obj.GetNamespace())
 	}

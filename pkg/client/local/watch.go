@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// clientWatch is a cache.Watcher as client-go knows watches.
+// clientWatch implements client-go's watch.Interface on a cache.Watcher.
 type clientWatch struct {
 	results chan watch.Event
 	cancel  context.CancelFunc
@@ -30,8 +30,8 @@ func (v viewFunc) of(e *cache.Entry) (ctrl.Object, error) {
 	return v(e.Object)
 }
 
-// newWatch delivers initial, a bookmark at sync if asked for, and then what the watcher gives, until Stop or the end of ctx.
-// If the watcher ends first, the last event is an error.
+// newWatch delivers initial, a bookmark at sync if mark is set, and then the watcher's events, until Stop is called or
+// ctx is done. If the watcher ends first, the last event is an error.
 func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watcher, initial []*cache.Entry, sync int64, mark bool, view viewFunc) *clientWatch {
 	w := &clientWatch{results: make(chan watch.Event), cancel: cancel}
 	send := func(t watch.EventType, e *cache.Entry) bool {
@@ -86,7 +86,7 @@ func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watche
 	return w
 }
 
-// failure is the Status that ends a watch.
+// failure returns the Status that ends a watch.
 func failure(err error) *metav1.Status {
 	if errors.Is(err, cache.ErrExpired) {
 		return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone,

@@ -1,8 +1,8 @@
-// Package builtin is the rows of the kinds that a server starts with: Kubernetes' own, driven by upstream's strategies,
-// defaults, conversions and columns, and Coracle's.
+// Package builtin defines the rows of the kinds that a server starts with: those of Kubernetes, with upstream's
+// strategies, defaults, conversions and columns, and Coracle's own.
 //
-// It may import kind, kind/own, apis and the Kubernetes libraries, k8s.io/kubernetes included; who imports it links nearly all of the
-// API server. Its invariant: it holds types and pure functions only, and each row is made once.
+// It may import kind, kind/own, apis and the Kubernetes libraries including k8s.io/kubernetes, so importers link nearly
+// all of the API server. Its invariant: it contains only types and pure functions, and each row is made once.
 package builtin
 
 import (
@@ -54,10 +54,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// EventTTL is how long an event lives after its last write, as upstream's --event-ttl has it.
+// EventTTL is how long an event is retained after its last write, as upstream's --event-ttl.
 const EventTTL = time.Hour
 
-// Kinds is the table of every kind that a server starts with, built when first asked for.
+// Kinds returns the Table of all kinds that a server starts with, built on first use.
 var Kinds = sync.OnceValue(func() *kind.Table {
 	return kind.MustTable(slices.Concat(core(), groups(), sets(), budgetRows(), listed(), ourRows())...)
 })
@@ -72,7 +72,7 @@ var (
 	proxyVerbs   = []string{"create", "delete", "get", "patch", "update"}
 )
 
-// core is the rows of the group "".
+// core returns the rows of the core group.
 func core() []*kind.Resource {
 	events := row[corev1.Event, corev1.EventList](gv("", "v1"), "events", "event", event.Strategy, eventFields)
 	events.ShortNames, events.TTL = []string{"ev"}, func(client.Object) time.Duration { return EventTTL }
@@ -145,7 +145,7 @@ func core() []*kind.Resource {
 	return []*kind.Resource{configMaps, endpoints, events, limits, namespaces, nodes, pods, templates, controllers, quotas, secrets, accounts, services, newer}
 }
 
-// groups is the rows of the named groups.
+// groups returns the rows of the named groups.
 func groups() []*kind.Resource {
 	deployments := row[appsv1.Deployment, appsv1.DeploymentList](gv("apps", "v1"), "deployments", "deployment", deployment.Strategy, metaFields)
 	deployments.ShortNames, deployments.Categories = []string{"deploy"}, []string{"all"}
@@ -163,7 +163,7 @@ func groups() []*kind.Resource {
 
 	addresses := row[networkingv1.IPAddress, networkingv1.IPAddressList](gv("networking.k8s.io", "v1"), "ipaddresses", "ipaddress", ipaddress.Strategy, metaFields)
 	addresses.ShortNames, addresses.Table = []string{"ip"}, addressPrinter(addresses)
-	// The one range of services is the server's option: others cannot be created.
+	// The only service range is the one in the server's options: others cannot be created.
 	ranges := row[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](gv("networking.k8s.io", "v1"), "servicecidrs", "servicecidr", servicecidr.Strategy, metaFields)
 	ranges.Verbs, ranges.Status = []string{"get", "list", "watch"}, servicecidr.StatusStrategy
 
@@ -186,7 +186,7 @@ func gv(group, version string) schema.GroupVersion {
 	return schema.GroupVersion{Group: group, Version: version}
 }
 
-// stream is a subresource that is a byte stream, with the query options it takes as its kind. Without methods it takes all.
+// stream returns a subresource that is a byte stream. Its kind is that of its query options. No methods means all.
 func stream(name, options string, verbs []string, connect kind.Connector, methods ...string) kind.Subresource {
 	return kind.Subresource{Name: name, GroupVersionKind: gv("", "v1").WithKind(options), Verbs: verbs, Connect: connect, Methods: methods}
 }

@@ -38,7 +38,7 @@ func TestEveryRowIsWhole(t *testing.T) {
 			out, err := r.External(in)
 			require.NoError(t, err)
 			require.IsType(t, o, out)
-			if d, ok := out.(*appsv1.DaemonSet); ok { // what upstream keeps for clients of apps/v1beta2
+			if d, ok := out.(*appsv1.DaemonSet); ok { // an annotation that upstream keeps for apps/v1beta2
 				require.Contains(t, d.Annotations, appsv1.DeprecatedTemplateGeneration)
 				d.Annotations = nil
 			}
@@ -80,8 +80,7 @@ func TestEveryRowIsWhole(t *testing.T) {
 	}
 }
 
-// Upstream's keys are the plural names, but for those it lists in
-// kubeapiserver.SpecialDefaultResourcePrefixes.
+// Upstream's keys are the plural names, except those in kubeapiserver.SpecialDefaultResourcePrefixes.
 func TestKeysAreUpstreams(t *testing.T) {
 	special := map[string]string{"endpoints": "services/endpoints", "nodes": "minions", "services": "services/specs", "replicationcontrollers": "controllers", "ingresses": "ingress"}
 	for _, r := range Kinds().All() {
@@ -106,7 +105,7 @@ func TestFieldSelectorsAreUpstreams(t *testing.T) {
 			for _, name := range other.FieldNames {
 				_, _, err := legacyscheme.Scheme.ConvertFieldLabel(r.GroupVersionKind, name, "x")
 				if name == "metadata.namespace" && !r.Namespaced {
-					continue // upstream is of two minds there
+					continue // upstream is inconsistent here
 				}
 				require.Equal(t, err == nil, contains(r.FieldNames, name), "%s %s", r.Kind, name)
 			}

@@ -23,7 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
-// object is a pointer type whose element is T.
+// object is a pointer to T that is an object.
 type object[T any] interface {
 	*T
 	client.Object
@@ -34,8 +34,7 @@ type list[T any] interface {
 	client.ObjectList
 }
 
-// row makes the row of one of Kubernetes' own kinds, driven by upstream's
-// strategy, defaults and conversions.
+// row returns the row of a Kubernetes kind, with upstream's strategy, defaults and conversions.
 func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, singular string, s kind.Strategy, fields kind.Selectable) *kind.Resource {
 	gvk := group.WithKind(reflect.TypeFor[T]().Name())
 	if !s.NamespaceScoped() {
@@ -76,7 +75,7 @@ func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, s
 	return r
 }
 
-// deprecated is upstream's warning for a kind that is deprecated in the release that is served, or empty.
+// deprecated returns upstream's warning if the kind is deprecated in the emulated release, otherwise "".
 func deprecated(o client.Object, gvk schema.GroupVersionKind) string {
 	major, minor, err := deprecation.MajorMinor(version.Info())
 	if err != nil || !deprecation.IsDeprecated(o, major, minor) {

@@ -20,16 +20,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// unexpected is the answer to a body of another kind than the subresource's.
+// unexpected is the error for a body of a kind that the subresource does not accept.
 func unexpected(on kind.Parent, in runtime.Object, subresource string) error {
 	r, _, _ := on.Target()
 	return apierrors.NewBadRequest(fmt.Sprintf("a %T cannot be posted to %s/%s", in, r.Plural, subresource))
 }
 
-// topology is the labels that upstream's PodTopologyLabels gives a pod from its node.
+// topology is the set of labels that upstream's PodTopologyLabels plugin copies from the node to a pod.
 var topology = []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion}
 
-// bind assigns a pod to a node, once.
+// bind assigns an unassigned pod to a node.
 func bind(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
 	r, _, name := on.Target()
 	b, ok := in.(*corev1.Binding)
@@ -101,9 +101,9 @@ func nodeLabel(on kind.Parent, node, label string) (string, bool) {
 	return v, ok
 }
 
-// setCondition adds or replaces a pod's condition; the transition time stays while the status does.
+// setCondition sets a pod's condition. The transition time only changes with the status.
 func setCondition(pod *corev1.Pod, c corev1.PodCondition) {
-	c.LastTransitionTime = metav1.Time{Time: time.Now().Truncate(time.Second)} // as it is stored
+	c.LastTransitionTime = metav1.Time{Time: time.Now().Truncate(time.Second)} // as stored
 	i := slices.IndexFunc(pod.Status.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 	if i < 0 {
 		pod.Status.Conditions = append(pod.Status.Conditions, c)
@@ -120,7 +120,7 @@ type TokenIssuer interface {
 	IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
 }
 
-// issueToken answers a TokenRequest.
+// issueToken handles a TokenRequest.
 func issueToken(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
 	request, ok := in.(*authenticationv1.TokenRequest)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// The fields that field selectors can ask of each kind, as upstream has them.
+// The fields that field selectors may use, as upstream.
 
 var metaFields = kind.MetaFields()
 

@@ -15,12 +15,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// listVerbs are those of kinds that cannot be created.
+// listVerbs are the verbs of kinds that cannot be created.
 var listVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 
-// listed is the rows of kinds that nothing acts on yet. They cannot be created (405), but listed, watched and deleted, so that
-// clients that go through all of them work: `kubectl apply --prune` refuses to start without. They are in no category, since
-// what is not there need not be asked for by `kubectl get all`.
+// listed returns the rows of kinds that have no controller yet. They cannot be created (405), but can be listed,
+// watched and deleted, for clients that list all kinds: `kubectl apply --prune` would fail otherwise. They are in no
+// category, so `kubectl get all` does not request them.
 func listed() []*kind.Resource {
 	apps, batch := gv("apps", "v1"), gv("batch", "v1")
 	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)

@@ -9,13 +9,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
 
-// ourKind is one of our own kinds: its row, and the rules that it brings for its reconciler, for editors and for viewers.
+// ourKind is one of Coracle's own kinds: its row, and RBAC rules for its reconciler, editors and viewers.
 type ourKind struct {
 	row    *kind.Resource
 	rights func() (controller, edit, view []rbacv1.PolicyRule)
 }
 
-// ours lists our own kinds.
+// ours returns Coracle's own kinds.
 func ours() []ourKind {
 	return []ourKind{
 		{own.Row(own.Definition[*tasks.Task]{
@@ -27,7 +27,7 @@ func ours() []ourKind {
 	}
 }
 
-// ourRows is the rows of our own kinds.
+// ourRows returns the rows of Coracle's own kinds.
 func ourRows() []*kind.Resource {
 	var rows []*kind.Resource
 	for _, o := range ours() {

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// in is the context that the strategies want: the namespace and what is asked for.
+// in returns a context as strategies need it: with the namespace and request info.
 func in(r *kind.Resource, subresource string) context.Context {
 	ctx := context.Background()
 	ns := ""
@@ -30,7 +30,7 @@ func in(r *kind.Resource, subresource string) context.Context {
 		APIGroup: r.Group, APIVersion: r.Version, Resource: r.Plural, Subresource: subresource, Namespace: ns})
 }
 
-// create does what a registry does on the way to the store.
+// create does what a registry does before it stores an object.
 func create(r *kind.Resource, o client.Object) (client.Object, error) {
 	r.Default(o)
 	obj, err := r.Internal(o)
@@ -109,7 +109,7 @@ func TestInvalidObjectsNameTheField(t *testing.T) {
 	}
 }
 
-// rowOf finds a row by the Go type of an object.
+// rowOf returns the row of an object's Go type.
 func rowOf(o client.Object) *kind.Resource {
 	for _, r := range Kinds().All() {
 		if kinds, _, err := r.Strategy.ObjectKinds(o); err == nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// upstreamColumns is built when the first table is asked for: a server that nobody looks at need not hold it.
+// upstreamColumns is built on first use, to save memory on servers that print no tables.
 var upstreamColumns = sync.OnceValue(func() *printers.HumanReadableGenerator {
 	return printers.NewTableGenerator().With(printersinternal.AddHandlers)
 })
 
-// printer prints a kind with upstream's columns.
+// printer returns a Printer with upstream's columns.
 func printer(r *kind.Resource) *kind.Printer {
 	return &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
 		in, err := r.Internal(o)
@@ -29,10 +29,10 @@ func printer(r *kind.Resource) *kind.Printer {
 	}}
 }
 
-// namesOnly is for kinds that upstream gives no columns beyond name and creation time.
+// namesOnly is for kinds that have only name and creation time as columns upstream.
 func namesOnly(gr schema.GroupResource) rest.TableConvertor { return rest.NewDefaultTableConvertor(gr) }
 
-// addressPrinter leaves out the age that upstream gives each IPAddress without a column for it.
+// addressPrinter drops the age, a cell for which upstream has no column in IPAddress.
 func addressPrinter(r *kind.Resource) *kind.Printer {
 	all := printer(r)
 	return &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {

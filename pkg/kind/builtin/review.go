@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Review is a kind that is created to ask a question, and answered but never stored.
+// Review is a kind that is created but never stored, such as a TokenReview: the response has its status.
 type Review struct {
 	schema.GroupVersionKind
 	Plural, Singular string
@@ -15,12 +15,12 @@ type Review struct {
 	New              func() runtime.Object
 }
 
-// GVR is the review's group, version and plural name.
+// GVR returns the review's group, version and plural name.
 func (r *Review) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Plural}
 }
 
-// Reviews lists the kinds that are created but never stored. Their only verb is create.
+// Reviews returns the kinds that are created but never stored. Their only verb is create.
 func Reviews() []Review {
 	authn, authz := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Review{

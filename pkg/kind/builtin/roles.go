@@ -7,15 +7,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Roles makes the roles and bindings that every cluster has: upstream's bootstrap policy, and what our own kinds add to it.
-// Aggregated cluster roles come without the rules that they gather.
+// Roles returns the roles and bindings of every cluster: upstream's bootstrap policy and those for Coracle's own kinds.
+// Aggregated cluster roles come without the aggregated rules.
 func Roles() []client.Object {
 	var all []client.Object
 	all = pointers(all, bootstrappolicy.ClusterRoles())
 	all = pointers(all, bootstrappolicy.ClusterRoleBindings())
 	all = pointers(all, bootstrappolicy.ControllerRoles())
 	all = pointers(all, bootstrappolicy.ControllerRoleBindings())
-	// These upstream has once per process: they are copied.
+	// These are package variables of upstream, so they are copied.
 	for namespace, roles := range bootstrappolicy.NamespaceRoles() {
 		for i := range roles {
 			role := roles[i].DeepCopy()
@@ -40,10 +40,11 @@ func pointers[T any, P object[T]](all []client.Object, list []T) []client.Object
 	return all
 }
 
-// aggregateTo, and the name of an aggregated role, is the label by which that role gathers the rules of another.
+// aggregateTo, with the name of an aggregated role, is the label that includes a role's rules in that role.
 const aggregateTo = "rbac.authorization.k8s.io/aggregate-to-"
 
-// ourRoles are the role and binding of each of our kinds' reconcilers, and two roles that the aggregated roles edit and view gather.
+// ourRoles returns the role and binding of the reconciler of each own kind, and two roles aggregated into edit and
+// view.
 func ourRoles() []client.Object {
 	edit := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:coracle:aggregate-to-edit")}
 	edit.Labels[aggregateTo+"edit"] = "true"

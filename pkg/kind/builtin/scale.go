@@ -21,7 +21,7 @@ var (
 	})
 )
 
-// scaleOf makes a scale of what says where a type keeps its numbers.
+// scaleOf returns a Scale from a function that returns the fields of a type.
 func scaleOf[P client.Object](parts func(P) (want **int32, have int32, selector *metav1.LabelSelector)) kind.Scale {
 	return kind.Scale{
 		Get: func(o client.Object) (*int32, int32, *metav1.LabelSelector) {

@@ -1,6 +1,6 @@
-// Package own makes the rows of our own kinds from what their folder under apis brings: types, defaults, validation, columns.
+// Package own makes the rows of Coracle's own kinds from their types, defaults, validation and columns under apis.
 //
-// It may import kind and the Kubernetes API libraries, never k8s.io/kubernetes. It holds pure functions only.
+// It may import kind and the Kubernetes API libraries, never k8s.io/kubernetes. It contains only pure functions.
 package own
 
 import (
@@ -25,37 +25,37 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Definition is what a kind of our own brings; Row makes its row. Kind, Plural, New and NewList are
-// needed, nil functions do nothing. Metadata is validated as upstream validates it.
+// Definition defines one of Coracle's own kinds; Row makes its row. Kind, Plural, New and NewList are required;
+// functions may be nil. Metadata is validated as upstream does.
 type Definition[P client.Object] struct {
 	Kind                  schema.GroupVersionKind
-	Plural                string // in lower case; Singular is the kind's name in lower case
+	Plural                string // lower case; the singular is the lower-case kind
 	ShortNames            []string
 	Categories            []string
-	Cluster               bool // true where objects have no namespace
+	Cluster               bool // cluster-scoped
 	New                   func() P
 	NewList               func() client.ObjectList
 	Default               func(P)
 	Validate              func(P) field.ErrorList
 	ValidateUpdate        func(obj, old P) field.ErrorList
 	ValidateStatus        func(obj, old P) field.ErrorList
-	Fields                func(P) fields.Set // further fields that can be selected on; always the same names
+	Fields                func(P) fields.Set // further selectable fields; always the same keys
 	Columns               func() []metav1.TableColumnDefinition
 	Cells                 func(P, time.Time) []any
 	AllowCreateOnUpdate   bool
-	RequireUpdateRevision bool   // an update must carry a resourceVersion
-	Source                string // the Go source of the types: its comments are what kubectl explain shows
+	RequireUpdateRevision bool   // updates must have a resourceVersion
+	Source                string // the Go source of the types, whose comments kubectl explain shows
 }
 
-// withStatus is a kind whose objects have a status.
+// withStatus is a kind with a status.
 type withStatus[T any] interface {
 	client.Object
 	*T
 }
 
-// Row makes the row of one of our own kinds. The writers of spec and status are apart: a write to the
-// object leaves its status, a write to its status subresource leaves all else. status gives the address
-// of an object's status, or is nil if the kind has none; its generation counts changes of all but status and metadata.
+// Row returns the row of one of Coracle's own kinds. A write to the object does not change its status, and a write to
+// the status subresource changes nothing else. status returns a pointer to an object's status, and is nil if the kind
+// has none. The generation counts changes of everything but status and metadata.
 func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Resource {
 	s := &strategy[T, S, P]{NameGenerator: names.SimpleNameGenerator, Definition: d, status: status}
 	group := d.Kind.GroupVersion()
@@ -66,7 +66,7 @@ func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Re
 		ShortNames:       d.ShortNames,
 		Categories:       d.Categories,
 		Namespaced:       !d.Cluster,
-		Keys:             d.Kind.Group + "/" + d.Plural, // where upstream keeps custom resources
+		Keys:             d.Kind.Group + "/" + d.Plural, // as upstream for custom resources
 		New:              func() client.Object { return d.New() },
 		NewList:          d.NewList,
 		Source:           d.Source,
@@ -113,14 +113,14 @@ func Row[T, S any, P withStatus[T]](d Definition[P], status func(P) *S) *kind.Re
 	return r
 }
 
-// strategy is the strategy of our own kinds' main resource.
+// strategy is the strategy of the main resource of Coracle's own kinds.
 type strategy[T, S any, P withStatus[T]] struct {
 	names.NameGenerator
 	Definition[P]
 	status func(P) *S
 }
 
-// ObjectKinds and Recognizes say of what kind an object is, without a scheme.
+// ObjectKinds and Recognizes implement runtime.ObjectTyper without a scheme.
 func (s *strategy[T, S, P]) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
 	if _, ok := o.(P); !ok {
 		return nil, false, runtime.NewNotRegisteredErrForKind("kind", s.Kind)
@@ -139,7 +139,7 @@ func (s *strategy[T, S, P]) AllowUnconditionalUpdate(context.Context) bool {
 	return !s.RequireUpdateRevision
 }
 
-// Canonicalize has nothing to do: what was validated is what is stored.
+// Canonicalize does nothing: objects are stored as validated.
 func (s *strategy[T, S, P]) Canonicalize(runtime.Object) {}
 
 func (s *strategy[T, S, P]) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
@@ -148,7 +148,7 @@ func (s *strategy[T, S, P]) WarningsOnUpdate(context.Context, runtime.Object, ru
 	return nil
 }
 
-// PrepareForCreate begins the generation and drops a status that the author sent, leaving its defaults.
+// PrepareForCreate sets the generation and resets the status to its defaults.
 func (s *strategy[T, S, P]) PrepareForCreate(_ context.Context, obj runtime.Object) {
 	o := obj.(P)
 	o.SetGeneration(1)
@@ -161,7 +161,7 @@ func (s *strategy[T, S, P]) PrepareForCreate(_ context.Context, obj runtime.Obje
 	}
 }
 
-// PrepareForUpdate keeps the status and counts the generation.
+// PrepareForUpdate preserves the status and increments the generation if the spec changes.
 func (s *strategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	o, was := obj.(P), old.(P)
 	if s.status != nil {
@@ -173,7 +173,7 @@ func (s *strategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime
 	}
 }
 
-// sameSpec compares all but kind, metadata and status.
+// sameSpec compares everything but kind, metadata and status.
 func (s *strategy[T, S, P]) sameSpec(a, b P) bool {
 	bare := func(p P) P {
 		c := *p
@@ -218,7 +218,7 @@ func validateMetaUpdate(o, old client.Object, namespaced bool) field.ErrorList {
 	return append(errs, apivalidation.ValidateObjectMetaAccessorUpdate(o, old, path)...)
 }
 
-// GetResetFields says what server-side apply must not own through the main resource.
+// GetResetFields returns the fields that server-side apply must not own through the main resource.
 func (s *strategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if s.status == nil {
 		return nil
@@ -231,7 +231,7 @@ func (s *strategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath
 // statusStrategy is the strategy of the status subresource.
 type statusStrategy[T, S any, P withStatus[T]] struct{ *strategy[T, S, P] }
 
-// PrepareForUpdate keeps all of the old object but its status and who manages it.
+// PrepareForUpdate preserves the old object except for its status and managed fields.
 func (s *statusStrategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	o := obj.(P)
 	status, managed, rv := *s.status(o), o.GetManagedFields(), o.GetResourceVersion()
@@ -249,7 +249,7 @@ func (s *statusStrategy[T, S, P]) ValidateUpdate(_ context.Context, obj, old run
 	return errs
 }
 
-// GetResetFields says what server-side apply must not own through the status subresource.
+// GetResetFields returns the fields that server-side apply must not own through the status subresource.
 func (s *statusStrategy[T, S, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{
 		fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("spec")),

@@ -22,15 +22,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Untyped is what a kind without a Go type brings, such as one that is defined while the server runs. Kind and Plural are needed;
-// nil functions do nothing.
+// Untyped defines a kind without a Go type, such as one defined at run time. Kind and Plural are required; functions
+// may be nil.
 type Untyped struct {
 	Kind                 schema.GroupVersionKind
-	Plural, Singular     string // Singular is the kind's name in lower case if empty
+	Plural, Singular     string // Singular defaults to the lower-case kind
 	ShortNames           []string
 	Categories           []string
-	Cluster              bool // true where objects have no namespace
-	Status               bool // whether status is a subresource
+	Cluster              bool // cluster-scoped
+	Status               bool // status is a subresource
 	Default              func(*unstructured.Unstructured)
 	Validate             func(*unstructured.Unstructured) field.ErrorList
 	ValidateUpdate       func(obj, old *unstructured.Unstructured) field.ErrorList
@@ -39,8 +39,9 @@ type Untyped struct {
 	Hash                 string // see kind.Resource.Hash
 }
 
-// Row makes the row. Where status is a subresource, the writers of it and of the rest are apart, and the generation counts changes of
-// all but metadata and status; else it counts those of all but metadata, as upstream's custom resources.
+// Row returns the row. If status is a subresource, it and the rest are written separately, and the generation counts
+// changes of everything but metadata and status; otherwise of everything but metadata, as for upstream's custom
+// resources.
 func (u Untyped) Row() *kind.Resource {
 	s := &untyped{NameGenerator: names.SimpleNameGenerator, Untyped: u}
 	r := &kind.Resource{
@@ -125,7 +126,7 @@ func (s *untyped) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	}
 }
 
-// counted is the part of an object whose changes the generation counts.
+// counted returns the part of an object whose changes increment the generation.
 func (s *untyped) counted(u *unstructured.Unstructured) map[string]any {
 	part := maps.Clone(u.Object)
 	delete(part, "metadata")
@@ -135,7 +136,7 @@ func (s *untyped) counted(u *unstructured.Unstructured) map[string]any {
 	return part
 }
 
-// set makes a field what it is in from.
+// set sets a field to its value in from, or removes it.
 func set(object map[string]any, name string, from map[string]any) {
 	if v, ok := from[name]; ok {
 		object[name] = v
@@ -168,7 +169,7 @@ func (s *untyped) validateUpdate(obj, old runtime.Object, more func(obj, old *un
 	return errs
 }
 
-// GetResetFields says what server-side apply must not own through the main resource.
+// GetResetFields returns the fields that server-side apply must not own through the main resource.
 func (s *untyped) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if !s.Status {
 		return nil
@@ -179,7 +180,7 @@ func (s *untyped) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 // untypedStatus is the strategy of the status subresource.
 type untypedStatus struct{ *untyped }
 
-// PrepareForUpdate keeps all of the old object but its status and who manages it.
+// PrepareForUpdate preserves the old object except for its status and managed fields.
 func (s *untypedStatus) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	u, was := obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured)
 	managed, rv := u.GetManagedFields(), u.GetResourceVersion()
@@ -194,7 +195,8 @@ func (s *untypedStatus) ValidateUpdate(_ context.Context, obj, old runtime.Objec
 	return s.validateUpdate(obj, old, s.ValidateStatusUpdate)
 }
 
-// GetResetFields says what server-side apply must not own through the status subresource: of what is reset, spec, as upstream.
+// GetResetFields returns the fields that server-side apply must not own through the status subresource; as upstream,
+// spec.
 func (s *untypedStatus) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("spec"))}
 }
