@@ -331,7 +331,7 @@ func TestOneRowIsAKind(t *testing.T) {
 	require.Len(t, entries, 1)
 	rows := string(w.do(w.http, "GET", path, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body)
 	require.Contains(t, rows, `"cells":["big",7]`)
-	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v3/apis/widgets.example.org/v1", "").body), "Size is how large it is, in metres.")
+	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v3/apis/widgets.example.org/v1", "").body), "Size is the size in metres.")
 	require.Contains(t, string(w.do(w.http, "GET", "/apis/widgets.example.org/v1", "").body), `"widgets/scale"`)
 	scaled := w.do(w.http, "PATCH", path+"/big/scale", `{"spec":{"replicas":9}}`, "Content-Type", string(types.MergePatchType))
 	require.Contains(t, string(scaled.body), `"replicas":9`)
