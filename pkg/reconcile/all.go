@@ -18,6 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/serviceaccount"
+	"github.com/coracle-dev/coracle/pkg/reconcile/statefulset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
 	"github.com/coracle-dev/coracle/pkg/reconcile/task"
 )
@@ -29,6 +30,7 @@ func All(cfg Config) []*engine.Reconciler {
 		replicaset.New(),
 		replicaset.NewReplication(),
 		daemonset.New(),
+		statefulset.New(),
 		endpointslice.New(),
 		endpoints.New(),
 		endpointslicemirroring.New(),

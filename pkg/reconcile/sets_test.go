@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,4 +102,78 @@ func TestDaemonSetOnAThousandNodes(t *testing.T) {
 	c.create(daemonSet("log", "one"))
 	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(nodes))
 	t.Log("a daemon on each of", nodes, "nodes in", time.Since(began))
+}
+
+func statefulSet(name, image string, replicas int32) *appsv1.StatefulSet {
+	d := deployment(name, image, 1)
+	return &appsv1.StatefulSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Selector: d.Spec.Selector, ServiceName: name, Template: d.Spec.Template}}
+}
+
+// steady is what kubectl rollout status waits for.
+func steady(s *appsv1.StatefulSet) bool {
+	n := *s.Spec.Replicas
+	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == n && s.Status.AvailableReplicas == n && s.Status.UpdatedReplicas == n &&
+		s.Status.CurrentRevision == s.Status.UpdateRevision
+}
+
+// TestStatefulSetKeepsIdentities runs over HTTP, with no more rights than the bootstrap policy gives.
+func TestStatefulSetKeepsIdentities(t *testing.T) {
+	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
+	c.node("a")
+	taken := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-1", Labels: map[string]string{"stuck": "yes"}}, Spec: daemonSet("x", "x").Spec.Template.Spec}
+	s := statefulSet("db", "one", 3)
+	c.create(taken, s)
+	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+		return e.Reason == "FailedCreate" && strings.HasPrefix(e.Message, "Create Pod db-1 in StatefulSet db failed error: ")
+	})
+	require.NoError(t, c.Delete(c.ctx, taken, ctrl.GracePeriodSeconds(0)))
+	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(s), s))
+	s = s.DeepCopy()
+	s.Spec.Template.Spec.Containers[0].Image = "two"
+	require.NoError(t, c.Update(c.ctx, s))
+	until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool { return is.Generation >= s.Generation && steady(is) })
+	var pods corev1.PodList
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	images := map[string]string{}
+	for _, p := range pods.Items {
+		images[p.Name] = p.Spec.Containers[0].Image
+	}
+	require.Equal(t, map[string]string{"db-0": "two", "db-1": "two", "db-2": "two"}, images)
+
+	// Deleted with its pods orphaned, another set of the name takes them over, with the history.
+	require.NoError(t, c.Delete(c.ctx, s, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	c.gone(s.DeepCopy())
+	c.create(statefulSet("db", "two", 2))
+	s = until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.Len(t, pods.Items, 2)
+	for _, p := range pods.Items {
+		require.Equal(t, s.UID, metav1.GetControllerOf(&p).UID)
+	}
+	var revisions appsv1.ControllerRevisionList
+	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.Len(t, revisions.Items, 2)
+	require.NoError(t, c.Delete(c.ctx, s.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.gone(s.DeepCopy())
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.Empty(t, pods.Items)
+}
+
+// TestStatefulSetOfAThousand: in parallel.
+func TestStatefulSetOfAThousand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes a thousand pods")
+	}
+	c := start(t, options{agent: true, log: slog.LevelWarn})
+	for i := range 10 {
+		c.node(fmt.Sprintf("n%d", i))
+	}
+	s := statefulSet("db", "one", 1000)
+	s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+	began := time.Now()
+	c.create(s)
+	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	t.Log("a thousand pods in", time.Since(began))
 }

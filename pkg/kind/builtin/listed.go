@@ -1,11 +1,9 @@
 package builtin
 
 import (
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/kubernetes/pkg/registry/apps/statefulset"
 	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
 	"k8s.io/kubernetes/pkg/registry/batch/job"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
@@ -22,20 +20,18 @@ var listVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 // watched and deleted, for clients that list all kinds: `kubectl apply --prune` would fail otherwise. They are in no
 // category, so `kubectl get all` does not request them.
 func listed() []*kind.Resource {
-	apps, batch := gv("apps", "v1"), gv("batch", "v1")
+	batch := gv("batch", "v1")
 	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)
 	volumes.ShortNames = []string{"pv"}
 	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
 	claims.ShortNames = []string{"pvc"}
-	stateful := row[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy, metaFields)
-	stateful.ShortNames = []string{"sts"}
 	jobs := row[batchv1.Job, batchv1.JobList](batch, "jobs", "job", job.Strategy, jobFields)
 	crons := row[batchv1.CronJob, batchv1.CronJobList](batch, "cronjobs", "cronjob", cronjob.Strategy, metaFields)
 	crons.ShortNames = []string{"cj"}
 	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](gv("networking.k8s.io", "v1"), "ingresses", "ingress", ingress.Strategy, metaFields)
 	ingresses.Keys, ingresses.ShortNames = "ingress", []string{"ing"}
 	volumes.ReturnsDeleted, claims.ReturnsDeleted = true, true
-	rows := []*kind.Resource{volumes, claims, stateful, jobs, crons, ingresses}
+	rows := []*kind.Resource{volumes, claims, jobs, crons, ingresses}
 	for _, r := range rows {
 		r.Verbs = listVerbs
 	}

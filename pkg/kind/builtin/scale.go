@@ -16,6 +16,9 @@ var (
 	replicaSetScale = scaleOf(func(r *appsv1.ReplicaSet) (**int32, int32, *metav1.LabelSelector) {
 		return &r.Spec.Replicas, r.Status.Replicas, r.Spec.Selector
 	})
+	statefulSetScale = scaleOf(func(s *appsv1.StatefulSet) (**int32, int32, *metav1.LabelSelector) {
+		return &s.Spec.Replicas, s.Status.Replicas, s.Spec.Selector
+	})
 	replicationControllerScale = scaleOf(func(c *corev1.ReplicationController) (**int32, int32, *metav1.LabelSelector) {
 		return &c.Spec.Replicas, c.Status.Replicas, &metav1.LabelSelector{MatchLabels: c.Spec.Selector}
 	})

@@ -35,9 +35,9 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	b := &bench{t: t, now: now}
 	b.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
 		WithInterceptorFuncs(interceptor.Funcs{
-			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 				b.written = append(b.written, sub+" "+o.GetName())
-				return c.SubResource(sub).Update(ctx, o, opts...)
+				return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 			},
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 				var d client.DeleteOptions

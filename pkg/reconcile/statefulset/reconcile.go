@@ -1,0 +1,226 @@
+// Package statefulset maintains a StatefulSet's pods, each with an identity that it keeps.
+//
+// It may import engine. Its invariant: there is never more than one pod of an ordinal, and with ordered pod management none is created,
+// deleted or updated while one that comes before it is not available.
+package statefulset
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/history"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
+)
+
+var kind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "statefulset", Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &appsv1.StatefulSet{}},
+			{Object: &corev1.Pod{}, Map: sets, Batch: group},
+			{Object: &appsv1.ControllerRevision{}, Map: engine.Controller(kind.GroupKind())},
+		},
+		Writes: []engine.Write{
+			{Object: &appsv1.StatefulSet{}, Parts: []engine.Part{engine.Status}},
+			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata}},
+			history.Writes(),
+		},
+		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(&appsv1.ControllerRevision{})},
+		New: func(env engine.Env) engine.Func {
+			return (&reconciler{env}).reconcile
+		},
+	}
+}
+
+// namesake is the name of the set that the pod is named after, or "".
+func namesake(pod client.Object) string {
+	i := strings.LastIndexByte(pod.GetName(), '-')
+	if i <= 0 || strings.Trim(pod.GetName()[i+1:], "0123456789") != "" {
+		return ""
+	}
+	return pod.GetName()[:i]
+}
+
+// controller is the name of the set that controls the pod, or "".
+func controller(pod client.Object) string {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
+		return ""
+	}
+	return ref.Name
+}
+
+// sets maps a pod to the set that controls it, and to the one that it is named after: that may adopt it, or waits for its name.
+func sets(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+	var out []engine.Request
+	a, b := namesake(o), controller(o)
+	if a != "" {
+		out = append(out, engine.RequestFor(o.GetNamespace(), a))
+	}
+	if b != "" && b != a {
+		out = append(out, engine.RequestFor(o.GetNamespace(), b))
+	}
+	return out
+}
+
+// group names what sets returns, so that a burst of changes is one.
+func group(o client.Object) string {
+	return o.GetNamespace() + "/" + namesake(o) + "/" + controller(o)
+}
+
+type reconciler struct{ engine.Env }
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var set appsv1.StatefulSet
+	if err := r.Cache.Get(ctx, req.NamespacedName, &set); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	o, err := r.observe(ctx, &set)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a, err := Plan(o, r.Now())
+	if err != nil {
+		return engine.Result{}, err
+	}
+	switch settled, err := r.own(ctx, &set, a); {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return engine.Result{}, nil
+	case err != nil:
+		return engine.Result{}, client.IgnoreNotFound(err)
+	case !settled:
+		r.Enqueue(req, 0)
+		return engine.Result{}, nil
+	}
+	failed := r.pods(ctx, &set, a)
+	if failed == nil {
+		failed = history.Delete(ctx, r.Client, a.Forget)
+	}
+	if !equality.Semantic.DeepEqual(a.Status, set.Status) {
+		next := set.DeepCopy()
+		next.Status = a.Status
+		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+			return engine.Result{}, errors.Join(failed, err)
+		}
+	}
+	if failed == nil && a.More {
+		r.Enqueue(req, 0)
+	}
+	return engine.Result{RequeueAfter: a.Again}, failed
+}
+
+func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Observed, err error) {
+	o.Set = set
+	if o.Owned, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
+		return o, err
+	}
+	if o.Orphans, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, engine.NoController); err != nil {
+		return o, err
+	}
+	if o.OwnedRevisions, err = history.List(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
+		return o, err
+	}
+	o.OrphanRevisions, err = history.List(ctx, r.Env, set.Namespace, engine.NoController)
+	return o, err
+}
+
+// own adopts and releases, and writes the current revision. settled is false if the plan has to be made again after it.
+func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions) (settled bool, err error) {
+	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
+		return false, err
+	}
+	if len(a.Revisions.Adopt) > 0 {
+		if err := engine.Current(ctx, r.Client, set); err != nil {
+			return false, err
+		}
+	}
+	if err := history.Own(ctx, r.Client, set, kind, a.Revisions); err != nil {
+		return false, err
+	}
+	if len(a.Pods.Adopt)+len(a.Revisions.Adopt) > 0 {
+		return false, nil // what is written below has changed
+	}
+	switch {
+	case a.Create != nil:
+		collided, err := history.Create(ctx, r.Client, a.Create)
+		if collided {
+			next := set.DeepCopy()
+			if next.Status.CollisionCount == nil {
+				next.Status.CollisionCount = new(int32)
+			}
+			*next.Status.CollisionCount++
+			err = r.Client.Status().Update(ctx, next)
+		}
+		return false, err
+	case a.Renumber != nil:
+		return false, history.Renumber(ctx, r.Client, a.Renumber, a.Number)
+	}
+	return true, nil
+}
+
+// pods creates, repairs and deletes pods.
+func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Actions) error {
+	created := engine.SlowStart(len(a.Run), func(i int) error { return r.create(ctx, set, a.Run[i]) })
+	if apierrors.HasStatusCause(created, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	for _, p := range a.Repair {
+		next := p.DeepCopy()
+		identify(set, next)
+		if err := client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFrom(p))); err != nil {
+			r.record(set, "update", p, err)
+			return errors.Join(created, err)
+		}
+		r.record(set, "update", p, nil)
+	}
+	deleted := engine.Parallel(len(a.Delete), func(i int) error {
+		p := a.Delete[i]
+		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil // it is gone, or another one of that name
+		}
+		r.record(set, "delete", p, err)
+		return err
+	})
+	return errors.Join(created, deleted)
+}
+
+func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
+	err := r.Client.Create(ctx, p)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return err
+	}
+	if apierrors.IsAlreadyExists(err) {
+		var there corev1.Pod
+		if get := r.Client.Get(ctx, client.ObjectKeyFromObject(p), &there); get != nil {
+			return err
+		}
+		if there.DeletionTimestamp != nil {
+			return nil // its end is an event that enqueues the set
+		}
+	}
+	r.record(set, "create", p, err)
+	return err
+}
+
+// record records an event about a pod, in upstream's words.
+func (r *reconciler) record(set *appsv1.StatefulSet, verb string, p *corev1.Pod, err error) {
+	title := strings.ToUpper(verb[:1]) + verb[1:]
+	if err == nil {
+		r.Events.Event(set, corev1.EventTypeNormal, "Successful"+title, "%s Pod %s in StatefulSet %s successful", title, p.Name, set.Name)
+	} else {
+		r.Events.Event(set, corev1.EventTypeWarning, "Failed"+title, "%s Pod %s in StatefulSet %s failed error: %s", title, p.Name, set.Name, err)
+	}
+}

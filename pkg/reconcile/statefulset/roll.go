@@ -1,0 +1,54 @@
+package statefulset
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// maxUnavailable is at least 1, and 1 if it is not set.
+func (p *plan) maxUnavailable() (int64, error) {
+	r := p.set.Spec.UpdateStrategy.RollingUpdate
+	if r == nil || r.MaxUnavailable == nil {
+		return 1, nil
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(r.MaxUnavailable, int(p.replicas()), false)
+	return int64(max(n, 1)), err
+}
+
+// roll takes one step of a rolling update: it deletes old pods from the partition on, the highest ordinal first, as far as so many may be
+// unavailable. They are created anew after.
+func (p *plan) roll() error {
+	most, err := p.maxUnavailable()
+	if err != nil {
+		return err
+	}
+	unavailable := p.replicas() - int64(len(p.ordered)) // what is missing
+	for _, pod := range p.ordered {
+		if !p.available(pod) {
+			unavailable++
+		}
+	}
+	old := func(pod *corev1.Pod) bool {
+		return Ordinal(p.set, pod.Name) >= p.partition() && revision(pod) != p.update && pod.DeletionTimestamp == nil && !slices.Contains(p.a.Delete, pod)
+	}
+	if !p.inOrder() {
+		// What is not available anyway goes first, whatever else is unavailable: a broken revision must not stop the update that mends it.
+		for _, pod := range p.ordered {
+			if old(pod) && !p.available(pod) {
+				p.delete(pod)
+			}
+		}
+	}
+	for _, pod := range p.ordered {
+		if unavailable >= most {
+			break
+		}
+		if old(pod) && p.available(pod) {
+			p.delete(pod)
+			unavailable++
+		}
+	}
+	return nil
+}
