@@ -9,8 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -60,18 +58,6 @@ func (s *Clients) informer(row *kind.Resource, as form) *informer {
 		s.informers[k] = i
 	}
 	return i
-}
-
-// newFactory returns client-go's factory, with informers that read the shared cache. It has no client, so informers of
-// other kinds would fail if they were started.
-func (s *Clients) newFactory() informers.SharedInformerFactory {
-	f := informers.NewSharedInformerFactory(nil, 0)
-	for _, r := range s.kinds.Table().All() {
-		if r.Proto {
-			f.InformerFor(r.New(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.informer(r, native) })
-		}
-	}
-	return f
 }
 
 // loaded reports whether the cache has synced.

@@ -61,8 +61,8 @@ func (s *Clients) For(u user.Info) client.Interface {
 	return c
 }
 
-// Informers returns client-go's factory on the shared cache, for upstream's code that reads through listers. Its Start
-// and Shutdown are not needed. Informers of kinds that are not served deliver no events.
+// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has the groups core,
+// scheduling, storage and admissionregistration, and need not be started. Informers of kinds that are not served deliver no events.
 func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
 
 // addIndex adds an index unless it exists: a name means the same to all clients.

@@ -226,7 +226,11 @@ func TestListersReadTheCache(t *testing.T) {
 	namespaces, err := f.Core().V1().Namespaces().Lister().List(labels.Everything())
 	require.NoError(t, err)
 	require.Len(t, namespaces, 2)
-	require.True(t, f.Rbac().V1().ClusterRoles().Informer().HasSynced())
+	require.True(t, f.Scheduling().V1().PriorityClasses().Informer().HasSynced())
+	absent := f.Admissionregistration().V1beta1().ValidatingWebhookConfigurations()
+	nothing, err := absent.Lister().List(labels.Everything())
+	require.NoError(t, err, "a kind that is not served has no objects")
+	require.Empty(t, nothing)
 }
 
 // A handler so slow that its watcher expires gets the differences, and ends with the current state.
