@@ -86,6 +86,8 @@ type Resource struct {
 	// ReturnsDeleted is true if a deletion returns the object, as it does for some kinds upstream, and false if it
 	// returns a Status.
 	ReturnsDeleted bool
+	// DeleteWarning, if not empty, is the warning sent with the response to a deletion without a propagation policy.
+	DeleteWarning string
 	// Permanent returns an error if the object of that name may not be deleted. Nil means that all may be.
 	Permanent func(name string) error
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.

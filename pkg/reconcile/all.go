@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
 	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
 	"github.com/coracle-dev/coracle/pkg/reconcile/disruption"
@@ -9,6 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslicemirroring"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
+	"github.com/coracle-dev/coracle/pkg/reconcile/job"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
@@ -21,6 +23,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/statefulset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
 	"github.com/coracle-dev/coracle/pkg/reconcile/task"
+	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
 )
 
 // All lists the reconcilers.
@@ -44,6 +47,9 @@ func All(cfg Config) []*engine.Reconciler {
 		disruption.NewStale(),
 		roles.NewAggregation(),
 		task.New(),
+		job.New(),
+		cronjob.New(),
+		ttlafterfinished.New(),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA))

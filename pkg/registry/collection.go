@@ -29,6 +29,7 @@ func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.Dele
 	if err != nil {
 		return nil, err
 	}
+	warnOfOrphans(c, &d)
 	list, err := c.list(&l)
 	if err != nil {
 		return nil, err

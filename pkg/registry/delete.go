@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -34,6 +35,7 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 	if err := c.mayDelete(); err != nil {
 		return Result{}, err
 	}
+	warnOfOrphans(c, &o)
 	var res Result
 	var rev int64
 	if ignore := o.IgnoreStoreReadErrorWithClusterBreakingPotential; ignore != nil && *ignore {
@@ -54,6 +56,13 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 		return res, err
 	}
 	return res, c.waitFor(c.ctx, rev)
+}
+
+// warnOfOrphans warns a client that leaves it to a default of the kind's what becomes of dependents, if that may surprise.
+func warnOfOrphans(c *call, o *metav1.DeleteOptions) {
+	if c.Resource.DeleteWarning != "" && o.PropagationPolicy == nil && o.OrphanDependents == nil { //nolint:staticcheck // clients send it
+		warning.AddWarning(c.ctx, "", c.Resource.DeleteWarning)
+	}
 }
 
 // remove deletes the object or starts its deletion, and returns the revision it wrote, or 0 if it wrote nothing. It

@@ -5,10 +5,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/warning"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -172,4 +174,28 @@ func TestDeleteCollection(t *testing.T) {
 	l, err = h.List(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, l.Entries, 10)
+}
+
+// Who deletes a job and does not say what is to become of its pods is warned that they stay, as by upstream.
+func TestDeletingAJobWarns(t *testing.T) {
+	h := build(t)
+	job := at(batchv1.SchemeGroupVersion.WithKind("Job"), "work", "j")
+	for _, policy := range []*metav1.DeletionPropagation{nil, ptr(metav1.DeletePropagationBackground)} {
+		put(h, job, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "j"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
+			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "x", TerminationMessagePolicy: "File", ImagePullPolicy: "Always"}}},
+		}}})
+		w := &warnings{}
+		_, err := h.Delete(warning.WithWarningRecorder(h.ctx, w), job, metav1.DeleteOptions{PropagationPolicy: policy})
+		require.NoError(t, err)
+		if policy != nil {
+			require.Empty(t, w.text)
+			break
+		}
+		require.Len(t, w.text, 1)
+		require.Contains(t, w.text[0], "child pods are preserved by default when jobs are deleted")
+		res, err := h.Get(h.ctx, job, metav1.GetOptions{})
+		require.Contains(t, answer[*batchv1.Job](t, res, err).Finalizers, metav1.FinalizerOrphanDependents)
+		_, err = h.Patch(h.ctx, job, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
 }

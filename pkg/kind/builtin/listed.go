@@ -1,11 +1,8 @@
 package builtin
 
 import (
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/kubernetes/pkg/registry/batch/cronjob"
-	"k8s.io/kubernetes/pkg/registry/batch/job"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim"
 	"k8s.io/kubernetes/pkg/registry/networking/ingress"
@@ -20,18 +17,14 @@ var listVerbs = []string{"delete", "deletecollection", "get", "list", "watch"}
 // watched and deleted, for clients that list all kinds: `kubectl apply --prune` would fail otherwise. They are in no
 // category, so `kubectl get all` does not request them.
 func listed() []*kind.Resource {
-	batch := gv("batch", "v1")
 	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)
 	volumes.ShortNames = []string{"pv"}
 	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
 	claims.ShortNames = []string{"pvc"}
-	jobs := row[batchv1.Job, batchv1.JobList](batch, "jobs", "job", job.Strategy, jobFields)
-	crons := row[batchv1.CronJob, batchv1.CronJobList](batch, "cronjobs", "cronjob", cronjob.Strategy, metaFields)
-	crons.ShortNames = []string{"cj"}
 	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](gv("networking.k8s.io", "v1"), "ingresses", "ingress", ingress.Strategy, metaFields)
 	ingresses.Keys, ingresses.ShortNames = "ingress", []string{"ing"}
 	volumes.ReturnsDeleted, claims.ReturnsDeleted = true, true
-	rows := []*kind.Resource{volumes, claims, jobs, crons, ingresses}
+	rows := []*kind.Resource{volumes, claims, ingresses}
 	for _, r := range rows {
 		r.Verbs = listVerbs
 	}

@@ -217,6 +217,22 @@ func TestWritesAreSeenBeforeTheNextCall(t *testing.T) {
 	})
 }
 
+// TestAnUpdatedObjectMayBeGone: a request does not wait for the cache to show an update of an object that was deleted after it.
+func TestAnUpdatedObjectMayBeGone(t *testing.T) {
+	s := newStub(aPod())
+	d, err := declare(&Reconciler{Name: "r", Reads: []client.Object{&corev1.Pod{}}, Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Finalizers, Delete}}}}, s.Scheme())
+	require.NoError(t, err)
+	g := guard{s, d, s}
+	res, err := journaled(reader{s, d}, time.Now, func(ctx context.Context, _ Request) (Result, error) {
+		if err := g.Patch(ctx, aPod(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+			return Result{}, err
+		}
+		return Result{}, g.Delete(ctx, aPod())
+	})(t.Context(), Request{})
+	require.NoError(t, err)
+	require.Zero(t, res.RequeueAfter)
+}
+
 func TestQueueDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Millisecond, time.Second), newMetrics(nil).of("test", 1))

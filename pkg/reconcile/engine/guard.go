@@ -128,7 +128,7 @@ func (g guard) Create(ctx context.Context, o client.Object, opts ...client.Creat
 		return err
 	}
 	err := g.Interface.Create(ctx, o, opts...)
-	note(ctx, o, err, false)
+	note(ctx, o, err, created)
 	return err
 }
 
@@ -137,7 +137,7 @@ func (g guard) Delete(ctx context.Context, o client.Object, opts ...client.Delet
 		return err
 	}
 	err := g.Interface.Delete(ctx, o, opts...)
-	note(ctx, o, err, true)
+	note(ctx, o, err, deleted)
 	return err
 }
 
@@ -157,7 +157,7 @@ func (g guard) Update(ctx context.Context, o client.Object, opts ...client.Updat
 		return err
 	}
 	err := g.Interface.Update(ctx, o, opts...)
-	note(ctx, o, err, false)
+	note(ctx, o, err, updated)
 	return err
 }
 
@@ -199,7 +199,7 @@ func (g guard) Patch(ctx context.Context, o client.Object, p client.Patch, opts 
 		return err
 	}
 	err = g.Interface.Patch(ctx, o, client.RawPatch(p.Type(), data), opts...)
-	note(ctx, o, err, false)
+	note(ctx, o, err, updated)
 	return err
 }
 
@@ -275,7 +275,7 @@ func (g guardSub) Update(ctx context.Context, o client.Object, opts ...client.Su
 		return err
 	}
 	err := g.SubResourceClient.Update(ctx, o, opts...)
-	note(ctx, o, err, false)
+	note(ctx, o, err, updated)
 	return err
 }
 
@@ -284,7 +284,7 @@ func (g guardSub) Patch(ctx context.Context, o client.Object, p client.Patch, op
 		return err
 	}
 	err := g.SubResourceClient.Patch(ctx, o, p, opts...)
-	note(ctx, o, err, false)
+	note(ctx, o, err, updated)
 	return err
 }
 

@@ -18,12 +18,20 @@ const patience = 30 * time.Second
 
 // write is one write of a call, to be found again in the cache.
 type write struct {
-	kind    reflect.Type
-	key     client.ObjectKey
-	uid     types.UID
-	rev     uint64 // 0 for a deletion
-	deleted bool
+	kind reflect.Type
+	key  client.ObjectKey
+	uid  types.UID
+	rev  uint64 // 0 for a deletion
+	verb verb
 }
+
+type verb int
+
+const (
+	created verb = iota
+	updated
+	deleted
+)
 
 type journal struct {
 	mu     sync.Mutex
@@ -33,13 +41,13 @@ type journal struct {
 type journalKey struct{}
 
 // note records a successful write in the journal of ctx's call.
-func note(ctx context.Context, o client.Object, err error, deleted bool) {
+func note(ctx context.Context, o client.Object, err error, v verb) {
 	j, _ := ctx.Value(journalKey{}).(*journal)
 	if j == nil || err != nil {
 		return
 	}
-	w := write{kind: reflect.TypeOf(o).Elem(), key: client.ObjectKeyFromObject(o), uid: o.GetUID(), deleted: deleted}
-	if !deleted {
+	w := write{kind: reflect.TypeOf(o).Elem(), key: client.ObjectKeyFromObject(o), uid: o.GetUID(), verb: v}
+	if v != deleted {
 		w.rev, _ = strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	}
 	j.mu.Lock()
@@ -56,12 +64,12 @@ func (w write) shown(ctx context.Context, r reader) bool {
 	err := r.Get(ctx, w.key, o)
 	switch {
 	case apierrors.IsNotFound(err):
-		return w.deleted
+		return w.verb != created // what was there to be updated has been deleted since
 	case err != nil:
 		return true
 	case w.uid != "" && o.GetUID() != w.uid:
 		return true // replaced meanwhile
-	case w.deleted:
+	case w.verb == deleted:
 		return o.GetDeletionTimestamp() != nil
 	}
 	rev, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)

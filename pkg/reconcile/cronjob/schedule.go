@@ -1,0 +1,105 @@
+package cronjob
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // a machine need not have the time zones
+
+	"github.com/robfig/cron/v3"
+	batchv1 "k8s.io/api/batch/v1"
+)
+
+const (
+	// late is how much later than scheduled a timer fires, so that small differences between clocks do not matter.
+	late = 100 * time.Millisecond
+	// oldest bounds how far back missed runs are looked for, whatever the status says.
+	oldest = 10 * 365 * 24 * time.Hour
+	// many missed runs are worth a warning.
+	many = 100
+)
+
+// errNever is the error of a line such as "0 0 30 2 *".
+var errNever = errors.New("time difference between two schedules is less than 1 second")
+
+// parse parses the line in its time zone. The library panics on some lines.
+func parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("invalid schedule format: %v", p)
+		}
+	}()
+	line := c.Spec.Schedule
+	if c.Spec.TimeZone != nil && !strings.Contains(line, "TZ") {
+		line = "TZ=" + *c.Spec.TimeZone + " " + line
+	}
+	return cron.ParseStandard(line)
+}
+
+// runs is what a schedule says of a time.
+type runs struct {
+	since  time.Time // runs after this time were looked for
+	due    time.Time // the latest run that was due by now; zero if none
+	missed bool      // there was more than one
+	many   bool      // there were many
+}
+
+// look finds the latest run since the last one, or since the job was created.
+func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (runs, error) {
+	since := c.CreationTimestamp.Time
+	if c.Status.LastScheduleTime != nil {
+		since = c.Status.LastScheduleTime.Time
+	}
+	earliest := now.Add(-oldest)
+	if deadline && c.Spec.StartingDeadlineSeconds != nil {
+		earliest = now.Add(-min(oldest, time.Duration(min(*c.Spec.StartingDeadlineSeconds, int64(oldest/time.Second)))*time.Second))
+	}
+	if earliest.After(since) {
+		since = earliest
+	}
+	r := runs{since: since}
+	first := s.Next(since)
+	if now.Before(first) {
+		return r, nil
+	}
+	second := s.Next(first)
+	if now.Before(second) {
+		r.due = first
+		return r, nil
+	}
+	apart := second.Sub(first).Round(time.Second)
+	if first.IsZero() || apart < time.Second {
+		return r, errNever
+	}
+	n := int64(now.Sub(first)/apart) + 1
+	r.missed, r.many = true, n > many
+	// Most of the way is skipped by the first interval, and the rest is walked, since intervals may differ. Where that skips too much,
+	// such as into a month without runs, the way back doubles until there is a run on it.
+	from := first.Add(time.Duration(n-2) * apart)
+	for back := 2 * apart; s.Next(from).After(now); back *= 2 {
+		from = now.Add(-back)
+	}
+	for t := s.Next(from); !t.IsZero() && !t.After(now); t = s.Next(t) {
+		r.due = t
+	}
+	return r, nil
+}
+
+// next is the time until the first run that is not due yet; 0 if there is none.
+func next(c *batchv1.CronJob, s cron.Schedule, now time.Time) time.Duration {
+	from := now
+	if r, err := look(c, s, now, false); err == nil {
+		switch {
+		case !r.due.IsZero():
+			from = r.due
+		case !r.missed:
+			from = r.since
+		}
+	}
+	at := s.Next(from)
+	if at.IsZero() {
+		return 0
+	}
+	return max(at.Add(late).Sub(now), time.Millisecond)
+}

@@ -1,0 +1,137 @@
+package job
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Range is the completion indexes from First to Last, both included.
+type Range struct{ First, Last int }
+
+// Indexes is a set of completion indexes: ordered ranges that neither overlap nor touch. A set costs what its gaps cost, not what it
+// holds: all but one of 10^9 indexes are two ranges.
+type Indexes []Range
+
+// parseIndexes reads what String writes, such as "1,3-5". Indexes that are not below the limit are dropped, and so is what cannot be
+// parsed: others may have written the status.
+func parseIndexes(s string, below int) Indexes {
+	if s == "" {
+		return nil
+	}
+	var out Indexes
+	for part := range strings.SplitSeq(s, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		first, err := strconv.Atoi(from)
+		if err != nil || first < 0 || first >= below {
+			continue
+		}
+		last := first
+		if isRange {
+			if last, err = strconv.Atoi(to); err != nil || last < first {
+				continue
+			}
+		}
+		out = append(out, Range{first, min(last, below-1)})
+	}
+	return normal(out)
+}
+
+// normal orders ranges and merges those that overlap or touch. It changes its argument.
+func normal(ranges []Range) Indexes {
+	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	out := ranges[:0]
+	for _, r := range ranges {
+		if n := len(out); n > 0 && r.First <= out[n-1].Last+1 {
+			out[n-1].Last = max(out[n-1].Last, r.Last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// String has the form of the status: pairs are listed, longer ranges are "3-5".
+func (x Indexes) String() string {
+	var b strings.Builder
+	for _, r := range x {
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(r.First))
+		if r.Last == r.First {
+			continue
+		}
+		if r.Last == r.First+1 {
+			b.WriteByte(',')
+		} else {
+			b.WriteByte('-')
+		}
+		b.WriteString(strconv.Itoa(r.Last))
+	}
+	return b.String()
+}
+
+// Count is the number of indexes in the set.
+func (x Indexes) Count() (n int) {
+	for _, r := range x {
+		n += r.Last - r.First + 1
+	}
+	return n
+}
+
+// Has reports whether the set holds i.
+func (x Indexes) Has(i int) bool {
+	at, found := slices.BinarySearchFunc(x, i, func(r Range, i int) int { return cmp.Compare(r.Last, i) })
+	return found || at < len(x) && x[at].First <= i
+}
+
+// With is the set and the indexes of list, in any order.
+func (x Indexes) With(list []int) Indexes {
+	if len(list) == 0 {
+		return x
+	}
+	all := make([]Range, 0, len(x)+len(list))
+	all = append(all, x...)
+	for _, i := range list {
+		all = append(all, Range{i, i})
+	}
+	return normal(all)
+}
+
+// Union is the indexes of both sets.
+func (x Indexes) Union(y Indexes) Indexes {
+	if len(y) == 0 {
+		return x
+	}
+	return normal(slices.Concat(x, y))
+}
+
+// Common is the number of indexes in both sets.
+func (x Indexes) Common(y Indexes) (n int) {
+	for i, j := 0, 0; i < len(x) && j < len(y); {
+		if common := min(x[i].Last, y[j].Last) - max(x[i].First, y[j].First) + 1; common > 0 {
+			n += common
+		}
+		if x[i].Last < y[j].Last {
+			i++
+		} else {
+			j++
+		}
+	}
+	return n
+}
+
+// Missing lists the n lowest indexes below the limit that are not in the set.
+func (x Indexes) Missing(n, below int) []int {
+	out := make([]int, 0, n)
+	next := 0
+	for _, r := range append(slices.Clone(x), Range{below, below}) {
+		for ; next < min(r.First, below) && len(out) < n; next++ {
+			out = append(out, next)
+		}
+		next = max(next, r.Last+1)
+	}
+	return out
+}
