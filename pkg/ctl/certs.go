@@ -21,8 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
-// Certs prints the keys and certificates that are on this machine's disk and, if authorities are being replaced, how far that is, as far
-// as a server that runs here knows.
+// Certs prints the keys and certificates on this machine's disk and, if CAs are being replaced, the progress as known
+// to the server on this machine.
 func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	all, err := pki.Inspect(filepath.Join(dataDir, "pki"))
 	if err != nil {
@@ -73,10 +73,10 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	return printReplacement(state, out)
 }
 
-// mostPrinted bounds how many nodes and users are printed.
+// mostPrinted is the maximum number of nodes and users to print.
 const mostPrinted = 100
 
-// printReplacement tells how far the replacement of authorities is.
+// printReplacement prints the progress of the replacement of CAs.
 func printReplacement(s control.Authorities, out io.Writer) error {
 	var names []string
 	for _, a := range s.List {
@@ -104,7 +104,7 @@ func printReplacement(s control.Authorities, out io.Writer) error {
 	return err
 }
 
-// RotateAuthorities has the server on this machine replace certificate authorities: those of the names, or all.
+// RotateAuthorities asks the server on this machine to replace the named CAs, or all.
 func RotateAuthorities(ctx context.Context, runDir string, names []string, out io.Writer) error {
 	state, err := control.NewClient(runDir).ReplaceAuthorities(ctx, names)
 	if err != nil {
@@ -115,7 +115,7 @@ func RotateAuthorities(ctx context.Context, runDir string, names []string, out i
 	return printReplacement(state, out)
 }
 
-// FinishAuthorities has the server on this machine end the trust in the authorities that were replaced.
+// FinishAuthorities asks the server on this machine to stop trusting the replaced CAs.
 func FinishAuthorities(ctx context.Context, runDir string, names []string, force bool, out io.Writer) error {
 	state, err := control.NewClient(runDir).FinishAuthorities(ctx, names, force)
 	if err != nil {
@@ -155,7 +155,7 @@ func adminCertificate(path string) ([]pki.Item, error) {
 	return nil, nil
 }
 
-// RotateServiceAccountKey has the server on this machine sign service account tokens with a new key.
+// RotateServiceAccountKey asks the server on this machine to sign service account tokens with a new key.
 func RotateServiceAccountKey(ctx context.Context, runDir string, overlap time.Duration, out io.Writer) error {
 	if err := control.NewClient(runDir).RotateServiceAccountKey(ctx, overlap); err != nil {
 		return err

@@ -19,14 +19,14 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// Cluster is the cluster that Coracle's own commands use.
+// Cluster is the cluster used by Coracle's own commands.
 type Cluster struct {
 	Namespace string
 	Client    ctrl.WithWatch
 	REST      *rest.Config
 }
 
-// Connect reads the kubeconfig as kubectl does. An empty path or namespace takes the usual one.
+// Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default.
 func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
@@ -47,7 +47,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	// The kinds are known, so no discovery is asked for.
+	// The kinds are known, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
@@ -60,7 +60,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	return &Cluster{Namespace: namespace, Client: client, REST: config}, nil
 }
 
-// table prints rows below a header, with columns three spaces apart as kubectl has them.
+// table prints rows below a header, with columns three spaces apart as kubectl does.
 func table(out io.Writer, header string, rows func(line func(cells ...any))) error {
 	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
 	fmt.Fprintln(w, header)

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// Encryption prints how the objects of the server on this machine are stored. With the output "json" it is for programs.
+// Encryption prints how the server on this machine encrypts stored objects. output is "" or "json".
 func Encryption(ctx context.Context, runDir, output string, out io.Writer) error {
 	if output != "" && output != "json" {
 		return fmt.Errorf("output %q is not known: leave it out, or use json", output)
@@ -77,7 +77,7 @@ func provider(r control.EncryptionRule) string {
 	return r.Provider
 }
 
-// ChangeEncryption has the server on this machine do one of control's encryption actions, and prints its progress.
+// ChangeEncryption asks the server on this machine to run one of control's encryption actions, and prints its progress.
 func ChangeEncryption(ctx context.Context, runDir, action string, out io.Writer) error {
 	return control.NewClient(runDir).ChangeEncryption(ctx, action, func(e control.Event) { fmt.Fprintln(out, e.Message) })
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// inspectCommand is `coracle ctl inspect`.
+// inspectCommand returns the command `coracle ctl inspect`.
 func inspectCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
@@ -76,7 +76,7 @@ func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name str
 	return raw, err
 }
 
-// printed decodes an answer before it is printed.
+// printed decodes a response before printing it.
 func printed[T any](print func(T, io.Writer) error) func([]byte, io.Writer) error {
 	return func(raw []byte, out io.Writer) error {
 		var v T
@@ -143,7 +143,7 @@ func printReconcilers(r control.ReconcilersReport, out io.Writer) error {
 	return err
 }
 
-// joined is a list on one line, unless it is long.
+// joined joins a list on one line, and shortens it if it is long.
 func joined(values []string) []string {
 	const most = 12
 	if len(values) == 0 {

@@ -1,9 +1,8 @@
-// Package ctl is the command line: the complete kubectl, and Coracle's own commands
-// for a cluster (run, ps, nodes, logs) and for this machine's process
-// (status, image).
+// Package ctl is the command line: the complete kubectl, and Coracle's own commands for a cluster (run, ps, nodes,
+// logs) and for this machine's process (status, image).
 //
-// It may import apis, client and control, never store, registry or apiserver.
-// Its invariant: a command prints its result on standard output, everything else on standard error.
+// It may import apis, client and control, never store, registry or apiserver. Its invariant: a command prints its
+// result on standard output and everything else on standard error.
 package ctl
 
 import (
@@ -29,11 +28,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
-// Kubeconfig is the admin kubeconfig's name in the data directory.
+// Kubeconfig is the name of the admin kubeconfig in the data directory.
 const Kubeconfig = "kubeconfig"
 
-// UseCluster makes the cluster of dataDir the default one of this process, unless
-// the user chose another with KUBECONFIG or the file cannot be read.
+// UseCluster makes the cluster of dataDir this process's default, unless the user chose another with KUBECONFIG or the
+// file cannot be read.
 func UseCluster(dataDir string) {
 	path := filepath.Join(dataDir, Kubeconfig)
 	if os.Getenv("KUBECONFIG") != "" {
@@ -48,10 +47,10 @@ func UseCluster(dataDir string) {
 	}
 }
 
-// Kubectl runs kubectl with args (without its name) and does not return if it fails. It replaces os.Args: kubectl and its
-// libraries read the command line there too.
+// Kubectl runs kubectl with args (without its name). It does not return on failure. It replaces os.Args, which kubectl
+// and its libraries also read.
 func Kubectl(args []string) {
-	// Both ends of --match-server-version are this binary. It is refused in a build without kubectl's version, whose client has none.
+	// This binary is both sides of --match-server-version. It fails in a build without kubectl's version.
 	_ = component.SetDynamicVersion(version.Info().GitVersion)
 	command := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
 	if err := cli.RunNoErrOutput(command); err != nil {
@@ -59,7 +58,7 @@ func Kubectl(args []string) {
 	}
 }
 
-// CompleteKubectl answers a shell's question how the last of args goes on. It replaces os.Args.
+// CompleteKubectl returns shell completions for the last of args. It replaces os.Args.
 func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellCompDirective) {
 	var out bytes.Buffer
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &out, ErrOut: &bytes.Buffer{}}
@@ -78,12 +77,12 @@ func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellC
 	return lines[:len(lines)-1], cobra.ShellCompDirective(directive)
 }
 
-// kubectl builds the command. Arguments reach it through os.Args alone, as they do upstream: kuberc's aliases set the
-// command's own arguments while it is built, and SetArgs would undo them.
+// kubectl builds the command. As upstream, it reads its arguments from os.Args only: kuberc's aliases set the command's
+// arguments while it is built, and SetArgs would undo that.
 func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
 	started := os.Args[0]
 	os.Args = append([]string{"kubectl"}, args...)
-	// Before the flags are parsed, so that plugins and kuberc can be traced with -v.
+	// Before flags are parsed, so that -v applies to plugins and kuberc.
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
 		WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(unhurried)

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// Status prints the state of this machine's process and the health of each part; format is "" for people or "json". It fails with
-// control.ErrNotRunning if there is no process, and with an *UnhealthyError if a part of it does not do its work.
+// Status prints the state of this machine's process and the health of its components. format is "" or "json". It fails
+// with control.ErrNotRunning if there is no process, and with an *UnhealthyError if a component is unhealthy.
 func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) error {
 	s, err := control.NewClient(runDir).Health(ctx)
 	down := errors.Is(err, control.ErrNotRunning)
@@ -46,7 +46,7 @@ func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) 
 	return err
 }
 
-// UnhealthyError says which parts do not do their work.
+// UnhealthyError lists the unhealthy components.
 type UnhealthyError struct{ Health []control.Health }
 
 func (e *UnhealthyError) Error() string {
@@ -96,7 +96,7 @@ func printStatus(s control.Status, out io.Writer) {
 	})
 }
 
-// printHealth prints a line for each part, and below it what is wrong.
+// printHealth prints a line for each component, followed by its problems.
 func printHealth(all []control.Health, out io.Writer) {
 	if len(all) == 0 {
 		return
@@ -167,7 +167,7 @@ func firstName(i runtime.Image) string {
 	return "<none>"
 }
 
-// PullImage pulls ref into this machine's node and shows how far it is on progress.
+// PullImage pulls ref into this machine's node and shows the progress.
 func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer) error {
 	last, err := control.NewClient(runDir).Pull(ctx, ref, func(e control.Event) {
 		if e.Total > 0 {
@@ -195,7 +195,7 @@ func RemoveImages(ctx context.Context, runDir string, refs []string, out io.Writ
 	return nil
 }
 
-// size prints bytes for people: "13.4 MiB".
+// size formats bytes: "13.4 MiB".
 func size(bytes int64) string {
 	const units = "KMGTPE"
 	if bytes < 1024 {

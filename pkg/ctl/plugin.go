@@ -17,8 +17,8 @@ import (
 
 const kubectlName = "kubectl"
 
-// plugins runs kubectl's plugins. Upstream tells a plugin in KUBECTL_PATH which kubectl started it, from os.Executable;
-// for us that is coracle, which has no `get`, so the plugin is given a link named kubectl instead.
+// plugins runs kubectl's plugins. Upstream sets KUBECTL_PATH to os.Executable, for plugins to call kubectl. Here that
+// is coracle, which has no `get`, so it is set to a link named kubectl.
 type plugins struct {
 	*cmd.DefaultPluginHandler
 	started string // os.Args[0] of this process
@@ -32,13 +32,13 @@ func newPlugins(started string) *plugins {
 func (p *plugins) Execute(path string, args, environment []string) error {
 	link, err := p.link()
 	if err != nil {
-		return fmt.Errorf("cannot make a link named kubectl for the plugin: %w", err)
+		return fmt.Errorf("could not create a link named kubectl for the plugin: %w", err)
 	}
 	environment = slices.DeleteFunc(slices.Clone(environment), func(e string) bool { return strings.HasPrefix(e, "KUBECTL_PATH=") })
 	return p.DefaultPluginHandler.Execute(path, args, append(environment, "KUBECTL_PATH="+link))
 }
 
-// link returns the path of a link named kubectl to this program: the one by which it was started or, if it was started as
+// link returns the path of a link named kubectl to this program: the one it was started with or, if it was started as
 // coracle, one in kubectl's cache directory.
 func (p *plugins) link() (string, error) {
 	if filepath.Base(p.started) == kubectlName {
@@ -62,7 +62,7 @@ func (p *plugins) link() (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", err
 	}
-	// Made beside and renamed: another coracle may be using the present one.
+	// Created under another name and renamed, because another coracle may be using the current one.
 	beside := fmt.Sprintf("%s.%d", link, os.Getpid())
 	if err := os.Remove(beside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err

@@ -19,8 +19,8 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// TaskFailed is the error of a task that was waited for and failed; ExitCode is its
-// container's, or 1 if it had none.
+// TaskFailed is the error of a task that failed while it was waited for. ExitCode is the container's, or 1 if it has
+// none.
 type TaskFailed struct {
 	Name, Reason string
 	ExitCode     int
@@ -28,18 +28,18 @@ type TaskFailed struct {
 
 func (e *TaskFailed) Error() string { return fmt.Sprintf("task %s failed: %s", e.Name, e.Reason) }
 
-// RunOptions say what `coracle run` runs.
+// RunOptions are the options of `coracle run`.
 type RunOptions struct {
 	Name, Image string
-	// Command is what follows "--": it replaces the image's command.
+	// Command is the arguments after "--". It replaces the image's command.
 	Command []string
-	// Env is NAME=value.
+	// Env is a list of NAME=value.
 	Env []string
-	// Wait until it ended; a task that failed is then a *TaskFailed.
+	// Wait waits for the task to end; a failed task is returned as a *TaskFailed.
 	Wait bool
 }
 
-// Run creates a task, and says its name on out.
+// Run creates a task and prints its name to out.
 func (c *Cluster) Run(ctx context.Context, o RunOptions, out, progress io.Writer) error {
 	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: o.Name}}
 	task.Spec.Image, task.Spec.Args = o.Image, o.Command
@@ -74,7 +74,7 @@ func (c *Cluster) Run(ctx context.Context, o RunOptions, out, progress io.Writer
 	return nil
 }
 
-// follow watches the task until it ended, and tells each phase once.
+// follow watches the task until it ends, and reports each phase once.
 func (c *Cluster) follow(ctx context.Context, task *tasks.Task, progress io.Writer) (*tasks.Task, error) {
 	var last tasks.TaskPhase
 	only := &ctrl.ListOptions{Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name)}
@@ -101,7 +101,7 @@ func (c *Cluster) follow(ctx context.Context, task *tasks.Task, progress io.Writ
 				return now, nil
 			}
 		}
-		// The server ends a watch now and then; it begins again with the present state.
+		// The server ends a watch now and then; start again with the current state.
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func took(s tasks.TaskStatus) time.Duration {
 	return s.FinishedAt.Sub(s.StartedAt.Time)
 }
 
-// Tasks prints the tasks of the namespace, oldest first, or one in detail.
+// Tasks prints the tasks of the namespace, oldest first, or one of them in detail.
 func (c *Cluster) Tasks(ctx context.Context, name string, out io.Writer) error {
 	if name != "" {
 		return c.task(ctx, name, out)
@@ -195,7 +195,7 @@ func (c *Cluster) getTask(ctx context.Context, name string) (*tasks.Task, error)
 	return t, err
 }
 
-// Logs copies what a task's container printed to out.
+// Logs copies the output of a task's container to out.
 func (c *Cluster) Logs(ctx context.Context, name string, follow bool, out io.Writer) error {
 	t, err := c.getTask(ctx, name)
 	if err != nil {
@@ -219,7 +219,7 @@ func (c *Cluster) Logs(ctx context.Context, name string, follow bool, out io.Wri
 	return errors.Join(err, stream.Close())
 }
 
-// Nodes prints the cluster's nodes as Podling sees them: what each can carry, and what it carries.
+// Nodes prints the cluster's nodes with capacity and usage.
 func (c *Cluster) Nodes(ctx context.Context, out io.Writer) error {
 	var nodes corev1.NodeList
 	var pods corev1.PodList

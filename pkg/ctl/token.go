@@ -13,7 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 )
 
-// CreateToken makes a join token for the cluster and prints it, or the command that joins a machine with it. A life of 0 does not end.
+// CreateToken creates a join token and prints it, or the command that joins a machine with it. A life of 0 means no
+// expiry.
 func (c *Cluster) CreateToken(ctx context.Context, life time.Duration, description string, command bool, out io.Writer) error {
 	authority := c.REST.CAData
 	if len(authority) == 0 && c.REST.CAFile != "" {
@@ -62,7 +63,7 @@ func (c *Cluster) Tokens(ctx context.Context, out io.Writer) error {
 	})
 }
 
-// RevokeTokens revokes join tokens by ID; a whole token names itself too.
+// RevokeTokens revokes join tokens, given by ID or as a whole.
 func (c *Cluster) RevokeTokens(ctx context.Context, ids []string, out io.Writer) error {
 	for _, id := range ids {
 		if t, err := jointoken.Parse(id); err == nil {

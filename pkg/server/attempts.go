@@ -7,22 +7,23 @@ import (
 )
 
 const (
-	// mostRefused attempts to join from one address may be refused in attemptsWindow; then the address must wait for its end.
+	// mostRefused is the number of refused join attempts from one address in attemptsWindow; then it must wait for the
+	// end of the window.
 	mostRefused    = 20
 	attemptsWindow = time.Minute
-	// mostSenders bounds the addresses that are counted.
+	// mostSenders limits the addresses that are counted.
 	mostSenders = 4096
 )
 
-// attempts bounds how often one address may try to join with a wrong credential. Attempts that succeed are not counted, so that
-// many machines behind one address can join at once. Its zero value is ready.
+// attempts limits join attempts with wrong credentials by address. Successful attempts are not counted, so that many
+// machines behind one address can join at once. The zero value is ready to use.
 type attempts struct {
 	mu    sync.Mutex
 	since time.Time
 	count map[netip.Prefix]int
 }
 
-// sender is the address that a request came from; of IPv6, the /64 that one machine has to itself.
+// sender returns the address of a request's sender; for IPv6, the /64 prefix, which one machine may use as a whole.
 func sender(remote string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {
@@ -43,7 +44,7 @@ func (a *attempts) allowed(from netip.Prefix, now time.Time) bool {
 	defer a.mu.Unlock()
 	a.roll(now)
 	count, known := a.count[from]
-	// Once the table is full, those that are not in it share the entry of nobody.
+	// Once the map is full, all other addresses share one entry.
 	if !known && len(a.count) >= mostSenders {
 		count = a.count[netip.Prefix{}]
 	}
@@ -60,7 +61,7 @@ func (a *attempts) failed(from netip.Prefix, now time.Time) {
 	a.count[from]++
 }
 
-// roll begins a new window when the present one is over.
+// roll starts a new window if the current one is over.
 func (a *attempts) roll(now time.Time) {
 	if a.count == nil || now.Sub(a.since) >= attemptsWindow {
 		a.since, a.count = now, map[netip.Prefix]int{}

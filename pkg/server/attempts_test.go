@@ -34,7 +34,7 @@ func TestAttempts(t *testing.T) {
 	require.True(t, a.allowed(here, now.Add(attemptsWindow)))
 }
 
-// TestAttemptsAreBounded: whatever addresses come, the table is no larger than it may be, and no address gets more than its share.
+// TestAttemptsAreBounded checks that the map does not exceed its limit and no address gets more attempts than allowed.
 func TestAttemptsAreBounded(t *testing.T) {
 	var a attempts
 	now := time.Now()
@@ -59,7 +59,8 @@ func TestAttemptsAreBounded(t *testing.T) {
 	})
 }
 
-// TestWrongTokensAreLimited, by address and before the request is read; right ones are not.
+// TestWrongTokensAreLimited checks that wrong tokens are limited by address before the request is read, and right ones
+// are not.
 func TestWrongTokensAreLimited(t *testing.T) {
 	c := newCluster(t)
 	handler := c.handler(http.NotFoundHandler())
@@ -82,7 +83,7 @@ func TestWrongTokensAreLimited(t *testing.T) {
 	require.NotEmpty(t, w.Header().Get("Retry-After"))
 }
 
-// TestAdmissionsAreBounded: machines that join and never register cannot fill the server's memory.
+// TestAdmissionsAreBounded checks that machines that join but never register cannot exhaust the server's memory.
 func TestAdmissionsAreBounded(t *testing.T) {
 	m := newMembers(nil, nil)
 	now := time.Now()
@@ -111,7 +112,7 @@ func FuzzJoinRequest(f *testing.F) {
 		}
 		public, err := ask.check()
 		require.NoError(t, err)
-		// What was accepted can be signed, and says what was asked for.
+		// An accepted request can be signed, and names the requested node.
 		j := &joiner{keys: keys}
 		answer, err := j.issue(ask, public)
 		require.NoError(t, err)

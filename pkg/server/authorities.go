@@ -23,36 +23,35 @@ import (
 )
 
 const (
-	// versionHeader names what a machine has of the authorities (pki.Set.Version): in requests what it has, in answers what there is. A
-	// node writes its lease every ten seconds, so that is how soon it learns of a change.
+	// versionHeader has a version of the CAs (pki.Set.Version): in requests the client's, in responses the server's. A
+	// node renews its lease every ten seconds, so it notices a change within that time.
 	versionHeader = "Coracle-Authorities"
-	// recently is for how long a client certificate counts as in use after its last request.
+	// recently is how long after its last request a client certificate counts as in use.
 	recently = time.Hour
-	// mostOldCertificates bounds those that are remembered as in use.
+	// mostOldCertificates limits the certificates recorded as in use.
 	mostOldCertificates = 1024
-	// mostListed bounds how many nodes and certificates an error names.
+	// mostListed limits the nodes and certificates named in an error.
 	mostListed = 20
 )
 
-// authorities are the cluster's certificate authorities, which can be replaced while the server runs, and what is known of who still
-// depends on those that are being replaced. What is known is of this process: after a start, nodes count as behind until they are
-// heard of.
+// authorities are the cluster's CAs, which can be replaced at run time, and a record of who still depends on replaced
+// ones. The record is in memory: after a start, nodes count as behind until their first request.
 type authorities struct {
 	keys   *pki.Set
 	client ctrl.Reader
 	log    *slog.Logger
-	// changed are what follows a change in this process. Their errors do not undo it.
+	// changed are called after a change. Their errors do not undo it.
 	changed []func() error
 
-	change  sync.Mutex // one at a time
+	change  sync.Mutex // serializes changes
 	present atomic.Pointer[trusted]
 
 	mu    sync.Mutex
-	nodes map[string]string           // what each node has, by name
-	old   map[[sha256.Size]byte]inUse // client certificates of the old authority
+	nodes map[string]string           // CA version of each node, by name
+	old   map[[sha256.Size]byte]inUse // client certificates of the old CA
 }
 
-// trusted is what is to be known of the authorities in each request.
+// trusted is the state of the CAs that each request needs.
 type trusted struct {
 	version   string
 	replacing bool
@@ -91,7 +90,7 @@ func (a *authorities) handler(next http.Handler) http.Handler {
 	})
 }
 
-// saw remembers a request, if its certificate is one of ours.
+// saw records a request whose certificate was issued by one of the cluster's CAs.
 func (a *authorities) saw(cert *x509.Certificate, name string, node bool, version string, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,17 +118,17 @@ func (a *authorities) saw(cert *x509.Certificate, name string, node bool, versio
 	a.old[key] = inUse{name, now}
 }
 
-// forget is called when a Node is deleted.
+// forget removes a deleted Node.
 func (a *authorities) forget(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.nodes, node)
 }
 
-// state is what there is, and who is behind.
+// state returns the state of the CAs, and who still depends on replaced ones.
 func (a *authorities) state(ctx context.Context, now time.Time) (control.Authorities, error) {
 	var s control.Authorities
-	var since time.Time // when the API's authority was last replaced, if that has not ended
+	var since time.Time // start of the API CA's replacement, if in progress
 	for _, authority := range a.keys.Authorities() {
 		cert, old := authority.Certificates()
 		one := control.Authority{Name: authority.Name, Since: pki.Issued(cert), Until: cert.NotAfter}
@@ -186,7 +185,7 @@ func (a *authorities) state(ctx context.Context, now time.Time) (control.Authori
 	return s, nil
 }
 
-// readBefore reports whether a pod started before the API's authority was replaced, and may not have read the new one.
+// readBefore reports whether a pod started before the API's CA was replaced, and may not have read the new one.
 func readBefore(pod *corev1.Pod, t time.Time) bool {
 	if pod.Status.StartTime == nil || !pod.Status.StartTime.Time.Before(t) || pod.Status.Phase != corev1.PodRunning {
 		return false
@@ -196,7 +195,7 @@ func readBefore(pod *corev1.Pod, t time.Time) bool {
 	})
 }
 
-// pick returns the named authorities; all if none is named.
+// pick returns the named CAs, or all if names is empty.
 func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 	all := a.keys.Authorities()
 	if len(names) == 0 {

@@ -25,7 +25,7 @@ import (
 
 const replacingURL = "https://127.0.0.1:6443"
 
-// replacing is a cluster whose authorities can be replaced, served in the bubble of a test.
+// replacing is a cluster whose CAs can be replaced, served within a synctest bubble.
 type replacing struct {
 	*testCluster
 	*authorities
@@ -63,7 +63,7 @@ func newReplacing(t *testing.T, api http.HandlerFunc) *replacing {
 	return r
 }
 
-// joined is a machine that has joined and registered its Node.
+// joined returns a machine that has joined and registered its Node.
 func (r *replacing) joined(t *testing.T, name string) *identity {
 	t.Helper()
 	i := r.newMachine(t, name)
@@ -81,7 +81,7 @@ func (r *replacing) newMachine(t *testing.T, name string) *identity {
 	return i
 }
 
-// runs has the agent of a machine keep its identity until the test ends.
+// runs runs the identity component of a machine until the test ends.
 func runs(t *testing.T, i *identity) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -93,7 +93,7 @@ func runs(t *testing.T, i *identity) {
 	})
 }
 
-// heard is one request, such as the one that renews a node's lease.
+// heard makes a request, such as the renewal of a node's lease.
 func heard(t *testing.T, by http.RoundTripper) {
 	t.Helper()
 	answer, err := (&http.Client{Transport: by}).Get(replacingURL)
@@ -112,7 +112,8 @@ func (r *replacing) behind(t *testing.T) (all []string) {
 	return all
 }
 
-// TestNodesFollowTheAuthorities with their next request, in their trust and their certificates, at both phases.
+// TestNodesFollowTheAuthorities checks that nodes update trust and certificates with their next request, in both
+// phases.
 func TestNodesFollowTheAuthorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplacing(t, func(http.ResponseWriter, *http.Request) {})
@@ -147,12 +148,12 @@ func TestNodesFollowTheAuthorities(t *testing.T) {
 		require.ErrorContains(t, err, "node n2")
 		require.ErrorContains(t, err, "--force")
 
-		// Tokens of before are good until the end, new ones name the new authority.
+		// Earlier tokens are valid until the end; new ones contain the new CA.
 		require.NoError(t, r.newMachine(t, "n3").join(t.Context()))
 		newToken, err := jointoken.New(r.testCluster.keys.Server.Bundle())
 		require.NoError(t, err)
 
-		// A server that starts again knows less of others, and goes on.
+		// A restarted server has no record of the others, and continues.
 		keys, err := pki.Load(r.dir)
 		require.NoError(t, err)
 		again := newAuthorities(keys, r.objects, slog.New(slog.DiscardHandler))
@@ -186,7 +187,8 @@ func TestNodesFollowTheAuthorities(t *testing.T) {
 	})
 }
 
-// TestAServerThatKeepsChangingIsFollowedSlowly: whatever a server says, an agent asks for new certificates at most every few seconds.
+// TestAServerThatKeepsChangingIsFollowedSlowly checks that an agent renews its certificates at most every few seconds,
+// whatever the server sends.
 func TestAServerThatKeepsChangingIsFollowedSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -208,7 +210,8 @@ func TestAServerThatKeepsChangingIsFollowedSlowly(t *testing.T) {
 	})
 }
 
-// TestOldClientCertificatesAreKnown: who sends requests with one keeps it from being distrusted, and once it is, all that it has open ends.
+// TestOldClientCertificatesAreKnown checks that a client certificate in use prevents the end of the replacement, and
+// that all its connections are closed after it.
 func TestOldClientCertificatesAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplacing(t, func(w http.ResponseWriter, req *http.Request) {
@@ -258,7 +261,7 @@ func TestOldClientCertificatesAreKnown(t *testing.T) {
 	})
 }
 
-// TestMembersAreNotMadeUp: a certificate of somebody else's authority says nothing of a node.
+// TestMembersAreNotMadeUp checks that a certificate of another CA is not recorded as a node.
 func TestMembersAreNotMadeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplacing(t, func(http.ResponseWriter, *http.Request) {})

@@ -17,7 +17,7 @@ import (
 
 var _ control.Backend = (*process)(nil)
 
-// parts remembers how each component fares.
+// parts tracks the state of the components.
 type parts struct {
 	mu   sync.Mutex
 	list []control.Component
@@ -25,7 +25,7 @@ type parts struct {
 
 func (p *parts) add(components []run.Component) {
 	for _, c := range components {
-		p.list = append(p.list, control.Component{Name: c.Name(), Problem: "waits for the one before it"})
+		p.list = append(p.list, control.Component{Name: c.Name(), Problem: "waiting for the previous component"})
 	}
 }
 
@@ -99,15 +99,16 @@ func (p *process) Stop(ctx context.Context, progress func(string)) error {
 	return stopPods(ctx, p.node.agent, progress)
 }
 
-// processes finds in proc (/proc) this process and the shims that run from dataDir or runDir, with their memory. Shims are known by their executables:
-// to read a command line takes the lock of the process's memory, which those of a throttled pod may hold for long.
+// processes returns this process and the shims that run from dataDir or runDir, with their memory. proc is /proc. Shims
+// are identified by their executables, because reading a command line takes the lock of the process's memory map, which
+// a throttled pod can hold for a long time.
 func processes(proc, dataDir, runDir string) []control.Process {
 	list := []control.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(proc, os.Getpid())}}
 	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/exe"))
 	for _, link := range links {
 		exe, err := os.Readlink(link)
 		if err != nil || !strings.HasPrefix(exe, dataDir+"/") && !strings.HasPrefix(exe, runDir+"/") {
-			continue // it ended while we looked, or is another's
+			continue // it has exited, or is not one of ours
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && pid != os.Getpid() {
 			list = append(list, control.Process{PID: pid, Name: "shim", PSS: pss(proc, pid)})
@@ -116,7 +117,7 @@ func processes(proc, dataDir, runDir string) []control.Process {
 	return list
 }
 
-// pss is the memory of a process in bytes, with shared pages divided among those who share them; 0 if it is gone.
+// pss returns the proportional set size of a process in bytes; 0 if it has exited.
 func pss(proc string, pid int) int64 {
 	data, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {

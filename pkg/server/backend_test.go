@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// TestShimsAreKnownByTheirExecutables: a command line that cannot be read, as one of a throttled pod may be for long, does not hold up
-// status, and neither does anything of a process that is not ours.
+// TestShimsAreKnownByTheirExecutables checks that status is not blocked by a command line that cannot be read, as that
+// of a throttled pod, nor by reading other processes.
 func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 	const dataDir, runDir = "/data", "/run/coracle"
 	proc := t.TempDir()

@@ -22,14 +22,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// bootstrap is a component that writes what every cluster has: the four namespaces, the services of the API itself and of
-// DNS, the range of services, and the priority classes. It is ready once they are there, and from then on restores what is deleted or changed.
+// bootstrap is a component that creates the objects that every cluster has: the four namespaces, the Services of the
+// API and of DNS, the ServiceCIDR, and the priority classes. It is ready when they exist, and restores them when they
+// are deleted or changed.
 type bootstrap struct {
 	client client.Interface
-	// api is the address and port at which nodes and pods reach the API, service the first address of the service range.
+	// api is the address at which nodes and pods reach the API, service the first address of the service range.
 	api     netip.AddrPort
 	service netip.Addr
-	// services is the range of which service is the first address.
+	// services is the range whose first address is service.
 	services netip.Prefix
 	// servers are those that serve the API.
 	servers *serverList
@@ -43,7 +44,7 @@ func (b *bootstrap) Name() string           { return "bootstrap" }
 func (b *bootstrap) Ready() <-chan struct{} { return b.ready }
 
 func (b *bootstrap) Run(ctx context.Context) error {
-	// Before anything is allocated: what is there may be of a version that reserved nothing.
+	// Before anything is allocated: the store may have been written by a version that made no reservations.
 	if err := b.repair(ctx); err != nil && ctx.Err() == nil {
 		b.log.Error("could not repair the allocations of services", "error", err)
 	}
@@ -125,7 +126,8 @@ func apiMeta(slice bool) metav1.ObjectMeta {
 	return m
 }
 
-// nodeServices lets nodes see services, their endpoints and each other, as upstream lets kube-proxy, which is a part of a node here.
+// nodeServices lets nodes read services, endpoints and nodes, as upstream allows kube-proxy, which is part of the node
+// here.
 func nodeServices() *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "coracle:node-proxier"},
@@ -134,7 +136,7 @@ func nodeServices() *rbacv1.ClusterRoleBinding {
 	}
 }
 
-// dnsAddress is the tenth address of a service range whose first one is given, as is the custom.
+// dnsAddress returns the tenth address of a service range, which is the convention; first is the first one.
 func dnsAddress(first netip.Addr) netip.Addr {
 	for range 9 {
 		first = first.Next()
@@ -142,7 +144,7 @@ func dnsAddress(first netip.Addr) netip.Addr {
 	return first
 }
 
-// apiService is reached by pods at the service range's first address, as KUBERNETES_SERVICE_HOST tells them.
+// apiService has the service range's first address, which pods get as KUBERNETES_SERVICE_HOST.
 func (b *bootstrap) apiService() *corev1.Service {
 	s := &corev1.Service{ObjectMeta: apiMeta(false)}
 	s.Labels = map[string]string{"component": "apiserver", "provider": "kubernetes"}

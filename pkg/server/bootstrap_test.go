@@ -28,8 +28,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// TestWhatEveryClusterHasIsRestored deletes and changes each object that bootstrap makes, and waits for the watch event
-// that shows it as it was.
+// TestWhatEveryClusterHasIsRestored deletes and changes each object of bootstrap, and waits for the watch event that
+// shows it restored.
 func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	dir, err := os.MkdirTemp("", "coracle-bootstrap-")
 	require.NoError(t, err)
@@ -66,10 +66,10 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 		require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(o), first), "%T %s", o, o.GetName())
 		err := c.Delete(ctx, first.DeepCopyObject().(ctrl.Object))
 		if apierrors.IsForbidden(err) {
-			continue // it cannot be lost
+			continue // it cannot be deleted
 		}
 		require.NoError(t, err)
-		if ns, ok := first.(*corev1.Namespace); ok { // nobody else empties it here
+		if ns, ok := first.(*corev1.Namespace); ok { // there is no namespace controller in this test
 			require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(o), ns))
 			ns.Spec.Finalizers = nil
 			require.NoError(t, c.SubResource("finalize").Update(ctx, ns))
@@ -92,7 +92,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 		func(o ctrl.Object) bool { return len(o.(*rbacv1.ClusterRoleBinding).Subjects) == 1 })
 }
 
-// shows waits until an event shows the object, or the present state does, as it should be.
+// shows waits until a watch event or the current state shows the object as expected.
 func shows(t *testing.T, c ctrl.WithWatch, o ctrl.Object, good func(ctrl.Object) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

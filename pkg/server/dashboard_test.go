@@ -11,12 +11,12 @@ import (
 )
 
 var (
-	// In PromQL, what is followed by ( is a function, what is in {} or after "by" a label.
+	// In PromQL, a name followed by ( is a function; a name in {} or after "by" is a label.
 	promLabels = regexp.MustCompile(`\{[^}]*\}|by \([^)]*\)|\[[^\]]*\]`)
 	promNames  = regexp.MustCompile(`[a-z_]{4,}\b(\s*\()?`)
 )
 
-// queried are the names of the metrics in a PromQL expression.
+// queried returns the names of the metrics in a PromQL expression.
 func queried(expr string) (names []string) {
 	for _, m := range promNames.FindAllStringSubmatch(promLabels.ReplaceAllString(expr, " "), -1) {
 		if m[1] == "" {
@@ -26,7 +26,7 @@ func queried(expr string) (names []string) {
 	return names
 }
 
-// Every metric that the dashboard asks for is one that a running server serves.
+// Every metric that the dashboard queries is served by a running server.
 func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 	require.Equal(t, []string{"up_total", "down_bytes"}, queried(`sum by (le, verb) (rate(up_total{code=~"5.."}[$__rate_interval])) / max(down_bytes)`))
 	raw, err := os.ReadFile("../../manifests/grafana/coracle.json")

@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	// diagnosisTime bounds how long a diagnosis takes.
+	// diagnosisTime is the timeout of a diagnosis.
 	diagnosisTime = 3 * time.Second
-	// mostDetails bounds the lines about one part.
+	// mostDetails is the maximum number of detail lines per component.
 	mostDetails = 20
-	// An object counts as failing after this many attempts over this time: conflicts pass sooner.
+	// An object is failing after this many attempts over this time, which excludes mere conflicts.
 	failingAttempts, failingTime = 3, 10 * time.Second
-	// pendingTime is how long a pod may wait for a node before somebody should look.
+	// pendingTime is how long a pod may be pending before it is reported.
 	pendingTime = 10 * time.Second
-	// Certificates that end within these times need attention, and are about to fail.
+	// Certificates that expire within these times are a warning or an error.
 	certificateSoon, certificateNow = 30 * 24 * time.Hour, 2 * 24 * time.Hour
 )
 
-// Health implements control.Backend. Parts that do not answer in time are unhealthy.
+// Health implements control.Backend. Components that do not respond in time are unhealthy.
 func (p *process) Health(ctx context.Context) []control.Health {
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime)
 	defer cancel()
@@ -87,14 +87,14 @@ func (p *process) Health(ctx context.Context) []control.Health {
 	return all
 }
 
-// health builds one answer.
+// health builds a control.Health.
 type health struct{ control.Health }
 
 func newHealth(component, format string, args ...any) *health {
 	return &health{control.Health{Component: component, State: control.OK, Summary: fmt.Sprintf(format, args...)}}
 }
 
-// add notes what is wrong; the state becomes the worst one noted.
+// add adds a problem; the state becomes the worst one added.
 func (h *health) add(state, format string, args ...any) {
 	if h.State != control.Unhealthy {
 		h.State = state
@@ -270,7 +270,7 @@ func (n *node) proxyHealth() control.Health {
 	return h.Health
 }
 
-// dnsHealth asks this node's DNS for the one name that every cluster has.
+// dnsHealth queries this node's DNS for the name that every cluster has.
 func (n *node) dnsHealth(ctx context.Context, address string) control.Health {
 	name := "kubernetes.default.svc." + n.domain
 	h := newHealth("dns", "answers on %s", address)
@@ -312,7 +312,7 @@ func plural(n int, what string) string {
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// mostLine bounds a line of details, in bytes.
+// mostLine limits a detail line, in bytes.
 const mostLine = 300
 
 func firstLine(s string) string {

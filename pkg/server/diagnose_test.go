@@ -84,7 +84,7 @@ func TestAPlaneDiagnosesItself(t *testing.T) {
 	}
 }
 
-// What is inside is for administrators, and tells no secret.
+// Inspection is for administrators only, and contains no secrets.
 func TestInspection(t *testing.T) {
 	l := startPlane(t)
 	l.process.Token = "swordfish"

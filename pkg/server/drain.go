@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// drainMargin is what a pod may take beyond its grace period: its processes are killed then, and its network and volumes
-	// removed.
+	// drainMargin is the time a pod may need beyond its grace period, for killing its processes and removing its
+	// network and volumes.
 	drainMargin = 30 * time.Second
-	// waitingAfter is when the user first learns which pods are waited for, and waitingEvery how often after that.
+	// waitingAfter is when pods that are waited for are first reported, waitingEvery the interval after that.
 	waitingAfter = 5 * time.Second
 	waitingEvery = 15 * time.Second
-	// waitingNames bounds the pods named in one such line.
+	// waitingNames limits the pods named in one such line.
 	waitingNames = 5
 )
 
@@ -113,7 +113,7 @@ func notStopped(names string, limit time.Duration) error {
 	return fmt.Errorf("pods still running %s after termination was requested: %s; `coracle start` adopts them, `coracle delete` kills them", limit, names)
 }
 
-// grace is a pod's termination grace period.
+// grace returns a pod's termination grace period.
 func grace(p *corev1.Pod) time.Duration {
 	var seconds int64
 	for _, s := range []*int64{p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds} {
@@ -124,5 +124,5 @@ func grace(p *corev1.Pod) time.Duration {
 	return time.Duration(min(seconds, math.MaxInt32)) * time.Second
 }
 
-// dumpStacks writes where all goroutines are, those at the same place together.
+// dumpStacks writes the stacks of all goroutines, grouped by stack.
 func dumpStacks(w io.Writer) { _ = pprof.Lookup("goroutine").WriteTo(w, 1) }

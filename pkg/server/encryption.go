@@ -14,7 +14,8 @@ import (
 
 var _ control.EncryptionBackend = (*process)(nil)
 
-// encryptionFile is the configuration of --secrets-encryption in the data directory. It has a directory of its own, which is watched.
+// encryptionFile is the configuration of --secrets-encryption in the data directory. Its directory is watched, so it
+// contains nothing else.
 const encryptionFile = "encryption/config.yaml"
 
 func (p *process) newEncryption(v *encryption.Values, s *store.Store, c *cache.Cache) (*encryption.Keeper, error) {

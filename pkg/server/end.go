@@ -15,24 +15,24 @@ import (
 // ending stops the process that holds a data directory: with SIGTERM, then SIGKILL after a timeout.
 type ending struct {
 	dir string
-	// graceful is how long the process has after SIGTERM; killed how long it has after SIGKILL, in which the kernel tears
-	// down its memory and open files.
+	// graceful is the timeout after SIGTERM, killed that after SIGKILL, in which the kernel releases memory and open
+	// files.
 	graceful, killed time.Duration
 	say              func(format string, args ...any)
 }
 
 const (
-	// A process bounds its own stop (run.All: 30 s, and a second per component), so one that needs longer than this hangs.
+	// A process limits its own stop (run.All: 30 s, and a second per component), so one that takes longer hangs.
 	stopPatience = 60 * time.Second
-	// Nothing that a deletion interrupts is worth keeping.
+	// A deletion need not wait for anything to finish.
 	deletePatience = 15 * time.Second
 	killPatience   = 15 * time.Second
-	// quietly is how long to wait for a process to exit before reporting the wait to the user.
+	// quietly is how long to wait for a process to exit before the wait is reported.
 	quietly = 2 * time.Second
 )
 
-// run returns once no process holds the directory. was is the pid of the process that it ended, 0 if there was none, and killed
-// says that SIGTERM was not enough.
+// run returns once no process holds the directory. was is the pid of the process that it stopped, or 0, and killed
+// reports whether SIGKILL was needed.
 func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	p, err := findHolder(e.dir)
 	if p == nil || err != nil {
@@ -63,10 +63,10 @@ func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	return p.pid, true, err
 }
 
-// lockHolder is the process that holds a data directory's lock, by a descriptor that never means another process.
+// lockHolder is the process that holds a data directory's lock, identified by a pidfd, which cannot be reused.
 type lockHolder struct {
 	pid int
-	fd  *os.File // a pidfd in non-blocking mode, so that the runtime's poller waits on it
+	fd  *os.File // a non-blocking pidfd, to wait with the runtime's poller
 }
 
 // findHolder returns nil if no process holds the directory.
@@ -78,7 +78,7 @@ func findHolder(dir string) (*lockHolder, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		if holder(dir) == 0 {
-			return nil, nil // it ended in between
+			return nil, nil // it has exited meanwhile
 		}
 		return nil, fmt.Errorf("%s is in use by process %d, which cannot be seen from here: end it from its own container", dir, pid)
 	}
@@ -86,7 +86,8 @@ func findHolder(dir string) (*lockHolder, error) {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
 	h := &lockHolder{pid, os.NewFile(uintptr(fd), "pidfd")}
-	// The pid was read before the descriptor was opened and may be another process's by now, or one of another container.
+	// The pid was read before the pidfd was opened, so it may be that of another process by now, or of another
+	// container.
 	holds, err := hasOpen(pid, filepath.Join(dir, lockFile))
 	if err == nil && !holds {
 		err = fmt.Errorf("process %d is said to use %s, but has not opened its %s", pid, dir, lockFile)
@@ -122,7 +123,7 @@ func hasOpen(pid int, file string) (bool, error) {
 
 func (h *lockHolder) close() { _ = h.fd.Close() }
 
-// signal succeeds too if the process has ended.
+// signal returns nil if the process has already exited.
 func (h *lockHolder) signal(s unix.Signal) error {
 	raw, err := h.fd.SyscallConn()
 	if err != nil {
@@ -138,7 +139,7 @@ func (h *lockHolder) signal(s unix.Signal) error {
 	return nil
 }
 
-// wait returns true once the process has ended, false after the time given, or ctx's error.
+// wait returns true once the process has exited, false after patience, or ctx's error.
 func (h *lockHolder) wait(ctx context.Context, patience time.Duration) (ended bool, err error) {
 	if err := h.fd.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return false, err

@@ -24,9 +24,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-const holdVariable = "CORACLE_TEST_HOLD" // the data directory that a child of this test holds
+const holdVariable = "CORACLE_TEST_HOLD" // the data directory held by a child of this test
 
-// hold is the child: it holds the directory, and its socket accepts but never answers. It ends on SIGTERM unless it is deaf.
+// hold is the child: it holds the directory, and its socket accepts connections but never responds. If deaf, it ignores
+// SIGTERM.
 func hold(dir string, deaf bool) {
 	f, err := lock(dir)
 	if err != nil {
@@ -114,14 +115,14 @@ func TestOnlyTheHolderOfTheLockIsEnded(t *testing.T) {
 	f, err := lock(dir)
 	require.NoError(t, err)
 	defer f.Close()
-	// The file names a process that has nothing to do with it, as after a reboot, or from another container.
+	// The file has the pid of an unrelated process, as after a reboot or from another container.
 	_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getppid())), 0)
 	require.NoError(t, err)
 	_, _, err = ending{dir: dir, say: t.Logf}.run(t.Context())
 	require.ErrorContains(t, err, "has not opened")
 }
 
-// A process whose socket accepts but never answers is ended all the same.
+// A process whose socket accepts connections but never responds is stopped anyway.
 func TestStopEndsAProcessThatDoesNotAnswer(t *testing.T) {
 	child, dir := holding(t, "polite")
 	c := config.Default()
@@ -136,7 +137,7 @@ func TestStopEndsAProcessThatDoesNotAnswer(t *testing.T) {
 	_ = child.Wait()
 }
 
-// stuckAgent has a pod that ends and one that does not.
+// stuckAgent has one pod that stops and one that does not.
 type stuckAgent struct{}
 
 func (stuckAgent) Pods() []*corev1.Pod {

@@ -16,10 +16,10 @@ import (
 // healthKey is read to check that the store responds. It is upstream's health key, and never written.
 const healthKey = "/registry/health"
 
-// mostLag is how long the cache may lag behind the store.
+// mostLag is how long the cache may lag behind the store before it is unhealthy.
 const mostLag = time.Second
 
-// checks are the parts of /readyz, and of /livez where starting the process again would help, by upstream's names where it has one.
+// checks are the checks of /readyz, and of /livez if a restart would help, with upstream's names where it has them.
 func (l *plane) checks() []apiserver.Check {
 	list := []apiserver.Check{
 		{Name: "etcd", Check: l.storeReads, Live: true},
@@ -33,14 +33,15 @@ func (l *plane) checks() []apiserver.Check {
 	return append(list, l.actorChecks(config.Controllers)...)
 }
 
-// parts are the components in ComponentStatus, by upstream's names.
+// parts are the components in ComponentStatus, with upstream's names.
 func (l *plane) parts() []apiserver.Check {
 	list := append(l.actorChecks("controller-manager"), apiserver.Check{Name: "etcd-0", Check: l.storeReads})
 	slices.SortFunc(list, func(a, b apiserver.Check) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
-// actorChecks are the checks of the controllers, by the name given, and the scheduler, as far as this process runs them.
+// actorChecks returns the checks of the controllers, by the given name, and of the scheduler, if they run in this
+// process.
 func (l *plane) actorChecks(controllers string) (list []apiserver.Check) {
 	if l.process.Runs(config.Controllers) {
 		list = append(list, apiserver.Check{Name: controllers, Check: started(func() <-chan struct{} { return l.controllers.Ready() })})
@@ -51,7 +52,7 @@ func (l *plane) actorChecks(controllers string) (list []apiserver.Check) {
 	return list
 }
 
-// started reports whether a component is ready. Some are made only after the API server.
+// started reports whether a component is ready. Some are created after the API server.
 func started(ready func() <-chan struct{}) func(context.Context) error {
 	return func(context.Context) error {
 		select {

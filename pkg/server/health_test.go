@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// newTestPlane is a control plane of which nothing runs yet.
+// newTestPlane returns a control plane that is not running.
 func newTestPlane(t *testing.T) *plane {
 	t.Helper()
 	c, dir := config.Default(), t.TempDir()
@@ -32,7 +32,7 @@ func newTestPlane(t *testing.T) *plane {
 	return l
 }
 
-// begin runs a component until the test ends, or stop is called.
+// begin runs a component until the test ends or stop is called.
 func begin(t *testing.T, c run.Component) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -55,7 +55,7 @@ func begin(t *testing.T, c run.Component) (stop func()) {
 	return stop
 }
 
-// failing are the checks of /readyz or /livez that fail, and whether the answer is that of a process which is well.
+// failing returns the failing checks of /readyz or /livez, and whether the endpoint returns 200.
 func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -105,7 +105,7 @@ func TestHealthWhileStarting(t *testing.T) {
 	require.Empty(t, unhealthy())
 }
 
-// TestHealthOfStoreAndCache: what is wrong is told by its name, and the process is only to be started again if that would help.
+// TestHealthOfStoreAndCache checks that failures are named, and that /livez fails only if a restart would help.
 func TestHealthOfStoreAndCache(t *testing.T) {
 	l := newTestPlane(t)
 	stopStore := begin(t, l.store)
@@ -128,7 +128,7 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 		t.Helper()
 		names, _ := failing(t, l, endpoint)
 		for _, name := range names {
-			if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" { // which do not run
+			if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" { // they are not running
 				known = append(known, name)
 			}
 		}
@@ -142,7 +142,7 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	require.Empty(t, of("livez"))
 	err := l.cacheFollows(t.Context())
 	require.ErrorContains(t, err, "the cache has stopped")
-	// One that runs and does not keep up: it follows a store in which nothing happens.
+	// A cache that runs but does not keep up: it follows another store without changes.
 	behind := newTestPlane(t)
 	begin(t, behind.store)
 	begin(t, behind.cache)

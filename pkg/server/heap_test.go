@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A small heap that fills fast gets room, a large one and a calm one get none, and little changes nothing.
+// A small heap that grows fast gets more room; a large or calm one does not, and small changes have no effect.
 func TestHeapPacer(t *testing.T) {
 	now, alive := time.Unix(0, 0), uint64(20<<20)
 	var set []int

@@ -25,29 +25,29 @@ import (
 )
 
 const (
-	// joinPatience bounds one join, or renewal.
+	// joinPatience is the timeout of a join or renewal.
 	joinPatience = 30 * time.Second
-	// connectPatience bounds the making of a connection. A connection on which nothing came for silence is asked whether it
-	// still lives, and given up half as long later. All three together leave time to renew the node's lease before
-	// the node counts as lost, when it is only the connection that was.
+	// connectPatience is the timeout for connecting. An idle connection is pinged after silence, and closed if there is
+	// no answer for half as long. The sum leaves time to renew the node's lease over another connection before the node
+	// counts as lost.
 	connectPatience = 10 * time.Second
 	silence         = 10 * time.Second
-	// renewalRetry is the least pause between renewals: after one that failed, of which a third of a certificate's life allows
-	// many; or if the server's clock is so far behind that its certificates are old from the start.
+	// renewalRetry is the minimum interval between renewals: after a failed one, of which a third of a certificate's
+	// lifetime allows many, or if the server's clock is so far behind that its certificates are due from the start.
 	renewalRetry = 5 * time.Minute
-	// followPause is the least time between a renewal and the next one because the authorities have changed again.
+	// followPause is the minimum interval between renewals due to changed CAs.
 	followPause = 5 * time.Second
-	// clockCheck bounds how long a renewal is waited for in one go: the clock runs on while the machine is suspended, timers do not.
+	// clockCheck limits a single wait for a renewal: the clock continues while the machine is suspended, timers do not.
 	clockCheck = time.Hour
 	// maxJoinAnswer and maxIdentityFile are in bytes.
 	maxJoinAnswer   = 1 << 20
 	maxIdentityFile = 1 << 20
 )
 
-// identity is who a joined machine is in its cluster: its key, which never leaves the machine, and the certificates that the server
-// issued for it. The key, the client certificate and the authority of the server are on disk, so that the machine needs a token
-// only the first time. It is the component that has the certificates renewed in time, and the transport by which the machine
-// reaches the API.
+// identity is the identity of a joined machine in its cluster: its key, which never leaves the machine, and the
+// certificates that the server issued for it. Key, client certificate and the server's CA are on disk, so that the
+// machine needs a token only once. It is a component that renews the certificates in time, and the transport by which
+// the machine reaches the API.
 type identity struct {
 	server, nodeName, nodeIP string
 	token                    string // empty if the machine has joined before
@@ -57,12 +57,12 @@ type identity struct {
 	log                      *slog.Logger
 
 	present atomic.Pointer[joined]
-	refused chan struct{} // the API did not believe us, or we did not believe it
-	changed chan struct{} // the API has other authorities than we know
+	refused chan struct{} // authentication failed on either side
+	changed chan struct{} // the server's CAs have changed
 	ready   chan struct{}
 }
 
-// The files of an identity, beside the key.
+// The files of an identity besides the key.
 const (
 	machineCertificate = "machine.crt"
 	serverAuthority    = "cluster-ca.crt"
@@ -73,13 +73,13 @@ var (
 	_ http.RoundTripper = (*identity)(nil)
 )
 
-// credentials are with what a machine reaches its cluster.
+// credentials are what a machine needs to reach its cluster.
 type credentials struct {
 	trusted *x509.CertPool
 	client  tls.Certificate
 }
 
-// joined is what one join or renewal gave. It does not change.
+// joined is the result of a join or renewal. It is immutable.
 type joined struct {
 	joinAnswer
 	credentials
@@ -89,7 +89,7 @@ type joined struct {
 	renewal   time.Time
 }
 
-// refusal is an answer of the server's that is not the one asked for.
+// refusal is an error response of the server.
 type refusal struct {
 	code int
 	text string
@@ -97,7 +97,7 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// shutOut tells whether an error of a renewal means that the machine is a member no more, and can only join again.
+// shutOut reports whether a renewal failed because the machine is no longer a member, and can only join again.
 func shutOut(err error) bool {
 	var r *refusal
 	return errors.As(err, &r) && r.code == http.StatusForbidden
@@ -109,9 +109,9 @@ func (i *identity) Name() string { return "identity" }
 // Ready implements run.Component.
 func (i *identity) Ready() <-chan struct{} { return i.ready }
 
-// Run renews the certificates when it is time, when they are refused, or when the cluster's authorities change, until ctx ends. A
-// renewal works as well with certificates that have ended, after a long sleep. If the machine has lost its place in the cluster,
-// Run fails and says why.
+// Run renews the certificates when due, when they are refused, or when the cluster's CAs change, until ctx is done. A
+// renewal works with expired certificates too, as after a long suspension. If the machine has lost its membership, Run
+// fails with the reason.
 func (i *identity) Run(ctx context.Context) error {
 	close(i.ready)
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
@@ -161,13 +161,14 @@ func (i *identity) Run(ctx context.Context) error {
 			default:
 			}
 		}
-		// Watches go on over the connections that they have; those end when they are idle.
+		// Watches continue over existing connections, which are closed when idle.
 		old.transport.CloseIdleConnections()
 		i.log.Info("renewed node certificates", "until", i.present.Load().serving.Leaf.NotAfter)
 	}
 }
 
-// RoundTrip implements http.RoundTripper with the present certificate: connections of an earlier one get no new requests.
+// RoundTrip implements http.RoundTripper with the current certificate: connections with an earlier one get no new
+// requests.
 func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
 	present := i.present.Load()
 	r = r.Clone(r.Context())
@@ -190,15 +191,15 @@ func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// clientCAs are whom the node's own API believes.
+// clientCAs returns the CAs trusted by the node's own API.
 func (i *identity) clientCAs() *x509.CertPool { return i.present.Load().clients }
 
-// serving fits tls.Config.GetCertificate.
+// serving implements tls.Config.GetCertificate.
 func (i *identity) serving(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return &i.present.Load().serving, nil
 }
 
-// enter makes the machine a member of the cluster: as the one that it was before, or with the token.
+// enter makes the machine a member of the cluster, with its existing identity or with the token.
 func (i *identity) enter(ctx context.Context) error {
 	kept, err := i.load()
 	if err == nil && kept == nil {
@@ -214,7 +215,7 @@ func (i *identity) enter(ctx context.Context) error {
 	return i.join(ctx)
 }
 
-// load reads what the machine has kept; nil if it is nothing.
+// load reads the credentials on disk; nil if there are none.
 func (i *identity) load() (*credentials, error) {
 	authority, err := bounded.File(filepath.Join(i.dir, serverAuthority), maxIdentityFile)
 	if err == nil {
@@ -236,7 +237,7 @@ func (i *identity) load() (*credentials, error) {
 	return nil, err
 }
 
-// join fetches the server's authority, checks it against the token, and asks for certificates for the key.
+// join fetches the server's CA, checks it against the token, and requests certificates for the key.
 func (i *identity) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
@@ -244,7 +245,7 @@ func (i *identity) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Whoever answers is checked against the hash in the token before the token is said.
+	// The server is verified with the hash in the token before the token is sent.
 	shown, err := i.exchange(ctx, &tls.Config{InsecureSkipVerify: true}, http.MethodGet, authorityPath, "", nil)
 	if err != nil {
 		return err
@@ -258,7 +259,7 @@ func (i *identity) join(ctx context.Context) error {
 	return i.ask(ctx, &tls.Config{RootCAs: trusted}, joinPath, token.String())
 }
 
-// renew asks for new certificates with those that the machine has.
+// renew requests new certificates with the current ones.
 func (i *identity) renew(ctx context.Context, c credentials) error {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()
@@ -267,7 +268,7 @@ func (i *identity) renew(ctx context.Context, c credentials) error {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.client, nil },
 	}, renewPath, "")
 	if errors.As(err, new(x509.UnknownAuthorityError)) {
-		err = fmt.Errorf("the server is not of the cluster that this machine has joined, or its authorities were replaced while this machine was away (%w): "+
+		err = fmt.Errorf("the server does not belong to the cluster that this machine has joined, or its authorities were replaced while this machine was away (%w): "+
 			"to join, start the agent with a token", err)
 	}
 	return err
@@ -289,18 +290,18 @@ func (i *identity) ask(ctx context.Context, config *tls.Config, path, token stri
 	return i.take(answer)
 }
 
-// take makes the answer to a join or renewal the present identity, and keeps it.
+// take makes the response to a join or renewal the current identity, and saves it.
 func (i *identity) take(answer []byte) error {
 	j := &joined{credentials: credentials{trusted: x509.NewCertPool()}}
 	if err := json.Unmarshal(answer, &j.joinAnswer); err != nil {
-		return fmt.Errorf("the server's answer to the join: %w", err)
+		return fmt.Errorf("the server's response to the join: %w", err)
 	}
 	if !j.trusted.AppendCertsFromPEM(j.ServerCA) {
-		return errors.New("the server's answer to the join names no authority of the server")
+		return errors.New("the server's response to the join has no serving CA")
 	}
 	j.clients = x509.NewCertPool()
 	if !j.clients.AppendCertsFromPEM(j.ClientCA) {
-		return errors.New("the server's answer to the join names no authority of clients")
+		return errors.New("the server's response to the join has no client CA")
 	}
 	var err error
 	if j.client, err = pki.Pair(j.Client, i.key); err != nil {
@@ -327,7 +328,7 @@ func (i *identity) take(answer []byte) error {
 	return nil
 }
 
-// unreachableError is the error of a server that does not answer.
+// unreachableError is the error for a server that does not respond.
 type unreachableError struct {
 	host string
 	err  error

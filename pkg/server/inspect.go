@@ -12,10 +12,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// debugPath is where the state of the process is served, by the API server to who may get such paths, and on the machine's socket.
+// debugPath is where the state of the process is served, by the API server to authorized users and on the machine's
+// socket.
 const debugPath = "/debug/coracle/"
 
-// shownFlows is how many flows of a priority level are shown.
+// shownFlows is the maximum number of flows per priority level.
 const shownFlows = 20
 
 // inspection serves the state of the control plane.
@@ -92,10 +93,10 @@ func (l *plane) fairnessReport() control.FairnessReport {
 	return r
 }
 
-// masked takes the place of a secret.
+// masked replaces a secret.
 const masked = "(masked)"
 
-// Debug implements control.Backend: what inspection serves, the metrics, and the options without their secrets.
+// Debug implements control.Backend: what inspection serves, the metrics, and the options with secrets masked.
 func (p *process) Debug() http.Handler {
 	mux := http.NewServeMux()
 	metrics := func(name string, g prometheus.Gatherer) {

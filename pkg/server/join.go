@@ -23,37 +23,38 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
-// The paths of joining, beside the Kubernetes API. The authority is public; a join needs a token, and a renewal the
-// certificate that is to be renewed.
+// The paths for joining, besides the Kubernetes API. The CA is public, a join needs a token, and a renewal needs the
+// certificate to renew.
 const (
 	authorityPath = "/coracle/authority"
 	joinPath      = "/coracle/join"
 	renewPath     = "/coracle/renew"
-	// maxJoinBody bounds a request, in bytes, joinBodyTime the time that it may take to come, and mostJoins those in progress.
+	// maxJoinBody is the maximum size of a request in bytes, joinBodyTime the timeout for reading it, and mostJoins the
+	// maximum in progress.
 	maxJoinBody  = 16 << 10
 	joinBodyTime = 10 * time.Second
 	mostJoins    = 16
 )
 
-// joinRequest asks for a node's two certificates, both for the one public key, which is the machine's for ever: its hash
-// is what the node's name is bound to. That the asker has the private key is not proved here, but whenever a
-// certificate is used; without it they are worth nothing.
+// joinRequest requests a node's two certificates, both for the machine's permanent public key, to whose hash the node's
+// name is bound. Possession of the private key is not proved here but whenever a certificate is used; without it they
+// are worthless.
 type joinRequest struct {
 	NodeName  string `json:"nodeName"`
 	NodeIP    string `json:"nodeIP"`
 	PublicKey []byte `json:"publicKey"` // PKIX, DER
 }
 
-// joinAnswer is what a node needs to join. Certificates are PEM.
+// joinAnswer is what a node needs to join. Certificates are in PEM.
 type joinAnswer struct {
 	Client        []byte `json:"client"`
 	Serving       []byte `json:"serving"`
-	ClientCA      []byte `json:"clientCA"` // whom the node's own API trusts; several while one is replaced
-	ServerCA      []byte `json:"serverCA"` // whom the node trusts to be the API; several too
+	ClientCA      []byte `json:"clientCA"` // trusted by the node's own API; several during a replacement
+	ServerCA      []byte `json:"serverCA"` // trusted by the node as the API's; several during a replacement
 	ClusterCIDR   string `json:"clusterCIDR"`
 	ServiceCIDR   string `json:"serviceCIDR"`
 	ClusterDomain string `json:"clusterDomain"`
-	// Version is that of the authorities; the node says it in its requests.
+	// Version is the version of the CAs, which the node sends with its requests.
 	Version string `json:"version"`
 }
 
@@ -62,19 +63,19 @@ type joiner struct {
 	keys    *pki.Set
 	cluster joinAnswer
 	members *members
-	// token accepts a join token, or returns jointoken.ErrRefused; another error means that it could not be checked.
+	// token checks a join token. It returns jointoken.ErrRefused, or another error if the token could not be checked.
 	token func(ctx context.Context, token string) error
-	// node gives the Node that has the name; nil if there is none.
+	// node returns the Node of that name, or nil if there is none.
 	node func(ctx context.Context, name string) (*corev1.Node, error)
-	// own is the name of this machine's node, which is nobody else's, even before it is registered; empty without one.
+	// own returns the name of this machine's node, which is reserved even before it is registered; empty without one.
 	own func() string
-	// life of the certificates; 0 is one year.
+	// life is the lifetime of the certificates; 0 means one year.
 	life time.Duration
 
 	attempts attempts
 }
 
-// httpError is an error with its status code.
+// httpError is an error with a status code.
 type httpError struct {
 	code int
 	error
@@ -110,7 +111,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	serve(renewPath, j.believeCertificate, j.renew)
 	mux.Handle("/", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The mux cleans paths and answers 405 by itself; the API behind it wants to do both its own way.
+		// The mux cleans paths and responds with 405 on its own; the API behind it must see the original requests.
 		if strings.HasPrefix(r.URL.Path, "/coracle/") {
 			mux.ServeHTTP(w, r)
 			return
@@ -119,7 +120,7 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 	})
 }
 
-// serve reads a request only once its sender is believed, so that strangers can take none of the slots.
+// serve authenticates the sender before it reads the request, so that strangers cannot use the slots.
 func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct{}, believe func(*http.Request) error,
 	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
 	from := sender(r.RemoteAddr)
@@ -139,7 +140,7 @@ func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct
 	default:
 		return joinAnswer{}, httpError{http.StatusServiceUnavailable, errors.New("too many machines join at once: try again later")}
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinBodyTime)) // not every writer of a test can
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinBodyTime)) // not every test's ResponseWriter supports it
 	body, err := bounded.All(r.Body, maxJoinBody)
 	if err != nil {
 		return joinAnswer{}, httpError{http.StatusBadRequest, fmt.Errorf("join request: %w", err)}
@@ -161,7 +162,7 @@ func parseJoinRequest(body []byte) (ask joinRequest, err error) {
 	return ask, nil
 }
 
-// check says what is wrong with a request, and gives its key.
+// check validates a request and returns its key.
 func (r joinRequest) check() (*ecdsa.PublicKey, error) {
 	if bad := validation.IsDNS1123Subdomain(r.NodeName); len(bad) > 0 {
 		return nil, fmt.Errorf("nodeName %q: %s", r.NodeName, bad[0])
@@ -192,7 +193,7 @@ func (j *joiner) believeToken(r *http.Request) error {
 	return httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot check the join token: %w", err)}
 }
 
-// join admits a machine that has a token.
+// join admits a machine with a token.
 func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	public, err := ask.check()
 	if err != nil {
@@ -228,8 +229,8 @@ func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// believeCertificate accepts a node's certificate of ours, even one that has ended: a machine may have been off for long. That the
-// peer has the key of it was shown in the handshake.
+// believeCertificate accepts a node certificate issued by the cluster, even if expired: a machine may have been off for
+// a long time. The peer has proved possession of the key in the handshake.
 func (j *joiner) believeCertificate(r *http.Request) error {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return httpError{http.StatusUnauthorized, errors.New("a renewal needs the certificate that is to be renewed")}
@@ -249,7 +250,7 @@ func (j *joiner) believeCertificate(r *http.Request) error {
 	return nil
 }
 
-// renew issues certificates for the machine that its node still belongs to.
+// renew issues certificates for the machine that the node belongs to.
 func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	public, err := ask.check()
 	if err != nil {
@@ -273,7 +274,7 @@ func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 // issue signs the certificates.
 func (j *joiner) issue(ask joinRequest, public crypto.PublicKey) (answer joinAnswer, err error) {
 	answer, user := j.cluster, nodeUser(ask.NodeName)
-	// The version comes first: if the authorities change meanwhile, the node asks again.
+	// The version is read first: if the CAs change meanwhile, the node renews again.
 	answer.Version = j.keys.Version()
 	answer.ClientCA, answer.ServerCA = j.keys.Client.Bundle(), j.keys.Server.Bundle()
 	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{Name: user, Groups: []string{nodesGroup}, Life: j.life}, public); err != nil {

@@ -29,7 +29,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// testCluster is a server that can be joined, with Nodes that the test sets.
+// testCluster is a server that machines can join, with Nodes set by the test.
 type testCluster struct {
 	keys  *pki.Set
 	nodes map[string]*corev1.Node
@@ -69,7 +69,7 @@ func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	config := c.tls(t)
-	// httptest's own certificate would win otherwise.
+	// httptest's own certificate would be used otherwise.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -77,7 +77,7 @@ func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server
 	return server
 }
 
-// machine is one that asks c, at url, for a name.
+// machine returns a machine that joins c at url under a name.
 func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	t.Helper()
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
@@ -89,7 +89,7 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	}
 }
 
-// register makes the Node that a machine's agent makes.
+// register creates a machine's Node as its agent would.
 func (c *testCluster) register(t *testing.T, i *identity) {
 	t.Helper()
 	machine, err := pki.Identity(i.key.Public())
@@ -98,13 +98,13 @@ func (c *testCluster) register(t *testing.T, i *identity) {
 	c.members.seen(c.nodes[i.nodeName])
 }
 
-// remove deletes the Node, as a user does.
+// remove deletes the Node as a user would.
 func (c *testCluster) remove(name string) {
 	delete(c.nodes, name)
 	c.members.end(name, func(*request) bool { return true })
 }
 
-// believes is what the API thinks of a machine's certificate.
+// believes returns the API's check of a machine's certificate.
 func (c *testCluster) believes(t *testing.T, i *identity) error {
 	t.Helper()
 	return c.members.check(i.nodeName, c.nodes[i.nodeName], certificate(t, i.present.Load().Client))
@@ -157,7 +157,7 @@ func TestJoin(t *testing.T) {
 	fails("no server answers", func(*identity) {})
 }
 
-// TestNameIsBoundToAMachine: from when the Node is there until it is deleted, whatever the server remembers.
+// TestNameIsBoundToAMachine checks that a name is bound while the Node exists, independently of the server's memory.
 func TestNameIsBoundToAMachine(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -169,7 +169,8 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 
 	first, err := join(mineDir, "n1")
 	require.NoError(t, err)
-	// Killed before it registers: nothing is bound yet, and what it got is worth nothing once another one was faster.
+	// Killed before it registers: nothing is bound yet, and its certificates are worthless once another machine has
+	// registered.
 	thief, err := join(otherDir, "n1")
 	require.NoError(t, err)
 	c.register(t, first)
@@ -192,7 +193,8 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	c.register(t, second)
 	require.ErrorContains(t, c.believes(t, first), "another machine")
 
-	// A Node that is bound to nobody, such as one a user made, is free for whoever has a token, and for nobody else.
+	// A Node without an owner, such as one created by a user, is available to any machine with a token, and to no
+	// other.
 	delete(c.nodes["n1"].Annotations, machineAnnotation)
 	require.Error(t, c.believes(t, first))
 	require.Error(t, c.believes(t, second))
@@ -201,7 +203,8 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	require.NoError(t, c.believes(t, third))
 }
 
-// TestMembershipNeedsNoTokenTwice: a machine that starts again is let in by its certificate, until its Node is deleted.
+// TestMembershipNeedsNoTokenTwice checks that a restarted machine is accepted by its certificate until its Node is
+// deleted.
 func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -231,7 +234,7 @@ func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 	require.NoError(t, err, "options stay as they were")
 	_, err = start(dir, "n2", "")
 	require.ErrorContains(t, err, "has joined as n1")
-	// A stolen certificate is worth nothing without the key, and another machine's files nothing for this one's.
+	// A stolen certificate is worthless without the key, and so are another machine's files.
 	other := t.TempDir()
 	for _, file := range []string{machineCertificate, serverAuthority} {
 		data, err := os.ReadFile(filepath.Join(dir, file))
@@ -251,19 +254,19 @@ func TestMembershipNeedsNoTokenTwice(t *testing.T) {
 	_, err = start(dir, "n1", "")
 	require.NoError(t, err)
 
-	// A server that is of another cluster is not believed, whatever it says.
+	// A server of another cluster is not trusted, whatever it sends.
 	elsewhere := newCluster(t)
 	wrong := elsewhere.serve(t, elsewhere.handler(http.NotFoundHandler()))
 	url = wrong.URL
 	_, err = start(dir, "n1", "")
-	require.ErrorContains(t, err, "not of the cluster that this machine has joined")
+	require.ErrorContains(t, err, "does not belong to the cluster that this machine has joined")
 	wrong.Close()
 	var unreachable *unreachableError
 	_, err = start(dir, "n1", good)
 	require.ErrorAs(t, err, &unreachable)
 }
 
-// TestRenewalNeedsTheCertificate that the server has issued for the node.
+// TestRenewalNeedsTheCertificate checks that a renewal needs a certificate issued by the server for the node.
 func TestRenewalNeedsTheCertificate(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -292,7 +295,7 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	require.NoError(t, i.renew(t.Context(), good))
 }
 
-// TestDeletionEndsWhatIsOpen: a watch of a node's ends with its membership, and its agent with a reason.
+// TestDeletionEndsWhatIsOpen checks that deleting a Node ends its watches, and its agent with a reason.
 func TestDeletionEndsWhatIsOpen(t *testing.T) {
 	c := newCluster(t)
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -332,7 +335,7 @@ func TestDeletionEndsWhatIsOpen(t *testing.T) {
 	require.Len(t, c.members.requests, 1)
 	c.members.mu.Unlock()
 
-	// The name in another machine's hands ends what the first one has open as well.
+	// If the name goes to another machine, the first one's connections end as well.
 	c.register(t, c.machine(t, server.URL, t.TempDir(), "n2"))
 	_, _ = io.ReadAll(kept.Body)
 	for _, i := range []*identity{gone, stays} {
@@ -351,7 +354,7 @@ func TestNodeOfAnotherMachine(t *testing.T) {
 	require.EqualError(t, remote.check(node), ownedByOther("n1").Error())
 }
 
-// pipes is a listener without a network, so that time can be the test's.
+// pipes is an in-memory listener, for use with a fake clock.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -379,7 +382,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// mute is a connection that can lose its peer without being told.
+// mute is a connection whose peer can disappear silently.
 type mute struct {
 	net.Conn
 	silent *atomic.Bool
@@ -408,8 +411,8 @@ func (m *mute) Close() error {
 	return m.Conn.Close()
 }
 
-// TestDeadConnectionIsLeft: a connection whose other end is gone without a word is given up in time for another one to
-// keep the node's lease.
+// TestDeadConnectionIsLeft checks that a connection to a peer that has disappeared is closed in time to renew the
+// node's lease over another one.
 func TestDeadConnectionIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -446,16 +449,16 @@ func TestDeadConnectionIsLeft(t *testing.T) {
 	})
 }
 
-// TestCertificatesAreRenewed in the running agent, in time, and without the end of a watch.
+// TestCertificatesAreRenewed checks that a running agent renews its certificates in time and without ending a watch.
 func TestCertificatesAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		c.life = 3 * time.Hour // of which an hour before now for clocks that are behind: 4 in all
+		c.life = 3 * time.Hour // starting an hour ago, to allow for clocks that are behind: 4 in all
 		var down, deny atomic.Bool
 		var joins, connections atomic.Int32
 		events := make(chan string)
 		api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// As the API server does: in each request, of a connection that may be old.
+			// As the API server: on each request, even on an old connection.
 			if deny.Load() || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
@@ -537,7 +540,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		require.Equal(t, firstWho, who(), "too early to renew")
 		require.EqualValues(t, 1, joins.Load())
 
-		time.Sleep(time.Hour) // two thirds of the life are over
+		time.Sleep(time.Hour) // two thirds of the lifetime
 		require.EqualValues(t, 2, joins.Load())
 		require.NotEqual(t, firstWho, who())
 		require.NotEqual(t, firstServing, serving())
@@ -545,20 +548,21 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		secondWho := who()
 		require.Equal(t, before, connections.Load(), "one connection for each certificate, not for each request")
 
-		// Nobody answers when the next renewal is due: it is tried again, and the old certificate is used while it lasts.
+		// The server is down when the next renewal is due: it is retried, and the old certificate is used until it
+		// expires.
 		down.Store(true)
 		time.Sleep(time.Until(began.Add(4*time.Hour - time.Minute)))
 		require.Greater(t, joins.Load(), int32(3))
 		require.Equal(t, secondWho, who())
 		require.Less(t, joins.Load(), int32(40), "with a pause in between")
-		// Even once that has ended, the machine gets back in.
+		// Even after it has expired, the machine can renew.
 		time.Sleep(2 * time.Hour)
 		down.Store(false)
 		time.Sleep(renewalRetry)
 		require.NotEqual(t, secondWho, who())
 		serving()
 
-		// A machine that is not believed asks why, at once, but not with each request.
+		// A machine whose certificate is refused finds out why immediately, but not on every request.
 		time.Sleep(renewalRetry)
 		last := joins.Load()
 		deny.Store(true)
@@ -574,7 +578,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		require.LessOrEqual(t, joins.Load(), last+2)
 		who()
 
-		// The watch began with a certificate that has ended hours ago.
+		// The watch started with a certificate that expired hours ago.
 		go func() { events <- "two" }()
 		require.True(t, lines.Scan())
 		require.Equal(t, "two", lines.Text())

@@ -23,8 +23,9 @@ import (
 // Context is the name of the context, cluster and user in kubeconfigs.
 const Context = "coracle"
 
-// adminKubeconfig renews the admin kubeconfig: the one in the data directory, and the context that is merged into the user's
-// own. Its certificate lasts a year, as every leaf does; each start issues a new one, and a server that runs does so in time.
+// adminKubeconfig renews the admin kubeconfig: the file in the data directory, and the context merged into the user's
+// file. Like every leaf certificate, its certificate is valid for a year; each start issues a new one, and a running
+// server renews it in time.
 type adminKubeconfig struct {
 	dataDir, url string
 	merged       string // the user's file; empty for none
@@ -44,7 +45,7 @@ func (k *adminKubeconfig) Name() string { return "kubeconfig" }
 // Ready implements run.Component.
 func (k *adminKubeconfig) Ready() <-chan struct{} { return k.ready }
 
-// Run renews until ctx ends.
+// Run renews the kubeconfig until ctx is done.
 func (k *adminKubeconfig) Run(ctx context.Context) error {
 	close(k.ready)
 	for {
@@ -57,7 +58,7 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 				wait = k.due()
 			}
 		}
-		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // the clock runs on while the machine is suspended
+		timer := time.NewTimer(min(max(wait, time.Minute), clockCheck)) // the clock continues while the machine is suspended
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -67,14 +68,15 @@ func (k *adminKubeconfig) Run(ctx context.Context) error {
 	}
 }
 
-// due is the time until renewal.
+// due returns the time until the next renewal.
 func (k *adminKubeconfig) due() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Until(k.renewal)
 }
 
-// write issues a certificate and writes it. A context that the user has taken out of their file comes back only at a start.
+// write issues a certificate and writes it. A context that the user has removed from their file is added again only at
+// a start.
 func (k *adminKubeconfig) write(start bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -94,7 +96,7 @@ func (k *adminKubeconfig) write(start bool) error {
 	return nil
 }
 
-// issue creates a kubeconfig, and returns when it must be renewed.
+// issue returns a kubeconfig and the time of its renewal.
 func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	cert, key, err := k.keys.Client.Issue(pki.Leaf{Name: "coracle:admin", Groups: []string{"system:masters"}})
 	if err != nil {
@@ -112,11 +114,11 @@ func (k *adminKubeconfig) issue() (*api.Config, time.Time, error) {
 	return c, pki.Renewal(pair.Leaf), nil
 }
 
-// userKubeconfig is ~/.kube/config.
+// userKubeconfig returns the path of ~/.kube/config.
 func userKubeconfig() string { return clientcmd.RecommendedHomeFile }
 
-// mergeKubeconfig puts our context into the file at path; unless add, only if that of the same cluster is there. It becomes the
-// current one only if there is none.
+// mergeKubeconfig writes the context to the file at path; unless add is set, only if the file has a context of the same
+// cluster. It becomes the current context only if there is none.
 func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
@@ -134,8 +136,8 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	return replaceKubeconfig(path, theirs)
 }
 
-// shareCertificate reports whether two bundles of PEM have a certificate in common: those of one cluster have, however far the
-// replacement of its authority is.
+// shareCertificate reports whether two PEM bundles have a certificate in common. Those of the same cluster do, at any
+// stage of a CA's replacement.
 func shareCertificate(a, b []byte) bool {
 	ders := map[string]bool{}
 	for block, rest := pem.Decode(a); block != nil; block, rest = pem.Decode(rest) {
@@ -149,8 +151,8 @@ func shareCertificate(a, b []byte) bool {
 	return false
 }
 
-// unmergeKubeconfig takes our context out of the file at path, if it is the one for the cluster that ca signs for. A
-// file that holds nothing else is removed, and its directory if that is empty then.
+// unmergeKubeconfig removes the context from the file at path if its cluster is the one with this CA. A file that is
+// empty then is removed, and so is its directory.
 func unmergeKubeconfig(path string, ca []byte) error {
 	theirs, err := loadKubeconfig(path)
 	if err != nil {
@@ -172,7 +174,7 @@ func unmergeKubeconfig(path string, ca []byte) error {
 	if err := os.Remove(path); err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(path)) // refuses unless it is empty
+	_ = os.Remove(filepath.Dir(path)) // fails unless it is empty
 	return nil
 }
 
@@ -187,7 +189,7 @@ func loadKubeconfig(path string) (*api.Config, error) {
 	return c, nil
 }
 
-// replaceKubeconfig writes the file whole or not at all: it holds other clusters' credentials.
+// replaceKubeconfig replaces the file atomically, because it contains credentials of other clusters.
 func replaceKubeconfig(path string, c *api.Config) error {
 	data, err := clientcmd.Write(*c)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// lockFile holds the pid of the process that uses a data directory, and is locked as long as it lives.
+// lockFile contains the pid of the process that uses a data directory, and is locked while it runs.
 const lockFile = "coracle.pid"
 
 // errLocked means that another process uses the data directory.
@@ -23,7 +23,7 @@ func (e errLocked) Error() string {
 	return fmt.Sprintf("%s is in use by the Coracle process %d: stop it with `coracle stop`, or choose another --data-dir", e.dir, e.pid)
 }
 
-// lock claims the data directory until the file is closed or the process ends, however it ends.
+// lock locks the data directory until the file is closed or the process ends in any way.
 func lock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// logHandler writes records of a level and above to w, as text or as JSON. Keys are in lowerCamelCase; durations are text in both, as
-// "1.5s".
+// logHandler writes records of at least the level to w, as text or JSON. Keys are in lowerCamelCase; in both formats,
+// durations are text such as "1.5s".
 func logHandler(w io.Writer, level, format string) (slog.Handler, error) {
 	options := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
@@ -30,10 +30,10 @@ func logHandler(w io.Writer, level, format string) (slog.Handler, error) {
 	return slog.NewTextHandler(w, options), nil
 }
 
-// component is the log of one part of the process, by whose name its lines can be found.
+// component returns a logger that adds a component's name to its records.
 func component(log *slog.Logger, name string) *slog.Logger {
 	h := log.Handler()
-	if n, ok := h.(named); ok { // the part of a part
+	if n, ok := h.(named); ok { // a component of a component
 		h = n.plain
 	}
 	return slog.New(named{h, h.WithAttrs([]slog.Attr{slog.String(componentKey, name)})})
@@ -41,7 +41,7 @@ func component(log *slog.Logger, name string) *slog.Logger {
 
 const componentKey = "component"
 
-// named adds the component to records that do not name one themselves.
+// named adds the component to records without one.
 type named struct{ plain, with slog.Handler }
 
 func (h named) Enabled(ctx context.Context, l slog.Level) bool { return h.plain.Enabled(ctx, l) }
@@ -66,8 +66,7 @@ func (h named) WithGroup(name string) slog.Handler {
 	return named{h.plain.WithGroup(name), h.with.WithGroup(name)}
 }
 
-// quietLibraries sends what the Kubernetes libraries say to log, warnings and errors only: what they call
-// information is about themselves.
+// quietLibraries sends warnings and errors of the Kubernetes libraries to log. Their information is about internals.
 func quietLibraries(log *slog.Logger) {
 	slog.SetDefault(log)
 	quiet := logr.FromSlogHandler(atLeast{log.Handler(), slog.LevelWarn})

@@ -6,31 +6,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A node's name belongs to one machine. Each machine has a key that never leaves it, and registers its Node with the key's
-// hash as an annotation, in the same write that takes the name. From then on the name is that machine's: another key gets no
-// certificate for it (joiner.join), and one that it has already got opens nothing (members.check). Deleting the Node frees
-// the name and shuts the machine out: it needs a join token to come back.
+// A node's name belongs to one machine. Each machine has a key that never leaves it, and registers its Node with the
+// hash of the key as an annotation, in the write that creates the Node. From then on the name belongs to that machine:
+// another key gets no certificate for it (joiner.join), and certificates that it already has are refused
+// (members.check). Deleting the Node frees the name and excludes the machine, which needs a join token to come back.
 //
-// The server's own node uses no certificate. Its machine's identity is that of the cluster's first client authority
-// (pki.Set.Machine), of which nobody else has the key.
+// The server's own node uses no certificate. Its machine's identity is that of the cluster's first client CA
+// (pki.Set.Machine), whose key nobody else has.
 const machineAnnotation = "coracle.dev/machine"
 
-// ownedByOther explains that a node's name belongs to another machine.
+// ownedByOther is the error for a node name that belongs to another machine.
 func ownedByOther(name string) error {
 	return fmt.Errorf("the node name %s belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete node %s`; else choose another with --node-name", name, name)
 }
 
-// mine reports whether a Node belongs to this machine, or to none.
+// mine reports whether a Node belongs to this machine or to none.
 func mine(node *corev1.Node, machine string) bool {
 	o := owner(node)
 	return o == "" || o == machine
 }
 
-// owner is the machine that a Node belongs to; empty if none, such as one created by a user.
+// owner returns the machine that a Node belongs to; empty if none, such as for one created by a user.
 func owner(node *corev1.Node) string { return node.Annotations[machineAnnotation] }
 
-// check is agent.Config.VerifyNode. A remote machine learns of it when it joins; in the server's own process this is the only place,
-// and nobody can be asked to delete a Node while the server does not start.
+// check implements agent.Config.VerifyNode. A remote machine is refused when it joins. In the server's own process this
+// is the only check, and the API cannot be used to delete a Node while the server does not start.
 func (m *membership) check(node *corev1.Node) error {
 	switch {
 	case mine(node, m.machine):

@@ -19,15 +19,17 @@ import (
 )
 
 const (
-	// registrationTime is how long a machine that was admitted has to register its Node; mostAdmitted bounds such machines.
+	// registrationTime is how long an admitted machine has to register its Node; mostAdmitted limits the number of such
+	// machines.
 	registrationTime = 5 * time.Minute
 	mostAdmitted     = 1024
 )
 
-// members decides which certificates of nodes are believed: those of the machine that the Node of the name belongs to (machine.go),
-// and, while there is no such Node, of the machine that was admitted under the name with a join token a moment ago. So deleting a
-// Node shuts its machine out at once. What the machine has open then, such as watches, is ended.
+// members decides which node certificates are trusted: those of the machine that the Node belongs to (machine.go) and,
+// while there is no such Node, of the machine recently admitted under the name with a join token. Deleting a Node thus
+// excludes its machine at once, and cancels its open requests such as watches.
 //
+// Admissions are in memory: a machine that has not registered when the process ends must join again.
 // What was admitted is forgotten when the process ends: a machine that has not registered until then joins again.
 type members struct {
 	client client.Interface
@@ -35,7 +37,7 @@ type members struct {
 
 	mu       sync.Mutex
 	admitted map[string]admission                       // by node name
-	requests map[string]map[*request]context.CancelFunc // in progress, by the node name that their certificate claims; "" if none
+	requests map[string]map[*request]context.CancelFunc // in flight, by the node name in their certificate; "" if none
 	nodes    *authorities                               // notified of deleted nodes; may be nil
 }
 
@@ -58,7 +60,7 @@ func (m *members) Name() string { return "members" }
 // Ready implements run.Component.
 func (m *members) Ready() <-chan struct{} { return m.ready }
 
-// Run follows the Nodes until ctx ends.
+// Run watches the Nodes until ctx is done.
 func (m *members) Run(ctx context.Context) error {
 	nodes, err := m.client.Cache().GetInformer(ctx, &corev1.Node{})
 	if err != nil {
@@ -95,7 +97,8 @@ func (m *members) Run(ctx context.Context) error {
 	return nodes.RemoveEventHandler(registration)
 }
 
-// seen ends an admission once its Node is registered, and cancels the requests of machines that the Node does not belong to.
+// seen ends an admission when the Node is registered, and cancels the requests of machines that the Node does not
+// belong to.
 func (m *members) seen(node *corev1.Node) {
 	if owner(node) == "" {
 		return
@@ -150,7 +153,7 @@ func (m *members) admit(name, machine string, now time.Time) error {
 	return nil
 }
 
-// check is apiserver.Config.CheckNode; node is nil if there is none of the name.
+// check implements apiserver.Config.CheckNode; node is nil if there is no such Node.
 func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) error {
 	machine, err := pki.Identity(cert.PublicKey)
 	if err != nil {
@@ -185,7 +188,7 @@ func (m *members) handler(next http.Handler) http.Handler {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		own := &request{cert}
-		// It is entered before it is authenticated: a Node that is deleted in between is seen by the one or the other.
+		// Added before authentication: a Node deleted in between is noticed by either.
 		m.mu.Lock()
 		if m.requests[name] == nil {
 			m.requests[name] = map[*request]context.CancelFunc{}

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
-// registries hold the metrics of the process: those of the control plane are served by the API server, those of the node by its
-// agent. They are apart, so that who scrapes both, as Prometheus's usual configuration does, counts nothing twice.
+// registries are the metrics of the process: the API server exposes those of the control plane, the agent those of the
+// node. They are separate so that scraping both, as Prometheus's usual configuration does, counts nothing twice.
 type registries struct{ plane, node *prometheus.Registry }
 
 func newRegistries() registries {
@@ -32,10 +32,10 @@ func newRegistries() registries {
 	return r
 }
 
-// lagMetrics say how far the cache is behind the store.
+// lagMetrics registers the lag of the cache behind the store.
 func (l *plane) lagMetrics() {
 	l.process.metrics.plane.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "coracle_cache_lag_revisions",
-		Help: "Revisions that the store has and readers of the cache do not see yet."}, func() float64 {
+		Help: "Revisions in the store that readers of the cache do not see yet."}, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		seen := l.cache.Revision()
@@ -47,7 +47,7 @@ func (l *plane) lagMetrics() {
 	}))
 }
 
-// resourceOf is store.Config.Resource for the kinds of a catalog.
+// resourceOf implements store.Config.Resource for the kinds of a catalog.
 func resourceOf(kinds *kind.Catalog) func(string) (string, schema.GroupResource) {
 	return func(key string) (string, schema.GroupResource) {
 		for _, r := range kinds.Table().All() {

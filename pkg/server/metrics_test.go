@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// startPlane runs a control plane until the test ends, and makes a node that does not run.
+// startPlane runs a control plane until the test ends, and creates a node that does not run.
 func startPlane(t *testing.T) *plane {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-plane-")
@@ -73,7 +73,7 @@ func startPlane(t *testing.T) *plane {
 	return l
 }
 
-// get asks the API in the name of a user.
+// get makes an API request as a user.
 func (l *plane) get(t *testing.T, path string, who *user.DefaultInfo) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, path, nil)
@@ -117,7 +117,7 @@ func (l *plane) watchOnce(t *testing.T) {
 	l.apiserver.Handler().ServeHTTP(cancelling{httptest.NewRecorder(), cancel}, httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
 }
 
-// cancelling ends a request once something was answered.
+// cancelling cancels a request after its first write.
 type cancelling struct {
 	*httptest.ResponseRecorder
 	cancel context.CancelFunc
@@ -128,7 +128,7 @@ func (c cancelling) Write(b []byte) (int, error) {
 	return c.ResponseRecorder.Write(b)
 }
 
-// servedMetrics are the names of all series that the API server and the agent serve.
+// servedMetrics returns the names of all series that the API server and the agent expose.
 func servedMetrics(t *testing.T, l *plane) map[string]bool {
 	names := map[string]bool{}
 	families, err := append(prometheus.Gatherers{l.process.metrics.plane}, l.gatherers()...).Gather()

@@ -38,15 +38,15 @@ import (
 // membership is a node's identity and configuration in its cluster.
 type membership struct {
 	client                   client.Interface
-	remote                   []run.Component // what keeps the identity and runs client's cache; none in the server's own process
-	machine                  string          // what the node's name is bound to
+	remote                   []run.Component // maintains the identity and the client's cache; nil in the server's own process
+	machine                  string          // the machine that the node's name is bound to
 	clusterCIDR, serviceCIDR netip.Prefix
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	clientCAs                func() *x509.CertPool
 }
 
-// membership of the server's own machine: it passes no socket.
+// membership returns that of the server's own machine, which uses no socket.
 func (l *plane) membership() (*membership, error) {
 	p := l.process
 	serving, err := l.keys.Node.NewSource(pki.Leaf{Name: nodeUser(p.NodeName), Hosts: []string{p.NodeName, p.NodeIP, "127.0.0.1"}})
@@ -69,13 +69,13 @@ func (m *membership) ranges(cluster, service string) (err error) {
 	return err
 }
 
-// joinCluster obtains an identity from the server and creates a client with it.
+// joinCluster gets an identity from the server and creates a client with it.
 func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	dir := pkiDir(p.DataDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// The key comes first: whatever is cut short after this is done again with the same one.
+	// The key first: an interrupted join is repeated with the same key.
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
 
-// node is this machine as a node.
+// node is the node components of this process.
 type node struct {
 	runtime *containerd.Runtime
 	network *network.Net
@@ -119,13 +119,13 @@ type node struct {
 	domain  string
 }
 
-// components is the node's part of the order.
+// components returns the node's components in start order.
 func (n *node) components() []run.Component {
 	return []run.Component{
-		n.runtime, // containers of an earlier process are found before the agent asks
-		n.network, // keeps the routes to other nodes
-		n.proxy,   // services work before the first pod does
-		n.dns,     // and so do their names
+		n.runtime, // finds the containers of an earlier process before the agent starts
+		n.network, // maintains the routes to other nodes
+		n.proxy,   // services work before the first pod starts
+		n.dns,     // and so does DNS
 		n.agent,   // ready when the node is
 	}
 }
@@ -206,8 +206,8 @@ func (p *process) registration() (map[string]string, []corev1.Taint, error) {
 	return labels, taints, nil
 }
 
-// instance distinguishes the names of one installation (nftables tables, links, cgroups) from those of another with a data directory
-// of its own. The usual one is plainly "coracle".
+// instance returns the prefix of names (nftables tables, links, cgroups), which differs between installations with
+// different data directories. For the default directory it is "coracle".
 func instance(c config.Config) string {
 	if c.DataDir == config.Default().DataDir {
 		return "coracle"
@@ -215,7 +215,7 @@ func instance(c config.Config) string {
 	return fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(c.DataDir)))
 }
 
-// DumpRules writes this installation's nftables rules, whether it runs or not.
+// DumpRules writes the nftables rules of this installation, whether it is running or not.
 func DumpRules(c config.Config, w io.Writer) error { return proxy.Dump(w, instance(c)) }
 
 func containerdConfig(c config.Config) containerd.Config {
@@ -230,7 +230,8 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 		OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess}
 }
 
-// ownPorts are those on which nodes serve: no service gets them on a node's address, and no pod as host ports.
+// ownPorts are the ports used by the node itself: they are not available to services on node addresses, nor as host
+// ports.
 func ownPorts(c config.Config) []uint16 {
 	ports := []uint16{dns.Port}
 	_, server, _ := strings.Cut(c.Join, "://")
@@ -244,10 +245,10 @@ func ownPorts(c config.Config) []uint16 {
 	return ports
 }
 
-// purge removes what the node made on this machine. No other process of ours runs.
+// purge removes everything that the node created on this machine. No other Coracle process is running.
 func purge(ctx context.Context, c config.Config) error {
 	conf := containerdConfig(c)
-	conf.Address = "" // whatever the host's containerd does, the containers go; then Purge finds it
+	conf.Address = "" // containers are removed first, whatever the host's containerd does; then Purge finds it
 	runtime, err := containerd.New(conf)
 	if err != nil {
 		return err

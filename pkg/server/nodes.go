@@ -18,23 +18,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// apiServerUser is who the API server is to the nodes.
+// apiServerUser is the API server's user name in requests to nodes.
 const apiServerUser = "coracle:apiserver"
 
-// nodes tells the API server how to reach a node's own API: at the address and port that the node reports, if what
-// answers there has a certificate for the node's name.
+// nodes connects to a node's own API at the address and port in its status, if it has a certificate for the node's
+// name.
 type nodes struct {
 	client client.Interface
-	// roots gives the authorities of what nodes serve, the same pool until they change; as is who the API server is to them.
+	// roots returns the CAs of node serving certificates, the same pool until they change; as returns the API server's
+	// certificate.
 	roots func() *x509.CertPool
 	as    func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
 
 	mu         sync.Mutex
-	trusted    *x509.CertPool             // of the transports
-	transports map[string]*http.Transport // one for each node's name
+	trusted    *x509.CertPool             // the CAs used by the transports
+	transports map[string]*http.Transport // by node name
 }
 
-// mostTransports bounds the cached transports; at the bound the cache is emptied.
+// mostTransports limits the cached transports; when it is reached, the cache is cleared.
 const mostTransports = 4096
 
 // Connect implements apiserver.NodeClient.

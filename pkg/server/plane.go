@@ -40,7 +40,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
-// plane is the control plane of this process.
+// plane is the control plane components of this process.
 type plane struct {
 	process         *process
 	keys            *pki.Set
@@ -63,7 +63,7 @@ type plane struct {
 	scheduler   *led[*scheduler.Scheduler]
 }
 
-// components is the control plane's part of the order.
+// components returns the control plane's components in start order.
 func (p *plane) components() []run.Component {
 	list := []run.Component{
 		p.store,      // all state
@@ -76,7 +76,7 @@ func (p *plane) components() []run.Component {
 		p.roles,      // fills in the roles; administrators and nodes work without them
 		p.admin,      // has been written by now, and is renewed in time
 	}
-	// These act on what clients and nodes write, unless they are disabled.
+	// These react to writes of clients and nodes, unless disabled.
 	if p.controllers != nil {
 		list = append(list, p.controllers)
 	}
@@ -211,7 +211,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	return l, l.admin.write(true)
 }
 
-// joiner admits other machines.
+// joiner returns the handler that admits other machines.
 func (l *plane) joiner() *joiner {
 	p, c := l.process, l.client(user.APIServerUser, user.SystemPrivilegedGroup)
 	return &joiner{
@@ -234,7 +234,7 @@ func (l *plane) joiner() *joiner {
 	}
 }
 
-// actors makes the reconcilers and the scheduler, unless they are disabled.
+// actors creates the reconcilers and the scheduler, unless disabled.
 func (l *plane) actors(kinds *kind.Catalog) error {
 	p := l.process
 	pods, err := netip.ParsePrefix(p.ClusterCIDR)
@@ -275,7 +275,7 @@ func (l *plane) gatherers() prometheus.Gatherers {
 	return list
 }
 
-// controlPlaneRole is the label by which kubectl shows a node's role. A node may not give it to itself.
+// controlPlaneRole is the label that kubectl shows as a node's role. A node cannot set it on itself.
 const controlPlaneRole = "node-role.kubernetes.io/control-plane"
 
 // markNode labels this machine's node as the control plane's.
@@ -292,7 +292,7 @@ func (l *plane) markNode(ctx context.Context) error {
 	return c.Patch(ctx, &node, ctrl.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// client is the in-process client of one identity.
+// client returns the in-process client of a user.
 func (l *plane) client(name string, groups ...string) client.Interface {
 	return l.clients.For(&user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)})
 }

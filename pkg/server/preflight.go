@@ -13,11 +13,11 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// leastFree is the free space, in bytes, below which a cluster would not start well.
+// leastFree is the free space, in bytes, required to start a cluster.
 const leastFree = 256 << 20
 
-// preflight checks for problems that would make a server or node fail later, before anything is started. Each error is one
-// line that names the problem and its fix.
+// preflight checks for problems that would make a server or node fail later, before anything is started. Each error is
+// a line that names the problem and its fix.
 func preflight(c config.Config, server, node bool) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
@@ -36,7 +36,7 @@ func preflight(c config.Config, server, node bool) error {
 	return errors.Join(errs...)
 }
 
-// free reports a port that somebody else uses.
+// free returns an error if the port is in use.
 func free(option, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -98,13 +98,13 @@ func filesystems() error {
 func cgroups() error {
 	var s unix.Statfs_t
 	if err := unix.Statfs("/sys/fs/cgroup", &s); err != nil {
-		return errors.New("/sys/fs/cgroup is not there: mount cgroup2 on it")
+		return errors.New("/sys/fs/cgroup does not exist: mount cgroup2 on it")
 	}
 	if s.Type == unix.CGROUP2_SUPER_MAGIC {
 		return nil
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/memory"); err != nil {
-		return errors.New("/sys/fs/cgroup holds neither cgroup v2 nor the v1 memory controller: mount cgroup2 on it")
+		return errors.New("/sys/fs/cgroup has neither cgroup v2 nor the v1 memory controller: mount cgroup2 on it")
 	}
 	return nil
 }

@@ -2,7 +2,7 @@ package server
 
 import "os"
 
-// oomScore is what the kubelet has. The out-of-memory killer takes this process after all containers but before the kernel's own.
+// oomScore is the kubelet's. The OOM killer kills this process only after all containers.
 const oomScore = "-999"
 
 // protect lowers the OOM score of this process, which runs everything. Without CAP_SYS_RESOURCE it has no effect.

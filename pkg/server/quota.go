@@ -10,11 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// storeShare is the part of the memory that the stored data may take: in memory an object takes several times its stored size, and
-// each change needs some of it again.
+// storeShare is the fraction of memory for stored data, 1/storeShare: in memory an object takes several times its
+// stored size, and each change needs more.
 const storeShare = 8
 
-// storeQuota is the option's, or a share of the memory that this process may use.
+// storeQuota returns the configured quota, or a share of the memory available to this process.
 func (p *process) storeQuota() (int64, error) {
 	quota, err := p.StoreQuotaBytes()
 	if err != nil || quota != 0 {
@@ -32,7 +32,7 @@ func readSmall(root string, path ...string) (string, error) {
 	return string(data), err
 }
 
-// usableMemory is what the machine has, or what the cgroups of this process allow if that is less, in bytes.
+// usableMemory returns the memory of the machine in bytes, or the limit of this process's cgroups if that is less.
 func usableMemory(root string) (int64, error) {
 	meminfo, err := readSmall(root, "proc/meminfo")
 	if err != nil {
@@ -67,7 +67,8 @@ func usableMemory(root string) (int64, error) {
 		default:
 			continue
 		}
-		// Every cgroup above limits too. In a container the path may be one of the host's: the mount's root is what limits then.
+		// Parent cgroups limit too. In a container the path may be the host's; then the limit is at the root of the
+		// mount.
 		for dir := filepath.Clean("/" + parts[2]); ; dir = filepath.Dir(dir) {
 			text, err := readSmall(root, mount, dir, file)
 			if limit, perr := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil && perr == nil && limit > 0 {

@@ -10,10 +10,10 @@ import (
 	keep "github.com/coracle-dev/coracle/pkg/reconcile/roles"
 )
 
-// roles is a component that writes the default roles and bindings. It is ready at once: until they are there
-// system:masters and nodes can work already, and that is all a cluster needs to start.
+// roles is a component that writes the default roles and bindings. It is ready at once: until they exist,
+// system:masters and nodes can already work, which is all that a cluster needs to start.
 type roles struct {
-	client client.Interface // the API server's own
+	client client.Interface // the API server's
 	log    *slog.Logger
 	ready  chan struct{}
 }

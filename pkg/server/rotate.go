@@ -11,13 +11,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// accountKeys are the keys of service account tokens, which can be rotated while the server runs.
+// accountKeys are the keys of service account tokens, which can be rotated at run time.
 type accountKeys struct {
 	dir    string
 	tokens *registry.Tokens
 
 	mu   sync.Mutex
-	keys *pki.Set // ServiceAccount and Retired are behind mu
+	keys *pki.Set // ServiceAccount and Retired are guarded by mu
 }
 
 func newAccountKeys(dir, issuer string, keys *pki.Set) (*accountKeys, error) {
@@ -25,7 +25,7 @@ func newAccountKeys(dir, issuer string, keys *pki.Set) (*accountKeys, error) {
 	return &accountKeys{dir: dir, tokens: tokens, keys: keys}, err
 }
 
-// public is apiserver.Config.ServiceAccountKeys: the present key, and those whose tokens are still good.
+// public implements apiserver.Config.ServiceAccountKeys: the current key, and those whose tokens are still valid.
 func (a *accountKeys) public() []any {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,7 +50,7 @@ func (a *accountKeys) rotate(overlap time.Duration) error {
 // RotateServiceAccountKey implements control.Backend.
 func (p *process) RotateServiceAccountKey(_ context.Context, overlap time.Duration) error {
 	if p.accounts == nil {
-		return errors.New("this process is a node alone: rotate the key on the server")
+		return errors.New("this process runs only a node: run the command on the server")
 	}
 	if err := p.accounts.rotate(overlap); err != nil {
 		return err
@@ -59,5 +59,5 @@ func (p *process) RotateServiceAccountKey(_ context.Context, overlap time.Durati
 	return nil
 }
 
-// pkiDir is where the keys of a server or a joined machine are.
+// pkiDir returns the directory of the keys of a server or a joined machine.
 func pkiDir(dataDir string) string { return filepath.Join(dataDir, "pki") }

@@ -18,7 +18,7 @@ import (
 
 const leafYear = 365 * 24 * time.Hour
 
-// TestAccountKeysOverlap: what the earlier key has signed is believed for as long as was said, and no longer.
+// TestAccountKeysOverlap checks that tokens of the previous key are accepted for the overlap, and no longer.
 func TestAccountKeysOverlap(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestAccountKeysOverlap(t *testing.T) {
 	})
 }
 
-// TestAdminKubeconfigIsRenewed while the server runs, in the data directory and where it was merged into, but not where the
-// user has removed it.
+// TestAdminKubeconfigIsRenewed checks the renewal in the data directory and in the user's file, unless the user has
+// removed the context.
 func TestAdminKubeconfigIsRenewed(t *testing.T) {
 	dir, home := t.TempDir(), filepath.Join(t.TempDir(), "config")
 	synctest.Test(t, func(t *testing.T) {

@@ -1,16 +1,15 @@
-// Package server assembles the parts into processes: the control plane, a node, and both in one.
+// Package server assembles the components into processes: the control plane, a node, and both in one.
 //
-// It may import everything but cmd and ctl's verbs; only cmd imports it. Its invariant: the
-// lists of components in this file are the order in which things start, with
-// the reason beside each, and they stop in the reverse order.
+// It may import everything but cmd and ctl; only cmd imports it. Its invariant: components start in the order of the
+// lists in this package, with the reason beside each, and stop in reverse order.
 //
-// What a join token gives: a place in the cluster as a new node, and nothing else, until it expires or is revoked (pkg/jointoken).
-// Its holder cannot act as a node that is there, be it the server's own or one that is away (machine.go), nor answer in the place of
-// the API or of another node (pki.Set.Node, nodes.go).
+// A join token allows a machine to join as a new node, and nothing else, until it expires or is revoked
+// (pkg/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one (machine.go),
+// nor impersonate the API or another node (pki.Set.Node, nodes.go).
 //
-// What a joined machine may do is its node's part alone (node authorizer, NodeRestriction). Deleting its Node shuts it out at once,
-// with all that it has open (members.go): its agent ends, and the machine needs a token to come back. The server's own node cannot be
-// shut out; it registers again at once.
+// A joined machine has the permissions of its node only (node authorizer, NodeRestriction). Deleting its Node excludes
+// it at once and cancels its open requests (members.go): its agent exits, and the machine needs a token to come back.
+// The server's own node cannot be excluded; it registers again at once.
 package server
 
 import (
@@ -37,7 +36,8 @@ const (
 
 func nodeUser(name string) string { return "system:node:" + name }
 
-// RunServer runs the control plane and, if node, this machine as a node, until ctx ends. Containers outlive it.
+// RunServer runs the control plane and, if node is set, this machine as a node, until ctx is done. Containers keep
+// running.
 func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	report := reporter()
 	defer func() { failure(report, err) }()
@@ -76,7 +76,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	return p.run(ctx, report, components)
 }
 
-// RunAgent runs this machine as a node of the cluster at c.Join until ctx ends. Containers outlive it.
+// RunAgent runs this machine as a node of the cluster at c.Join until ctx is done. Containers keep running.
 func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if c.Join == "" {
 		return errors.New("--join is required, and a token if this machine has not joined yet: `coracle token create --print-join-command` on the server prints the full command")
@@ -112,26 +112,26 @@ type process struct {
 	began   time.Time
 	nodeIP  netip.Addr
 
-	// onReady, if not nil, is run once all components are ready.
+	// onReady, if not nil, is called when all components are ready.
 	onReady func(context.Context) error
-	// accounts is nil for a node alone.
+	// accounts is nil without a control plane.
 	accounts *accountKeys
-	// authorities is nil for a node alone.
+	// authorities is nil without a control plane.
 	authorities *authorities
-	// store is nil for a node alone.
+	// store is nil without a control plane.
 	store *store.Store
-	// plane is nil for a node alone.
+	// plane is nil without a control plane.
 	plane *plane
-	// node is nil for a control plane alone.
+	// node is nil without a node.
 	node                         *node
 	url, kubeconfig, joinCommand string
 
-	// stop ends the process; set by run.
+	// stop stops the process; set by run.
 	stop  context.CancelFunc
 	parts parts
 }
 
-// prepare claims the directories and finds out who this machine is.
+// prepare locks the directories and determines the identity of this machine.
 func prepare(c config.Config) (*process, error) {
 	p := &process{Config: c, began: time.Now(), metrics: newRegistries()}
 	for _, dir := range []string{c.DataDir, c.RunDir} {
@@ -173,7 +173,7 @@ func prepare(c config.Config) (*process, error) {
 
 func (p *process) close() { _ = p.lock.Close() }
 
-// outwardAddress is the address from which this machine would reach another one. Nothing is sent.
+// outwardAddress returns the source address of the default route. No packet is sent.
 func outwardAddress() (netip.Addr, error) {
 	conn, err := net.Dial("udp4", "203.0.113.1:9")
 	if err != nil {
@@ -184,11 +184,11 @@ func outwardAddress() (netip.Addr, error) {
 	return address.Addr(), err
 }
 
-// run runs the components and reports each that starts, and the end of the start once the node is Ready.
+// run runs the components and reports each one that starts, and finally that the node is Ready.
 func (p *process) run(ctx context.Context, report func(control.Event), components []run.Component) error {
 	ctx, p.stop = context.WithCancel(ctx)
 	defer p.stop()
-	// The socket comes first: status and stop work while the rest starts.
+	// The socket first, so that status and stop work while the rest starts.
 	components = append([]run.Component{control.NewServer(p.RunDir, p)}, components...)
 	p.parts.add(components)
 	endPacing := func() {}

@@ -25,9 +25,9 @@ const (
 	maxLog  = 16 << 20
 )
 
-// Start runs child, a `coracle server` with the same options, in the background and
-// returns once its node is Ready. If one is already running, its status is returned. A
-// child that fails has exited when Start returns its error. If ctx ends first, the child is stopped.
+// Start runs child, a `coracle server` with the same options, in the background and returns when its node is Ready. If
+// one is already running, its status is returned. A child that fails has exited when Start returns its error. If ctx is
+// done first, the child is stopped.
 func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(control.Event)) (control.Status, error) {
 	status, err := control.NewClient(c.RunDir).Status(ctx)
 	if !errors.Is(err, control.ErrNotRunning) {
@@ -77,7 +77,7 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 			progress(e)
 		}
 	}
-	// The pipe closed without a last word: it was killed, or crashed.
+	// The pipe was closed without a final event: the child was killed or has crashed.
 	err = child.Wait()
 	if ctx.Err() != nil {
 		return status, ctx.Err()

@@ -16,8 +16,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// Stop ends the pods of this machine gracefully, then the process, and returns when it is gone. control.ErrNotRunning if none
-// runs. Pods have their grace period; a process that hangs is killed, at the latest 80 s after it was last heard of.
+// Stop stops the pods of this machine gracefully, then the process, and returns when it has exited. It returns
+// control.ErrNotRunning if none is running. Pods have their grace period; a process that hangs is killed, at the latest
+// 80 s after its last response.
 func Stop(ctx context.Context, c config.Config, progress func(control.Event)) error {
 	return stop(ctx, control.NewClient(c.RunDir), c, progress)
 }
@@ -33,7 +34,7 @@ func stop(ctx context.Context, client *control.Client, c config.Config, progress
 	}
 	pid, killed, endErr := ending{c.DataDir, stopPatience, killPatience, say}.run(ctx)
 	switch {
-	case errors.Is(err, control.ErrNotRunning) && pid != 0: // it had just begun, or was ending already
+	case errors.Is(err, control.ErrNotRunning) && pid != 0: // it was just starting or already stopping
 		return endErr
 	case errors.Is(err, control.ErrSilent):
 		if endErr == nil {
@@ -46,8 +47,9 @@ func stop(ctx context.Context, client *control.Client, c config.Config, progress
 	return errors.Join(err, endErr)
 }
 
-// Delete ends the process and removes everything of the cluster from this machine, also what a killed process left. It
-// may be repeated. Pods are not waited for: their containers are killed. A process that does not end within 15 s is killed.
+// Delete stops the process and removes everything of the cluster from this machine, including what a killed process
+// left. It may be repeated. Pods get no grace period: their containers are killed. A process that does not exit within
+// 15 s is killed.
 func Delete(ctx context.Context, c config.Config, progress func(control.Event)) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
@@ -57,7 +59,7 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 	say := func(format string, args ...any) { progress(control.Event{Message: fmt.Sprintf(format, args...)}) }
 	if pid := holder(c.DataDir); pid != 0 {
 		say("ending process %d", pid)
-		// SIGTERM leaves containers to the steps below, and lets the store close.
+		// SIGTERM lets the store close, and leaves containers to the steps below.
 		if _, _, err := (ending{c.DataDir, deletePatience, killPatience, say}).run(ctx); err != nil {
 			return err
 		}
@@ -76,6 +78,6 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 		}
 	}
 	say("removing %s and %s", c.DataDir, c.RunDir)
-	// Directories of pods may be nested without end, and hold files that may not be removed.
+	// Directories of pods may be nested to any depth and contain files that resist removal.
 	return errors.Join(disk.RemoveAll(ctx, c.RunDir), disk.RemoveAll(ctx, c.DataDir))
 }

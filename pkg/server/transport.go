@@ -6,7 +6,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/apiserver/auditlog"
 )
 
-// transport is the TLS version and the cipher suites that the options ask for; zero and nil leave the choice to crypto/tls.
+// transport returns the TLS version and cipher suites from the options; zero and nil leave the choice to crypto/tls.
 func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
 	if p.TLSMinVersion != "" {
 		if minVersion, err = cliflag.TLSVersion(p.TLSMinVersion); err != nil {
@@ -19,7 +19,7 @@ func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
 	return minVersion, ciphers, err
 }
 
-// auditLog opens the audit log; nil without one.
+// auditLog opens the audit log; nil if it is disabled.
 func (p *process) auditLog() (*auditlog.Log, error) {
 	if p.AuditLogPath == "" {
 		return nil, nil

@@ -1,7 +1,7 @@
-// Package bundle gathers what somebody who looks into a problem needs to know of a machine and its cluster, in one archive.
+// Package bundle gathers what is needed to debug a machine and its cluster, in one archive.
 //
-// It may import control and the Kubernetes client libraries. Its invariant: nothing secret is in the archive. Secrets are not read at all;
-// what is read is masked (mask.go); every entry and the whole archive have bounds.
+// It may import control and the Kubernetes client libraries. Its invariant: the archive contains no secrets. Secrets
+// are not read at all, everything else is masked (mask.go). Every entry and the whole archive have a maximum size.
 package bundle
 
 import (
@@ -22,30 +22,30 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// Config says where to look.
+// Config says where to gather from.
 type Config struct {
 	DataDir, RunDir string
-	// Kubeconfig is the administrator's, if this machine has one.
+	// Kubeconfig is the path of the administrator's kubeconfig, if this machine has one.
 	Kubeconfig string
-	// Options are the options of this command, used where no process tells its own.
+	// Options are the options of this command, used if no running process reports its own.
 	Options any
-	// Version, Certificates and Status write what `coracle version -o json`, `coracle certs check` and `coracle status` print, Rules the
-	// nftables rules of ours.
+	// Version, Certificates and Status write the output of `coracle version -o json`, `coracle certs check` and
+	// `coracle status`; Rules writes Coracle's nftables rules.
 	Version, Certificates, Status, Rules func(io.Writer) error
 }
 
 const (
-	// mostEntry bounds an entry and mostAll all entries, in bytes before they are compressed.
+	// mostEntry limits an entry and mostAll all entries, in bytes before compression.
 	mostEntry, mostAll = 8 << 20, 64 << 20
-	// mostLog is how much of the end of the log is taken.
+	// mostLog is the number of bytes from the end of the log.
 	mostLog = 4 << 20
-	// patience bounds how long one entry takes.
+	// patience is the timeout for an entry.
 	patience = 15 * time.Second
 	logFile  = "coracle.log"
 )
 
-// Write writes a gzipped tar archive to out, and says on progress what could not be gathered. An error means that out could not be
-// written.
+// Write writes a gzipped tar archive to out, and reports to progress what could not be gathered. An error means that
+// out could not be written.
 func Write(ctx context.Context, c Config, out, progress io.Writer) error {
 	zip := gzip.NewWriter(out)
 	b := &bundle{Config: c, tar: tar.NewWriter(zip), left: mostAll, at: time.Now(), process: control.NewClient(c.RunDir)}
@@ -66,10 +66,10 @@ type bundle struct {
 	process *control.Client
 	written []string
 	missing []string
-	err     error // of the archive
+	err     error // of writing the archive
 }
 
-// entry adds what f gives, or notes why it is missing.
+// entry adds the result of f, or records why it is missing.
 func (b *bundle) entry(ctx context.Context, name string, f func(context.Context) ([]byte, error)) {
 	if b.err != nil || ctx.Err() != nil {
 		return
@@ -104,7 +104,7 @@ func (b *bundle) add(name string, data []byte) {
 	b.written = append(b.written, name)
 }
 
-// gather takes the small and telling entries first.
+// gather starts with the small and most useful entries.
 func (b *bundle) gather(ctx context.Context) {
 	printed := func(name string, f func(io.Writer) error) {
 		b.entry(ctx, name, func(context.Context) ([]byte, error) {
@@ -163,7 +163,7 @@ func (b *bundle) readme() []byte {
 	return []byte(t.String())
 }
 
-// machine is what the machine is made of, and how busy it is.
+// machine describes hardware, kernel and load of the machine.
 func machine(context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	var errs []error
@@ -181,7 +181,7 @@ func machine(context.Context) ([]byte, error) {
 	return out.Bytes(), errors.Join(errs...)
 }
 
-// mounts are those below our directories.
+// mounts lists the mounts below Coracle's directories.
 func (b *bundle) mounts(context.Context) ([]byte, error) {
 	raw, err := bounded.File("/proc/self/mountinfo", mostEntry)
 	var out bytes.Buffer
@@ -196,7 +196,7 @@ func (b *bundle) mounts(context.Context) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// capped keeps the first bytes that are written to it, one more than an entry may have.
+// capped keeps the first bytes written to it, one more than the maximum of an entry.
 type capped struct{ bytes.Buffer }
 
 func (c *capped) Write(b []byte) (int, error) {
@@ -204,11 +204,11 @@ func (c *capped) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tail is the end of a file, from the beginning of a line on.
+// tail returns the end of a file, starting at the beginning of a line.
 func tail(path string, most int64) ([]byte, error) {
 	f, err := bounded.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s is not there: of a process in the foreground, or of systemd (journalctl), the log is elsewhere", path)
+		return nil, fmt.Errorf("%s does not exist: the log of a foreground process or systemd service is elsewhere (journalctl)", path)
 	}
 	if err != nil {
 		return nil, err

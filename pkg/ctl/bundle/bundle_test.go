@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// planted are the secrets that tests hide where a bundle looks.
+// planted are secrets that tests put where a bundle reads.
 var planted = []string{
 	"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.c2lnbmF0dXJl", "coracle2.c2hhMjU2.abcde.c3VwZXJzZWNyZXQ", "hunter2hunter2",
 	"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "s3cr3t-of-the-annotation", "s3cr3t-of-the-header", "s3cr3t-of-the-environment", "s3cr3t-argument", "pw-in-url",

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// mostObjects is how many of each kind are listed, mostAnswer how many bytes of an answer are read.
+	// mostObjects is the maximum number of objects listed per kind, mostAnswer the maximum size of a response in bytes.
 	mostObjects = 2000
 	mostAnswer  = 64 << 20
 )
 
-// cluster lists nodes, pods and events. Nothing else is asked for: no Secrets, and no ConfigMaps.
+// cluster lists nodes, pods and events, and nothing else: no Secrets, and no ConfigMaps.
 func (b *bundle) cluster(ctx context.Context) {
 	api, err := b.api()
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *bundle) api() (*rest.RESTClient, error) {
 	return rest.RESTClientFor(config)
 }
 
-// list reads a list and gives it as JSON, once prepare has changed it.
+// list reads a list and returns it as JSON, after prepare has modified it.
 func list[L any](ctx context.Context, api *rest.RESTClient, path string, prepare func(*L)) ([]byte, error) {
 	answer, err := api.Get().AbsPath(path).Param("limit", fmt.Sprint(mostObjects)).SetHeader("Accept", "application/json").Stream(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func list[L any](ctx context.Context, api *rest.RESTClient, path string, prepare
 		return nil, err
 	}
 	if len(raw) == mostAnswer {
-		return nil, errors.New("the list is too long to be read")
+		return nil, errors.New("the list is too large")
 	}
 	var l L
 	if err := json.Unmarshal(raw, &l); err != nil {

@@ -10,11 +10,11 @@ import (
 
 const masked = "(masked)"
 
-// privateKey spans lines; one that is cut has no end.
+// privateKey matches keys over several lines; a truncated one has no end marker.
 var privateKey = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(-----END [A-Z ]*PRIVATE KEY-----|\z)`)
 
-// secrets are what must not leave the machine, wherever it is found. A pattern is looked for in lines that have one of its hints, in lower
-// case: most have none.
+// secrets are patterns that are masked wherever they occur. A pattern is only applied to lines that contain one of its
+// hints in lower case, since most lines have none.
 var secrets = []struct { //nolint:gochecknoglobals // constants
 	hints   []string
 	pattern *regexp.Regexp
@@ -28,7 +28,7 @@ var secrets = []struct { //nolint:gochecknoglobals // constants
 	{[]string{"://"}, regexp.MustCompile(`://[^/\s:@"']+:[^/\s@"']+@`), "://" + masked + "@"}, // user:password in a URL
 }
 
-// mask hides what looks like a secret.
+// mask masks what looks like a secret.
 func mask(text []byte) []byte {
 	if bytes.Contains(text, []byte("PRIVATE KEY-----")) {
 		text = privateKey.ReplaceAll(text, []byte(masked))
@@ -46,7 +46,7 @@ func mask(text []byte) []byte {
 	return out
 }
 
-// maskPod hides in a pod what its author may have put there in confidence. It changes p.
+// maskPod masks the parts of a pod that may contain secrets. It modifies p.
 func maskPod(p *corev1.Pod) {
 	p.ManagedFields = nil
 	for k := range p.Annotations {
@@ -92,6 +92,6 @@ func maskPod(p *corev1.Pod) {
 	}
 	for i := range p.Spec.EphemeralContainers {
 		c := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		container(&c) // its lists are shared
+		container(&c) // its slices are shared
 	}
 }

@@ -1,10 +1,9 @@
-// Package locale lets kubectl unpack its message catalogue only where it speaks another language than English: unpacking costs
-// half of kubectl's start-up.
+// Package locale makes kubectl load its message catalogue only if it is needed for another language than English, since
+// loading it is half of kubectl's start-up time.
 //
-// It is the one package with an init of effect, as kubectl asks for: its
-// variables are translated while packages initialise, and Go initialises
-// packages that are ready in the order of their import paths, so that this one
-// comes before kubectl's. It may import nothing but kubectl's i18n.
+// It is the only package whose init has an effect, which kubectl requires: kubectl translates its variables during
+// package initialisation. Go initialises packages that are ready in the order of their import paths, which puts this
+// one first. It may import nothing but kubectl's i18n.
 package locale
 
 import (
@@ -26,11 +25,11 @@ func init() {
 	}
 }
 
-// languages are those into which kubectl is translated.
+// languages are the languages that kubectl is translated to.
 var languages = []string{"de_DE", "fr_FR", "it_IT", "ja_JP", "ko_KR", "pt_BR", "zh_CN", "zh_TW"}
 
-// translated reports whether the user's locale is one of languages. kubectl reads the same variables in the same order, and
-// wants an encoding after the language.
+// translated reports whether the user's locale is one of languages. As kubectl, it reads these variables in this order
+// and requires an encoding after the language.
 func translated(getenv func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_MESSAGES", "LANG"} {
 		if value := getenv(name); value != "" {
@@ -41,7 +40,7 @@ func translated(getenv func(string) string) bool {
 	return false
 }
 
-// isKubectl reports whether this process was started as kubectl: everything else Coracle prints is English.
+// isKubectl reports whether this process was started as kubectl: all other output of Coracle is English.
 func isKubectl(args []string) bool {
 	switch {
 	case len(args) == 0:

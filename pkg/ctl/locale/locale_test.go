@@ -33,7 +33,7 @@ func TestIsKubectl(t *testing.T) {
 	require.False(t, isKubectl(nil))
 }
 
-// TestLanguagesExist: each language that is loaded for translates something.
+// TestLanguagesExist checks that each language has translations.
 func TestLanguagesExist(t *testing.T) {
 	const text = "Display one or many resources"
 	different := 0
