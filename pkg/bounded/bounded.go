@@ -1,8 +1,8 @@
-// Package bounded reads from sources that others control — a pod's files, an image's blobs, a registry's answers, a request's
-// body — into memory, up to a limit that the caller states.
+// Package bounded reads from sources that others control (a pod's files, an image's blobs, a registry's responses, a
+// request's body) into memory, up to a limit given by the caller.
 //
-// It may import the standard library and golang.org/x/sys alone. Its invariant: a source that is larger than its limit is refused
-// with a *TooLargeError before more than limit+1 bytes of it were held in memory, whatever size it claims to have.
+// It may import only the standard library and golang.org/x/sys. Its invariant: a source larger than its limit is
+// refused with a *TooLargeError before more than limit+1 bytes of it are in memory, whatever size it claims to have.
 package bounded
 
 import (
@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TooLargeError says that a source holds more than its reader accepts.
+// TooLargeError means that a source is larger than its limit.
 type TooLargeError struct {
-	Name  string // what was read, for people; may be empty
+	Name  string // of the source, for messages; may be empty
 	Limit int64  // in bytes
 }
 
@@ -30,7 +30,7 @@ func (e *TooLargeError) Error() string {
 // ErrNotRegular is returned by File for a path that is a symbolic link, a directory, a device, a socket or a FIFO.
 var ErrNotRegular = errors.New("not a regular file")
 
-// All reads r to its end. A source with more than limit bytes is a *TooLargeError, and what was read of it is dropped.
+// All reads r to its end. If it has more than limit bytes, it returns a *TooLargeError.
 func All(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {
@@ -42,9 +42,9 @@ func All(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// File reads a regular file of at most limit bytes. The last element of the path is not followed if it is a symbolic link, and
-// opening never blocks, so the file may be one that an untrusted process can replace; a path that holds anything but a
-// regular file is ErrNotRegular. Files of /proc and /sys, whose size reads as 0, are read as far as the limit.
+// File reads a regular file of at most limit bytes. The last element of the path is not followed if it is a symbolic
+// link, and opening never blocks, so an untrusted process may be able to replace the file. Anything but a regular file
+// is ErrNotRegular. Files in /proc and /sys, whose size is reported as 0, are read up to the limit.
 func File(path string, limit int64) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func File(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// Open opens a regular file for reading under the rules of File. The caller closes it.
+// Open opens a regular file for reading, under the same rules as File. The caller closes it.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// few is the maximum number of connections of an address that may use the last quarter of a listener's limit.
+// few is the number of connections up to which an address may use the last quarter of a listener's limit.
 const few = 8
 
 // Config holds the limits of a Listener.

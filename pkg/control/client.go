@@ -47,12 +47,12 @@ func NewClient(runDir string) *Client {
 // Status asks for the process's status. ErrSilent if it does not answer within 20 s.
 func (c *Client) Status(ctx context.Context) (Status, error) { return c.status(ctx, "/status") }
 
-// Health is Status with the health of each part.
+// Health is Status with the health of each component.
 func (c *Client) Health(ctx context.Context) (Status, error) {
 	return c.status(ctx, "/status?health=1")
 }
 
-// Read reads what the process serves at a path below /debug/, up to limit bytes; what is beyond is left out.
+// Read returns at most limit bytes of what the process serves at a path below /debug/.
 func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Silence)
 	defer cancel()

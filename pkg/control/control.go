@@ -26,7 +26,7 @@ type Status struct {
 	DataDir    string      `json:"dataDir"`
 	RunDir     string      `json:"runDir"`
 	Kubeconfig string      `json:"kubeconfig,omitempty"`
-	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the one with which another joins
+	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the join command for another one
 	Pressure   []string    `json:"pressure,omitempty"` // resources the node is short of, as text
 	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention, as text
 	Components []Component `json:"components"`
@@ -35,15 +35,15 @@ type Status struct {
 	Processes []Process `json:"processes"`
 }
 
-// Component is one part of the process.
+// Component is a component of the process.
 type Component struct {
 	Name    string        `json:"name"`
 	Ready   bool          `json:"ready"`
-	Took    time.Duration `json:"tookNanoseconds"` // from its start until it was ready
+	Took    time.Duration `json:"tookNanoseconds"` // time from its start until it was ready
 	Problem string        `json:"problem,omitempty"`
 }
 
-// Process is one process of ours.
+// Process is a process of Coracle on this machine.
 type Process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"` // "coracle", or "shim" with the pod it serves

@@ -28,7 +28,7 @@ type backend struct {
 	overlap time.Duration
 }
 
-// images has only the methods that the test calls.
+// images implements only the methods that the test calls.
 type images struct {
 	*backend
 }
@@ -104,7 +104,7 @@ func TestControl(t *testing.T) {
 	_, err := client.Status(t.Context())
 	require.ErrorIs(t, err, ErrNotRunning)
 
-	// A socket that a killed process left behind.
+	// A socket left by a killed process.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, Socket), nil, 0o600))
 	b := &backend{}
 	server := NewServer(dir, b)
@@ -179,7 +179,7 @@ func TestControl(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotRunning)
 }
 
-// slow takes a while to stop its pods, without a word.
+// slow takes a while to stop its pods, without reporting progress.
 type slow struct{ backend }
 
 func (*slow) Stop(_ context.Context, progress func(string)) error {
@@ -193,10 +193,10 @@ func (*slow) Status(ctx context.Context) Status {
 	return Status{}
 }
 
-// However long the pods take, a process that is alive is waited for; one that says nothing is not.
+// However long the pods take, the client waits for a process that is alive, and not for one that is silent.
 func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Sockets would not let the bubble's time pass: a pipe takes their place.
+		// Sockets would stop the bubble's clock, so a pipe is used.
 		near, far := net.Pipe()
 		server := NewServer(t.TempDir(), &slow{})
 		serving := &http.Server{Handler: server.handler()}

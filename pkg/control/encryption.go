@@ -10,28 +10,29 @@ import (
 // Encryption is what `coracle secrets-encrypt status -o json` prints.
 type Encryption struct {
 	Enabled bool   `json:"enabled"`           // a configuration is in use
-	File    string `json:"file,omitempty"`    // which holds it
-	Managed bool   `json:"managed,omitempty"` // the file is the server's own
-	// Writes say how new objects of a resource, or wildcard, are written; Stored how many objects are stored in which way.
+	File    string `json:"file,omitempty"`    // the configuration file
+	Managed bool   `json:"managed,omitempty"` // the file is managed by the server
+	// Writes are the rules for new objects by resource or wildcard; Stored are the numbers of objects by how they are
+	// stored.
 	Writes []EncryptionRule  `json:"writes,omitempty"`
 	Stored []EncryptionCount `json:"stored,omitempty"`
 	// Warnings are problems that need attention, as text.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// EncryptionRule is a resource and how its objects are written. Provider and Key are empty where they are not encrypted.
+// EncryptionRule is how new objects of a resource are written. Provider and Key are empty if they are not encrypted.
 type EncryptionRule struct {
 	Resource string `json:"resource"`
 	Provider string `json:"provider,omitempty"`
 	Key      string `json:"key,omitempty"`
 }
 
-// EncryptionCount is how many objects of a resource are stored in one way.
+// EncryptionCount is the number of objects of a resource that are stored in the same way.
 type EncryptionCount struct {
 	EncryptionRule
 	Objects    int  `json:"objects"`
 	Unreadable int  `json:"unreadable,omitempty"` // of Objects
-	Current    bool `json:"current"`              // new objects are written so
+	Current    bool `json:"current"`              // new objects are written in this way
 }
 
 // EncryptionBackend is the part of a process that encrypts stored objects.
@@ -73,7 +74,7 @@ func (s *Server) encryption(mux *http.ServeMux) {
 	})
 }
 
-// Encryption asks how the server's objects are stored.
+// Encryption returns how the server's objects are stored.
 func (c *Client) Encryption(ctx context.Context) (Encryption, error) {
 	last, err := c.call(ctx, http.MethodGet, "/encryption", nil, nil, c.Silence)
 	if err == nil && last.Encryption == nil {

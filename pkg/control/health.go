@@ -5,7 +5,7 @@ const (
 	OK = "ok"
 	// Warning needs attention, but nothing fails because of it yet.
 	Warning = "warning"
-	// Unhealthy does not work.
+	// Unhealthy means that the component does not work.
 	Unhealthy = "unhealthy"
 )
 
@@ -19,7 +19,7 @@ type Health struct {
 	Details []string `json:"details,omitempty"`
 }
 
-// Worst is the worst state of all.
+// Worst returns the worst state in all.
 func Worst(all []Health) string {
 	worst := OK
 	for _, h := range all {

@@ -2,7 +2,8 @@ package control
 
 import "time"
 
-// What `coracle ctl inspect` shows, as the API server serves it below /debug/coracle/. Sizes are in bytes. Every list is bounded.
+// Reports of `coracle ctl inspect`, which the API server serves below /debug/coracle/. Sizes are in bytes. Every list
+// is bounded.
 
 // CacheReport is /debug/coracle/cache.
 type CacheReport struct {

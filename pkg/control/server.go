@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// Backend is the process that a Server speaks for.
+// Backend is the process behind a Server.
 type Backend interface {
 	Status(ctx context.Context) Status
 	// Health checks each component of the process; it takes a few seconds at most.

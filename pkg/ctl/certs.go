@@ -160,9 +160,9 @@ func RotateServiceAccountKey(ctx context.Context, runDir string, overlap time.Du
 	if err := control.NewClient(runDir).RotateServiceAccountKey(ctx, overlap); err != nil {
 		return err
 	}
-	until := "are worthless now"
+	until := "are invalid now"
 	if overlap > 0 {
-		until = "are good for " + duration.HumanDuration(overlap) + " more"
+		until = "remain valid for another " + duration.HumanDuration(overlap)
 	}
 	_, err := fmt.Fprintf(out, "Service account tokens are signed with a new key. Those of the earlier one %s.\n", until)
 	return err

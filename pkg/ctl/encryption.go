@@ -47,7 +47,7 @@ func printEncryption(e control.Encryption, out io.Writer) error {
 			note := ""
 			if !c.Current {
 				stale += c.Objects - c.Unreadable
-				note = "not as new objects"
+				note = "differs from new objects"
 			}
 			if c.Unreadable > 0 {
 				note = fmt.Sprintf("%d cannot be read", c.Unreadable)
@@ -62,7 +62,7 @@ func printEncryption(e control.Encryption, out io.Writer) error {
 		fmt.Fprintln(out, "No such objects are stored.")
 	}
 	if stale > 0 {
-		fmt.Fprintf(out, "\n%d objects are stored otherwise than new ones: `coracle secrets-encrypt reencrypt` writes them anew.\n", stale)
+		fmt.Fprintf(out, "\n%d objects are not stored as new ones are: `coracle secrets-encrypt reencrypt` rewrites them.\n", stale)
 	}
 	for _, w := range e.Warnings {
 		fmt.Fprintf(out, "\nWarning: %s\n", w)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkValues is what a value of 3 KB costs on its way to the store and back. "off" is a server without encryption, and "others"
-// one that encrypts Secrets: both handle a pod.
+// BenchmarkValues measures the cost of a 3 KB value on its way to the store and back. "off" is a server without
+// encryption, "others" one that encrypts Secrets: both store a pod.
 func BenchmarkValues(b *testing.B) {
 	value := append([]byte("k8s\x00"), bytes.Repeat([]byte("0123456789abcdef"), 190)...)
 	for _, c := range []struct{ name, config, key string }{

@@ -14,7 +14,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 )
 
-// The bounds of a configuration. Reading a damaged value tries all keys of its name.
+// Limits of a configuration. Reading a damaged value tries all keys of its name.
 const (
 	maxFileBytes = 1 << 20
 	maxResources = 1024
@@ -22,7 +22,7 @@ const (
 	maxKeyName   = 253 // bytes
 )
 
-// parse reads an EncryptionConfiguration strictly: an unknown field is an error.
+// parse decodes an EncryptionConfiguration strictly: an unknown field is an error.
 func parse(data []byte) (*apiserver.EncryptionConfiguration, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(apiserver.AddToScheme(scheme), apiserverv1.AddToScheme(scheme)); err != nil {
@@ -34,13 +34,13 @@ func parse(data []byte) (*apiserver.EncryptionConfiguration, error) {
 	}
 	c, ok := obj.(*apiserver.EncryptionConfiguration)
 	if !ok {
-		return nil, fmt.Errorf("it is a %s, not an EncryptionConfiguration", obj.GetObjectKind().GroupVersionKind().Kind)
+		return nil, fmt.Errorf("found a %s instead of an EncryptionConfiguration", obj.GetObjectKind().GroupVersionKind().Kind)
 	}
 	return c, validate(c)
 }
 
-// validate applies upstream's rules (k8s.io/apiserver/pkg/apis/apiserver/validation, whose imports are too large for the binary),
-// and the bounds.
+// validate applies upstream's rules (k8s.io/apiserver/pkg/apis/apiserver/validation, whose imports are too large for
+// the binary), and the limits.
 func validate(c *apiserver.EncryptionConfiguration) error {
 	if len(c.Resources) == 0 {
 		return errors.New("resources: at least one entry is required")
@@ -74,7 +74,7 @@ func validateResources(names []string) error {
 		r := schema.ParseGroupResource(name)
 		switch {
 		case strings.ToLower(name) != name:
-			return fmt.Errorf("resources: %q has capital letters", name)
+			return fmt.Errorf("resources: %q must be lower case (has capital letters)", name)
 		case name == "" || r.Resource == "":
 			return fmt.Errorf("resources: %q names no resource", name)
 		case name == "*":
@@ -91,7 +91,7 @@ func validateResources(names []string) error {
 		for _, other := range all {
 			switch {
 			case r == other:
-				return fmt.Errorf("resources: %q is there twice", name)
+				return fmt.Errorf("resources: %q is listed twice", name)
 			case r == anything || other == anything || r.Group == other.Group && (r.Resource == "*" || other.Resource == "*"):
 				return fmt.Errorf("resources: %q and %q overlap", name, written(other))
 			}
@@ -137,7 +137,7 @@ func validateProvider(p apiserver.ProviderConfiguration) error {
 	return nil
 }
 
-// validateKeys names keys by their place: an error never holds a secret.
+// validateKeys identifies keys by index: an error never contains a secret.
 func validateKeys(keys []apiserver.Key, sizes ...int) error {
 	if len(keys) == 0 {
 		return errors.New("keys: at least one is required")
@@ -158,7 +158,7 @@ func validateKeys(keys []apiserver.Key, sizes ...int) error {
 	return nil
 }
 
-// masked reports resources behind a wildcard that includes them, which upstream refuses.
+// masked returns an error for resources after a wildcard that includes them, which upstream refuses.
 func masked(c *apiserver.EncryptionConfiguration) error {
 	seen := map[schema.GroupResource]bool{}
 	for i, entry := range c.Resources {
@@ -166,7 +166,7 @@ func masked(c *apiserver.EncryptionConfiguration) error {
 			r := schema.ParseGroupResource(name)
 			for _, wide := range []schema.GroupResource{{Group: r.Group, Resource: "*"}, anything} {
 				if seen[wide] {
-					return fmt.Errorf("resources[%d]: %q has no effect behind %q", i, name, written(wide))
+					return fmt.Errorf("resources[%d]: %q has no effect after %q", i, name, written(wide))
 				}
 			}
 			seen[r] = true
@@ -175,7 +175,7 @@ func masked(c *apiserver.EncryptionConfiguration) error {
 	return nil
 }
 
-// written is a resource as the file has it: "*." is the core group.
+// written returns a resource as it is written in the file: "*." is the core group.
 func written(r schema.GroupResource) string {
 	if r.Group == "" && r.Resource == "*" {
 		return "*."

@@ -1,20 +1,21 @@
-// Package encryption encrypts stored objects: upstream's EncryptionConfiguration, the transformers that it names, and the rotation of
-// its keys while the server runs.
+// Package encryption encrypts stored objects: upstream's EncryptionConfiguration, its transformers, and key rotation at
+// run time.
 //
-// It may import kind, cache, bounded and the Kubernetes libraries. Its invariant: a key leaves the configuration in use only once
-// nothing that is stored, or on its way to the store, needs it. What is stored has upstream's form, the storage key as associated data
-// included, so that an upstream kube-apiserver with the same file reads it, and the other way round.
+// It may import kind, cache, bounded and the Kubernetes libraries. Its invariant: a key is removed from the
+// configuration in use only when nothing stored, or about to be stored, needs it. Stored values have upstream's format,
+// including the storage key as associated data, so that an upstream kube-apiserver with the same file can read them and
+// vice versa.
 //
-// There are two kinds of files. The user's own (--encryption-provider-config) is read, and read again when it changes, but never
-// written. The one in the data directory (--secrets-encryption) is written by Rotate and Enable too.
+// There are two kinds of files. The user's own (--encryption-provider-config) is read again when it changes, but never
+// written. The one in the data directory (--secrets-encryption) is also written by Rotate and Enable.
 //
 // # Decisions
 //
-// KMS providers are refused: their client would add more to the binary than everything else here.
+// KMS providers are refused: their client would add more to the binary than the rest of this package.
 //
-// A changed file is used at once, without upstream's --encryption-provider-config-automatic-reload, but only if everything that is
-// stored can be read with it. Otherwise the one before stays in use, and the status says so.
+// A changed file is used at once, without upstream's --encryption-provider-config-automatic-reload, but only if it can
+// read everything that is stored. Otherwise the previous configuration stays in use, and the status reports it.
 //
-// A server does not start over objects whose keys it was not given. Those that cannot be decrypted with the key of the right name
-// are served as upstream does: reads of them fail, and lists of their kind, until they are deleted.
+// A server does not start if the keys of stored objects are missing. As upstream, if a key of the right name cannot
+// decrypt an object, reads of it and lists of its kind fail until it is deleted.
 package encryption

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// read gives the content of a configuration file, and a warning if others than its owner can read it. Links are followed: a mounted
-// Secret is one.
+// read returns the content of a configuration file, and a warning if users other than its owner can read it. Links are
+// followed, as a mounted Secret has them.
 func read(path string) (data []byte, warning string, err error) {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -34,7 +34,7 @@ func read(path string) (data []byte, warning string, err error) {
 		return nil, "", err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		warning = fmt.Sprintf("%s holds the encryption keys, and others can read it (mode %04o): chmod 600 %s", path, mode, path)
+		warning = fmt.Sprintf("%s contains the encryption keys and is readable by others (mode %04o): chmod 600 %s", path, mode, path)
 	}
 	data, err = bounded.All(f, maxFileBytes)
 	if err == nil && len(data) == 0 {
@@ -43,7 +43,7 @@ func read(path string) (data []byte, warning string, err error) {
 	return data, warning, err
 }
 
-// write replaces a file so that after a crash there is either the earlier or the later content.
+// write replaces a file atomically and durably.
 func write(path string, data []byte) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -64,7 +64,7 @@ func write(path string, data []byte) error {
 	if err := os.Rename(next, path); err != nil {
 		return err
 	}
-	// Both the file's name and its directory's must be on disk before anything is encrypted with its key.
+	// Both the file's name and its directory's must be on disk before the key is used.
 	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir)))
 }
 
@@ -76,7 +76,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// newKey makes a secretbox key whose name begins with the day.
+// newKey generates a secretbox key whose name begins with the date.
 func newKey(now time.Time) (apiserverv1.Key, error) {
 	secret, id := make([]byte, 32), make([]byte, 4)
 	if _, err := rand.Read(secret); err != nil {
@@ -91,7 +91,7 @@ func newKey(now time.Time) (apiserverv1.Key, error) {
 	}, nil
 }
 
-// generate makes the configuration of --secrets-encryption, with a new key. Secrets that were written without it remain readable.
+// generate returns the configuration of --secrets-encryption with a new key. Unencrypted Secrets remain readable.
 func generate(now time.Time) ([]byte, error) {
 	key, err := newKey(now)
 	if err != nil {
@@ -111,7 +111,7 @@ func encode(c *apiserverv1.EncryptionConfiguration) ([]byte, error) {
 	return yaml.Marshal(c)
 }
 
-// ours decodes a configuration of the form that generate makes: one secretbox and one identity provider for each entry.
+// ours decodes a configuration of the form that generate returns: one secretbox and one identity provider per entry.
 func ours(data []byte) (*apiserverv1.EncryptionConfiguration, error) {
 	var c apiserverv1.EncryptionConfiguration
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
@@ -128,13 +128,13 @@ func ours(data []byte) (*apiserverv1.EncryptionConfiguration, error) {
 			}
 		}
 		if boxes != 1 || boxes+plain != len(entry.Providers) || plain > 1 {
-			return nil, errors.New("it was changed by hand to other providers than one secretbox and one identity for each entry: change its keys by hand too, and use `coracle secrets-encrypt reencrypt`")
+			return nil, errors.New("it was changed by hand: its entries do not have one secretbox and one identity provider each: change its keys by hand too, and run `coracle secrets-encrypt reencrypt`")
 		}
 	}
 	return &c, nil
 }
 
-// boxes gives the secretbox provider of each entry.
+// boxes returns the secretbox provider of each entry.
 func boxes(c *apiserverv1.EncryptionConfiguration) (all []*apiserverv1.SecretboxConfiguration) {
 	for _, entry := range c.Resources {
 		for _, p := range entry.Providers {
@@ -146,7 +146,7 @@ func boxes(c *apiserverv1.EncryptionConfiguration) (all []*apiserverv1.Secretbox
 	return all
 }
 
-// addKey puts a new key in front of all others.
+// addKey adds a new key in front of all others.
 func addKey(c *apiserverv1.EncryptionConfiguration, now time.Time) error {
 	key, err := newKey(now)
 	if err != nil {
@@ -158,14 +158,14 @@ func addKey(c *apiserverv1.EncryptionConfiguration, now time.Time) error {
 	return nil
 }
 
-// dropKeys leaves the first key alone.
+// dropKeys removes all keys but the first.
 func dropKeys(c *apiserverv1.EncryptionConfiguration) {
 	for _, b := range boxes(c) {
 		b.Keys = b.Keys[:1]
 	}
 }
 
-// unfinished says that there are keys which a rotation would have dropped at its end.
+// unfinished reports whether there are keys that a completed rotation would have removed.
 func unfinished(c *apiserverv1.EncryptionConfiguration) bool {
 	for _, b := range boxes(c) {
 		if len(b.Keys) > 1 {
@@ -175,12 +175,13 @@ func unfinished(c *apiserverv1.EncryptionConfiguration) bool {
 	return false
 }
 
-// encrypts says that new values are encrypted.
+// encrypts reports whether new values are encrypted.
 func encrypts(c *apiserverv1.EncryptionConfiguration) bool {
 	return len(c.Resources) > 0 && c.Resources[0].Providers[0].Identity == nil
 }
 
-// setWriting puts identity last, so that new values are encrypted, or first, so that they are not.
+// setWriting moves the identity provider to the end, so that new values are encrypted, or to the front, so that they
+// are not.
 func setWriting(c *apiserverv1.EncryptionConfiguration, encrypted bool) {
 	for i := range c.Resources {
 		var all []apiserverv1.ProviderConfiguration

@@ -7,8 +7,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// follow reloads the file whenever it changes, until ctx ends. Directories are watched, not the file: editors and mounted volumes
-// replace it.
+// follow reloads the file when it changes, until ctx is done. Directories are watched, not the file, because editors
+// and mounted volumes replace it.
 func (k *Keeper) follow(ctx context.Context) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -35,14 +35,14 @@ func (k *Keeper) follow(ctx context.Context) {
 			k.cfg.Logger.Warn("could not watch encryption configuration", "file", k.cfg.File, "error", err)
 		}
 		drain(watcher)
-		_ = k.reload(ctx) // logs why not, and says so in Warnings
+		_ = k.reload(ctx) // logged, and reported in Warnings
 		if err := k.watch(watcher); err != nil {
 			k.cfg.Logger.Warn("could not watch encryption configuration", "file", k.cfg.File, "error", err)
 		}
 	}
 }
 
-// watch adds the directories that hold the file and what it is a link to.
+// watch watches the directories of the file and of what it links to.
 func (k *Keeper) watch(w *fsnotify.Watcher) error {
 	if err := w.Add(filepath.Dir(k.cfg.File)); err != nil {
 		return err
@@ -53,13 +53,13 @@ func (k *Keeper) watch(w *fsnotify.Watcher) error {
 	return nil
 }
 
-// concerns leaves out other files of the directory, unless links are involved.
+// concerns reports whether an event is about the file. With links involved, all events may be.
 func (k *Keeper) concerns(name string) bool {
 	target, err := filepath.EvalSymlinks(k.cfg.File)
 	return name == k.cfg.File || err == nil && target != k.cfg.File
 }
 
-// drain takes the events that are there already: one look at the file is enough for them all.
+// drain discards queued events: one reload covers all of them.
 func drain(w *fsnotify.Watcher) {
 	for {
 		select {

@@ -34,7 +34,7 @@ func secret(i byte) string {
 	return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string('A'+rune(i)), 32)))
 }
 
-// configured is a configuration of one entry, with providers in flow form.
+// configured returns a configuration with one entry; providers are in YAML flow style.
 func configured(resources string, providers ...string) string {
 	return fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [%s]\n  providers: [%s]\n",
 		resources, strings.Join(providers, ", "))
@@ -50,7 +50,7 @@ func keys(provider string, names ...string) string {
 
 const identity = "{identity: {}}"
 
-// bed is a store and the file that says how it encrypts.
+// bed is a store with an encryption configuration.
 type bed struct {
 	t      testing.TB
 	dir    string
@@ -75,7 +75,7 @@ func (b *bed) start() (stop func()) {
 	return background(b.t, b.store)
 }
 
-// background runs a component until the test, or the returned function, ends it.
+// background runs a component until the test ends or the returned function is called.
 func background(t testing.TB, c interface {
 	Run(context.Context) error
 	Ready() <-chan struct{}
@@ -110,7 +110,7 @@ func (b *bed) config(managed bool) Config {
 	return Config{File: b.file, Managed: managed, Values: b.values, Store: b.store, Logger: b.log, Unreadable: func() []cache.Unreadable { return b.broken }}
 }
 
-// keeper runs a Keeper as a process that starts would.
+// keeper runs a Keeper as a starting process would.
 func (b *bed) keeper(managed bool) (*Keeper, func()) {
 	k, err := New(b.config(managed))
 	require.NoError(b.t, err)
@@ -123,7 +123,7 @@ func (b *bed) create(key, value string) int64 {
 	return rev
 }
 
-// stored gives the bytes of a key as etcd holds them.
+// stored returns the bytes of a key in etcd.
 func (b *bed) stored(key string) string {
 	kvs, _, _, err := b.store.Stored(b.t.Context(), key, "", 1, 0)
 	require.NoError(b.t, err)

@@ -18,64 +18,66 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// Store is what the Keeper needs of *store.Store; its methods say more.
+// Store is the part of *store.Store that the Keeper needs.
 type Store interface {
-	// Stored reads values as they are stored.
+	// Stored reads values as stored, without decryption.
 	Stored(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at, remaining int64, err error)
-	// Reseal writes a stored value anew, unless it was changed meanwhile.
+	// Reseal encrypts a stored value again and writes it, unless it was changed meanwhile.
 	Reseal(ctx context.Context, kv kind.KV) error
-	// Settle returns once no earlier write is on its way.
+	// Settle returns when all earlier writes have finished.
 	Settle(ctx context.Context) error
 	Revision(ctx context.Context) (int64, error)
-	// Compact drops the history before a revision.
+	// Compact discards the history before a revision.
 	Compact(ctx context.Context, rev int64) error
-	// Superseded says that Reseal failed because the value was changed or deleted.
+	// Superseded reports whether Reseal failed because the value was changed or deleted.
 	Superseded(err error) bool
 }
 
-// Config says which file to use.
+// Config configures a Keeper.
 type Config struct {
 	// File is the absolute path of an EncryptionConfiguration; empty for none.
 	File string
-	// Managed says that File belongs to this program: it is made if it is not there.
+	// Managed means that File belongs to Coracle: it is generated if it does not exist.
 	Managed bool
-	// ManagedFile is where a File that is managed would be. It is only named in messages.
+	// ManagedFile is the path that a managed File would have. It is only used in messages.
 	ManagedFile string
-	// Values is the store's.
+	// Values is that of the store.
 	Values *Values
 	Store  Store
-	// Unreadable lists what the cache could not read.
+	// Unreadable returns what the cache could not read.
 	Unreadable func() []cache.Unreadable
 	Logger     *slog.Logger
 }
 
-// Keeper keeps the configuration of Values up to date with its file, and rewrites what is stored when it changes. As a component it
-// starts behind the cache and before anything that writes.
+// Keeper keeps the configuration of Values in sync with its file, and rewrites stored values when it changes. As a
+// component it starts after the cache and before anything that writes.
 type Keeper struct {
 	cfg   Config
 	ready chan struct{}
 
-	// mu guards the configuration in use and what follows from it. It is held while the file and the configuration change together.
+	// mu guards the configuration in use and the fields derived from it. It is held while file and configuration are
+	// changed together.
 	mu      sync.Mutex
-	data    []byte // the content of the file in use; nil without one
-	unsaved bool   // data is new and not in the file yet
+	data    []byte // content of the file in use; nil without one
+	unsaved bool   // data has not been written to the file yet
 
 	noteMu  sync.Mutex
-	mode    string // a warning about the file's mode
+	mode    string // warning about the file's mode
 	problem string // why the file's content is not in use
-	halfway string // that a rotation was not finished
+	halfway string // warning about an unfinished rotation
 
 	working sync.Mutex // held by the operation in progress
 	life    context.Context
 	ops     sync.WaitGroup
 
-	// at, if not nil, is called between the steps of an operation, which ends with its error as if the process had ended there.
+	// at, if not nil, is called between the steps of an operation. If it returns an error, the operation ends as if the
+	// process had been killed.
 	at func(step string) error
 }
 
 var _ run.Component = (*Keeper)(nil)
 
-// New reads the file and has cfg.Values use it.
+// New reads the file and sets it in cfg.Values.
 func New(cfg Config) (*Keeper, error) {
 	k := &Keeper{cfg: cfg, ready: make(chan struct{})}
 	if cfg.File == "" {
@@ -112,10 +114,10 @@ func load(data []byte) (*settings, error) {
 // Name implements run.Component.
 func (k *Keeper) Name() string { return "encryption" }
 
-// Ready is closed once it is certain that what is stored can be read.
+// Ready is closed when everything that is stored is known to be readable.
 func (k *Keeper) Ready() <-chan struct{} { return k.ready }
 
-// Run refuses to go on if the cache met objects whose keys are missing, and then follows the file until ctx ends.
+// Run fails if the cache has objects whose keys are missing; otherwise it follows the file until ctx is done.
 func (k *Keeper) Run(ctx context.Context) error {
 	if err := k.refuse(); err != nil {
 		return err
@@ -143,7 +145,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-// refuse reports objects that are encrypted with keys that were not given.
+// refuse returns an error if objects are encrypted with keys that are not configured.
 func (k *Keeper) refuse() error {
 	var missing []cache.Unreadable
 	for _, u := range k.cfg.Unreadable() {
@@ -167,10 +169,10 @@ func (k *Keeper) refuse() error {
 		advice = fmt.Sprintf("put the provider and its key back into %s, behind those that are to write. If the key is lost, so are these objects: "+
 			"with any new key of that name and provider there the server starts, and they can be deleted one by one with the option ignoreStoreReadErrorWithClusterBreakingPotential", k.cfg.File)
 	}
-	return fmt.Errorf("some stored objects cannot be read, because the server was not given their encryption key (%s): %s", what, advice)
+	return fmt.Errorf("some stored objects cannot be read because their encryption key is not configured (%s): %s", what, advice)
 }
 
-// reload uses the file's content if it has changed and everything that is stored can be read with it.
+// reload uses the file's content if it has changed and can read everything that is stored.
 func (k *Keeper) reload(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,9 +188,9 @@ func (k *Keeper) reload(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		problem := fmt.Sprintf("the changed encryption configuration in %s is not in use, the one before it is: %v", k.cfg.File, err)
+		problem := fmt.Sprintf("the changed encryption configuration in %s is not in use, the previous one is: %v", k.cfg.File, err)
 		k.note(warning, problem)
-		k.cfg.Logger.Error("could not use the changed encryption configuration, the one before it stays in use", "file", k.cfg.File, "error", err)
+		k.cfg.Logger.Error("could not use the changed encryption configuration, keeping the previous one", "file", k.cfg.File, "error", err)
 		return errors.New(problem)
 	}
 	k.note(warning, "")
@@ -209,7 +211,7 @@ func (k *Keeper) take(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// use makes the settings that data describes those in use.
+// use puts settings, decoded from data, into use.
 func (k *Keeper) use(s *settings, data []byte) {
 	k.cfg.Values.use(s)
 	k.data = data
@@ -222,7 +224,7 @@ func (k *Keeper) use(s *settings, data []byte) {
 	k.halfway = halfway
 }
 
-// readable reports what could be read no longer with other settings: what is stored, and what is being written now.
+// readable returns an error if other settings could not read something that is stored or being written now.
 func (k *Keeper) readable(ctx context.Context, next *settings) error {
 	v := k.cfg.Values
 	now, then := v.current.Load(), v.prepare(next)
@@ -233,7 +235,7 @@ func (k *Keeper) readable(ctx context.Context, next *settings) error {
 		}
 		for _, gr := range all {
 			if err := follows(now.settings.rule(gr), next.rule(gr)); err != nil {
-				return fmt.Errorf("it could not read what the present one writes of %s: %w", written(gr), err)
+				return fmt.Errorf("it could not read %s written with the current one: %w", written(gr), err)
 			}
 		}
 	}
@@ -249,7 +251,7 @@ func (k *Keeper) readable(ctx context.Context, next *settings) error {
 	})
 }
 
-// follows says whether one rule reads what another one writes; nil is no rule.
+// follows returns an error if the rule then cannot read what the rule now writes. Either may be nil.
 func follows(now, then *rule) error {
 	const key = registry + "probe"
 	stored := []byte("{}")
@@ -275,7 +277,7 @@ func (k *Keeper) note(mode, problem string) {
 	k.mode, k.problem = mode, problem
 }
 
-// Warnings says in words what needs somebody's attention.
+// Warnings returns problems that need attention, as text.
 func (k *Keeper) Warnings() (all []string) {
 	k.noteMu.Lock()
 	for _, text := range []string{k.mode, k.problem, k.halfway} {

@@ -18,14 +18,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// What upstream refuses is refused, and what it takes is taken, but for what the bounds and the lack of kms say.
+// Accepts and refuses what upstream does, except for the limits and kms.
 func TestConfigurationsAreUpstreams(t *testing.T) {
 	box := keys("secretbox", "a")
 	short := "{secretbox: {keys: [{name: a, secret: c2hvcnQ=}]}}"
 	for _, c := range []struct {
 		config string
-		want   string // part of our error
-		more   bool   // upstream would take it
+		want   string // part of the error
+		more   bool   // upstream accepts it
 	}{
 		{config: configured("secrets", box, identity)},
 		{config: configured("secrets, configmaps, widgets.example.com", keys("aescbc", "a", "b"), identity)},
@@ -87,7 +87,7 @@ func upstream(config string) error {
 	if errs := validation.ValidateEncryptionConfiguration(c, false); len(errs) > 0 {
 		return errs.ToAggregate()
 	}
-	return masked(c) // upstream does this part when it builds the transformers
+	return masked(c) // upstream checks this when it builds the transformers
 }
 
 func TestAServerDoesNotStartWithoutTheKeys(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAServerDoesNotStartWithoutTheKeys(t *testing.T) {
 	require.Contains(t, k.Warnings()[0], one)
 }
 
-// messages are what a logger is given.
+// messages collects log messages.
 type messages struct {
 	slog.Handler
 	all chan string
@@ -176,7 +176,7 @@ func TestAChangedFileIsUsedAtOnce(t *testing.T) {
 	require.Contains(t, k.Warnings()[0], "chmod 600")
 }
 
-// A configuration that is put in the place of another by a link, as mounted volumes do, is seen too.
+// A configuration replaced through a link, as mounted volumes do, is noticed too.
 func TestAChangedLinkIsFollowed(t *testing.T) {
 	b := newBed(t)
 	log := messages{slog.DiscardHandler, make(chan string, 100)}

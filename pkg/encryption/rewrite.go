@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// page is how many values are read at once. All that is stored is a fraction of the memory (store.Config.QuotaBytes).
+	// page is the number of values read at once. All stored data is a fraction of memory (store.Config.QuotaBytes).
 	page = 500
-	// writers is how many values are written at once, so that the store syncs its log once for many.
+	// writers is the number of concurrent writes, so that one sync of the store's log covers many.
 	writers = 16
-	// mostRounds bounds how often everything is read to find that nothing is left to rewrite. Two are enough, unless the
+	// mostRounds limits how often everything is read until nothing is left to rewrite. Two rounds suffice unless the
 	// configuration changes meanwhile.
 	mostRounds = 10
 )
 
-// What an operation fails with, for errors.Is.
+// Errors of operations, for errors.Is.
 var (
 	errOff  = errors.New("encryption is not configured: start with --secrets-encryption, or with --encryption-provider-config FILE")
-	errBusy = errors.New("another operation on the encryption is in progress: wait for its end")
+	errBusy = errors.New("another encryption operation is in progress: wait until it has finished")
 )
 
-// operate runs one operation at a time, which goes on if who asked for it goes away, and ends with the component.
+// operate runs an operation, one at a time. It continues if the caller disconnects, and ends with the component.
 func (k *Keeper) operate(f func(context.Context) error) error {
 	if k.cfg.File == "" {
 		return errOff
@@ -60,8 +60,8 @@ func (k *Keeper) step(name string) error {
 	return k.at(name)
 }
 
-// Reencrypt writes anew what is not stored as new objects of its kind are, be it encrypted with another key or not encrypted, and so
-// also decrypts where identity comes first. It can be ended anywhere, and repeated.
+// Reencrypt rewrites everything that is not stored as new objects of its kind would be: with another key or
+// unencrypted. If identity is first, it decrypts. It can be interrupted at any point and repeated.
 func (k *Keeper) Reencrypt(tell func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if err := k.reload(ctx); err != nil {
@@ -69,23 +69,23 @@ func (k *Keeper) Reencrypt(tell func(string)) error {
 		}
 		n, err := k.rewrite(ctx, tell)
 		if err == nil {
-			tell(fmt.Sprintf("Everything is stored as the configuration says. Objects written anew: %d.", n))
+			tell(fmt.Sprintf("Everything is stored as configured. Objects rewritten: %d.", n))
 		}
 		return err
 	})
 }
 
-// Rotate adds a new key to the managed file, writes everything anew with it, and removes the other keys. If it was ended before, it
-// goes on with the key that it had added.
+// Rotate adds a new key to the managed file, rewrites everything with it, and removes the other keys. After an
+// interruption it continues with the key that it had added.
 func (k *Keeper) Rotate(tell func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if !k.cfg.Managed {
-			return fmt.Errorf("the keys are in %s, which only you change: put a new key in front of the others there, run `coracle secrets-encrypt reencrypt`, and then remove the others", k.cfg.File)
+			return fmt.Errorf("the keys are in %s, which Coracle does not change: put a new key in front of the others there, run `coracle secrets-encrypt reencrypt`, and then remove the others", k.cfg.File)
 		}
 		var resumed bool
 		begun, err := k.edit(ctx, func(c *apiserverv1.EncryptionConfiguration) error {
 			if !encrypts(c) {
-				return errors.New("encryption is disabled: `coracle secrets-encrypt enable` comes first")
+				return errors.New("encryption is disabled: run `coracle secrets-encrypt enable` first")
 			}
 			if resumed = unfinished(c); resumed {
 				return nil
@@ -97,7 +97,7 @@ func (k *Keeper) Rotate(tell func(string)) error {
 		}
 		name := boxes(begun)[0].Keys[0].Name
 		if resumed {
-			tell(fmt.Sprintf("Finishing the rotation to the key %s, which was begun before.", name))
+			tell(fmt.Sprintf("Continuing the interrupted rotation to the key %s.", name))
 		} else {
 			tell(fmt.Sprintf("Added the key %s, which is used from now on.", name))
 		}
@@ -106,46 +106,47 @@ func (k *Keeper) Rotate(tell func(string)) error {
 		}
 		n, err := k.rewrite(ctx, tell)
 		if err != nil {
-			return fmt.Errorf("the earlier keys are kept: %w", err)
+			return fmt.Errorf("keeping the earlier keys: %w", err)
 		}
 		if err := k.step("rewritten"); err != nil {
 			return err
 		}
 		if _, err := k.edit(ctx, func(c *apiserverv1.EncryptionConfiguration) error {
 			if boxes(c)[0].Keys[0].Name != name {
-				return errors.New("another key was put first meanwhile, the earlier keys are kept: run it again")
+				return errors.New("another key was put first meanwhile, keeping the earlier keys: try again")
 			}
 			dropKeys(c)
 			return nil
 		}); err != nil {
 			return err
 		}
-		tell(fmt.Sprintf("Removed the earlier keys. Objects written anew: %d.", n))
+		tell(fmt.Sprintf("Removed the earlier keys. Objects rewritten: %d.", n))
 		return k.step("dropped")
 	})
 }
 
-// Enable has new objects encrypted with the managed file's key, or no longer. What is stored stays as it is: see Reencrypt.
+// Enable makes new objects encrypted with the managed file's key, or not encrypted. Stored objects do not change: see
+// Reencrypt.
 func (k *Keeper) Enable(on bool, tell func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if !k.cfg.Managed {
-			return fmt.Errorf("the providers are in %s, which only you change: the first one of a resource writes", k.cfg.File)
+			return fmt.Errorf("the providers are in %s, which Coracle does not change: the first one of a resource encrypts new objects", k.cfg.File)
 		}
 		_, err := k.edit(ctx, func(c *apiserverv1.EncryptionConfiguration) error {
 			setWriting(c, on)
 			return nil
 		})
 		if err == nil && on {
-			tell("What is written from now on is encrypted. To encrypt what is stored already: coracle secrets-encrypt reencrypt")
+			tell("New objects are encrypted from now on. To encrypt the stored ones: coracle secrets-encrypt reencrypt")
 		} else if err == nil {
-			tell("What is written from now on is not encrypted. To decrypt what is stored already: coracle secrets-encrypt reencrypt")
+			tell("New objects are not encrypted from now on. To decrypt the stored ones: coracle secrets-encrypt reencrypt")
 		}
 		return err
 	})
 }
 
-// edit changes the managed file, and then the configuration in use. The file comes first: nothing is written with a key that a crash
-// could take away.
+// edit changes the managed file and then the configuration in use. The file first, so that nothing is written with a
+// key that a crash could lose.
 func (k *Keeper) edit(ctx context.Context, change func(*apiserverv1.EncryptionConfiguration) error) (*apiserverv1.EncryptionConfiguration, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,7 +191,7 @@ func (k *Keeper) edit(ctx context.Context, change func(*apiserverv1.EncryptionCo
 	return c, nil
 }
 
-// each reads all that is stored, page by page; left is how many values come after the page.
+// each calls f with all stored values, page by page; left is the number of values after the page.
 func (k *Keeper) each(ctx context.Context, f func(kvs []kind.KV, left int64) error) error {
 	for from := ""; ; {
 		kvs, _, left, err := k.cfg.Store.Stored(ctx, registry, from, page, 0)
@@ -207,11 +208,12 @@ func (k *Keeper) each(ctx context.Context, f func(kvs []kind.KV, left int64) err
 	}
 }
 
-// rewrite goes over everything until nothing is left that would be written otherwise today, and then drops the history, which may
-// hold values of earlier keys. It answers how many values it wrote.
+// rewrite makes passes until all values are stored as configured, and then compacts the history, which may contain
+// values with earlier keys. It returns the number of values written.
 func (k *Keeper) rewrite(ctx context.Context, tell func(string)) (total int64, err error) {
 	for range mostRounds {
-		// What was encrypted with an earlier configuration, and whose writer gave up waiting, is in the store from here on.
+		// After this, values encrypted with an earlier configuration are in the store, even if their writers no longer
+		// wait.
 		if err := k.cfg.Store.Settle(ctx); err != nil {
 			return total, err
 		}
@@ -224,7 +226,7 @@ func (k *Keeper) rewrite(ctx context.Context, tell func(string)) (total int64, e
 			if err := k.step("pass"); err != nil {
 				return total, err
 			}
-			continue // and look again, now at what has become of it
+			continue // changed values need another pass
 		}
 		rev, err := k.cfg.Store.Revision(ctx)
 		if err != nil {
@@ -232,16 +234,16 @@ func (k *Keeper) rewrite(ctx context.Context, tell func(string)) (total int64, e
 		}
 		return total, k.cfg.Store.Compact(ctx, rev)
 	}
-	return total, errors.New("objects keep being written with another configuration than the present one: try again")
+	return total, errors.New("objects are still being written with another configuration: try again")
 }
 
-// pass goes over everything once: n values were written anew, and raced were changed by somebody else meanwhile. Values that cannot
-// be read are left as they are, and are an error in the end.
+// pass visits all values once: n were rewritten, and raced were changed by another write meanwhile. Values that cannot
+// be read are not changed, and are reported as an error at the end.
 func (k *Keeper) pass(ctx context.Context, tell func(string)) (n, raced int64, err error) {
 	var wrote, lost, seen atomic.Int64
 	var mu sync.Mutex
 	var broken []string
-	unread := map[string]int64{} // what the cache could not decrypt earlier, by revision: it is written anew so that the cache reads it again
+	unread := map[string]int64{} // values that the cache could not decrypt, by revision: they are rewritten so that the cache reads them again
 	for _, u := range k.cfg.Unreadable() {
 		if errors.Is(u.Err, ErrNoKey) || errors.Is(u.Err, ErrDamaged) {
 			unread[u.Key] = u.Revision
@@ -272,7 +274,7 @@ func (k *Keeper) pass(ctx context.Context, tell func(string)) (n, raced int64, e
 				case k.cfg.Store.Superseded(err):
 					lost.Add(1)
 				default:
-					return fmt.Errorf("could not write %s anew: %w", kv.Key, err)
+					return fmt.Errorf("could not rewrite %s: %w", kv.Key, err)
 				}
 				return nil
 			})
@@ -281,12 +283,12 @@ func (k *Keeper) pass(ctx context.Context, tell func(string)) (n, raced int64, e
 			return err
 		}
 		if done := seen.Add(int64(len(kvs))); wrote.Load() > 0 {
-			tell(fmt.Sprintf("Looked at %d of %d objects, wrote %d anew.", done, done+left, wrote.Load()))
+			tell(fmt.Sprintf("Checked %d of %d objects, rewrote %d.", done, done+left, wrote.Load()))
 		}
 		return nil
 	})
 	if err == nil && len(broken) > 0 {
-		err = fmt.Errorf("%d objects cannot be read, and are left as they are: %s", len(broken), broken[0])
+		err = fmt.Errorf("%d objects cannot be read and were not changed: %s", len(broken), broken[0])
 	}
 	return wrote.Load(), lost.Load(), err
 }

@@ -27,7 +27,7 @@ func (b *bed) fill(n int) (want map[string]string) {
 	return want
 }
 
-// check reads everything, and requires that it is what it was.
+// check reads everything and compares it with want.
 func (b *bed) check(want map[string]string) {
 	kvs, _, _, err := b.store.Range(b.t.Context(), "/registry/secrets/", "", 0, 0)
 	require.NoError(b.t, err)
@@ -79,7 +79,7 @@ func TestTheKeyIsMadeOnceAndRotated(t *testing.T) {
 	require.Equal(t, kept, begin, "the history of the earlier key is dropped")
 }
 
-// Wherever a rotation ends, everything can be read by the next process, and the next rotation ends with one key.
+// Wherever a rotation is interrupted, the next process can read everything, and the next rotation ends with one key.
 func TestRotationEndsAnywhere(t *testing.T) {
 	for _, step := range []struct {
 		name string
@@ -122,7 +122,7 @@ func TestRotationEndsAnywhere(t *testing.T) {
 	}
 }
 
-// Those who write while the keys are rotated lose nothing, and what they write is under the last key in the end.
+// Writes concurrent to a rotation are not lost, and are encrypted with the last key in the end.
 func TestRotationAmongWriters(t *testing.T) {
 	b := newBed(t)
 	k, _ := b.keeper(true)
@@ -133,7 +133,7 @@ func TestRotationAmongWriters(t *testing.T) {
 	for w := range counters {
 		key := fmt.Sprintf("/registry/secrets/default/counter-%d", w)
 		b.create(key, "0")
-		for range 2 { // two on each counter, so that they race too
+		for range 2 { // two per counter, so that they race too
 			wg.Go(func() {
 				for {
 					select {
@@ -170,7 +170,7 @@ func TestRotationAmongWriters(t *testing.T) {
 	require.Len(t, b.counts(k), 1)
 }
 
-// What lives for a while does not live longer because it was encrypted anew.
+// Re-encryption does not extend a TTL.
 func TestReencryptionKeepsTheTimeToLive(t *testing.T) {
 	b := newBed(t)
 	_, err := b.store.Create(t.Context(), one, []byte(plain), 2*time.Second)
@@ -219,7 +219,7 @@ func TestEncryptionIsTurnedOff(t *testing.T) {
 	stop()
 }
 
-// A value that cannot be read is left as it is, keeps the earlier keys, and is named.
+// A value that cannot be read is not changed, is named, and prevents the removal of the earlier keys.
 func TestRotationKeepsTheKeysOfWhatItCannotRead(t *testing.T) {
 	b := newBed(t)
 	k, _ := b.keeper(true)
@@ -228,7 +228,7 @@ func TestRotationKeepsTheKeysOfWhatItCannotRead(t *testing.T) {
 	b.damage(one, "k8s:enc:secretbox:v1:"+label.Key+":garbage")
 	err := k.Rotate(quiet)
 	require.ErrorContains(t, err, one)
-	require.ErrorContains(t, err, "the earlier keys are kept")
+	require.ErrorContains(t, err, "keeping the earlier keys")
 	data, readErr := os.ReadFile(b.file)
 	require.NoError(t, readErr)
 	require.Contains(t, string(data), label.Key)
@@ -245,7 +245,7 @@ func TestRotationKeepsTheKeysOfWhatItCannotRead(t *testing.T) {
 	b.check(want)
 }
 
-// damage stores bytes as they are.
+// damage stores raw bytes.
 func (b *bed) damage(key, stored string) {
 	now := b.values.current.Load()
 	alone, err := load([]byte(configured("configmaps", identity)))

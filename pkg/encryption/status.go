@@ -8,32 +8,32 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Status is how things are stored.
+// Status says how objects are stored.
 type Status struct {
 	File    string // empty without encryption
 	Managed bool
-	// Rules are the resources of the configuration, in its order, with what new objects are written with.
+	// Rules are the resources of the configuration, in order, and how new objects are written.
 	Rules []Rule
 	// Counts are the stored objects of these resources, sorted by resource.
 	Counts []Count
 }
 
-// Rule is one resource, or a wildcard.
+// Rule is a resource or wildcard.
 type Rule struct {
 	Resource string
 	Label    Label
 }
 
-// Count is how many objects of a resource are stored in one way.
+// Count is the number of objects of a resource that are stored in the same way.
 type Count struct {
 	Resource   string
 	Label      Label
 	Objects    int
 	Unreadable int  // of Objects
-	Current    bool // new objects are written in the same way
+	Current    bool // new objects are written in this way
 }
 
-// Status reads everything that is stored, and counts.
+// Status reads and counts everything that is stored.
 func (k *Keeper) Status(ctx context.Context) (Status, error) {
 	s := Status{File: k.cfg.File, Managed: k.cfg.Managed}
 	v := k.cfg.Values

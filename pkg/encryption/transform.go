@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
 )
 
-// Label names what a value is, or was, encrypted with. Both are empty for a value that is stored as it is.
+// Label identifies the provider and key of a stored value. Both are empty for an unencrypted value.
 type Label struct{ Provider, Key string }
 
 func (l Label) String() string {
@@ -27,13 +27,13 @@ func (l Label) String() string {
 	return fmt.Sprintf("%s key %q", l.Provider, l.Key)
 }
 
-// How stored values begin (kubernetes.io/docs/tasks/administer-cluster/encrypt-data).
+// Prefixes of stored values (kubernetes.io/docs/tasks/administer-cluster/encrypt-data).
 const (
 	encrypted = "k8s:enc:"
 	version   = ":v1:"
 )
 
-// labelOf reads what a stored value says of itself.
+// labelOf returns the label in a stored value's prefix.
 func labelOf(stored []byte) Label {
 	if !bytes.HasPrefix(stored, []byte(encrypted)) {
 		return Label{}
@@ -50,22 +50,23 @@ func labelOf(stored []byte) Label {
 	return Label{Provider: provider, Key: key}
 }
 
-// What a value that cannot be read fails with, for errors.Is.
+// Errors of values that cannot be read, for errors.Is.
 var (
-	// ErrNoKey says that a value is encrypted with a key, or not encrypted at all, for which the configuration has no provider.
+	// ErrNoKey means that the configuration has no provider for the value's key, or no identity provider for an
+	// unencrypted value.
 	ErrNoKey = errors.New("no such provider is configured")
-	// ErrDamaged says that there is a key of that name, and that it does not decrypt the value.
-	ErrDamaged = errors.New("the key has another secret than it was encrypted with, or the stored bytes are damaged")
+	// ErrDamaged means that the key of that name does not decrypt the value.
+	ErrDamaged = errors.New("the key has a different secret, or the stored bytes are damaged")
 )
 
-// provider is one key of one provider, or identity.
+// provider is a key of a provider, or identity.
 type provider struct {
 	label       Label
-	prefix      string // of what it writes
+	prefix      string // of the values that it writes
 	transformer value.Transformer
 }
 
-// rule is the providers of one resource. The first writes; all of them read.
+// rule is the providers of a resource. The first encrypts; all of them decrypt.
 type rule struct {
 	resource  string
 	providers []provider
@@ -85,7 +86,7 @@ func (r *rule) seal(key string, plain []byte) ([]byte, error) {
 	return append(append(make([]byte, 0, len(p.prefix)+len(out)), p.prefix...), out...), nil
 }
 
-// open also says whether the provider that writes has read it.
+// open also reports whether the value was read by the provider that encrypts.
 func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err error) {
 	began := time.Now()
 	found := false
@@ -119,16 +120,16 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 	return nil, false, err
 }
 
-// metric is the label of upstream's metric.
+// metric returns the label value in upstream's metric.
 func (p *provider) metric() string { return encrypted + p.label.Provider + version }
 
-// settings is a configuration made ready.
+// settings is a compiled configuration.
 type settings struct {
-	rules map[schema.GroupResource]*rule // as the file has them, wildcards included
-	order []schema.GroupResource         // the keys of rules in the order of the file
+	rules map[schema.GroupResource]*rule // by resource in the file, including wildcards
+	order []schema.GroupResource         // the keys of rules in file order
 }
 
-// rule gives the rule of a resource: its own, its group's, or everything's; nil if there is none.
+// rule returns the rule of a resource: its own, its group's, or the one for everything; nil if there is none.
 func (s *settings) rule(r schema.GroupResource) *rule {
 	if own := s.rules[r]; own != nil {
 		return own
@@ -169,7 +170,8 @@ func compile(c *apiserver.EncryptionConfiguration) (*settings, error) {
 	return s, nil
 }
 
-// ambiguous refuses two keys of one name for AES-CBC, which would take the one's garbage for the other's plain text now and then.
+// ambiguous refuses AES-CBC keys with the same name: decryption with the wrong one occasionally succeeds and returns
+// garbage.
 func ambiguous(r *rule) error {
 	seen := map[string]bool{}
 	for _, p := range r.providers {

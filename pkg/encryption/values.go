@@ -12,25 +12,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Values encrypts and decrypts stored values; it is what store.Config.Values wants. It is safe for concurrent use.
+// Values encrypts and decrypts stored values. It implements store.Values and is safe for concurrent use.
 type Values struct {
-	// resources are the kinds with storage keys of their own form, by the part of the key behind /registry/.
+	// resources are the kinds whose storage keys do not follow from their names, by the part after /registry/.
 	resources map[string]schema.GroupResource
 
-	// writes is held, shared, from the encryption of a value until it is written, and alone to change the settings: when use has
-	// returned, nothing that was encrypted with the earlier ones is still on its way.
+	// writes is read-locked from the encryption of a value until it is written, and write-locked to change the
+	// settings: when use returns, nothing encrypted with earlier settings is in flight.
 	writes  sync.RWMutex
 	unlock  func()
-	current atomic.Pointer[prepared] // nil without encryption; it does not become or cease to be nil once values are written
+	current atomic.Pointer[prepared] // nil without encryption; it does not change to or from nil once values are written
 }
 
-// prepared is settings with the rules of the kinds in the table looked up beforehand.
+// prepared is settings with the rules of known kinds looked up in advance.
 type prepared struct {
 	*settings
 	byPart map[string]*rule // nil for a kind without a rule
 }
 
-// NewValues encrypts nothing yet, and decrypts nothing.
+// NewValues returns Values without a configuration.
 func NewValues(t *kind.Table) *Values {
 	v := &Values{resources: map[string]schema.GroupResource{}}
 	v.unlock = v.writes.RUnlock
@@ -50,7 +50,7 @@ func (v *Values) prepare(s *settings) *prepared {
 	return p
 }
 
-// use makes the settings those in use. Every write that was encrypted with the earlier ones has ended when it returns.
+// use puts settings into use. All writes encrypted with earlier settings have finished when it returns.
 func (v *Values) use(s *settings) {
 	p := v.prepare(s)
 	v.writes.Lock()
@@ -60,7 +60,7 @@ func (v *Values) use(s *settings) {
 
 const registry = "/registry/"
 
-// rule gives the rule of a storage key, nil if there is none.
+// rule returns the rule of a storage key, or nil.
 func (p *prepared) rule(key string) *rule {
 	part, two, ok := parts(key)
 	if !ok {
@@ -78,7 +78,7 @@ func (p *prepared) rule(key string) *rule {
 	return nil
 }
 
-// parts gives the first part of a key behind /registry/, and the first two: "services" and "services/specs".
+// parts returns the first segment of a key after /registry/, and the first two: "services" and "services/specs".
 func parts(key string) (one, two string, ok bool) {
 	rest, ok := strings.CutPrefix(key, registry)
 	if !ok {
@@ -94,13 +94,14 @@ func parts(key string) (one, two string, ok bool) {
 	return rest[:i], "", true
 }
 
-// custom is the resource of the two parts "group/plural", the form of custom resources' keys. Their groups have a dot.
+// custom returns the resource of the segments "group/plural", the form of custom resources' keys. Their groups have a
+// dot.
 func custom(two string) (schema.GroupResource, bool) {
 	group, plural, ok := strings.Cut(two, "/")
 	return schema.GroupResource{Group: group, Resource: plural}, ok && strings.Contains(group, ".")
 }
 
-// resource is that of a storage key as the configuration names it; empty if the key belongs to no kind that is known.
+// resource returns the resource of a storage key as named in the configuration; empty if it belongs to no known kind.
 func (v *Values) resource(key string) string {
 	one, two, ok := parts(key)
 	if !ok {
@@ -140,7 +141,7 @@ func (v *Values) Open(key string, stored []byte) ([]byte, error) {
 	return plain, err
 }
 
-// open also says whether the value is stored as it would be written with those settings, which may be nil.
+// open also reports whether the value is stored as it would be written with the given settings, which may be nil.
 func (v *Values) open(p *prepared, key string, stored []byte) (plain []byte, current bool, err error) {
 	if p != nil {
 		if r := p.rule(key); r != nil {

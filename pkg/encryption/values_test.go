@@ -26,7 +26,7 @@ const (
 	plain = "k8s\x00 not to be seen by anybody else"
 )
 
-// What is encrypted comes back whole in every way in which the store hands out values, and is nowhere on the disk as it was.
+// Encrypted values are decrypted by every read of the store, and appear nowhere on disk in clear text.
 func TestValuesAreEncryptedOnDiskAlone(t *testing.T) {
 	for _, provider := range []string{"secretbox", "aesgcm", "aescbc"} {
 		t.Run(provider, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestWhichResourcesAreEncrypted(t *testing.T) {
 			require.Equal(t, want, got)
 		})
 	}
-	// The first entry of a resource wins, as upstream's documentation shows.
+	// As in upstream's documentation, the first entry that matches a resource wins.
 	s, err := load([]byte(configured("configmaps", identity) + "- resources: ['*.*']\n  providers: [" + keys("secretbox", "a") + "]\n"))
 	require.NoError(t, err)
 	v := NewValues(kinds)
@@ -126,7 +126,7 @@ func TestWhichResourcesAreEncrypted(t *testing.T) {
 	require.Equal(t, plain, string(stored))
 }
 
-// The one that cannot be read says so, and all others are read.
+// An unreadable value has an error, and all others are read.
 func TestUnreadableValues(t *testing.T) {
 	for _, provider := range []string{"secretbox", "aesgcm"} {
 		s, err := load([]byte(configured("secrets", keys(provider, "a"))))
@@ -165,7 +165,7 @@ func TestUnreadableValues(t *testing.T) {
 	}
 }
 
-// A value whose key is gone ends neither a list nor a watch, and the history begins behind it.
+// A value whose key is missing ends neither a list nor a watch, and history begins after it.
 func TestUnreadableValuesDoNotHideOthers(t *testing.T) {
 	b := newBed(t)
 	b.write(configured("secrets", keys("secretbox", "a"), identity))
@@ -198,7 +198,7 @@ func TestUnreadableValuesDoNotHideOthers(t *testing.T) {
 	require.ErrorIs(t, b.store.Reseal(t.Context(), kvs[0]), store.ErrNotFound)
 }
 
-// What upstream's own code has written with a file is read with the same file here, and the other way round.
+// Values written by upstream's code are read here with the same file, and vice versa.
 func TestUpstreamReadsWhatIsWrittenHere(t *testing.T) {
 	for _, provider := range []string{"secretbox", "aesgcm", "aescbc"} {
 		for _, resources := range []string{"secrets", "'*.'", "'*.*'"} {

@@ -1,8 +1,7 @@
-// Package events records events for people: what happened to an object, and why.
+// Package events records Kubernetes Events.
 //
-// It may import client. Its invariant: recording never blocks and never fails the
-// caller's work; an event that repeats is counted, not written again; an event that is lost
-// is counted and logged.
+// It may import client. Its invariant: recording never blocks and never fails the caller; a repeated event is counted,
+// not created again; a lost event is counted and logged.
 package events
 
 import (
@@ -28,20 +27,20 @@ import (
 )
 
 const (
-	// backlog bounds the events waiting to be written; beyond it events are dropped.
+	// backlog limits the events waiting to be written; above it, events are dropped.
 	backlog = 1000
-	// remembered bounds the written events tracked to count repeats; beyond it, an arbitrary one
-	// is evicted, and created again if it repeats.
+	// remembered limits the written events tracked for counting repeats; above it, an arbitrary one is evicted, and
+	// created again if it repeats.
 	remembered = 1000
-	// maxMessage is upstream's bound on a message, in bytes.
+	// maxMessage is upstream's limit on a message, in bytes.
 	maxMessage = 1024
-	// reportEvery is how often lost events are logged at the most.
+	// reportEvery is the minimum interval of log messages about lost events.
 	reportEvery = time.Minute
 )
 
-var errBacklog = errors.New("too many events wait to be written")
+var errBacklog = errors.New("too many events are waiting to be written")
 
-// Recorder writes events as one component. Safe for concurrent use; a nil Recorder records nothing.
+// Recorder writes events of one component. It is safe for concurrent use; a nil Recorder records nothing.
 type Recorder struct {
 	client    cc.Interface
 	component string
@@ -51,8 +50,8 @@ type Recorder struct {
 	overflow  atomic.Uint64 // events that found the queue full
 	refused   atomic.Uint64 // events that could not be written
 
-	known     map[happening]known // Run's alone, as what follows
-	reported  uint64              // of the lost events, how many were logged
+	known     map[happening]known // used by Run only, like the following fields
+	reported  uint64              // number of lost events that were logged
 	lastError error
 }
 
@@ -69,7 +68,8 @@ type known struct {
 	count int32
 }
 
-// New creates a recorder for a component ("replicaset-controller") on a host (may be empty). log is slog.Default() if nil.
+// New returns a recorder for a component ("replicaset-controller") on a host (may be empty). A nil log means
+// slog.Default().
 func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	if log == nil {
 		log = slog.Default()
@@ -77,7 +77,7 @@ func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	return &Recorder{client: c, component: component, host: host, log: log, queue: make(chan happening, backlog), known: map[happening]known{}}
 }
 
-// Lost is how many events could not be recorded so far.
+// Lost returns the number of events that could not be recorded.
 func (r *Recorder) Lost() uint64 {
 	if r == nil {
 		return 0
@@ -85,18 +85,18 @@ func (r *Recorder) Lost() uint64 {
 	return r.overflow.Load() + r.refused.Load()
 }
 
-// LostCounter is the metric of a component's lost events.
+// LostCounter returns the metric of a component's lost events.
 func LostCounter(component string, lost func() uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "coracle_events_lost_total",
-		Help: "Events that could not be recorded, because too many waited or the write failed.", ConstLabels: prometheus.Labels{"component": component}},
+		Help: "Events that could not be recorded because the queue was full or the write failed.", ConstLabels: prometheus.Labels{"component": component}},
 		func() float64 { return float64(lost()) })
 }
 
-// Metrics is LostCounter for this recorder.
+// Metrics returns LostCounter for this recorder.
 func (r *Recorder) Metrics() prometheus.Collector { return LostCounter(r.component, r.Lost) }
 
-// Event records what happened to obj: kind is corev1.EventTypeNormal or EventTypeWarning, reason is
-// one CamelCase word, the message is for people.
+// Event records an event about obj: kind is corev1.EventTypeNormal or EventTypeWarning, reason a CamelCase word, and
+// the message is for humans.
 func (r *Recorder) Event(obj client.Object, kind, reason, format string, args ...any) {
 	if r == nil {
 		return
@@ -111,7 +111,7 @@ func (r *Recorder) Event(obj client.Object, kind, reason, format string, args ..
 	}, kind, reason, format, args...)
 }
 
-// About is Event for a reference.
+// About is Event for an object reference.
 func (r *Recorder) About(ref corev1.ObjectReference, kind, reason, format string, args ...any) {
 	if r == nil {
 		return
@@ -130,7 +130,7 @@ func (r *Recorder) About(ref corev1.ObjectReference, kind, reason, format string
 	}
 }
 
-// Run writes recorded events until ctx ends. It logs lost events immediately, and then at most once a minute.
+// Run writes recorded events until ctx is done. It logs lost events immediately, and then at most once a minute.
 func (r *Recorder) Run(ctx context.Context) {
 	var quiet <-chan time.Time // while nothing is logged
 	for {

@@ -64,7 +64,7 @@ func TestRepeatsAreCounted(t *testing.T) {
 		require.Len(t, got["Long"].Message, maxMessage)
 		require.Equal(t, "default", got["Long"].Namespace)
 
-		require.NoError(t, c.Delete(t.Context(), &e)) // expired meanwhile: written anew
+		require.NoError(t, c.Delete(t.Context(), &e)) // expired meanwhile: created again
 		r.Event(pod, corev1.EventTypeNormal, "Created", "made %d", 1)
 		synctest.Wait()
 		require.EqualValues(t, 1, stored(t, c)["Created"].Count)
@@ -76,7 +76,7 @@ func TestRepeatsAreCounted(t *testing.T) {
 func TestRecordingNeverBlocks(t *testing.T) {
 	r := New(stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}, "c", "", nil)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}
-	for range backlog + 10 { // nobody writes
+	for range backlog + 10 { // nothing reads the queue
 		r.Event(pod, corev1.EventTypeNormal, "R", "m")
 	}
 	require.EqualValues(t, 10, r.Lost())
@@ -84,7 +84,7 @@ func TestRecordingNeverBlocks(t *testing.T) {
 	none.Event(pod, corev1.EventTypeNormal, "R", "m")
 }
 
-// lockedBuffer is a log that is written and read at once.
+// lockedBuffer is a log that is written and read concurrently.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -102,7 +102,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestLostEventsAreLogged: at once, then once a minute, and when the recorder ends.
+// TestLostEventsAreLogged checks that lost events are logged at once, then once a minute, and when the recorder stops.
 func TestLostEventsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error

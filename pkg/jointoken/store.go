@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// DefaultLife is how long a token can be used.
+	// DefaultLife is the default lifetime of a token.
 	DefaultLife = 24 * time.Hour
-	// maxDescription bounds a description, in bytes.
+	// maxDescription is the maximum length of a description, in bytes.
 	maxDescription = 1024
 
 	secretType = corev1.SecretType("coracle.dev/join-token")
@@ -29,22 +29,22 @@ const (
 	descriptionKey = "description"
 )
 
-// Record is what the cluster knows of a token.
+// Record is the stored form of a token.
 type Record struct {
 	ID, Description string
 	Created         time.Time
-	// Expires is zero for a token that does not.
+	// Expires is zero for a token that does not expire.
 	Expires time.Time
 }
 
-// Expired tells whether the token can no longer be used.
+// Expired reports whether the token has expired.
 func (r Record) Expired(now time.Time) bool { return !r.Expires.IsZero() && !now.Before(r.Expires) }
 
-// Create makes a token that can be used for life, or until it is revoked if life is 0, and removes those that have expired.
-// The authority is the cluster's, as a kubeconfig has it.
+// Create creates a token that is valid for life, or until it is revoked if life is 0, and removes expired tokens.
+// authority is the cluster's CA, as in a kubeconfig.
 func Create(ctx context.Context, c ctrl.Client, authority []byte, life time.Duration, description string, now time.Time) (Token, error) {
 	if life < 0 {
-		return Token{}, fmt.Errorf("a token cannot last for %s", life)
+		return Token{}, fmt.Errorf("invalid token lifetime %s", life)
 	}
 	if len(description) > maxDescription {
 		return Token{}, fmt.Errorf("the description is longer than %d bytes", maxDescription)
@@ -84,7 +84,7 @@ func secret(id string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: namePrefix + id}}
 }
 
-// List returns all tokens, oldest first. Those that cannot be read are left out: they let nobody in.
+// List returns all tokens, oldest first. Malformed ones are skipped, since they are not accepted.
 func List(ctx context.Context, c ctrl.Client) ([]Record, error) {
 	var secrets corev1.SecretList
 	if err := c.List(ctx, &secrets, ctrl.InNamespace(metav1.NamespaceSystem), ctrl.MatchingFields{"type": string(secretType)}); err != nil {
@@ -115,7 +115,7 @@ func read(s *corev1.Secret) (Record, error) {
 	return r, nil
 }
 
-// Revoke removes the token with an ID.
+// Revoke deletes the token with an ID.
 func Revoke(ctx context.Context, c ctrl.Client, id string) error {
 	err := fmt.Errorf("there is no join token %q: `coracle token list` shows them", id)
 	if !encoded(id, idBytes) {
@@ -128,10 +128,12 @@ func Revoke(ctx context.Context, c ctrl.Client, id string) error {
 	return failed
 }
 
-// ErrRefused is the error of a token that the cluster does not accept; it says no more than whoever has no token may know.
+// ErrRefused means that the cluster does not accept a token. It does not tell why, since the caller is not
+// authenticated.
 var ErrRefused = errors.New("the join token is unknown here, was revoked or has expired: `coracle token create` on the server makes a new one")
 
-// Check accepts a token that the cluster knows and that has not expired. Any other is ErrRefused; another error means that it cannot be told.
+// Check accepts a token that the cluster knows and that has not expired. Otherwise it returns ErrRefused; any other
+// error means that the token could not be checked.
 func Check(ctx context.Context, c ctrl.Reader, text string, now time.Time) error {
 	t, err := Parse(text)
 	if err != nil {

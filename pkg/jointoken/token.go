@@ -1,12 +1,12 @@
-// Package jointoken is the credential with which a machine joins a cluster for the first time: what it looks like, and how the
-// cluster remembers it.
+// Package jointoken implements the credential with which a machine joins a cluster for the first time: its format, and
+// how the cluster stores it.
 //
-// It may import nothing of Coracle. Its invariant: the cluster never stores a token's secret, only its SHA-256, so that neither
-// the API, nor etcd, nor a backup of it lets anyone join.
+// It may import nothing of Coracle. Its invariant: the cluster never stores a token's secret, only its SHA-256, so that
+// neither the API, nor etcd, nor a backup allows anyone to join.
 //
-// Decisions: a token is a Secret in kube-system of a type of our own. Upstream's bootstrap tokens (bootstrap.kubernetes.io/token)
-// keep their secret in clear text, because they also have to sign cluster-info; ours have to be recognized only. A secret has
-// 160 random bits, so a plain hash does not give it away.
+// Decisions: a token is a Secret in kube-system of a type of its own. Upstream's bootstrap tokens
+// (bootstrap.kubernetes.io/token) store their secret in clear text, because they also sign cluster-info; these only
+// need to be recognized. A secret has 160 random bits, so a plain hash is sufficient.
 package jointoken
 
 import (
@@ -25,24 +25,24 @@ import (
 
 const (
 	version = "coracle2"
-	// idBytes and secretBytes are random.
+	// idBytes and secretBytes are the numbers of random bytes.
 	idBytes, secretBytes = 5, 20
-	// MaxLength bounds a token's text, in bytes.
+	// MaxLength is the maximum length of a token's text, in bytes.
 	MaxLength = 256
 )
 
 var alphabet = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// Token is written "coracle2.<SHA-256 of the server's authority>.<ID>.<secret>". The hash lets a machine know its server before
-// it says the secret.
+// Token has the form "coracle2.<SHA-256 of the server's CA>.<ID>.<secret>". The hash lets a machine verify the server
+// before it sends the secret.
 type Token struct {
 	authority string // hexadecimal
-	// ID names the token: it is not secret.
+	// ID identifies the token. It is not secret.
 	ID     string
 	secret string
 }
 
-// New makes a token for the cluster whose server authority is the first certificate in the given PEM.
+// New generates a token for the cluster whose server CA is the first certificate in the given PEM.
 func New(authority []byte) (Token, error) {
 	cert, _, err := nextCertificate(authority)
 	if err != nil {
@@ -60,7 +60,7 @@ func random(n int) string {
 	return strings.ToLower(alphabet.EncodeToString(b))
 }
 
-// Parse reads a token as New writes it. Space around it is ignored.
+// Parse parses a token. Surrounding space is ignored.
 func Parse(text string) (Token, error) {
 	wrong := errors.New("this is not a join token: `coracle token create` on the server makes one")
 	if len(text) > MaxLength {
@@ -77,24 +77,24 @@ func Parse(text string) (Token, error) {
 	return t, nil
 }
 
-// encoded reports whether s is what random(n) gives.
+// encoded reports whether s has the form of random(n).
 func encoded(s string, n int) bool {
 	b, err := alphabet.DecodeString(strings.ToUpper(s))
 	return err == nil && len(b) == n && s == strings.ToLower(s)
 }
 
-// String is the whole token, with its secret.
+// String returns the whole token, including its secret.
 func (t Token) String() string {
 	return strings.Join([]string{version, t.authority, t.ID, t.secret}, ".")
 }
 
-// hash is what the cluster stores of the secret.
+// hash returns what the cluster stores of the secret.
 func (t Token) hash() string {
 	sum := sha256.Sum256([]byte(t.secret))
 	return hex.EncodeToString(sum[:])
 }
 
-// Authority finds the certificate that the token was made for among those that a server showed (PEM, one or several).
+// Authority returns the certificate that the token was made for, out of those shown by a server (PEM, one or several).
 func (t Token) Authority(shown []byte) (*x509.Certificate, error) {
 	for first := true; ; first = false {
 		cert, rest, err := nextCertificate(shown)
@@ -112,7 +112,7 @@ func (t Token) Authority(shown []byte) (*x509.Certificate, error) {
 	}
 }
 
-// nextCertificate returns nil where there is none.
+// nextCertificate returns nil if there is none.
 func nextCertificate(data []byte) (*x509.Certificate, []byte, error) {
 	block, rest := pem.Decode(bytes.TrimSpace(data))
 	if block == nil {

@@ -78,7 +78,7 @@ func TestLifeOfAToken(t *testing.T) {
 	require.ErrorIs(t, Check(t.Context(), c, token.String(), now.Add(time.Hour)), ErrRefused)
 	require.NoError(t, Check(t.Context(), c, forever.String(), now.Add(24*365*time.Hour)))
 
-	// Neither half of one token is worth anything with a half of another.
+	// Halves of different tokens do not make a valid one.
 	mixed := token
 	mixed.secret = forever.secret
 	require.ErrorIs(t, Check(t.Context(), c, mixed.String(), now), ErrRefused)
@@ -87,7 +87,7 @@ func TestLifeOfAToken(t *testing.T) {
 	require.ErrorIs(t, Check(t.Context(), c, unknown.String(), now), ErrRefused)
 	require.ErrorIs(t, Check(t.Context(), c, "", now), ErrRefused)
 
-	// The cluster cannot tell the secret.
+	// The cluster does not store the secret.
 	var s corev1.Secret
 	require.NoError(t, c.Get(t.Context(), ctrl.ObjectKeyFromObject(secret(token.ID)), &s))
 	for key, value := range s.Data {
@@ -102,7 +102,7 @@ func TestLifeOfAToken(t *testing.T) {
 	require.ErrorContains(t, Revoke(t.Context(), c, forever.ID), "there is no join token")
 	require.ErrorContains(t, Revoke(t.Context(), c, "../x"), "there is no join token")
 
-	// A new one takes the place of those that have expired.
+	// Creating a token removes expired ones.
 	_, err = Create(t.Context(), c, ca, time.Hour, "", now.Add(2*time.Hour))
 	require.NoError(t, err)
 	all, err = List(t.Context(), c)
@@ -112,7 +112,7 @@ func TestLifeOfAToken(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestOtherSecretsAreNoTokens: whoever may write a Secret of another type has made no token.
+// TestOtherSecretsAreNoTokens checks that a Secret of another type is not a token.
 func TestOtherSecretsAreNoTokens(t *testing.T) {
 	c, now := cluster(t), time.Now()
 	token, err := New(authority(t))

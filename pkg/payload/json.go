@@ -2,16 +2,16 @@ package payload
 
 import "fmt"
 
-// The sizes, in bytes, of values that are decoded into maps and interfaces.
+// Sizes, in bytes, of values decoded into maps and interfaces.
 const (
 	mapBytes   = 48  // an empty map
 	groupBytes = 280 // its first group of slots
 	groupSlots = 8
-	entryBytes = 76 // a key and a value of a larger map, with the room in it that is empty
-	boxBytes   = 16 // a number, or the head of a list or string, in an interface
+	entryBytes = 76 // an entry of a larger map, with its share of unused space
+	boxBytes   = 16 // a number, or the header of a list or string, in an interface
 )
 
-// scanner measures JSON without decoding it. It stops without an error at what is not JSON.
+// scanner measures JSON without decoding it. At invalid JSON it stops without an error.
 type scanner struct {
 	Shape
 	data  []byte
@@ -38,7 +38,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// value reads one value; ok is false where the text is no JSON.
+// value scans a value; ok is false for invalid JSON.
 func (s *scanner) value(p *plan, depth int) (ok bool, err error) {
 	s.Memory += p.extra
 	switch c := s.peek(); c {
@@ -87,7 +87,7 @@ func (s *scanner) scalar(p *plan, n int) error {
 	return s.check()
 }
 
-// str reads a string and gives it as it is written, without the quotes.
+// str scans a string and returns its raw text without the quotes.
 func (s *scanner) str() ([]byte, bool) {
 	s.at++
 	from := s.at
@@ -144,7 +144,7 @@ func (s *scanner) object(p *plan, depth int) (bool, error) {
 	}
 }
 
-// keyed counts the n-th entry of an object and gives the plan of its value.
+// keyed counts the n-th entry of an object and returns the plan of its value.
 func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 	switch p.class {
 	case message:
@@ -169,7 +169,7 @@ func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 		s.Memory += int64(len(key))
 		return p, s.entry(n)
 	case list:
-		// One of several things: JSONSchemaPropsOrArray is a list or one of its items.
+		// A union: JSONSchemaPropsOrArray is a list or one of its items.
 		return s.plans.of(p.elem), nil
 	case opaque:
 		s.Memory += int64(len(key)) + 3

@@ -3,9 +3,9 @@
 // containers, a YAML document with aliases can expand without limit, and the cost of patching a list is quadratic in its
 // length.
 //
-// It may import the standard library and the Kubernetes libraries alone. Its invariant: whatever passes a check of this package takes at
-// most a small multiple of MaxMemory to decode and about a second of one core to process; the checks themselves take time in
-// proportion to the length of their input, negligible memory, and bounded stack.
+// It may import only the standard library and the Kubernetes libraries. Its invariant: whatever passes a check of this
+// package takes at most a small multiple of MaxMemory to decode and about a second of one core to process. The checks
+// themselves take time linear in the input, negligible memory, and a bounded stack.
 package payload
 
 import (
@@ -13,34 +13,35 @@ import (
 	"reflect"
 )
 
-// The limits. All are far above what real objects need: the largest custom resource definitions in use nest about 60 deep and
-// decode to about 10 MiB.
+// The limits. All are far above what real objects need: the largest custom resource definitions in use nest about 60
+// deep and decode to about 10 MiB.
 const (
-	// MaxDepth is how deep objects and lists may nest.
+	// MaxDepth is the maximum nesting of objects and lists.
 	MaxDepth = 128
-	// MaxMemory is the estimated size, in bytes, of a decoded object.
+	// MaxMemory is the maximum estimated size of a decoded object, in bytes.
 	MaxMemory = 32 << 20
-	// MaxSquares bounds the sum of the squares of the lengths of all lists: validation compares the items of a list with each other.
+	// MaxSquares limits the sum of the squared lengths of all lists: validation compares the items of a list with each
+	// other.
 	MaxSquares = 20_000 * 20_000
-	// MaxMapSquares is the same for maps, whose keys are kept sorted by insertion where the managers of fields are compared.
+	// MaxMapSquares is the same for maps: comparing managed fields inserts their keys into a sorted list.
 	MaxMapSquares = 50_000 * 50_000
-	// MaxKey is the length, in bytes, of an object's key.
+	// MaxKey is the maximum length of an object's key, in bytes.
 	MaxKey = 64 << 10
-	// MaxQuantity is the length, in bytes, of a resource quantity: parsing takes time with its square.
+	// MaxQuantity is the maximum length of a resource quantity, in bytes: the cost of parsing one is quadratic.
 	MaxQuantity = 256
-	// MaxNested bounds the sum of the lengths, in bytes, of all objects and lists, each counted with what is inside it: the work of
+	// MaxNested limits the sum of the lengths, in bytes, of all objects and lists including their content: the cost of
 	// decoders that read an object level by level.
 	MaxNested = 64 << 20
-	// MaxYAMLNodes is the number of nodes that a YAML document may have at most, as estimated from its punctuation.
+	// MaxYAMLNodes is the maximum number of nodes in a YAML document, as estimated from its punctuation.
 	MaxYAMLNodes = 200_000
-	// MaxYAML is the size, in bytes, of a YAML document when each alias is replaced with what it stands for.
+	// MaxYAML is the maximum size of a YAML document with aliases expanded, in bytes.
 	MaxYAML = 3 << 20
 )
 
-// Small is the length, in bytes, under which no body needs to be checked before it is decoded: even the worst of them is cheap.
+// Small is the size, in bytes, below which a body need not be checked: even the worst one is cheap.
 const Small = 16 << 10
 
-// ShapeError says that a body is over one of the limits.
+// ShapeError means that a body exceeds a limit.
 type ShapeError struct{ what string }
 
 func (e *ShapeError) Error() string { return e.what }
@@ -49,13 +50,13 @@ func tooDeep() error {
 	return &ShapeError{fmt.Sprintf("objects and lists may nest at most %d levels deep", MaxDepth)}
 }
 
-// Shape is what was measured of a body.
+// Shape is the result of a measurement.
 type Shape struct {
 	Depth   int
 	Memory  int64 // estimated bytes once decoded
-	Squares int64 // sum of the squares of the lengths of lists
-	Maps    int64 // sum of the squares of the lengths of maps
-	Nested  int64 // sum of the lengths of all objects and lists
+	Squares int64 // sum of the squared lengths of lists
+	Maps    int64 // sum of the squared lengths of maps
+	Nested  int64 // sum of the lengths of all objects and lists, with content
 	Longest int64 // length of the longest list
 	Items   int64 // items of all lists
 }
@@ -74,7 +75,7 @@ func (s *Shape) check() error {
 	return nil
 }
 
-// list and entry count one more item of a list, or key of a map, that has n already.
+// list and entry count another item of a list, or key of a map, that already has n.
 func (s *Shape) list(n int64) error {
 	s.Items++
 	s.Squares += 2*n + 1
@@ -87,8 +88,8 @@ func (s *Shape) entry(n int64) error {
 	return s.check()
 }
 
-// Check measures a JSON body that is to be decoded into obj, a pointer to a struct or a map, and refuses it with a *ShapeError if it is
-// over a limit. Text that is not JSON passes: its decoder reports the error.
+// Check measures a JSON body to be decoded into obj, a pointer to a struct or map, and returns a *ShapeError if it
+// exceeds a limit. Invalid JSON passes: its decoder reports the error.
 func Check(data []byte, obj any) error {
 	if len(data) < Small {
 		return nil
@@ -97,7 +98,7 @@ func Check(data []byte, obj any) error {
 	return err
 }
 
-// Measure is Check with the result, for bodies of any length.
+// Measure is Check with the result, for bodies of any size.
 func Measure(data []byte, obj any) (Shape, error) {
 	s := &scanner{data: data, plans: plans{}}
 	var t reflect.Type

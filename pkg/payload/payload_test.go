@@ -18,13 +18,13 @@ import (
 
 const most = 3 << 20
 
-// full repeats unit, with commas, as often as a body of the largest size holds it between head and tail.
+// full repeats unit, separated by commas, to make a body of the maximum size between head and tail.
 func full(head, unit, tail string) []byte {
 	n := (most - len(head) - len(tail)) / (len(unit) + 1)
 	return []byte(head + strings.TrimSuffix(strings.Repeat(unit+",", n), ",") + tail)
 }
 
-// grown is how much more heap was allocated, in bytes, by the end of f.
+// grown returns the bytes of heap allocated by f.
 func grown(f func()) int64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -74,7 +74,7 @@ func manyKeys(n int) []byte {
 	return []byte(strings.TrimSuffix(b.String(), ",") + `}}`)
 }
 
-// What real clusters hold passes, with room.
+// Objects of real clusters pass with a margin.
 func TestLargeObjectsPass(t *testing.T) {
 	policy := &networkingv1.NetworkPolicy{}
 	policy.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{}}
@@ -128,7 +128,7 @@ func TestHostileProtobufIsRefusedBeforeItIsDecoded(t *testing.T) {
 	}
 }
 
-// The estimate is no less than half of what the decoder really keeps.
+// The estimate is at least half of the memory that the decoder really uses.
 func TestTheEstimateIsTrue(t *testing.T) {
 	for name, c := range map[string]struct {
 		body []byte
@@ -209,7 +209,7 @@ func FuzzMeasure(f *testing.F) {
 			return
 		}
 		items, depth := count(v, 0)
-		require.GreaterOrEqual(t, s.Items, items) // a key that comes twice counts twice
+		require.GreaterOrEqual(t, s.Items, items) // duplicate keys count twice
 		require.GreaterOrEqual(t, s.Depth, depth)
 	})
 }
@@ -232,7 +232,7 @@ func count(v any, depth int) (items int64, deepest int) {
 	return items, deepest
 }
 
-// FuzzMeasureProto checks that no message panics, and that what decodes was seen whole.
+// FuzzMeasureProto checks that no message causes a panic, and that messages that decode are measured completely.
 func FuzzMeasureProto(f *testing.F) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}, OwnerReferences: make([]metav1.OwnerReference, 2)}}
 	p.Spec.Containers = make([]corev1.Container, 3)
@@ -253,7 +253,7 @@ func FuzzMeasureProto(f *testing.F) {
 	})
 }
 
-// FuzzCheckYAML checks that what passes is not much larger as JSON.
+// FuzzCheckYAML checks that documents that pass are not much larger as JSON.
 func FuzzCheckYAML(f *testing.F) {
 	for _, s := range []string{"a: &a b\nc: *a\n", "a: &a [*a]\n", "- - - 1\n", "{a: &x {b: *x}}", "a: &a {b: c}\nd: {<<: *a}\n"} {
 		f.Add([]byte(s))

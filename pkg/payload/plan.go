@@ -8,35 +8,35 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// class is how the values of a type are built from encoded ones.
+// class is how values of a type are built from encoded ones.
 type class int
 
 const (
-	scalar class = iota // of fixed size: its parent counts it
-	text                // a string, or bytes
+	scalar class = iota // of fixed size, counted by its parent
+	text                // a string or bytes
 	number              // a resource quantity
 	message
 	list
 	table // a map
 	anything
-	opaque // bytes that are kept as they are, of whatever shape
+	opaque // raw bytes of any shape
 )
 
-// plan is what a Go type says of its encoded form.
+// plan is what a Go type implies for its encoded form.
 type plan struct {
 	class class
-	size  int64        // of a value in its parent
-	extra int64        // of what a pointer points to
-	elem  reflect.Type // of a list or map
+	size  int64        // size of a value in its parent
+	extra int64        // size of a pointer's target
+	elem  reflect.Type // element of a list or map
 	key   int64        // size of a map's keys
 	typ   reflect.Type // the struct
-	named reflect.Type // the struct whose JSON names count: typ, but for types that are one of several things
+	named reflect.Type // the struct whose JSON names apply: typ, except for unions
 
-	json  map[string]reflect.Type // both made when first needed
+	json  map[string]reflect.Type // both made on first use
 	proto map[int]reflect.Type
 }
 
-// plans holds the plans made for one measurement. Types refer to each other, so each is made when it is met.
+// plans are the plans made for one measurement, each on first use, since types may be recursive.
 type plans map[reflect.Type]*plan
 
 var (
@@ -92,7 +92,7 @@ func (ps plans) build(t reflect.Type) *plan {
 	return p
 }
 
-// field gives the plan of a struct's field by its JSON name, nil for a name it does not have.
+// field returns the plan of a struct's field by JSON name, or nil.
 func (ps plans) field(p *plan, name []byte) *plan {
 	if p.json == nil {
 		p.json = map[string]reflect.Type{}
@@ -100,7 +100,7 @@ func (ps plans) field(p *plan, name []byte) *plan {
 	}
 	t, ok := p.json[string(name)]
 	if !ok {
-		// Types that decode themselves do it with encoding/json, which takes any case.
+		// Types with custom decoders use encoding/json, which ignores case.
 		for have, ht := range p.json {
 			if len(have) == len(name) && strings.EqualFold(have, string(name)) {
 				return ps.of(ht)
@@ -132,7 +132,7 @@ func jsonFields(t reflect.Type, into map[string]reflect.Type) {
 	}
 }
 
-// number gives the plan of a struct's field by its number in protobuf; ignored for one it does not have.
+// number returns the plan of a struct's field by protobuf number, or ignored.
 func (ps plans) number(p *plan, n int) *plan {
 	if p.proto == nil {
 		p.proto = map[int]reflect.Type{}

@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// CheckProto measures a protobuf message that is to be decoded into obj, a pointer to a struct of the Kubernetes API, and refuses it
-// with a *ShapeError if it is over a limit. Invalid messages pass: their decoder reports the error.
+// CheckProto measures a protobuf message to be decoded into obj, a pointer to a struct of the Kubernetes API, and
+// returns a *ShapeError if it exceeds a limit. Invalid messages pass: their decoder reports the error.
 func CheckProto(data []byte, obj any) error {
 	if len(data) < Small {
 		return nil
@@ -15,7 +15,7 @@ func CheckProto(data []byte, obj any) error {
 	return err
 }
 
-// MeasureProto is CheckProto with the result, for bodies of any length.
+// MeasureProto is CheckProto with the result, for bodies of any size.
 func MeasureProto(data []byte, obj any) (Shape, error) {
 	w := &walker{plans: plans{}}
 	err := w.message(data, w.plans.of(reflect.TypeOf(obj)), 1)
@@ -27,10 +27,10 @@ type walker struct {
 	plans plans
 }
 
-// fields is how many different field numbers of one message are told apart when their items are counted. Types have fewer.
+// fields is the number of field numbers of a message whose items are counted separately. Types have fewer.
 const fields = 64
 
-// uvarint reads a number as the generated decoders do: one of ten bytes whose highest bits do not fit loses them.
+// uvarint decodes a number as the generated decoders do, which drop overflowing bits of the tenth byte.
 func uvarint(data []byte) (v uint64, n int) {
 	for shift := uint(0); shift < 64 && n < len(data); shift += 7 {
 		b := data[n]
@@ -43,13 +43,13 @@ func uvarint(data []byte) (v uint64, n int) {
 	return 0, 0
 }
 
-// tag is the number of a field, cut to 32 bits as the generated decoders cut it, and its wire type.
+// tag returns a field's number, truncated to 32 bits as by the generated decoders, and its wire type.
 func tag(data []byte) (number int32, wire, n int) {
 	v, n := uvarint(data)
 	return int32(v >> 3), int(v & 7), n
 }
 
-// delimited takes a length and as many bytes off the front of data.
+// delimited splits a length-prefixed part off the front of data.
 func delimited(data []byte) (in, rest []byte, ok bool) {
 	size, n := uvarint(data)
 	if n == 0 || size > uint64(len(data)-n) {
@@ -58,7 +58,7 @@ func delimited(data []byte) (in, rest []byte, ok bool) {
 	return data[n : n+int(size)], data[n+int(size):], true
 }
 
-// skip takes a field that is not length-delimited off the front of data; a group with all that is in it.
+// skip removes a field that is not length-delimited from the front of data; a group with its content.
 func skip(data []byte, wire int) (rest []byte, ok bool) {
 	groups := 0
 	for {
@@ -135,7 +135,7 @@ func (w *walker) message(data []byte, p *plan, depth int) error {
 	return w.check()
 }
 
-// field measures one length-delimited field, the n-th of its number in the message.
+// field measures a length-delimited field, the n-th of its number in the message.
 func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 	switch p.class {
 	case list:
@@ -159,9 +159,9 @@ func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 		*n++
 		return w.pair(data, in, depth+1)
 	case message:
-		// Decoders join the parts of a message that comes in several; no encoder writes one so.
+		// Decoders merge the parts of a message that occurs several times; no encoder writes that.
 		if *n++; *n > 1 {
-			return &ShapeError{"a part of the object comes twice"}
+			return &ShapeError{"a part of the object occurs twice"}
 		}
 	}
 	return w.one(data, p, depth)
@@ -178,13 +178,13 @@ func (w *walker) one(data []byte, p *plan, depth int) error {
 		}
 	case message:
 		return w.message(data, p, depth+1)
-	case list: // a type of its own whose message holds nothing but the items
+	case list: // a type whose message contains only the items
 		return w.message(data, &plan{class: message, typ: p.typ, proto: map[int]reflect.Type{1: reflect.SliceOf(p.elem)}}, depth+1)
 	}
 	return w.check()
 }
 
-// pair measures an entry of a map: a message of a key and a value. The generated decoders do not look at the wire type of either.
+// pair measures an entry of a map: a message of key and value. The generated decoders ignore the wire types of both.
 func (w *walker) pair(data []byte, value *plan, depth int) error {
 	for len(data) > 0 {
 		number, wire, n := tag(data)

@@ -7,8 +7,8 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 )
 
-// CheckYAML refuses, with a *ShapeError, a YAML document with too many nodes, and one whose aliases stand for more than a document
-// without them could hold. What is not YAML passes: its decoder reports the error.
+// CheckYAML returns a *ShapeError for a YAML document with too many nodes, or whose aliases expand to more than
+// MaxYAML. Invalid YAML passes: its decoder reports the error.
 func CheckYAML(data []byte) error {
 	nodes := 0
 	for i, c := range data {
@@ -42,7 +42,7 @@ func CheckYAML(data []byte) error {
 	return nil
 }
 
-// expansion measures what a document becomes when aliases are replaced; each anchor is measured once.
+// expansion measures a document with aliases expanded; each anchor is measured once.
 type expansion struct {
 	known   map[*yamlv3.Node]size
 	aliases int
@@ -65,7 +65,7 @@ func (e *expansion) of(n *yamlv3.Node, depth int) (size, error) {
 		return e.of(n.Alias, depth+1)
 	}
 	if n.Anchor != "" {
-		e.known[n] = size{} // one that contains itself is for the decoder to refuse
+		e.known[n] = size{} // the decoder refuses recursive anchors
 	}
 	s := size{bytes: int64(len(n.Value)) + 4, nodes: 1}
 	for _, c := range n.Content {
@@ -73,7 +73,8 @@ func (e *expansion) of(n *yamlv3.Node, depth int) (size, error) {
 		if err != nil {
 			return size{}, err
 		}
-		// Each sum is at most a constant times the document's length squared, so that the powers of a chain are cut early.
+		// Each sum is at most a constant times the square of the document's length; the growth of a chain of aliases is
+		// cut off early.
 		if s.bytes += in.bytes; s.bytes > 1<<40 {
 			s.bytes = 1 << 40
 		}

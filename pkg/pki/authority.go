@@ -20,22 +20,23 @@ import (
 	"time"
 )
 
-// Authority signs certificates. It may be used by many goroutines, also while it is replaced.
+// Authority is a CA. It is safe for concurrent use, including its replacement.
 type Authority struct {
-	// Name is what people call it: server, client or node.
+	// Name is one of server, client and node.
 	Name string
 
 	dir, file string
 	present   atomic.Pointer[generation]
 }
 
-// generation is an authority between two changes. It does not change.
+// generation is the immutable state of an authority between two changes.
 type generation struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// old is the certificate that is being replaced, and cross one for key by the old key; both nil while nothing is replaced.
+	// old is the certificate being replaced, and cross one for key signed by the old key; both nil if no replacement is
+	// in progress.
 	old, cross *x509.Certificate
-	// bundle is cert and, if there is one, old, as PEM; pool is the same.
+	// bundle is cert and old, if any, as PEM; pool has the same certificates.
 	bundle []byte
 	pool   *x509.CertPool
 }
@@ -51,16 +52,16 @@ func newGeneration(cert *x509.Certificate, key *ecdsa.PrivateKey, old, cross *x5
 	return g
 }
 
-// Bundle is what to trust, as PEM: the authority's certificate and, while it is being replaced, the earlier one after it.
+// Bundle returns the trusted certificates as PEM: the authority's and, during a replacement, the old one.
 func (a *Authority) Bundle() []byte { return a.present.Load().bundle }
 
-// Pool is Bundle for verification. It is the same pool until the next change.
+// Pool returns Bundle as a pool. It is the same pool until the next change.
 func (a *Authority) Pool() *x509.CertPool { return a.present.Load().pool }
 
-// Identity is the hash of the authority's key, as of the function Identity.
+// Identity returns the function Identity of the authority's key.
 func (a *Authority) Identity() (string, error) { return Identity(a.present.Load().key.Public()) }
 
-// Identity names a key: "sha256:" and the hash of its PKIX form, in hexadecimal.
+// Identity identifies a key: "sha256:" and the hash of its PKIX form, in hexadecimal.
 func Identity(public crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	if err != nil {
@@ -80,7 +81,7 @@ func loadAuthority(dir, name, file string) (*Authority, error) {
 		return nil, err
 	}
 	if next != nil && next.key.Equal(key) {
-		// Finish was cut short after its first step.
+		// Finish was interrupted after its first step.
 		if err := a.settle(onDisk{}, next); err != nil {
 			return nil, err
 		}
@@ -99,7 +100,7 @@ func loadAuthority(dir, name, file string) (*Authority, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("%s holds no certificate: restore it from a backup, or delete the cluster with `coracle delete`", path)
+		return nil, fmt.Errorf("%s has no certificate: restore it from a backup, or delete the cluster with `coracle delete`", path)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -142,20 +143,20 @@ func encodeCertificate(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }
 
-// Leaf says what a certificate is for.
+// Leaf describes a certificate to issue.
 type Leaf struct {
-	// Name is the common name: the user of a client certificate.
+	// Name is the common name, which is the user name in a client certificate.
 	Name string
-	// Groups are the organizations: the groups of a client certificate.
+	// Groups are the organizations, which are the groups in a client certificate.
 	Groups []string
-	// Hosts are the names and addresses that a serving certificate stands for; none makes a client certificate.
+	// Hosts are the names and addresses of a serving certificate; without any, it is a client certificate.
 	Hosts []string
-	// Life is how long it lasts; 0 is one year.
+	// Life is its lifetime; 0 means one year.
 	Life time.Duration
 }
 
-// Sign certifies somebody's public key. It returns PEM: the certificate and, while the authority is being replaced, one for the new
-// authority by the old one.
+// Sign signs a certificate for a public key. It returns PEM: the certificate and, during a replacement, the new
+// authority's certificate signed by the old key.
 func (a *Authority) Sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
 	return a.present.Load().sign(leaf, public)
 }
@@ -191,7 +192,7 @@ func (g *generation) sign(leaf Leaf, public crypto.PublicKey) ([]byte, error) {
 	return chain, nil
 }
 
-// Issue makes a key and its certificate, both as PEM; the certificate is as of Sign.
+// Issue generates a key and signs its certificate as Sign does. Both are returned as PEM.
 func (a *Authority) Issue(leaf Leaf) (cert, key []byte, err error) {
 	return a.present.Load().issue(leaf)
 }
@@ -209,8 +210,8 @@ func (g *generation) issue(leaf Leaf) (cert, key []byte, err error) {
 	return cert, key, err
 }
 
-// FollowClientCAs is base for a server that believes the client certificates of what pool gives at each handshake. pool gives the
-// same pool until there is another one. base is not changed, and must not be from now on.
+// FollowClientCAs returns a config for a server that verifies client certificates with the pool returned by pool at
+// each handshake. pool returns the same pool until it changes. base must not be modified afterwards.
 func FollowClientCAs(base *tls.Config, pool func() *x509.CertPool) *tls.Config {
 	var current atomic.Pointer[tls.Config]
 	outer := base.Clone()

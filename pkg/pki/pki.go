@@ -1,16 +1,16 @@
-// Package pki makes and keeps the cluster's keys: three certificate authorities
-// (one signs the API, one signs clients, one signs what nodes serve) and the key that signs service
-// account tokens.
+// Package pki generates and stores the cluster's keys: three CAs (for the API, for clients, and for what nodes serve)
+// and the key that signs service account tokens.
 //
-// It may import nothing of Coracle but bounded. Its invariant: only authorities, signing
-// keys and a joined machine's own key are on disk (0600). Every leaf certificate is made in memory and
-// made again once two thirds of its life are over (see Renewal), so that no cluster stops because one expired.
+// It may import nothing of Coracle but bounded. Its invariant: only CAs, signing keys and a joined machine's own key
+// are on disk (0600). Leaf certificates are in memory and renewed after two thirds of their lifetime (see Renewal), so
+// that no cluster stops because one expired.
 //
-// Decisions: who holds a join token chooses the names and addresses in a node's serving certificate, so these
-// have an authority of their own, which nobody believes but the API server: no joined machine can pass for the API.
+// Decisions: the holder of a join token chooses the names and addresses in a node's serving certificate. These
+// certificates therefore have a CA of their own, which only the API server trusts: no joined machine can impersonate
+// the API.
 //
-// While an authority is replaced, everything that it issues carries a certificate of the new key by the old one, so whoever trusts only
-// one of the two verifies it. So nothing has to happen in any order on other machines (replace.go).
+// While a CA is being replaced, everything it issues comes with a certificate for the new key signed by the old one, so
+// it is valid for peers that trust either. Other machines can therefore follow in any order (replace.go).
 package pki
 
 import (
@@ -34,27 +34,27 @@ import (
 const (
 	authorityLife = 30 * 365 * 24 * time.Hour
 	leafLife      = 365 * 24 * time.Hour
-	// skew tolerates a verifier whose clock is behind ours.
+	// skew tolerates verifiers whose clock is behind.
 	skew = time.Hour
 )
 
 // Set is the keys of one cluster.
 type Set struct {
-	// Server signs the API's serving certificate; its own is what clients, pods and agents trust.
+	// Server signs the API's serving certificate; clients, pods and agents trust it.
 	Server *Authority
 	// Client signs client certificates; the API server and the agents trust it.
 	Client *Authority
-	// Node signs what nodes serve; the API server alone trusts it.
+	// Node signs nodes' serving certificates; only the API server trusts it.
 	Node *Authority
-	// Machine identifies the server's own machine, as Identity does: the key of the cluster's first client authority.
+	// Machine is the identity of the server's own machine: Identity of the cluster's first client CA.
 	Machine string
-	// ServiceAccount signs service account tokens. Retired are earlier ones.
+	// ServiceAccount signs service account tokens. Retired are earlier keys.
 	ServiceAccount *ecdsa.PrivateKey
 	Retired        []RetiredKey
 }
 
-// Load reads the cluster's keys from dir, and makes those that are missing. A half-written
-// file cannot be met: each is written beside and renamed.
+// Load reads the cluster's keys from dir, and generates missing ones. Files are written atomically, so none is
+// incomplete.
 func Load(dir string) (*Set, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func Load(dir string) (*Set, error) {
 	return s, err
 }
 
-// removeUnfinished removes what WriteFile had not renamed when the process was killed: it may hold keys.
+// removeUnfinished removes temporary files of a killed process, which may contain keys.
 func removeUnfinished(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, ".*-*"))
 	for _, file := range left {
@@ -91,16 +91,16 @@ func removeUnfinished(dir string) error {
 	return err
 }
 
-// Renewal is when a certificate is to be replaced: when two thirds of its life are over. The last third is for
-// whoever cannot have a new one at once.
+// Renewal returns the time at which a certificate should be renewed: after two thirds of its lifetime. The last third
+// is for retries.
 func Renewal(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-// Issued is when a certificate of ours was made.
+// Issued returns the time at which a certificate of this package was issued.
 func Issued(c *x509.Certificate) time.Time { return c.NotBefore.Add(skew) }
 
-// Pair joins a certificate that an authority has signed, with what may follow it, with the key that it is for, which must fit.
+// Pair combines a signed certificate, and those that follow it, with its key, which must match.
 func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	private, err := encodeKey(key)
 	if err != nil {
@@ -109,8 +109,8 @@ func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, private)
 }
 
-// Source gives a certificate that is always good: it issues a new one when the old one's Renewal has come, and when the
-// authority is replaced. Its functions fit tls.Config.
+// Source provides a valid certificate: it issues a new one at Renewal and when the authority is replaced. Its functions
+// implement those of tls.Config.
 type Source struct {
 	authority *Authority
 	leaf      Leaf
@@ -122,7 +122,7 @@ type issued struct {
 	by *generation
 }
 
-// NewSource issues the first certificate of leaf.
+// NewSource issues the first certificate for leaf.
 func (a *Authority) NewSource(leaf Leaf) (*Source, error) {
 	s := &Source{authority: a, leaf: leaf}
 	_, err := s.get(time.Now())
@@ -146,10 +146,10 @@ func (s *Source) get(now time.Time) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// Server fits tls.Config.GetCertificate.
+// Server implements tls.Config.GetCertificate.
 func (s *Source) Server(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.get(time.Now()) }
 
-// Client fits tls.Config.GetClientCertificate.
+// Client implements tls.Config.GetClientCertificate.
 func (s *Source) Client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return s.get(time.Now())
 }
@@ -166,7 +166,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 	return x509.CreateCertificate(rand.Reader, template, parent, public, key)
 }
 
-// LoadKey reads a private key, and makes it if it is missing: when LoadKey returns, the key is on disk to stay.
+// LoadKey reads a private key, and generates it if the file does not exist. The key is durable when it returns.
 func LoadKey(path string) (*ecdsa.PrivateKey, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,7 +185,7 @@ func LoadKey(path string) (*ecdsa.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("%s holds no key: restore it from a backup, or delete the cluster with `coracle delete`", path)
+		return nil, fmt.Errorf("%s has no key: restore it from a backup, or delete the cluster with `coracle delete`", path)
 	}
 	key, err := x509.ParseECPrivateKey(block.Bytes)
 	if err != nil {
@@ -202,7 +202,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// WriteFile writes a file that only its owner may read, whole or not at all, and on disk when it returns.
+// WriteFile writes a file with mode 0600, atomically and durably.
 func WriteFile(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -44,7 +44,7 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 	require.ErrorContains(t, err, "does not belong to the key")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "client-ca.crt"), nil, 0o600))
 	_, err = Load(dir)
-	require.ErrorContains(t, err, "holds no certificate")
+	require.ErrorContains(t, err, "has no certificate")
 }
 
 func TestMutualTLS(t *testing.T) {
@@ -59,7 +59,7 @@ func TestMutualTLS(t *testing.T) {
 		_, _ = io.WriteString(w, subject.CommonName+" of "+subject.Organization[0])
 	}))
 	config := &tls.Config{GetCertificate: serving.Server, ClientCAs: set.Client.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
-	// httptest puts a certificate of its own into its configuration, which would win.
+	// httptest adds a certificate of its own, which would be used otherwise.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.StartTLS()
 	defer server.Close()

@@ -18,12 +18,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// The replacement of an authority has two phases, and each begins with the one write of a file that decides it:
+// The replacement of a CA has two phases, each decided by a single write of a file at its start:
 //
-//   - Replace writes <file>-next.pem with the new key, its certificate, and one for it by the old key. From then on the new key signs,
-//     and both certificates are trusted. <file>.key and <file>.crt are still the old authority's, so a copy of the directory from
-//     before is still a good backup: what the new key signs is believed by whoever trusts the old one, and the other way round.
-//   - Finish writes the new key to <file>.key. The certificate follows, and <file>-next.pem is removed, by the next Load if need be.
+//   - Replace writes <file>-next.pem with the new key, its certificate, and one for it signed by the old key. From then on the
+//     new key signs, and both certificates are trusted. <file>.key and <file>.crt are still those of the old CA, so an
+//     earlier copy of the directory remains a valid backup: certificates of either key are trusted by holders of the other.
+//   - Finish writes the new key to <file>.key. The certificate is written and <file>-next.pem removed afterwards, by the next
+//     Load if necessary.
 const nextSuffix = "-next.pem"
 
 const (
@@ -31,13 +32,13 @@ const (
 	maxMachineFile = 1 << 10
 )
 
-// next is what is in a -next.pem file.
+// next is the content of a -next.pem file.
 type next struct {
 	key         *ecdsa.PrivateKey
 	cert, cross *x509.Certificate
 }
 
-// files are the changes of files that a replacement makes. Tests cut them short.
+// files makes the file changes of a replacement. Tests interrupt them.
 type files interface {
 	write(path string, data []byte) error
 	remove(path string) error
@@ -48,20 +49,20 @@ type onDisk struct{}
 func (onDisk) write(path string, data []byte) error { return WriteFile(path, data) }
 func (onDisk) remove(path string) error             { return os.Remove(path) }
 
-// Authorities are all authorities of the cluster.
+// Authorities returns all CAs of the cluster.
 func (s *Set) Authorities() []*Authority { return []*Authority{s.Server, s.Client, s.Node} }
 
-// Replacing tells whether the authority is between Replace and Finish.
+// Replacing reports whether the authority is between Replace and Finish.
 func (a *Authority) Replacing() bool { return a.present.Load().old != nil }
 
-// Certificates are the authority's present certificate and the one that it replaces, which is nil if it is not being replaced.
+// Certificates returns the authority's current certificate and the one it replaces, or nil.
 func (a *Authority) Certificates() (present, old *x509.Certificate) {
 	g := a.present.Load()
 	return g.cert, g.old
 }
 
-// Replace makes the authority sign with a new key, and trust both; nothing happens if it does already. The new key is on disk when
-// Replace returns. The caller lets no other change of s happen meanwhile.
+// Replace makes the authority sign with a new key, and trust both. It does nothing if a replacement is in progress. The
+// new key is durable when it returns. The caller must serialize changes of s.
 func (s *Set) Replace(a *Authority) error { return s.replace(onDisk{}, a) }
 
 func (s *Set) replace(disk files, a *Authority) error {
@@ -69,7 +70,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 	if g.old != nil {
 		return nil
 	}
-	// What an earlier Finish could not write comes first: the file is needed.
+	// If an earlier Finish could not write the file, complete that first, because the file is needed.
 	if left, err := a.loadNext(); err != nil {
 		return err
 	} else if left != nil && left.key.Equal(g.key) {
@@ -78,7 +79,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 		}
 	}
 	if a == s.Client {
-		// The machine stays the one that it was.
+		// The machine's identity does not change.
 		if err := disk.write(filepath.Join(a.dir, machineFile), []byte(s.Machine+"\n")); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 	if err != nil {
 		return err
 	}
-	// The name differs from the old one's: some verifiers choose among authorities by name alone.
+	// The name differs from the old one's: some verifiers select CAs by name only.
 	name := fmt.Sprintf("coracle-%s@%d", a.Name, time.Now().Unix())
 	n := next{key: key}
 	if n.cert, err = selfSigned(name, key); err != nil {
@@ -116,7 +117,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 	return nil
 }
 
-// replaces is the authority while it is being replaced.
+// replaces returns the state of the authority during the replacement.
 func (n *next) replaces(old *x509.Certificate) (*generation, error) {
 	if err := n.cross.CheckSignatureFrom(old); err != nil {
 		return nil, fmt.Errorf("it does not replace the authority beside it (%w): restore both from one backup", err)
@@ -124,7 +125,8 @@ func (n *next) replaces(old *x509.Certificate) (*generation, error) {
 	return newGeneration(n.cert, n.key, old, n.cross), nil
 }
 
-// Finish ends a replacement: what the old key has signed is no longer believed. Nothing happens if there is none.
+// Finish completes a replacement: certificates signed by the old key are no longer trusted. It does nothing if none is
+// in progress.
 func (s *Set) Finish(a *Authority) error { return s.finish(onDisk{}, a) }
 
 func (s *Set) finish(disk files, a *Authority) error {
@@ -139,12 +141,12 @@ func (s *Set) finish(disk files, a *Authority) error {
 	if err := disk.write(a.path(".key"), text); err != nil {
 		return err
 	}
-	// This decided it. If what follows fails, the next Load does it.
+	// The replacement is complete now. If what follows fails, the next Load does it.
 	a.present.Store(newGeneration(g.cert, g.key, nil, nil))
 	return a.settle(disk, &next{key: g.key, cert: g.cert})
 }
 
-// settle is what follows once the new key is in its place.
+// settle writes the certificate and removes the -next.pem file once the new key has been written.
 func (a *Authority) settle(disk files, n *next) error {
 	if err := disk.write(a.path(".crt"), encodeCertificate(n.cert)); err != nil {
 		return err
@@ -152,7 +154,7 @@ func (a *Authority) settle(disk files, n *next) error {
 	return disk.remove(a.path(nextSuffix))
 }
 
-// loadNext returns nil if the authority is not being replaced.
+// loadNext returns nil if no replacement is in progress.
 func (a *Authority) loadNext() (*next, error) {
 	path := a.path(nextSuffix)
 	data, err := bounded.File(path, maxRetiredFile)
@@ -179,7 +181,7 @@ func parseNext(data []byte) (*next, error) {
 		blocks, data = append(blocks, block), rest
 	}
 	if len(blocks) != 3 {
-		return nil, errors.New("it does not hold a key and two certificates")
+		return nil, errors.New("it does not contain a key and two certificates")
 	}
 	key, err := x509.ParseECPrivateKey(blocks[0].Bytes)
 	if err != nil {
@@ -200,7 +202,7 @@ func parseNext(data []byte) (*next, error) {
 	return n, nil
 }
 
-// Signed tells which of an authority's two certificates, the present one or the one that it replaces, has signed c.
+// Signed reports which of the authority's certificates, the current one or the one it replaces, has signed c.
 func (a *Authority) Signed(c *x509.Certificate) (byPresent, byOld bool) {
 	g := a.present.Load()
 	by := func(parent *x509.Certificate) bool {
@@ -209,8 +211,8 @@ func (a *Authority) Signed(c *x509.Certificate) (byPresent, byOld bool) {
 	return by(g.cert), by(g.old)
 }
 
-// Version names what another machine has of the authorities: what it trusts, and who has signed what it has. It changes with each Replace
-// and Finish that concerns other machines.
+// Version identifies the state of the CAs on another machine: those it trusts, and those that signed its certificates.
+// It changes with each Replace and Finish that concerns other machines.
 func (s *Set) Version() string {
 	h := sha256.New()
 	h.Write(s.Server.Bundle())
@@ -219,7 +221,7 @@ func (s *Set) Version() string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-// loadMachine reads who the server's machine is. It is written down when the first client authority goes.
+// loadMachine reads the machine's identity. It is written when the first client CA is replaced.
 func loadMachine(dir string, client *Authority) (string, error) {
 	data, err := bounded.File(filepath.Join(dir, machineFile), maxMachineFile)
 	if errors.Is(err, fs.ErrNotExist) {

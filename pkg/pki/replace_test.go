@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// verifies tells whether who trusts the bundle believes a chain, as a client of TLS would.
+// verifies verifies a chain with the bundle as a TLS client would.
 func verifies(t *testing.T, bundle, chain []byte) error {
 	t.Helper()
 	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
@@ -65,7 +65,7 @@ func TestReplace(t *testing.T) {
 			require.False(t, byNew)
 			require.True(t, byOld)
 
-			// Another process goes on in the middle of it.
+			// Another process continues in the middle of it.
 			again, err := Load(dir)
 			require.NoError(t, err)
 			require.Equal(t, s.Version(), again.Version())
@@ -91,7 +91,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// killed cuts a process short before one of its changes, or just after.
+// killed simulates the end of the process before or just after one of its changes.
 type killed struct{ after int }
 
 var errKilled = errors.New("killed")
@@ -110,7 +110,8 @@ func (k *killed) remove(path string) error {
 	return os.Remove(path)
 }
 
-// TestReplacementSurvivesKill: wherever a process ends, the next one finds authorities that believe each other, and can go on.
+// TestReplacementSurvivesKill checks that wherever a process ends, the next one finds CAs that trust each other, and
+// can continue.
 func TestReplacementSurvivesKill(t *testing.T) {
 	leaf := Leaf{Name: "x"}
 	for steps := range 12 {
@@ -124,7 +125,7 @@ func TestReplacementSurvivesKill(t *testing.T) {
 				early, _, err := s.Client.Issue(leaf)
 				require.NoError(t, err)
 				disk := &killed{steps}
-				// The process either ends at the first error, or goes on and is asked for the next step all the same.
+				// The process either ends at the first error, or continues with the next step.
 				failed := false
 				do := func(f func() error) {
 					if failed && !repeat {
@@ -212,7 +213,8 @@ func TestInspectShowsReplacements(t *testing.T) {
 		"service account key", "authority of the API, as joined", "authority of the API, as joined, being replaced", "certificate of this machine"}, names)
 }
 
-// TestFollowClientCAs: a server believes what is trusted at the handshake, and a session of before is no way around it.
+// TestFollowClientCAs checks that a server uses the pool at the time of the handshake, and that resumed sessions do not
+// bypass it.
 func TestFollowClientCAs(t *testing.T) {
 	s, err := Load(t.TempDir())
 	require.NoError(t, err)

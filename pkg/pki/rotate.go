@@ -21,29 +21,29 @@ import (
 const (
 	accountKeyFile     = "service-account.key"
 	retiredAccountFile = "service-account-retired.pem"
-	// mostRetired bounds the earlier keys that still verify, and with them the work that a token's check costs.
+	// mostRetired limits the retired keys, and so the cost of verifying a token.
 	mostRetired    = 8
 	maxRetiredFile = 64 << 10
 	untilHeader    = "Until"
 )
 
-// RetiredKey is a public key that signs no more, and that verifies what it has signed for some time.
+// RetiredKey is a public key that no longer signs, but verifies tokens until it expires.
 type RetiredKey struct {
 	Public *ecdsa.PublicKey
 	Until  time.Time
 }
 
-// RotateServiceAccount makes a new key to sign service account tokens with. Tokens of the present one are good for overlap more; 0
-// makes them worthless at once. It changes s and the files in dir; when it returns, both are on disk. The caller lets nobody else
-// use s meanwhile.
+// RotateServiceAccount generates a new key for signing service account tokens. Tokens of the current key remain valid
+// for overlap; 0 makes them invalid at once. It changes s and the files in dir, which are durable when it returns. The
+// caller must not use s concurrently.
 func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.Time) error {
 	if overlap < 0 {
-		return fmt.Errorf("an overlap of %s is not possible", overlap)
+		return fmt.Errorf("the overlap must not be negative: %s", overlap)
 	}
 	retired := slices.DeleteFunc(slices.Clone(s.Retired), func(r RetiredKey) bool { return !now.Before(r.Until) })
 	switch {
 	case overlap == 0:
-		retired = nil // whoever does this trusts none of them
+		retired = nil // with overlap 0, none of them is trusted
 	case len(retired) >= mostRetired:
 		return fmt.Errorf("%d earlier keys still verify tokens: wait until one of them has retired, or rotate with an overlap of 0", len(retired))
 	default:
@@ -65,7 +65,7 @@ func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.T
 		}
 		list = append(list, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Headers: map[string]string{untilHeader: r.Until.Format(time.RFC3339)}, Bytes: der})...)
 	}
-	// The list comes first: cut short here, the present key is on it and goes on to sign.
+	// The list first: if interrupted here, the current key is on it but continues to sign.
 	if err := WriteFile(filepath.Join(dir, retiredAccountFile), list); err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func loadRetired(path string) ([]RetiredKey, error) {
 		key, ok := public.(*ecdsa.PublicKey)
 		until, err := time.Parse(time.RFC3339, block.Headers[untilHeader])
 		if !ok || err != nil {
-			return nil, fmt.Errorf("%s holds something other than retired keys: restore it from a backup, or remove it, which ends the tokens of earlier keys", path)
+			return nil, fmt.Errorf("%s is malformed: restore it from a backup, or remove it, which invalidates the tokens of earlier keys", path)
 		}
 		all, data = append(all, RetiredKey{key, until}), rest
 	}
@@ -108,18 +108,18 @@ type Item struct {
 	Name, File string
 	// Since is when a certificate was issued or a key was written.
 	Since time.Time
-	// Until is when it ends; zero for a key that signs until it is rotated.
+	// Until is when it expires; zero for a key that is used until it is rotated.
 	Until time.Time
 }
 
 const replacedSuffix = ", being replaced"
 
-// Replaced tells whether the item is an authority that is being replaced.
+// Replaced reports whether the item is a CA that is being replaced.
 func (i Item) Replaced() bool { return strings.HasSuffix(i.Name, replacedSuffix) }
 
 const machineCertificate = "machine.crt"
 
-// inspect lists a file: the certificates in it, or its key. Nothing if it is not there.
+// inspect lists the certificates in a file, or its key; nothing if the file does not exist.
 func inspect(path, name string) ([]Item, error) {
 	data, err := bounded.File(path, maxRetiredFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +154,7 @@ func inspect(path, name string) ([]Item, error) {
 	return all, nil
 }
 
-// items are the files that may be in a directory of keys, with what each is to people.
+// items are the files in a directory of keys, with their names in messages.
 var items = []struct{ file, name string }{
 	{"server-ca.crt", "authority of the API"},
 	{"client-ca.crt", "authority of clients"},
@@ -165,7 +165,7 @@ var items = []struct{ file, name string }{
 	{machineCertificate, "certificate of this machine"},
 }
 
-// Inspect lists what is in dir, a server's directory of keys or a joined machine's.
+// Inspect lists the keys and certificates in dir, which is a server's or a joined machine's.
 func Inspect(dir string) ([]Item, error) {
 	var all []Item
 	for _, i := range items {
@@ -179,9 +179,9 @@ func Inspect(dir string) ([]Item, error) {
 				return nil, err
 			}
 			switch {
-			case len(next) > 0: // the present authority comes before the one that it replaces
+			case len(next) > 0: // the current CA comes before the one it replaces
 				found = []Item{next[0], found[0]}
-			case i.file == machineCertificate: // what follows it is no certificate of the machine
+			case i.file == machineCertificate: // only the first certificate is the machine's
 				found = found[:1]
 			}
 			for n := range found[1:] {

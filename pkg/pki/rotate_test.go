@@ -23,7 +23,7 @@ func TestRotateServiceAccount(t *testing.T) {
 	require.True(t, first.PublicKey.Equal(again.Retired[0].Public))
 	require.WithinDuration(t, now.Add(time.Hour), again.Retired[0].Until, time.Second)
 
-	// Those whose time is over are dropped at the next rotation; and the list has a bound.
+	// Expired keys are dropped by the next rotation, and the list is limited.
 	require.NoError(t, again.RotateServiceAccount(dir, time.Hour, now.Add(2*time.Hour)))
 	require.Len(t, again.Retired, 1)
 	require.True(t, s.ServiceAccount.PublicKey.Equal(again.Retired[0].Public))

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxStack limits the stack of a Panic, and maxPanic its value, in bytes.
+// Limits of a Panic's stack and value, in bytes.
 const (
 	maxStack = 16 << 10
 	maxPanic = 1 << 10
@@ -86,7 +86,7 @@ func (g *Guard) report(unit string, p *Panic, attributes []any) {
 	log.Error("recovered from a panic", append([]any{"component", component, "unit", unit, "panic", p.Value, "unlogged", silent, "stack", p.Stack}, attributes...)...)
 }
 
-// Panics returns how many units of work panicked.
+// Panics returns the number of units of work that panicked.
 func (g *Guard) Panics() uint64 {
 	if g == nil {
 		return 0
@@ -96,14 +96,14 @@ func (g *Guard) Panics() uint64 {
 	return g.panics
 }
 
-// Metrics is the metric of the panics that the Guard recovered from.
+// Metrics returns the metric of recovered panics.
 func (g *Guard) Metrics() prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "coracle_panics_recovered_total",
 		Help: "Units of work that panicked, by component. The log has their stacks.", ConstLabels: prometheus.Labels{"component": g.Component}},
 		func() float64 { return float64(g.Panics()) })
 }
 
-// The pause after the first panic of a loop, and the longest after many in a row.
+// The back-off after the first panic of a loop, and its maximum.
 const (
 	firstPause = 100 * time.Millisecond
 	mostPause  = 30 * time.Second

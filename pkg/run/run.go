@@ -92,7 +92,7 @@ func all(ctx context.Context, observe Observer, wait func() patience, components
 				observe.Stopped(c.Name(), err)
 			}
 			if own.Err() == nil && err == nil {
-				err = errors.New("ended before it was asked to")
+				err = errors.New("stopped unexpectedly")
 			}
 			if err != nil && !errors.Is(err, context.Canceled) {
 				err = fmt.Errorf("%s: %w", c.Name(), err)

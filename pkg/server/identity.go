@@ -223,7 +223,7 @@ func (i *identity) load() (*credentials, error) {
 		if cert, err = bounded.File(filepath.Join(i.dir, machineCertificate), maxIdentityFile); err == nil {
 			c := &credentials{trusted: x509.NewCertPool()}
 			if !c.trusted.AppendCertsFromPEM(authority) {
-				return nil, fmt.Errorf("%s holds no certificate: join again with a token", filepath.Join(i.dir, serverAuthority))
+				return nil, fmt.Errorf("%s has no certificate: join again with a token", filepath.Join(i.dir, serverAuthority))
 			}
 			if c.client, err = pki.Pair(cert, i.key); err != nil {
 				return nil, fmt.Errorf("%s: %w: join again with a token", filepath.Join(i.dir, machineCertificate), err)

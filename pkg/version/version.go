@@ -1,4 +1,4 @@
-// Package version says what this build is. It may import nothing of Coracle.
+// Package version identifies this build. It may import nothing of Coracle.
 package version
 
 import (
@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	// Coracle is this project's release.
+	// Coracle is the version of this project.
 	Coracle = "v0.1.0"
-	// Kubernetes is the release whose API is spoken.
+	// Kubernetes is the version of the served API.
 	Kubernetes = "v1.37.1"
 	major      = "1"
 	minor      = "37"
-	// previous is the oldest release whose clients and nodes may be beside this one's, as upstream's --min-compatibility-version.
+	// previous is the oldest minor version supported for clients and nodes, as upstream's --min-compatibility-version.
 	previous = "36"
 )
 
-// What hack/stamp.sh tells the linker; empty in a build without it, such as a test's.
+// Set by the linker (hack/stamp.sh); empty in other builds, such as tests.
 var commit, treeState, date string
 
-// Commit is the commit of the sources, and whether they had other changes; empty if that is not known.
+// Commit returns the commit of the sources, and whether they were modified; empty if unknown.
 func Commit() (hash string, changed bool) { return commit, treeState == "dirty" }
 
-// Date is that of the commit, or SOURCE_DATE_EPOCH's when the build was given one, as RFC 3339; empty if it is not known.
+// Date returns the date of the commit, or SOURCE_DATE_EPOCH at build time, in RFC 3339; empty if unknown.
 func Date() string { return date }
 
-// Info is what GET /version answers and nodes report.
+// Info returns the response to GET /version, which nodes report too.
 func Info() version.Info {
 	return version.Info{
 		Major:                 major,
