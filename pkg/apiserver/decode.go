@@ -12,13 +12,16 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/warning"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
@@ -75,13 +78,22 @@ func bodyMedia(req *http.Request) (media, error) {
 	return 0, negotiation.NewUnsupportedMediaTypeError([]string{typeJSON, typeYAML, typeProto})
 }
 
-// decode reads an object of kind gvk from body into obj, without defaulting or conversion. directive is the request's
-// fieldValidation: unknown and duplicate fields are an error (Strict), a warning (Warn, and the empty string), or
-// ignored (Ignore). Errors are Status 400 with upstream's messages, or 413 for a body that would be too expensive to
-// decode.
-func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string) error {
+// decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts.
+// directive is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning
+// (Warn, and the empty string), or nothing (Ignore). Errors are Status 400 with upstream's texts, or 413 for a body that
+// would take too much to decode.
+//
+// Objects without a Go type are coerced to their kind's schema, if coerce is not nil.
+func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string, coerce coercer) error {
 	found := gvk
 	strict, err := unmarshal(m, body, &found, obj, directive != metav1.FieldValidationIgnore)
+	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && coerce != nil {
+		var unknown []string
+		unknown, err = coerce(u, kind.Coercion{Unknown: directive != metav1.FieldValidationIgnore})
+		for _, path := range unknown {
+			strict = append(strict, fmt.Errorf("unknown field %q", path))
+		}
+	}
 	if err == nil && len(strict) > 0 {
 		if directive == metav1.FieldValidationStrict {
 			err = runtime.NewStrictDecodingError(strict)
@@ -103,10 +115,15 @@ func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind
 	case err != nil:
 		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", gvk.Kind, err, summary(body)))
 	}
-	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	if _, ok := obj.(*unstructured.Unstructured); !ok { // of these the strategy checks the kind
+		obj.GetObjectKind().SetGroupVersionKind(gvk)
+	}
 	auditObject(req.Context(), obj)
 	return nil
 }
+
+// coercer is kind.Resource.Coerce.
+type coercer = func(client.Object, kind.Coercion) ([]string, error)
 
 type errVersion struct{}
 
@@ -177,6 +194,10 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	if err := payload.Check(body, obj); err != nil {
 		return nil, err
 	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		more, err := unmarshalUntyped(body, gvk, u, strict)
+		return append(found, more...), err
+	}
 	// The object is decoded first and its kind checked afterwards, so that valid data, the usual case, is decoded once.
 	var more []error
 	var err error
@@ -203,6 +224,35 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 		return nil, mismatch
 	}
 	return append(found, more...), err
+}
+
+// unmarshalUntyped reads an object without a Go type. It says itself of what kind it is; its strategy refuses another than is expected.
+func unmarshalUntyped(body []byte, gvk *schema.GroupVersionKind, u *unstructured.Unstructured, strict bool) ([]error, error) {
+	var found []error
+	var err error
+	content := map[string]any{}
+	if strict {
+		found, err = kjson.UnmarshalStrict(body, &content)
+	} else {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(body, &content)
+	}
+	if err != nil {
+		return nil, err
+	}
+	want := *gvk
+	u.Object = content
+	apiVersion, _ := content["apiVersion"].(string)
+	if gvk.Kind, _ = content["kind"].(string); gvk.Kind == "" {
+		return nil, brief(runtime.NewMissingKindErr(string(body)))
+	}
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return nil, err
+	}
+	if gvk.Group, gvk.Version = gv.Group, gv.Version; gv != want.GroupVersion() {
+		return nil, errVersion{}
+	}
+	return found, nil
 }
 
 // maxFinding is the maximum size, in bytes, of a validation finding: YAML has one for each duplicate key.

@@ -44,7 +44,7 @@ func FuzzDecode(f *testing.F) {
 	req := httptest.NewRequest(http.MethodPost, "/", nil)
 	f.Fuzz(func(t *testing.T, m uint8, body []byte) {
 		obj := &corev1.Pod{}
-		err := decode(req, media(m%3), body, gvk, obj, "")
+		err := decode(req, media(m%3), body, gvk, obj, "", nil)
 		if err == nil {
 			require.Equal(t, gvk, obj.GroupVersionKind())
 			return
@@ -88,7 +88,7 @@ func TestHostileBodiesAreRefusedCheaply(t *testing.T) {
 			req := httptest.NewRequest(http.MethodPost, "/", nil)
 			var before, after goruntime.MemStats
 			goruntime.ReadMemStats(&before)
-			err := decode(req, c.media, []byte(c.body), gvk, &corev1.Pod{}, metav1.FieldValidationStrict)
+			err := decode(req, c.media, []byte(c.body), gvk, &corev1.Pod{}, metav1.FieldValidationStrict, nil)
 			goruntime.ReadMemStats(&after)
 			spent := after.TotalAlloc - before.TotalAlloc
 			t.Logf("%d MiB: %.100v", spent>>20, err)
@@ -224,7 +224,7 @@ func BenchmarkDecode(b *testing.B) {
 		b.Run(m.String(), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := decode(req, m, body, gvk, &corev1.Pod{}, ""); err != nil {
+				if err := decode(req, m, body, gvk, &corev1.Pod{}, "", nil); err != nil {
 					b.Fatal(err)
 				}
 			}

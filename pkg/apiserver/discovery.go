@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	upstream "k8s.io/apiserver/pkg/endpoints/discovery"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -70,7 +71,7 @@ func newDiscovery(t *kind.Table) *discovery {
 		if c := strings.Compare(a.Group, b.Group); c != 0 {
 			return c
 		}
-		return -compareVersions(a.Version, b.Version)
+		return -apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version)
 	})
 	core, named := &apidiscovery.APIGroupDiscoveryList{}, &apidiscovery.APIGroupDiscoveryList{}
 	for _, gv := range order {
@@ -102,23 +103,6 @@ func aggregatedOf(l *apidiscovery.APIGroupDiscoveryList) *aggregated {
 	l.TypeMeta = metav1.TypeMeta{Kind: "APIGroupDiscoveryList", APIVersion: apidiscovery.SchemeGroupVersion.String()}
 	raw, _ := json.Marshal(l)
 	return &aggregated{l, fmt.Sprintf("%X", sha512.Sum512(raw))}
-}
-
-// compareVersions sorts v1 before v1beta1 before v1alpha1, and v2 before v1.
-func compareVersions(a, b string) int {
-	stage := func(v string) int {
-		switch {
-		case strings.Contains(v, "alpha"):
-			return 0
-		case strings.Contains(v, "beta"):
-			return 1
-		}
-		return 2
-	}
-	if c := stage(a) - stage(b); c != 0 {
-		return c
-	}
-	return strings.Compare(a, b)
 }
 
 func (d *discovery) resource(gv schema.GroupVersion, r metav1.APIResource) {

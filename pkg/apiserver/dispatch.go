@@ -32,10 +32,6 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 			s.componentStatuses(w, req, info)
 			return
 		}
-		if gvr == customResources && info.Verb == "list" {
-			s.noCustomResources(w, req)
-			return
-		}
 		s.notFound(w, req)
 		return
 	}
@@ -146,17 +142,6 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	default:
 		s.wrongMethod(w, req, info)
 	}
-}
-
-// customResources is the list that kubectl reads to find out whether an unknown kind is a custom resource.
-var customResources = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-
-// noCustomResources responds with an empty list, so that kubectl reports the unknown kind and not a failed list.
-func (s *Server) noCustomResources(w http.ResponseWriter, req *http.Request) {
-	s.writePlainJSON(w, req, map[string]any{
-		"kind": "CustomResourceDefinitionList", "apiVersion": customResources.GroupVersion().String(),
-		"metadata": map[string]any{"resourceVersion": itoa(s.cfg.Cache.Revision())}, "items": []any{},
-	})
 }
 
 func (s *Server) notFound(w http.ResponseWriter, req *http.Request) {

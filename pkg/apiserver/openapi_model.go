@@ -55,10 +55,8 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 		if r.Unstructured() {
 			continue
 		}
-		list := r.GroupVersionKind
-		list.Kind += "List"
 		add(r.GroupVersionKind, r.New())
-		add(list, r.NewList())
+		add(r.ListGVK(), r.NewList())
 		root(r.GroupVersion(), r.New())
 		root(r.GroupVersion(), r.NewList())
 		for _, sub := range r.Subresources {
@@ -91,8 +89,10 @@ func (o *openapi) schemas(gv schema.GroupVersion) (map[string]*spec.Schema, erro
 	}, names(roots)...)
 	for _, r := range o.rows[gv] {
 		if err == nil && r.Unstructured() {
-			object, list := untyped(r, "#/components/schemas/")
-			all[modelOf(r)], all[listOf(r)] = &object, &list
+			var object, list *spec.Schema
+			if object, list, err = untyped(r, 3); err == nil {
+				all[modelOf(r)], all[listOf(r)] = object, list
+			}
 		}
 	}
 	return all, err
@@ -109,7 +109,11 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 	}
 	for _, r := range o.table.All() {
 		if r.Unstructured() {
-			s.Definitions[modelOf(r)], s.Definitions[listOf(r)] = untyped(r, "#/definitions/")
+			object, list, err := untyped(r, 2)
+			if err != nil {
+				return nil, err
+			}
+			s.Definitions[modelOf(r)], s.Definitions[listOf(r)] = *object, *list
 		}
 	}
 	// As upstream, prune defaults of "" and {}, which often do not match the field's own schema and are refused by
@@ -144,17 +148,28 @@ func listOf(r *kind.Resource) string {
 	if !r.Unstructured() {
 		return modelName(r.NewList())
 	}
-	return modelOf(r) + "List"
+	return strings.TrimSuffix(modelOf(r), r.Kind) + r.ListGVK().Kind
 }
 
-// untyped returns the schemas of a kind without a Go type and of its list.
-func untyped(r *kind.Resource, refs string) (object, list spec.Schema) {
+// untyped describes a kind without a Go type, and its list, for OpenAPI 2 or 3. A kind whose schema cannot be described has none, so that
+// others keep theirs.
+func untyped(r *kind.Resource, form int) (object, list *spec.Schema, err error) {
+	if r.Describe != nil {
+		if object, list, err = r.Describe(form); err == nil {
+			return object, list, nil
+		}
+	}
+	refs := "#/components/schemas/"
+	if form == 2 {
+		refs = "#/definitions/"
+	}
 	gvk := func(k string) spec.Extensions {
 		return spec.Extensions{"x-kubernetes-group-version-kind": []any{map[string]any{"group": r.Group, "version": r.Version, "kind": k}}}
 	}
 	ref := func(name string) spec.Schema { return *spec.RefSchema(refs + name) }
+	object = &spec.Schema{}
 	if r.Schema != nil {
-		object = *r.Schema
+		*object = *r.Schema
 	}
 	object.Type = spec.StringOrArray{"object"}
 	object.Properties = maps.Clone(object.Properties)
@@ -168,13 +183,13 @@ func untyped(r *kind.Resource, refs string) (object, list spec.Schema) {
 		object.Extensions.Add("x-kubernetes-preserve-unknown-fields", true)
 	}
 	item := ref(modelOf(r))
-	list = spec.Schema{
+	list = &spec.Schema{
 		SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}, Required: []string{"items"}, Properties: map[string]spec.Schema{
 			"apiVersion": *spec.StringProperty(), "kind": *spec.StringProperty(), "metadata": ref(modelName(&metav1.ListMeta{})), "items": *spec.ArrayProperty(&item),
 		}},
-		VendorExtensible: spec.VendorExtensible{Extensions: gvk(r.Kind + "List")},
+		VendorExtensible: spec.VendorExtensible{Extensions: gvk(r.ListGVK().Kind)},
 	}
-	return object, list
+	return object, list, nil
 }
 
 func names(roots []any) []string {

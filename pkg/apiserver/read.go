@@ -104,8 +104,7 @@ func (s *Server) list(w http.ResponseWriter, req *http.Request, t registry.Targe
 func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t registry.Target, l *registry.List) {
 	meta := metav1.ListMeta{ResourceVersion: itoa(l.Revision), Continue: l.Continue, RemainingItemCount: l.Remaining}
 	auditList(req.Context(), t, meta, l.Entries)
-	gvk := t.Resource.GroupVersionKind
-	gvk.Kind += "List"
+	gvk := t.Resource.ListGVK()
 	switch {
 	case n.as.Kind == "Table":
 		s.writeTable(w, req, n, t, meta, l.Entries)

@@ -51,7 +51,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		return
 	}
 	obj := r.New()
-	if err := decode(req, m, raw, r.GroupVersionKind, obj, o.FieldValidation); err != nil {
+	if err := decode(req, m, raw, r.GroupVersionKind, obj, o.FieldValidation, nil); err != nil {
 		s.fail(w, req, err)
 		return
 	}

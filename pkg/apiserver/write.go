@@ -40,7 +40,7 @@ func received(req *http.Request, t registry.Target, directive string) (runtime.O
 		return nil, err
 	}
 	obj, gvk := empty(t)
-	if err := decode(req, m, raw, gvk, obj, directive); err != nil {
+	if err := decode(req, m, raw, gvk, obj, directive, t.Resource.Coerce); err != nil {
 		return nil, err
 	}
 	return obj, nil

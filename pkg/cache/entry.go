@@ -102,27 +102,81 @@ type converted struct {
 // In returns the entry in the version of row, a row of the same resource: the entry itself, or a conversion that is done once,
 // on first use, and shared with its encodings by all readers.
 func (e *Entry) In(row *kind.Resource) (*Entry, error) {
-	if row.StoredAs == nil || e.row == row {
+	if e.row == row && !row.PerVersion || row.Serves(e.Object) {
 		return e, nil
 	}
-	for {
-		first := e.other.Load()
-		for o := first; o != nil; o = o.next {
-			if o.row == row {
-				return o.Entry, nil
+	if o := e.converted(row); o != nil {
+		return o, nil
+	}
+	obj, err := row.From(e.Object)
+	if err != nil {
+		return nil, err
+	}
+	return e.keep(row, obj), nil
+}
+
+// InAll is In for all entries of a list, which it does not modify. Those that must be converted first are converted together.
+func InAll(row *kind.Resource, entries []*Entry) ([]*Entry, error) {
+	var missing []client.Object
+	var at []int
+	var out []*Entry
+	for i, e := range entries {
+		if row.Serves(e.Object) {
+			continue
+		}
+		if out == nil {
+			out = append([]*Entry(nil), entries...)
+		}
+		if row.ExternalAll == nil || e.converted(row) != nil {
+			in, err := e.In(row)
+			if err != nil {
+				return nil, err
 			}
+			out[i] = in
+			continue
 		}
-		obj, err := row.From(e.Object)
-		if err != nil {
-			return nil, err
+		missing, at = append(missing, e.Object), append(at, i)
+	}
+	if out == nil {
+		return entries, nil
+	}
+	if len(missing) == 0 {
+		return out, nil
+	}
+	made, err := row.ExternalAll(missing)
+	if err != nil {
+		return nil, err
+	}
+	for i, obj := range made {
+		out[at[i]] = entries[at[i]].keep(row, obj)
+	}
+	return out, nil
+}
+
+// converted returns the entry's conversion to row, if it was made.
+func (e *Entry) converted(row *kind.Resource) *Entry {
+	for o := e.other.Load(); o != nil; o = o.next {
+		if o.row == row {
+			return o.Entry
 		}
+	}
+	return nil
+}
+
+// keep remembers obj as the entry's conversion to row, unless there is one already, and returns the one that is shared.
+func (e *Entry) keep(row *kind.Resource, obj client.Object) *Entry {
+	for {
+		if o := e.converted(row); o != nil {
+			return o
+		}
+		first := e.other.Load()
 		made := &converted{Entry: NewEntry(row, e.Key, obj, e.Revision)}
 		// Versions that are still served come first; conversions for replaced rows are dropped.
 		if made.next = first; first != nil && first.row.Version == row.Version && first.row.Group == row.Group {
 			made.next = first.next
 		}
 		if e.other.CompareAndSwap(first, made) {
-			return made.Entry, nil
+			return made.Entry
 		}
 	}
 }

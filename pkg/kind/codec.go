@@ -38,7 +38,7 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 		obj.SetSelfLink("")
 		obj.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
 	}
-	if r.Proto {
+	if r.Proto && !r.StoredJSON {
 		m, ok := obj.(protoMessage)
 		if !ok {
 			return nil, fmt.Errorf("encode %s: %T has no protobuf form", r.GR(), obj)
@@ -52,23 +52,32 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 	return b, nil
 }
 
-// Decode decodes stored bytes into an object of this row's version, converting from other known versions, with TypeMeta
-// set and rev as its resourceVersion. Both encodings are accepted, whatever the kind's own is. Errors match ErrDecode.
+// Decode reads stored bytes into an object of this row's version, to which other known versions are converted; with PerVersion, into one of
+// the version in which it was stored. The object has its resourceVersion from rev, and its TypeMeta. Bytes in the other encoding than the
+// kind's own are understood too. Errors match ErrDecode.
 func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 	obj, as, err := r.unmarshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("%w stored %s: %w", ErrDecode, r.GR(), err)
 	}
+	if as.Coerce != nil {
+		if _, err := as.Coerce(obj, Coercion{Stored: true}); err != nil {
+			return nil, fmt.Errorf("%w stored %s: %w", ErrDecode, r.GR(), err)
+		}
+	}
 	if as.Default != nil {
 		as.Default(obj) // an older writer did not know fields added since
 	}
-	if as != r {
+	if as != r && !r.PerVersion {
 		if obj, err = as.convert(obj, r); err != nil {
 			return nil, fmt.Errorf("%w stored %s: from %s: %w", ErrDecode, r.GR(), as.Version, err)
 		}
 	}
 	obj.SetResourceVersion(strconv.FormatInt(rev, 10))
-	obj.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)
+	if !r.PerVersion {
+		as = r
+	}
+	obj.GetObjectKind().SetGroupVersionKind(as.GroupVersionKind)
 	return obj, nil
 }
 
@@ -98,7 +107,7 @@ func (r *Resource) unmarshal(value []byte) (client.Object, *Resource, error) {
 		return nil, nil, err
 	}
 	as, err := r.version(obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind())
-	if err != nil || as == r {
+	if err != nil || as == r || r.PerVersion {
 		return obj, as, err
 	}
 	obj = as.New()
@@ -134,11 +143,21 @@ func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, erro
 	return out, nil
 }
 
-// From converts an object of the stored version to this row's. It does not modify obj; the result may share memory with
-// it.
+// Serves reports whether an object, as the cache holds it, is of the version that this row serves.
+func (r *Resource) Serves(obj client.Object) bool {
+	if r.PerVersion {
+		return obj.GetObjectKind().GroupVersionKind() == r.GroupVersionKind
+	}
+	return r.StoredAs == nil
+}
+
+// From converts an object as the cache holds it to the version of this row. It does not modify obj; the result may share memory with it.
 func (r *Resource) From(obj client.Object) (client.Object, error) {
-	if r.StoredAs == nil {
+	if r.Serves(obj) {
 		return obj, nil
+	}
+	if r.PerVersion {
+		return r.External(obj)
 	}
 	return r.StoredAs.convert(Shallow(obj), r)
 }

@@ -15,15 +15,19 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // Resource is a row: the complete description of one served version of a kind.
 type Resource struct {
 	// GroupVersionKind is the served version: {"apps", "v1", "Deployment"}.
 	schema.GroupVersionKind
+	// ListKind is the kind of lists; empty for Kind + "List".
+	ListKind string
 	// Plural is the name in paths, Singular the one in messages: "deployments", "deployment".
 	Plural, Singular string
 	ShortNames       []string
@@ -38,6 +42,8 @@ type Resource struct {
 	// Proto is true if objects are stored in upstream's protobuf envelope. Otherwise they are stored as JSON, as custom
 	// resources are.
 	Proto bool
+	// StoredJSON is true where objects are stored as JSON although they have a protobuf form.
+	StoredJSON bool
 
 	// New and NewList return empty objects of the served version.
 	New     func() client.Object
@@ -72,6 +78,24 @@ type Resource struct {
 	// Also lists the rows of other versions that may be in the store, from when they were the stored version. They need
 	// not be served.
 	Also []*Resource
+	// PerVersion is true for kinds whose versions do not share one internal version: the strategy, defaults and columns of each version
+	// work on objects of that version. Such objects are cached in the version in which they were stored, and External converts from any
+	// other version of the resource to this one, without changing its argument.
+	PerVersion bool
+	// ExternalAll is External for many objects at once, for kinds whose conversion calls others. Nil: External is called for each.
+	ExternalAll func([]client.Object) ([]client.Object, error)
+	// Coerce, for kinds without a Go type, brings a decoded object into the form that decoding into a Go type would give: it drops what
+	// the schema does not know, and decodes the metadata. It returns the paths of unknown fields where they are asked for.
+	Coerce func(o client.Object, how Coercion) (unknown []string, err error)
+	// Managers, if not nil, makes the field manager of the resource or of its status; reset is what that does not own.
+	Managers func(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
+	// NoCreate, if not empty, says why no object can be created at present. They are refused with 403.
+	NoCreate string
+	// BeginDelete, if not nil, changes an object whose deletion is asked for the first time: it adds finalizers or a condition.
+	BeginDelete func(runtime.Object)
+	// Describe, if not nil, takes the place of Schema: it makes the complete schemas of an object and of a list for OpenAPI 2 or 3, whose
+	// references begin with "#/definitions/" and "#/components/schemas/".
+	Describe func(form int) (object, list *spec.Schema, err error)
 	// Deprecated, if not empty, is the warning sent with each response for this version.
 	Deprecated string
 	// Indexes are the fields, out of FieldNames, that the cache indexes.
@@ -92,6 +116,14 @@ type Resource struct {
 	Permanent func(name string) error
 	// Verbs served, in upstream's order: create delete deletecollection get list patch update watch.
 	Verbs []string
+}
+
+// Coercion says where an object that is coerced comes from.
+type Coercion struct {
+	// Stored objects lose metadata that cannot be decoded, instead of being refused: they may be of a time before there was validation.
+	Stored bool
+	// Unknown asks for the paths of unknown fields.
+	Unknown bool
 }
 
 // Index returns the value of a field of an object of the stored version. It is pure.
@@ -125,6 +157,14 @@ type Strategy interface {
 // GVR returns the resource's group, version and plural name.
 func (r *Resource) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Plural}
+}
+
+// ListGVK is the kind of lists of the resource.
+func (r *Resource) ListGVK() schema.GroupVersionKind {
+	if r.ListKind != "" {
+		return r.GroupVersion().WithKind(r.ListKind)
+	}
+	return r.GroupVersion().WithKind(r.Kind + "List")
 }
 
 // GR returns the resource's group and plural name, as in errors.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -89,4 +90,13 @@ type Scale struct {
 	Get func(client.Object) (want *int32, have int32, selector *metav1.LabelSelector)
 	// Set sets the desired replicas.
 	Set func(client.Object, int32)
+	// Read and Write take the place of Get and Set for kinds without a Go type, whose objects may not have these fields, or something else
+	// there. The selector is text.
+	Read  func(client.Object) (want *int32, have int32, selector string, err error)
+	Write func(client.Object, int32) error
+	// Paths tells where the versions of the resource keep the replicas that are wanted, by group and version; a version that is not
+	// scaled has none. Nil: in spec.replicas.
+	Paths managedfields.ResourcePathMappings
+	// Missing is the path of the wanted replicas, without which there is no scale to show; empty if a scale without them has zero.
+	Missing string
 }

@@ -17,6 +17,9 @@ import (
 // mayCreate refuses to create objects in a namespace that does not exist or is terminating, as upstream's
 // NamespaceLifecycle plugin does.
 func (c *call) mayCreate(name string) error {
+	if why := c.Resource.NoCreate; why != "" && c.Subresource == "" {
+		return apierrors.NewForbidden(c.gr(), name, errors.New(why))
+	}
 	if c.Namespace == "" || c.namespaces == nil {
 		return nil
 	}

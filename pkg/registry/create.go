@@ -116,7 +116,7 @@ func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result,
 	m.SetCreationTimestamp(seconds(m.GetCreationTimestamp()))
 	generated := m.GetName() == "" && m.GetGenerateName() != ""
 	if generated {
-		m.SetName(c.row.Strategy.GenerateName(m.GetGenerateName()))
+		m.SetName(c.strategy().GenerateName(m.GetGenerateName()))
 	}
 	if err := c.complete(obj, nil); err != nil {
 		return Result{}, err

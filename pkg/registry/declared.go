@@ -88,8 +88,8 @@ type creating struct {
 
 // beforeCreate runs upstream's rest.BeforeCreate.
 func (c *call) beforeCreate(obj runtime.Object) error {
-	s := rest.RESTCreateStrategy(cappedCreate{c.row.Strategy})
-	if d, ok := c.row.Strategy.(rest.DeclarativeValidationStrategy); ok && c.Resource == c.row {
+	s := rest.RESTCreateStrategy(cappedCreate{c.strategy()})
+	if d, ok := c.strategy().(rest.DeclarativeValidationStrategy); ok && c.Resource == c.row {
 		s = creating{s, declaring{d, c.row, nil}}
 	}
 	return rest.BeforeCreate(s, c.ctx, obj)

@@ -111,7 +111,7 @@ func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64
 	if err != nil {
 		return Result{}, 0, err
 	}
-	graceful, pending, err := rest.BeforeDelete(c.row.Strategy, c.ctx, obj, &o)
+	graceful, pending, err := rest.BeforeDelete(c.strategy(), c.ctx, obj, &o)
 	if err != nil {
 		return Result{}, 0, err
 	}
@@ -123,7 +123,13 @@ func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64
 		res.Pending = true
 		return res, 0, err
 	}
-	finalizers := c.finalizers(m.GetFinalizers(), &o)
+	finalizers := m.GetFinalizers()
+	if c.row.BeginDelete == nil {
+		finalizers = c.finalizers(finalizers, &o)
+	} else if m.GetDeletionTimestamp() == nil {
+		c.row.BeginDelete(obj)
+		finalizers = m.GetFinalizers()
+	}
 	if len(finalizers) == 0 && (!graceful || *o.GracePeriodSeconds == 0) {
 		return c.erase(e, obj)
 	}
@@ -144,7 +150,7 @@ func (c *call) mark(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
 	if err != nil {
 		return Result{}, 0, apierrors.NewInternalError(err)
 	}
-	if string(before) == string(value) {
+	if string(before) == string(value) && c.row.Serves(e.Object) {
 		res, err := c.show(e)
 		res.Pending = true
 		return res, 0, err
@@ -206,7 +212,7 @@ func (c *call) admitDelete(e *cache.Entry, o *metav1.DeleteOptions) error {
 // the requested propagation policy wins over a finalizer that is already set, which wins over the kind's default.
 func (c *call) finalizers(have []string, o *metav1.DeleteOptions) []string {
 	policy := rest.GarbageCollectionPolicy("")
-	if g, ok := c.row.Strategy.(rest.GarbageCollectionDeleteStrategy); ok {
+	if g, ok := c.strategy().(rest.GarbageCollectionDeleteStrategy); ok {
 		policy = g.DefaultGarbageCollectionPolicy(c.ctx)
 	}
 	var orphan, foreground bool

@@ -54,6 +54,9 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	case rest.ResetFieldsFilterStrategy:
 		reset = s.GetResetFieldsFilter()
 	}
+	if c.Resource.Managers != nil {
+		return c.managers.own(managerKey{c.Resource, c.Subresource}, c.Resource.Managers, reset)
+	}
 	as := oneVersion{c.Resource.GroupVersionKind, func() runtime.Object { return c.Resource.New() }, c.Resource.Default}
 	return c.managers.get(managerKey{c.Resource, c.Subresource}, as, c.Resource.Proto, reset)
 }
@@ -77,11 +80,30 @@ func (m *managers) get(key managerKey, v oneVersion, builtin bool, reset map[fie
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
+	m.keep(key, f)
+	return f, nil
+}
+
+// own is the field manager that a row makes itself.
+func (m *managers) own(key managerKey, make func(string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error), reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.of[key]; f != nil {
+		return f, nil
+	}
+	f, err := make(key.subresource, reset)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	m.keep(key, f)
+	return f, nil
+}
+
+func (m *managers) keep(key managerKey, f *managedfields.FieldManager) {
 	if m.of == nil || len(m.of) >= maxManagers { // of rows that were replaced, perhaps; they are cheap to make again
 		m.of = map[managerKey]*managedfields.FieldManager{}
 	}
 	m.of[key] = f
-	return f, nil
 }
 
 // settleTimes takes back the times in managed fields of a write that changed nothing else.

@@ -14,6 +14,7 @@ import (
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +28,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/payload"
 )
 
@@ -64,11 +66,12 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	if pt == types.StrategicMergePatchType && !t.Resource.Proto {
 		return Result{}, unsupportedPatch(pt) // as for custom resources: these kinds have no merge keys
 	}
-	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation}
+	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation, coerce: c.Resource.Coerce}
 	if err := p.parse(); err != nil {
 		return Result{}, err
 	}
 	if c.Subresource == "scale" {
+		p.coerce = nil
 		return c.rescale(update, true, c.tracking(o.FieldManager, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 			out := &autoscalingv1.Scale{}
 			if err := p.apply(old, nil, out); err != nil {
@@ -88,11 +91,9 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	// precondition, and a mismatch is the only conflict that is not retried.
 	w.upsert = false
 	w.change = func(e *cache.Entry) (client.Object, error) {
-		old := e
-		if c.row != c.Resource {
-			if old, err = As(c.Resource, e); err != nil {
-				return nil, err
-			}
+		old, err := As(c.Resource, e)
+		if err != nil {
+			return nil, err
 		}
 		out := c.Resource.New()
 		if err := p.apply(old.Object, old.JSON, out); err != nil {
@@ -116,7 +117,8 @@ type patch struct {
 	ctx    context.Context
 	kind   types.PatchType
 	data   []byte
-	strict string // FieldValidation: Strict, Warn or Ignore; empty means Warn, as upstream
+	coerce func(client.Object, kind.Coercion) ([]string, error) // of the patched kind; may be nil
+	strict string                                               // FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
 
 	ops      jsonpatch.Patch
 	merge    map[string]any
@@ -246,11 +248,31 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	if err := payload.Check(after, out); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
-	problems, err := kjson.UnmarshalStrict(after, out)
+	problems, err := unmarshalStrict(after, out)
+	if err == nil && p.coerce != nil {
+		var unknown []string
+		unknown, err = p.coerce(out.(client.Object), kind.Coercion{Unknown: p.checks()})
+		for _, path := range unknown {
+			problems = append(problems, fmt.Errorf("unknown field %q", path))
+		}
+	}
 	if err != nil {
 		return invalidPatch(string(after), err)
 	}
 	return p.reportProblems(string(after), problems)
+}
+
+// unmarshalStrict decodes an object and returns the unknown and repeated fields that it finds. Objects without a Go type decode themselves,
+// which finds none, so their content is decoded.
+func unmarshalStrict(data []byte, out runtime.Object) ([]error, error) {
+	u, ok := out.(*unstructured.Unstructured)
+	if !ok {
+		return kjson.UnmarshalStrict(data, out)
+	}
+	content := map[string]any{}
+	problems, err := kjson.UnmarshalStrict(data, &content)
+	u.Object = content
+	return problems, err
 }
 
 // Limits on the cost of a patch, in list items moved or compared.

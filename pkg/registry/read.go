@@ -43,8 +43,7 @@ func (r *Registry) Get(ctx context.Context, t Target, o metav1.GetOptions) (Resu
 	case c.Subresource == "" || c.Subresource == "status" && c.Resource.Status != nil || s != nil && s.Update != nil:
 		return c.show(e)
 	case s != nil && s.Scale != nil:
-		scale, err := c.scaleOf(e.Object)
-		return Result{Object: scale}, err
+		return c.getScale(e, s.Scale)
 	}
 	return Result{}, c.noSubresource()
 }

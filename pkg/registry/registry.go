@@ -231,9 +231,25 @@ func (c *call) notFound() error {
 // entry returns the object's entry in the cache, or nil.
 func (c *call) entry() *cache.Entry { return c.cache.Get(c.row, c.Namespace, c.Name) }
 
-// internal converts an object of the stored version for the strategies. It makes a copy, because strategies move parts
-// of the old object into the new one and modify them there.
+// strategy is that by which objects are written: the stored version's, which works on the internal version that all versions share, unless
+// each version has its own.
+func (c *call) strategy() kind.Strategy {
+	if c.row.PerVersion {
+		return c.Resource.Strategy
+	}
+	return c.row.Strategy
+}
+
+// internal converts an object of the cache for the strategies. It is a copy: strategies move parts of the
+// old object into the new one, and then write to them.
 func (c *call) internal(e *cache.Entry) (runtime.Object, error) {
+	if c.row.PerVersion {
+		shown, err := As(c.Resource, e)
+		if err != nil {
+			return nil, err
+		}
+		return shown.Object.DeepCopyObject(), nil
+	}
 	o, err := c.row.Internal(e.Object.DeepCopyObject().(client.Object))
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
@@ -26,23 +27,52 @@ func (c *call) scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
 	if sub == nil || sub.Scale == nil {
 		return nil, c.noSubresource()
 	}
-	want, have, labels := sub.Scale.Get(o)
-	selector, err := metav1.LabelSelectorAsSelector(labels)
+	want, have, selector, err := readScale(sub.Scale, o)
 	if err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
+		return nil, err
 	}
 	s := &autoscalingv1.Scale{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: o.GetName(), Namespace: o.GetNamespace(), UID: o.GetUID(),
 			ResourceVersion: o.GetResourceVersion(), CreationTimestamp: o.GetCreationTimestamp(),
 		},
-		Status: autoscalingv1.ScaleStatus{Replicas: have, Selector: selector.String()},
+		Status: autoscalingv1.ScaleStatus{Replicas: have, Selector: selector},
 	}
 	if want != nil {
 		s.Spec.Replicas = *want
 	}
 	s.SetGroupVersionKind(scaleKind)
 	return s, nil
+}
+
+func readScale(s *kind.Scale, o client.Object) (want *int32, have int32, selector string, err error) {
+	if s.Read != nil {
+		return s.Read(o)
+	}
+	want, have, labels := s.Get(o)
+	parsed, err := metav1.LabelSelectorAsSelector(labels)
+	if err != nil {
+		return nil, 0, "", apierrors.NewBadRequest(err.Error())
+	}
+	return want, have, parsed.String(), nil
+}
+
+// getScale answers a read of the scale subresource.
+func (c *call) getScale(e *cache.Entry, s *kind.Scale) (Result, error) {
+	e, err := As(c.Resource, e)
+	if err != nil {
+		return Result{}, err
+	}
+	scale, err := c.scaleOf(e.Object)
+	if err != nil {
+		return Result{}, err
+	}
+	if s.Missing != "" {
+		if want, _, _, err := readScale(s, e.Object); err == nil && want == nil {
+			return Result{}, apierrors.NewInternalError(fmt.Errorf("the spec replicas field %q does not exist", s.Missing))
+		}
+	}
+	return Result{Object: scale}, nil
 }
 
 // updateScale writes the replicas of a scale.
@@ -118,10 +148,17 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 	if sub == nil || sub.Scale == nil {
 		return Result{}, c.noSubresource()
 	}
-	w := &write{call: c, strategy: c.row.Strategy, options: o, force: force, applied: true}
+	w := &write{call: c, strategy: c.strategy(), options: o, force: force, applied: true}
 	version := c.Resource.GroupVersion()
-	paths := managedfields.ResourcePathMappings{version.String(): fieldpath.MakePathOrDie("spec", "replicas")}
+	paths := sub.Scale.Paths
+	if paths == nil {
+		paths = managedfields.ResourcePathMappings{version.String(): fieldpath.MakePathOrDie("spec", "replicas")}
+	}
 	w.change = func(old *cache.Entry) (client.Object, error) {
+		old, err := As(c.Resource, old)
+		if err != nil {
+			return nil, err
+		}
 		before, err := c.scaleOf(old.Object)
 		if err != nil {
 			return nil, err
@@ -142,7 +179,11 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 			return nil, uidMismatch(schema.GroupResource{Group: c.gr().Group, Resource: c.gr().Resource + "/scale"}, c.Name, scale.UID, before.UID)
 		}
 		out := old.Object.DeepCopyObject().(client.Object)
-		sub.Scale.Set(out, scale.Spec.Replicas)
+		if sub.Scale.Write == nil {
+			sub.Scale.Set(out, scale.Spec.Replicas)
+		} else if err := sub.Scale.Write(out, scale.Spec.Replicas); err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
 		out.SetResourceVersion(scale.ResourceVersion)
 		entries, err := handler.ToParent(scale.ManagedFields)
 		if err != nil {
@@ -159,6 +200,11 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 	full, err := res.Value()
 	if err != nil {
 		return Result{}, err
+	}
+	if o, ok := full.(client.Object); ok && !c.Resource.Serves(o) && c.Resource.PerVersion {
+		if full, err = c.Resource.From(o); err != nil {
+			return Result{}, apierrors.NewInternalError(err)
+		}
 	}
 	scale, err := c.scaleOf(full.(client.Object))
 	return Result{Object: scale}, err

@@ -18,15 +18,12 @@ func As(row *kind.Resource, e *cache.Entry) (*cache.Entry, error) {
 }
 
 func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {
-	if row.StoredAs == nil {
+	if row.StoredAs == nil && !row.PerVersion {
 		return entries, nil
 	}
-	out := make([]*cache.Entry, len(entries))
-	for i, e := range entries {
-		var err error
-		if out[i], err = As(row, e); err != nil {
-			return nil, err
-		}
+	out, err := cache.InAll(row, entries)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
 	}
 	return out, nil
 }

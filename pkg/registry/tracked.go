@@ -42,13 +42,13 @@ var untracked = map[schema.GroupKind]bool{
 
 // manageNew records the manager of a defaulted object that is being created.
 func (c *call) manageNew(obj client.Object, manager string) (client.Object, error) {
-	if manager == "" || untracked[c.Resource.GroupVersionKind.GroupKind()] || c.row != c.Resource || spread(reflect.ValueOf(obj)) > maxApplied {
+	if manager == "" || untracked[c.Resource.GroupVersionKind.GroupKind()] || c.row != c.Resource && !c.row.PerVersion || spread(reflect.ValueOf(obj)) > maxApplied {
 		obj.SetManagedFields(nil)
 		return obj, nil
 	}
 	live := c.Resource.New()
 	live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
-	return c.managed(c.row.Strategy, live, obj, manager)
+	return c.managed(c.strategy(), live, obj, manager)
 }
 
 // manage records a write other than an apply, on an object with managed fields. It may return another object than obj.
@@ -69,7 +69,9 @@ func (c *call) managed(strategy any, live, obj client.Object, manager string) (c
 	if err != nil {
 		return nil, err
 	}
-	obj.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
+	if !c.Resource.PerVersion { // of these the strategy checks the kind
+		obj.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
+	}
 	out, ok := f.UpdateNoErrors(live, obj, manager).(client.Object)
 	if !ok {
 		return nil, apierrors.NewInternalError(fmt.Errorf("the type of %s changed while its managed fields were recorded", c.gr()))

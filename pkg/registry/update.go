@@ -50,8 +50,8 @@ func (c *call) write(o metav1.UpdateOptions) (*write, error) {
 	w := &write{call: c, options: o}
 	switch s := c.Resource.Subresource(c.Subresource); {
 	case c.Subresource == "":
-		w.strategy = c.row.Strategy
-		w.upsert = c.row.Strategy.AllowCreateOnUpdate(c.ctx)
+		w.strategy = c.strategy()
+		w.upsert = c.strategy().AllowCreateOnUpdate(c.ctx)
 	case c.Subresource == "status" && c.Resource.Status != nil:
 		w.strategy = c.Resource.Status
 	case s != nil && s.Update != nil:

@@ -34,6 +34,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/customresources"
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
@@ -54,6 +55,7 @@ type plane struct {
 	bootstrap  *bootstrap
 	members    *members
 	presence   *presence
+	custom     *customresources.Controller
 	admin      *adminKubeconfig
 	rootCA     *rootca.Bundle
 	apiserver  *apiserver.Server
@@ -69,6 +71,7 @@ func (p *plane) components() []run.Component {
 		p.store,      // all state
 		p.cache,      // reads the store
 		p.encryption, // refuses to go on without the keys of what is stored
+		p.custom,     // serves the kinds that definitions in the store define
 		p.bootstrap,  // writes what every cluster has, through the cache
 		p.members,    // says which nodes' certificates are believed
 		p.apiserver,  // serves what is there now
@@ -145,6 +148,10 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	l.clients = local.New(l.registry, l.cache, kinds)
 	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig}
 	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
+		return nil, err
+	}
+	own := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
+	if l.custom, err = customresources.New(customresources.Config{Client: own, Kinds: kinds, Webhooks: serviceResolver{own}, Log: component(p.log, "customresources")}); err != nil {
 		return nil, err
 	}
 	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,

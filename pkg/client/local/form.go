@@ -63,7 +63,7 @@ func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 // cache.
 func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 	version := func(o ctrl.Object) (ctrl.Object, error) {
-		if row.StoredAs == nil || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's results are already converted
+		if row.Serves(o) || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's own answers are converted already
 			return o, nil
 		}
 		return row.From(o)
@@ -79,7 +79,7 @@ func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 			}
 			return unstructuredOf(o)
 		}
-	case row.StoredAs != nil:
+	case row.StoredAs != nil || row.PerVersion:
 		return version
 	}
 	return nil
@@ -140,6 +140,13 @@ func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
 			}
 			return out, nil
 		}
+		out = o.DeepCopy()
+		if coerce := t.Resource.Coerce; coerce != nil {
+			if _, err := coerce(out.(*unstructured.Unstructured), kind.Coercion{}); err != nil {
+				return nil, apierrors.NewBadRequest(err.Error())
+			}
+		}
+		return out, nil
 	}
 	return obj.DeepCopyObject(), nil
 }

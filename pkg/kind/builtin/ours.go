@@ -6,6 +6,7 @@ import (
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/custom"
 	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
 
@@ -29,7 +30,7 @@ func ours() []ourKind {
 
 // ourRows returns the rows of Coracle's own kinds.
 func ourRows() []*kind.Resource {
-	var rows []*kind.Resource
+	rows := []*kind.Resource{custom.Definitions()} // a kind that makes kinds
 	for _, o := range ours() {
 		rows = append(rows, o.row)
 	}

@@ -1,0 +1,186 @@
+package custom
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/util/webhook"
+	restclient "k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Webhooks resolves the services of webhooks, by namespace, name and port, to addresses that this process can reach.
+type Webhooks = webhook.ServiceResolver
+
+const (
+	// conversionTimeout bounds one call of a conversion webhook.
+	conversionTimeout = 30 * time.Second
+	// maxConverted is the size, in bytes, of a webhook's answer at most. A page of 500 objects of the largest size does not fit, as it
+	// does not fit into one request.
+	maxConverted = 64 << 20
+	// maxConvertedPage is how many objects are sent to a webhook at once.
+	maxConvertedPage = 1000
+)
+
+// converters makes the converters of definitions.
+type converters struct{ *conversion.CRConverterFactory }
+
+func newConverters(webhooks Webhooks) (*converters, error) {
+	if webhooks == nil {
+		webhooks = webhook.NewDefaultServiceResolver()
+	}
+	f, err := conversion.NewCRConverterFactory(webhooks, func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return bounds{} })
+	if err != nil {
+		return nil, err
+	}
+	return &converters{f}, nil
+}
+
+// bounds configures the clients of webhooks: without credentials, and with a bound on time and on the size of what they answer.
+type bounds struct{}
+
+func (bounds) ClientConfigFor(string) (*restclient.Config, error) { return bounds{}.config(), nil }
+
+func (bounds) ClientConfigForService(string, string, int) (*restclient.Config, error) {
+	return bounds{}.config(), nil
+}
+
+func (bounds) config() *restclient.Config {
+	cfg := &restclient.Config{Timeout: conversionTimeout}
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return boundedAnswers{rt} })
+	return cfg
+}
+
+type boundedAnswers struct{ http.RoundTripper }
+
+func (b boundedAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := b.RoundTripper.RoundTrip(req)
+	if err == nil {
+		res.Body = &boundedBody{ReadCloser: res.Body, left: maxConverted}
+	}
+	return res, err
+}
+
+var errTooLarge = fmt.Errorf("the answer of the webhook is larger than %d bytes", maxConverted)
+
+// boundedBody fails when more than left bytes are read.
+type boundedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+// newConvertor makes the definition's converter between versions. It does not change what it converts.
+func (d *definition) newConvertor() (runtime.ObjectConvertor, error) {
+	factory, err := d.shared.converters()
+	if err != nil {
+		return nil, err
+	}
+	crd := d.crd
+	if crd.Spec.Conversion == nil {
+		crd = crd.DeepCopy()
+		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
+	}
+	safe, _, err := factory.NewConverter(crd)
+	return safe, err
+}
+
+// external converts an object of any version to this one.
+func (v *version) external(o runtime.Object) (client.Object, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("a %T is not a custom resource", o)
+	}
+	if u.GroupVersionKind() == v.gvk {
+		return u, nil
+	}
+	convertor, err := v.of.convertor()
+	if err != nil {
+		return nil, err
+	}
+	out, err := convertor.ConvertToVersion(u, v.gvk.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return v.converted(out)
+}
+
+func (v *version) converted(out runtime.Object) (client.Object, error) {
+	u, ok := out.(*unstructured.Unstructured)
+	if !ok {
+		return nil, errors.New("CR conversion failed")
+	}
+	if _, err := v.coerce(u, kind.Coercion{}); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// externalAll converts objects of other versions to this one, a page of them with one call of a webhook.
+func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
+	convertor, err := v.of.convertor()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]client.Object, 0, len(list))
+	for len(list) > 0 {
+		page := list[:min(len(list), maxConvertedPage)]
+		list = list[len(page):]
+		in := &unstructured.UnstructuredList{Object: map[string]any{}}
+		in.SetGroupVersionKind(v.gvk.GroupVersion().WithKind(v.of.names.ListKind))
+		for _, o := range page {
+			in.Items = append(in.Items, *o.(*unstructured.Unstructured)) //nolint:forcetypeassert // custom resources are nothing else
+		}
+		made, err := convertor.ConvertToVersion(in, v.gvk.GroupVersion())
+		if err != nil {
+			return nil, err
+		}
+		converted, ok := made.(*unstructured.UnstructuredList)
+		if !ok || len(converted.Items) != len(page) {
+			return nil, errors.New("CR conversion failed")
+		}
+		for i := range converted.Items {
+			one, err := v.converted(&converted.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, one)
+		}
+	}
+	return out, nil
+}
+
+// decodesAs reports whether the objects of a later state of the definition are read from the store as those of this set are: by the same
+// schemas of the same versions.
+func (s *Set) decodesAs(d *definition) bool {
+	is := s.definition
+	if is.crd.UID != d.crd.UID || len(is.versions) != len(d.versions) || is.crd.Spec.PreserveUnknownFields != d.crd.Spec.PreserveUnknownFields ||
+		is.names.Kind != d.names.Kind || is.names.Plural != d.names.Plural || is.crd.Spec.Scope != d.crd.Spec.Scope {
+		return false
+	}
+	for i, v := range is.versions {
+		o := d.versions[i]
+		if v.spec.Name != o.spec.Name || v.spec.Schema != o.spec.Schema && !equality.Semantic.DeepEqual(v.spec.Schema, o.spec.Schema) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,106 @@
+// Package custom makes the rows of custom resources from their definitions (CustomResourceDefinition, apiextensions.k8s.io/v1), and the
+// row of the definitions themselves. Schemas, pruning, defaults, validation, CEL rules, columns and conversion are upstream's
+// (k8s.io/apiextensions-apiserver).
+//
+// It may import kind, kind/own and the Kubernetes libraries, never k8s.io/kubernetes. Its invariants: a row is cheap until it is used,
+// whatever the size of its schema; and nothing that a definition says can stop the rows of other definitions.
+package custom
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/install"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition/tableconvertor"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// scheme holds the versions of definitions. It is made when first needed.
+var scheme = sync.OnceValue(func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	install.Install(s)
+	return s
+})
+
+// typer is the scheme as what strategies ask for types.
+type typer struct{}
+
+func (typer) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	return scheme().ObjectKinds(o)
+}
+
+func (typer) Recognizes(gvk schema.GroupVersionKind) bool { return scheme().Recognizes(gvk) }
+
+// Definitions makes the row of CustomResourceDefinition, v1. Definitions are stored as JSON, as upstream stores them; a kube-apiserver
+// writes v1beta1, which is read as well.
+func Definitions() *kind.Resource {
+	fields := kind.MetaFields() // upstream lets definitions be selected by a namespace, which they do not have
+	r := definitions(apiextensionsv1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1.CustomResourceDefinition{} })
+	r.NewList = func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} }
+	r.Singular, r.ShortNames, r.Categories = "customresourcedefinition", []string{"crd", "crds"}, []string{"api-extensions"}
+	r.Proto, r.StoredJSON = true, true
+	r.Strategy = customresourcedefinition.NewStrategy(typer{})
+	r.Status = customresourcedefinition.NewStatusStrategy(typer{})
+	r.Fields, r.FieldNames = fields.Set, fields.Names
+	table := tableconvertor.New()
+	r.Table = &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
+		in, err := r.Internal(o)
+		if err != nil {
+			return nil, err
+		}
+		return table.ConvertToTable(context.Background(), in, &metav1.TableOptions{NoHeaders: !headers})
+	}}
+	r.BeginDelete = beginDelete
+	r.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+	r.Also = []*kind.Resource{definitions(apiextensionsv1beta1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1beta1.CustomResourceDefinition{} })}
+	return r
+}
+
+// definitions is what the rows of the versions have in common.
+func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resource {
+	return &kind.Resource{
+		GroupVersionKind: gv.WithKind("CustomResourceDefinition"), Plural: "customresourcedefinitions", Keys: "apiextensions.k8s.io/customresourcedefinitions",
+		New:     make,
+		Default: func(o runtime.Object) { scheme().Default(o) },
+		Internal: func(o client.Object) (runtime.Object, error) {
+			return scheme().UnsafeConvertToVersion(o, apiextensions.SchemeGroupVersion)
+		},
+		External: func(o runtime.Object) (client.Object, error) {
+			out, err := scheme().UnsafeConvertToVersion(o, gv)
+			if err != nil {
+				return nil, err
+			}
+			external, ok := out.(client.Object)
+			if !ok {
+				return nil, fmt.Errorf("%T has no metadata", out)
+			}
+			external.GetObjectKind().SetGroupVersionKind(gv.WithKind("CustomResourceDefinition"))
+			return external, nil
+		},
+	}
+}
+
+// beginDelete keeps a definition until its objects are gone.
+func beginDelete(o runtime.Object) {
+	crd, ok := o.(*apiextensions.CustomResourceDefinition)
+	if !ok {
+		return
+	}
+	if !apiextensions.CRDHasFinalizer(crd, apiextensions.CustomResourceCleanupFinalizer) {
+		crd.Finalizers = append(crd.Finalizers, apiextensions.CustomResourceCleanupFinalizer)
+	}
+	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{
+		Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: "InstanceDeletionPending", LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+	})
+}

@@ -1,0 +1,221 @@
+package custom
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/own"
+)
+
+// Maker makes the rows of definitions, and holds what they share. Safe for concurrent use.
+type Maker struct {
+	converters func() (*converters, error)
+	programs   programs
+}
+
+// NewMaker creates a maker. webhooks reaches the webhooks that convert objects between versions.
+func NewMaker(webhooks Webhooks) *Maker {
+	return &Maker{converters: sync.OnceValues(func() (*converters, error) { return newConverters(webhooks) })}
+}
+
+// definition is one definition, whose versions share conversion and the schema of their fields' managers.
+type definition struct {
+	crd      *apiextensionsv1.CustomResourceDefinition // shared with the cache: immutable
+	names    apiextensionsv1.CustomResourceDefinitionNames
+	shared   *Maker
+	versions []*version
+	stored   *version
+
+	convertor func() (runtime.ObjectConvertor, error)
+	types     lazily[managedfields.TypeConverter]
+	typesMu   sync.Mutex
+}
+
+func (d *definition) namespaced() bool {
+	return d.crd.Spec.Scope == apiextensionsv1.NamespaceScoped
+}
+
+// Rows makes the rows of a definition's served versions, under the names that were accepted. The definition must not be changed
+// afterwards. Where was are the rows of an earlier state of the same definition, the objects stay where they can: the rows have the same
+// Storage unless objects would be read differently.
+//
+// The errors are about the definition's frame alone: what its schemas say is looked at when they are used.
+func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*Set, error) {
+	d := &definition{crd: crd, names: crd.Status.AcceptedNames, shared: m}
+	for what, name := range map[string]string{"plural": d.names.Plural, "singular": d.names.Singular, "kind": d.names.Kind, "listKind": d.names.ListKind} {
+		if name == "" {
+			return nil, fmt.Errorf("status.acceptedNames.%s is empty", what)
+		}
+	}
+	for i := range crd.Spec.Versions {
+		v := newVersion(d, &crd.Spec.Versions[i])
+		d.versions = append(d.versions, v)
+		if v.spec.Storage {
+			d.stored = v
+		}
+	}
+	if d.stored == nil {
+		return nil, fmt.Errorf("invalid apiextensionsv1.CustomResourceDefinition, no storage version")
+	}
+	d.convertor = sync.OnceValues(func() (runtime.ObjectConvertor, error) { return guarded(d.newConvertor) })
+
+	set := &Set{definition: d, storage: &kind.Storage{}}
+	rows := map[*version]*kind.Resource{}
+	for _, v := range d.versions {
+		rows[v] = v.row()
+	}
+	stored := rows[d.stored]
+	set.storage.GroupResource, set.storage.Keys = stored.GR(), stored.Keys
+	if was != nil && was.decodesAs(d) {
+		set.storage = was.storage
+	}
+	for _, v := range d.versions {
+		r := rows[v]
+		r.Storage = set.storage
+		if v == d.stored {
+			for _, o := range d.versions {
+				if o != v {
+					r.Also = append(r.Also, rows[o])
+				}
+			}
+		} else {
+			r.StoredAs = stored
+		}
+		if v.spec.Served {
+			set.Rows = append(set.Rows, r)
+		}
+	}
+	set.Stored = stored
+	if len(set.Rows) == 0 && crd.DeletionTimestamp != nil {
+		set.Rows = append(set.Rows, stored) // its objects must be found to be deleted
+	}
+	return set, nil
+}
+
+// Set is the rows of one definition.
+type Set struct {
+	// Rows are those of the served versions. Stored is the one in which objects are stored; it need not be served.
+	Rows       []*kind.Resource
+	Stored     *kind.Resource
+	definition *definition
+	storage    *kind.Storage
+}
+
+// Close lets go of what the rows compiled.
+func (s *Set) Close() {
+	for _, v := range s.definition.versions {
+		s.definition.shared.programs.forget(v)
+	}
+}
+
+// Same reports whether rows of crd would be no different from these.
+func (s *Set) Same(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	is := s.definition.crd
+	return is.UID == crd.UID && is.Generation == crd.Generation && SameNames(is.Status.AcceptedNames, crd.Status.AcceptedNames) &&
+		(is.DeletionTimestamp == nil) == (crd.DeletionTimestamp == nil)
+}
+
+// Of reports whether the rows are those of the definition with that UID, not of an earlier one of the same name.
+func (s *Set) Of(uid types.UID) bool { return s.definition.crd.UID == uid }
+
+// SameNames reports whether a definition would be served under the same names.
+func SameNames(a, b apiextensionsv1.CustomResourceDefinitionNames) bool {
+	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
+		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)
+}
+
+// row makes a version's row, but for what it shares with the others.
+func (v *version) row() *kind.Resource {
+	crd := v.of.crd
+	r := own.Untyped{
+		Kind: v.gvk, Plural: v.of.names.Plural, Singular: v.of.names.Singular, ShortNames: v.of.names.ShortNames, Categories: v.of.names.Categories,
+		Cluster: !v.of.namespaced(), Hash: fmt.Sprintf("%s/%d/%v", crd.UID, crd.Generation, crd.Status.AcceptedNames),
+	}.Row()
+	r.ListKind = v.of.names.ListKind
+	r.PerVersion = true
+	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"} // in upstream's order
+	s := newStrategy(v)
+	r.Strategy = s
+	if v.hasStatus() {
+		r.Status = &statusStrategy{s}
+	}
+	if sub := v.spec.Subresources; sub != nil && sub.Scale != nil {
+		r.Subresources = []kind.Subresource{{
+			Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), Verbs: []string{"get", "patch", "update"},
+			New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: v.scale(),
+		}}
+	}
+	r.Default, r.Coerce = v.fill, v.coerce
+	r.External, r.ExternalAll = v.external, v.externalAll
+	r.Managers = v.managers
+	r.Describe = v.describe
+	r.Table = &columns{v: v}
+	selectable := v.selectable()
+	r.Fields, r.FieldNames = selectable.Set, selectable.Names
+	if v.spec.Deprecated {
+		r.Deprecated = v.deprecation()
+	}
+	if crd.DeletionTimestamp != nil {
+		r.NoCreate = "create not allowed while custom resource definition is terminating"
+	}
+	return r
+}
+
+// deprecation is the warning for requests of a deprecated version: the author's, or upstream's.
+func (v *version) deprecation() string {
+	if v.spec.DeprecationWarning != nil {
+		return *v.spec.DeprecationWarning
+	}
+	spec := &v.of.crd.Spec
+	text := fmt.Sprintf("%s/%s %s is deprecated", spec.Group, v.spec.Name, spec.Names.Kind)
+	best := ""
+	for i := range spec.Versions {
+		o := &spec.Versions[i]
+		if o.Served && !o.Deprecated && apiversion.CompareKubeAwareVersionStrings(v.spec.Name, o.Name) < 0 &&
+			(best == "" || apiversion.CompareKubeAwareVersionStrings(best, o.Name) < 0) {
+			best = o.Name
+		}
+	}
+	if best != "" {
+		text += fmt.Sprintf("; use %s/%s %s", spec.Group, best, spec.Names.Kind)
+	}
+	return text
+}
+
+// columns prints a version's objects. Its columns are parsed when first asked for.
+type columns struct {
+	v    *version
+	once sync.Once
+	made rest.TableConvertor
+}
+
+func (c *columns) ConvertToTable(ctx context.Context, obj runtime.Object, options runtime.Object) (*metav1.Table, error) {
+	c.once.Do(func() {
+		list := c.v.spec.AdditionalPrinterColumns
+		if len(list) == 0 {
+			list = []apiextensionsv1.CustomResourceColumnDefinition{{
+				Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"], JSONPath: ".metadata.creationTimestamp"}}
+		}
+		c.made, _ = tableconvertor.New(list) // on an error it prints what it understands, as upstream
+	})
+	return c.made.ConvertToTable(ctx, obj, options)
+}
+
+var _ rest.TableConvertor = (*columns)(nil)
+
+// path splits a path such as .spec.replicas.
+func path(p string) []string { return strings.Split(strings.TrimPrefix(p, "."), ".") }

@@ -1,0 +1,201 @@
+package custom
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/util/webhook"
+)
+
+// Names are those in use in one group.
+type Names struct {
+	Resources map[string]bool // plural, singular and short names
+	Kinds     map[string]bool // of objects and lists
+}
+
+// Add adds names that are in use.
+func (n *Names) Add(names apiextensionsv1.CustomResourceDefinitionNames) {
+	if n.Resources == nil {
+		n.Resources, n.Kinds = map[string]bool{}, map[string]bool{}
+	}
+	for _, name := range append([]string{names.Plural, names.Singular}, names.ShortNames...) {
+		n.Resources[name] = true
+	}
+	n.Kinds[names.Kind], n.Kinds[names.ListKind] = true, true
+}
+
+// Accept sets the names that a definition is served under, and the conditions NamesAccepted and Established: a name that is in use is not
+// accepted. used holds the accepted names of all definitions of the group, this one's included. It reports whether the definition
+// can be served. One whose names are accepted is Established, unless its webhook's certificates cannot be read: write the status once the
+// definition is served.
+func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
+	want, have := crd.Spec.Names, crd.Status.AcceptedNames
+	accepted := have
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
+	conflict := func(reason string, err error) {
+		condition.Status, condition.Reason, condition.Message = apiextensionsv1.ConditionFalse, reason, err.Error()
+	}
+	take := func(want, have string, used map[string]bool, reason string, to *string) {
+		if err := free(want, have, used); err != nil {
+			conflict(reason, err)
+		} else {
+			*to = want
+		}
+	}
+	take(want.Plural, have.Plural, used.Resources, "PluralConflict", &accepted.Plural)
+	take(want.Singular, have.Singular, used.Resources, "SingularConflict", &accepted.Singular)
+	if !slices.Equal(want.ShortNames, have.ShortNames) {
+		var errs []error
+		for _, name := range want.ShortNames {
+			if slices.Contains(have.ShortNames, name) {
+				continue
+			}
+			if err := free(name, "", used.Resources); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if err := utilerrors.NewAggregate(errs); err != nil {
+			conflict("ShortNamesConflict", err)
+		} else {
+			accepted.ShortNames = want.ShortNames
+		}
+	}
+	take(want.Kind, have.Kind, used.Kinds, "KindConflict", &accepted.Kind)
+	take(want.ListKind, have.ListKind, used.Kinds, "ListKindConflict", &accepted.ListKind)
+	accepted.Categories = want.Categories
+	crd.Status.AcceptedNames = accepted
+	set(crd, condition)
+
+	established := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
+	if old := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established); old != nil {
+		established = *old
+	}
+	ok := condition.Status == apiextensionsv1.ConditionTrue
+	switch {
+	case established.Status == apiextensionsv1.ConditionTrue || !ok:
+	case !readable(crd):
+		established.Status, established.Reason, established.Message = apiextensionsv1.ConditionFalse, "InvalidCABundle", "The conversion webhook CABundle is invalid"
+	default:
+		established.Status, established.Reason, established.Message = apiextensionsv1.ConditionTrue, "InitialNamesAccepted", "the initial names have been accepted"
+	}
+	set(crd, established)
+	return ok || established.Status == apiextensionsv1.ConditionTrue
+}
+
+// readable reports whether the certificates of the conversion webhook, if there is one, can be read.
+func readable(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	c := crd.Spec.Conversion
+	return c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) == 0
+}
+
+func free(want, have string, used map[string]bool) error {
+	if want == have || !used[want] {
+		return nil
+	}
+	return fmt.Errorf("%q is already in use", want)
+}
+
+// set sets a condition if it differs from what there is in more than its time.
+func set(crd *apiextensionsv1.CustomResourceDefinition, c apiextensionsv1.CustomResourceDefinitionCondition) {
+	if !apihelpers.IsCRDConditionEquivalent(&c, apihelpers.FindCRDCondition(crd, c.Type)) {
+		c.LastTransitionTime = metav1.Time{}
+		apihelpers.SetCRDCondition(crd, c)
+		whole := apihelpers.FindCRDCondition(crd, c.Type)
+		whole.LastTransitionTime = whole.LastTransitionTime.Rfc3339Copy()
+	}
+}
+
+// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant, and returns what keeps the definition's schemas
+// from being used at all.
+func Inspect(crd *apiextensionsv1.CustomResourceDefinition) error {
+	condition, err := nonStructural(crd)
+	if condition != nil {
+		set(crd, *condition)
+	} else if apihelpers.FindCRDCondition(crd, apiextensionsv1.NonStructuralSchema) != nil {
+		apihelpers.RemoveCRDCondition(crd, apiextensionsv1.NonStructuralSchema)
+	}
+	if c := approval(crd); c != nil {
+		set(crd, *c)
+	}
+	return err
+}
+
+func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextensionsv1.CustomResourceDefinitionCondition, error) {
+	var errs field.ErrorList
+	if crd.Spec.PreserveUnknownFields {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "preserveUnknownFields"), true, "must be false"))
+	}
+	var broken []error
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		found, err := guarded(func() (field.ErrorList, error) {
+			in, err := internalSchema(v)
+			if err != nil || in == nil {
+				return nil, err
+			}
+			s, err := structuralschema.NewStructural(in)
+			if err != nil {
+				return nil, err
+			}
+			return structuralschema.ValidateStructural(field.NewPath("spec", "versions").Index(i).Child("schema", "openAPIV3Schema"), s), nil
+		})
+		if err != nil {
+			broken = append(broken, fmt.Errorf("failed to check validation schema for version %s: %w", v.Name, err))
+		}
+		errs = append(errs, found...)
+	}
+	c := &apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NonStructuralSchema, Status: apiextensionsv1.ConditionTrue}
+	switch {
+	case len(broken) > 0:
+		c.Status, c.Reason, c.Message = apiextensionsv1.ConditionUnknown, "StructuralError", brief(broken[0].Error())
+	case len(errs) > 0:
+		c.Reason, c.Message = "Violations", brief(errs.ToAggregate().Error())
+	default:
+		return nil, nil
+	}
+	return c, errors.Join(broken...)
+}
+
+// maxMessage is the length, in bytes, of a condition's message at most.
+const maxMessage = 32 << 10
+
+func brief(s string) string {
+	if len(s) > maxMessage {
+		return s[:maxMessage] + " ..."
+	}
+	return s
+}
+
+// approval is the condition of definitions in a group that belongs to the Kubernetes community, nil for others.
+func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinitionCondition {
+	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
+		return nil
+	}
+	state, why := apihelpers.GetAPIApprovalState(crd.Annotations)
+	c := &apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant, Status: apiextensionsv1.ConditionFalse, Message: why}
+	switch state {
+	case apihelpers.APIApprovalInvalid:
+		c.Reason = "InvalidAnnotation"
+	case apihelpers.APIApprovalMissing:
+		c.Reason = "MissingAnnotation"
+	case apihelpers.APIApproved:
+		c.Status, c.Reason = apiextensionsv1.ConditionTrue, "ApprovedAnnotation"
+	case apihelpers.APIApprovalBypassed:
+		c.Reason = "UnapprovedAnnotation"
+	default:
+		c.Status, c.Reason = apiextensionsv1.ConditionUnknown, "UnknownAnnotation"
+	}
+	return c
+}
+
+// Terminating sets the condition that says how the deletion of a definition's objects goes.
+func Terminating(crd *apiextensionsv1.CustomResourceDefinition, status apiextensionsv1.ConditionStatus, reason, message string) {
+	set(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: status, Reason: reason, Message: brief(message)})
+}

@@ -1,0 +1,243 @@
+package custom
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apiextensions-apiserver/pkg/crdserverscheme"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// compiled is what writes of one version need: upstream's strategies with validators and the programs of CEL rules.
+type compiled struct {
+	main   kind.Strategy
+	status rest.RESTUpdateStrategy // nil if status is no subresource
+}
+
+// lazily is a value that can be dropped and made again.
+type lazily[T any] struct{ atomic.Pointer[T] }
+
+// maxCompiled is how many versions keep what they compiled. The ones that were not used for longest are compiled again at their next
+// write: programs of large schemas take megabytes, and milliseconds to compile.
+const maxCompiled = 256
+
+// programs holds the versions that are compiled, by when they were last used.
+type programs struct {
+	mu    sync.Mutex
+	order list.List // of *version, most recently used first
+	at    map[*version]*list.Element
+}
+
+// used notes that a version was used, and drops what the least recently used one compiled if there are too many.
+func (p *programs) used(v *version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.at[v]; e != nil {
+		p.order.MoveToFront(e)
+		return
+	}
+	if p.at == nil {
+		p.at = map[*version]*list.Element{}
+	}
+	p.at[v] = p.order.PushFront(v)
+	if p.order.Len() > maxCompiled {
+		last := p.order.Remove(p.order.Back()).(*version)
+		delete(p.at, last)
+		last.compiled.Store(nil)
+		last.of.dropTypes()
+	}
+}
+
+// forget drops a version that is no longer served.
+func (p *programs) forget(v *version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.at[v]; e != nil {
+		p.order.Remove(e)
+		delete(p.at, v)
+	}
+	v.compiled.Store(nil)
+}
+
+// compile returns the strategies, which it makes if they are not there.
+func (v *version) compile() (*compiled, error) {
+	v.of.shared.programs.used(v)
+	if c := v.compiled.Load(); c != nil {
+		return c, nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if c := v.compiled.Load(); c != nil {
+		return c, nil
+	}
+	c, err := guarded(v.makeCompiled)
+	if err != nil {
+		return nil, err
+	}
+	v.compiled.Store(c)
+	return c, nil
+}
+
+func (v *version) makeCompiled() (*compiled, error) {
+	structural, err := v.structural()
+	if err != nil {
+		return nil, err
+	}
+	in, err := internalSchema(v.spec)
+	if err != nil {
+		return nil, err
+	}
+	validator, _, err := validation.NewSchemaValidator(in)
+	if err != nil {
+		return nil, err
+	}
+	var status *apiextensions.CustomResourceSubresourceStatus
+	var statusValidator validation.SchemaValidator
+	var scale *apiextensions.CustomResourceSubresourceScale
+	if sub := v.spec.Subresources; sub != nil {
+		if sub.Status != nil {
+			status = &apiextensions.CustomResourceSubresourceStatus{}
+			if in != nil {
+				if s, ok := in.Properties["status"]; ok {
+					if statusValidator, _, err = validation.NewSchemaValidator(&s); err != nil {
+						return nil, err
+					}
+				}
+			}
+		}
+		if sub.Scale != nil {
+			scale = &apiextensions.CustomResourceSubresourceScale{}
+			if err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(sub.Scale, scale, nil); err != nil {
+				return nil, err
+			}
+		}
+	}
+	s := customresource.NewStrategy(crdserverscheme.NewUnstructuredObjectTyper(), v.of.namespaced(), v.gvk, validator, statusValidator, structural, status, scale, v.spec.SelectableFields)
+	c := &compiled{main: s}
+	if status != nil {
+		c.status = customresource.NewStatusStrategy(s)
+	}
+	return c, nil
+}
+
+// strategy is upstream's strategy of a version's main resource, compiled when it is first used. Where that fails, objects are refused.
+type strategy struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+	v *version
+}
+
+func newStrategy(v *version) *strategy {
+	return &strategy{crdserverscheme.NewUnstructuredObjectTyper(), names.SimpleNameGenerator, v}
+}
+
+func (s *strategy) NamespaceScoped() bool                         { return s.v.of.namespaced() }
+func (s *strategy) AllowCreateOnUpdate(context.Context) bool      { return false }
+func (s *strategy) AllowUnconditionalUpdate(context.Context) bool { return false }
+func (s *strategy) Canonicalize(runtime.Object)                   {}
+
+func refused(err error) field.ErrorList { return field.ErrorList{field.InternalError(nil, err)} }
+
+func (s *strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	if c, err := s.v.compile(); err == nil {
+		c.main.PrepareForCreate(ctx, obj)
+	}
+}
+
+func (s *strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	if c, err := s.v.compile(); err == nil {
+		c.main.PrepareForUpdate(ctx, obj, old)
+	}
+}
+
+func (s *strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	c, err := s.v.compile()
+	if err != nil {
+		return refused(err)
+	}
+	return c.main.Validate(ctx, obj)
+}
+
+func (s *strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	c, err := s.v.compile()
+	if err != nil {
+		return refused(err)
+	}
+	return c.main.ValidateUpdate(ctx, obj, old)
+}
+
+func (s *strategy) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	c, err := s.v.compile()
+	if err != nil {
+		return nil
+	}
+	return c.main.WarningsOnCreate(ctx, obj)
+}
+
+func (s *strategy) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object) []string {
+	c, err := s.v.compile()
+	if err != nil {
+		return nil
+	}
+	return c.main.WarningsOnUpdate(ctx, obj, old)
+}
+
+// GetResetFields says what server-side apply must not own through the main resource.
+func (s *strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	if !s.v.hasStatus() {
+		return map[fieldpath.APIVersion]*fieldpath.Set{}
+	}
+	return map[fieldpath.APIVersion]*fieldpath.Set{s.v.apiVersion(): fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
+}
+
+// statusStrategy is the same of the status subresource.
+type statusStrategy struct{ *strategy }
+
+func (s *statusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	if c, err := s.v.compile(); err == nil {
+		c.status.PrepareForUpdate(ctx, obj, old)
+	}
+}
+
+func (s *statusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	c, err := s.v.compile()
+	if err != nil {
+		return refused(err)
+	}
+	return c.status.ValidateUpdate(ctx, obj, old)
+}
+
+func (s *statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+// GetResetFields says what server-side apply must not own through the status, in all versions that have one.
+func (s *statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
+	for _, v := range s.v.of.versions {
+		if v.hasStatus() {
+			reset[v.apiVersion()] = fieldpath.NewSet(fieldpath.MakePathOrDie("metadata"), fieldpath.MakePathOrDie("spec"))
+		}
+	}
+	return reset
+}
+
+func (v *version) hasStatus() bool {
+	return v.spec.Subresources != nil && v.spec.Subresources.Status != nil
+}
+
+func (v *version) apiVersion() fieldpath.APIVersion {
+	return fieldpath.APIVersion(v.gvk.GroupVersion().String())
+}

@@ -1,0 +1,146 @@
+package custom
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// version is one version of a definition. Everything that costs is made when it is first needed.
+type version struct {
+	of   *definition
+	spec *apiextensionsv1.CustomResourceDefinitionVersion
+	gvk  schema.GroupVersionKind
+
+	// structural is the schema by which objects are pruned and get their defaults; nil if the version has none.
+	structural func() (*structuralschema.Structural, error)
+	mu         sync.Mutex // while programs are compiled
+	compiled   lazily[compiled]
+}
+
+func newVersion(of *definition, spec *apiextensionsv1.CustomResourceDefinitionVersion) *version {
+	v := &version{of: of, spec: spec, gvk: schema.GroupVersionKind{Group: of.crd.Spec.Group, Version: spec.Name, Kind: of.names.Kind}}
+	v.structural = sync.OnceValues(func() (*structuralschema.Structural, error) {
+		return guarded(v.makeStructural)
+	})
+	return v
+}
+
+// errSchema is what a request gets whose definition cannot be used, in upstream's words.
+var errSchema = fmt.Errorf("the server could not properly serve the CR schema")
+
+// guarded turns a panic of a library that reads a definition into an error: definitions may come from stores of other servers.
+func guarded[T any](f func() (T, error)) (out T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errSchema, p)
+		}
+	}()
+	return f()
+}
+
+// internalSchema is the version's schema in upstream's internal form, nil if there is none.
+func internalSchema(spec *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
+	if spec.Schema == nil || spec.Schema.OpenAPIV3Schema == nil {
+		return nil, nil
+	}
+	in := &apiextensions.CustomResourceValidation{}
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(spec.Schema, in, nil); err != nil {
+		return nil, fmt.Errorf("failed converting CRD validation to internal version: %w", err)
+	}
+	return in.OpenAPIV3Schema, nil
+}
+
+func (v *version) makeStructural() (*structuralschema.Structural, error) {
+	in, err := internalSchema(v.spec)
+	if err != nil || in == nil {
+		return nil, err
+	}
+	s, err := structuralschema.NewStructural(in)
+	if v.of.crd.Spec.PreserveUnknownFields {
+		if err != nil {
+			return nil, nil //nolint:nilerr // such definitions, of the time of v1beta1, need no structural schema
+		}
+		return s, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errSchema, err)
+	}
+	s = s.DeepCopy() // it shares defaults with the definition
+	if err := defaulting.PruneDefaults(s); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSchema, err)
+	}
+	return s, nil
+}
+
+// fill gives an object its defaults.
+func (v *version) fill(o runtime.Object) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	if s, err := v.structural(); err == nil {
+		defaulting.Default(u.Object, s)
+	}
+}
+
+// coerce does for objects what decoding into Go types does for others, as upstream: it validates and prunes metadata, prunes unknown
+// fields by the schema, and removes nulls that are not allowed and have no default.
+func (v *version) coerce(o client.Object, how kind.Coercion) ([]string, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("a %T is not a custom resource", o)
+	}
+	s, err := v.structural()
+	if err != nil {
+		return nil, err
+	}
+	k, hasKind, err := unstructured.NestedString(u.Object, "kind")
+	if err != nil {
+		return nil, err
+	}
+	apiVersion, hasVersion, err := unstructured.NestedString(u.Object, "apiVersion")
+	if err != nil {
+		return nil, err
+	}
+	meta, hasMeta, unknown, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{DropMalformedFields: how.Stored, ReturnUnknownFieldPaths: how.Unknown})
+	if err != nil {
+		return nil, err
+	}
+	if !v.of.crd.Spec.PreserveUnknownFields {
+		unknown = append(unknown, pruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: how.Unknown})...)
+		defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, s)
+	}
+	wrong, embedded := objectmeta.CoerceWithOptions(nil, u.Object, s, false, objectmeta.CoerceOptions{DropInvalidFields: how.Stored, ReturnUnknownFieldPaths: how.Unknown})
+	if wrong != nil {
+		return nil, wrong
+	}
+	unknown = append(unknown, embedded...)
+	if how.Stored && hasMeta && meta.Generation == 0 {
+		meta.Generation = 1
+	}
+	if hasKind {
+		u.SetKind(k)
+	}
+	if hasVersion {
+		u.SetAPIVersion(apiVersion)
+	}
+	if hasMeta {
+		if err := objectmeta.SetObjectMeta(u.Object, meta); err != nil {
+			return nil, err
+		}
+	}
+	return unknown, nil
+}

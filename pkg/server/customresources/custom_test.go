@@ -1,0 +1,202 @@
+package customresources
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const widgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.org}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {plural: widgets, singular: widget, kind: Widget, shortNames: [wd], categories: [all]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+      scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas, labelSelectorPath: .status.selector}
+    additionalPrinterColumns:
+    - {name: Colour, type: string, jsonPath: .spec.colour}
+    selectableFields:
+    - {jsonPath: .spec.colour}
+    schema:
+      openAPIV3Schema:
+        type: object
+        x-kubernetes-validations:
+        - {rule: "self.spec.replicas <= self.spec.limit", message: "too many replicas"}
+        required: [spec]
+        properties:
+          spec:
+            type: object
+            description: Spec says what the widget is.
+            properties:
+              colour: {type: string, enum: [red, green], default: green}
+              replicas: {type: integer, minimum: 0, default: 1}
+              limit: {type: integer, default: 9}
+              port: {x-kubernetes-int-or-string: true}
+              free: {type: object, x-kubernetes-preserve-unknown-fields: true}
+              template: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}
+              ports:
+                type: array
+                x-kubernetes-list-type: map
+                x-kubernetes-list-map-keys: [name]
+                items: {type: object, required: [name], properties: {name: {type: string}, port: {type: integer}}}
+          status:
+            type: object
+            properties:
+              replicas: {type: integer}
+              selector: {type: string}
+              phase: {type: string, maxLength: 5}
+`
+
+const widgetsPath = "/apis/example.org/v1/namespaces/default/widgets"
+
+func widget(name, spec string) string {
+	return "{apiVersion: example.org/v1, kind: Widget, metadata: {name: " + name + "}, spec: " + spec + "}"
+}
+
+func (w *world) namespace(name string) {
+	w.t.Helper()
+	require.Equal(w.t, http.StatusCreated, w.do("POST", "/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}").code)
+}
+
+func TestCustomResources(t *testing.T) {
+	dir := t.TempDir()
+	w := newWorld(t, dir)
+	w.namespace("default")
+	crd := w.define(widgets)
+	require.Equal(t, []string{"v1"}, crd.Status.StoredVersions)
+	require.Equal(t, "WidgetList", crd.Status.AcceptedNames.ListKind)
+
+	created := w.do("POST", widgetsPath, widget("a", `{replicas: 2, unknown: 1, port: http, free: {x: 1}, ports: [{name: a, port: 1}], template: {apiVersion: v1, kind: Pod, metadata: {name: p, wrong: 1}, spec: {x: 1}}}`))
+	require.Equal(t, http.StatusCreated, created.code, created.body)
+	require.Contains(t, created.body, `"colour":"green"`, "defaults")
+	require.NotContains(t, created.body, "unknown", "pruning")
+	require.NotContains(t, created.body, "wrong")
+	require.Contains(t, created.body, `"free":{"x":1}`)
+	require.Contains(t, created.header.Values("Warning")[0], `unknown field \"spec.`)
+	require.Contains(t, created.body, `"generation":1`)
+	require.Contains(t, created.body, `"managedFields"`)
+
+	for name, c := range map[string]struct{ body, query, message string }{
+		"enum":     {widget("b", `{colour: blue}`), "", `Widget.example.org "b" is invalid: [spec.colour: Unsupported value: "blue": supported values: "red", "green", <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]`},
+		"required": {`{apiVersion: example.org/v1, kind: Widget, metadata: {name: b}}`, "", `spec: Required value`},
+		"rule":     {widget("b", `{replicas: 10}`), "", `Widget.example.org "b" is invalid: <nil>: Invalid value: too many replicas`},
+		"strict": {widget("b", `{unknown: 1}`), "?fieldValidation=Strict",
+			`Widget in version "v1" cannot be handled as a Widget: strict decoding error: unknown field "spec.unknown"`},
+		"listmap": {widget("b", `{ports: [{name: a}, {name: a}]}`), "", `spec.ports[1]: Duplicate value: {"name":"a"}`},
+		"kind":    {`{apiVersion: example.org/v1, kind: Other, metadata: {name: b}, spec: {}}`, "", `kind: Invalid value: "Other": must be Widget`},
+		"version": {`{apiVersion: example.org/v2, kind: Widget, metadata: {name: b}, spec: {}}`, "", `the API version in the data (example.org/v2) does not match the expected API version (example.org/v1)`},
+		"nokind":  {`{apiVersion: example.org/v1, metadata: {name: b}, spec: {}}`, "", `Object 'Kind' is missing`},
+		"meta":    {`{apiVersion: example.org/v1, kind: Widget, metadata: {name: b, labels: {a: 1}}, spec: {}}`, "", `cannot be handled as a Widget: json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string`},
+	} {
+		got := w.do("POST", widgetsPath+c.query, c.body)
+		if !strings.Contains(got.message(t), c.message) {
+			t.Errorf("%s: %s", name, got.message(t))
+		}
+	}
+
+	// The status is written by itself, and the generation counts the rest.
+	patch := func(path, body string, kind types.PatchType, query string) reply {
+		return w.do("PATCH", path+query, body, "Content-Type", string(kind))
+	}
+	got := patch(widgetsPath+"/a", `{"spec":{"colour":"red","more":1},"status":{"phase":"x"}}`, types.MergePatchType, "")
+	require.Equal(t, http.StatusOK, got.code, got.body)
+	require.Contains(t, got.body, `"generation":2`)
+	require.NotContains(t, got.body, `"phase"`)
+	require.Contains(t, got.header.Get("Warning"), `unknown field \"spec.more\"`)
+	got = patch(widgetsPath+"/a/status", `{"spec":{"colour":"green"},"status":{"phase":"Ready","replicas":2,"selector":"app=a"}}`, types.MergePatchType, "")
+	require.Equal(t, http.StatusOK, got.code, got.body)
+	require.Contains(t, got.body, `"phase":"Ready"`)
+	require.Contains(t, got.body, `"colour":"red"`)
+	require.Contains(t, patch(widgetsPath+"/a/status", `{"status":{"phase":"TooLong"}}`, types.MergePatchType, "").message(t), "status.phase: Too long: may not be more than 5 bytes")
+
+	scale := w.do("GET", widgetsPath+"/a/scale", "")
+	require.Contains(t, scale.body, `"spec":{"replicas":2},"status":{"replicas":2,"selector":"app=a"}`)
+	scale = patch(widgetsPath+"/a/scale", `{"spec":{"replicas":5}}`, types.MergePatchType, "")
+	require.Contains(t, scale.body, `"replicas":5`)
+	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t), "too many replicas")
+
+	// Server-side apply merges by the schema.
+	apply := func(spec, manager string) reply {
+		return patch(widgetsPath+"/b", widget("b", spec), types.ApplyPatchType, "?fieldManager="+manager)
+	}
+	require.Equal(t, http.StatusCreated, apply(`{ports: [{name: a, port: 1}]}`, "one").code)
+	both := apply(`{ports: [{name: b, port: 2}]}`, "two")
+	require.Contains(t, both.body, `"ports":[{"name":"a","port":1},{"name":"b","port":2}]`)
+	require.Contains(t, apply(`{ports: [{name: a, port: 7}]}`, "two").message(t), `conflict with "one"`)
+	require.Contains(t, apply(`{unknown: 7}`, "two").message(t), `.spec.unknown: field not declared in schema`)
+	require.Equal(t, http.StatusUnsupportedMediaType, patch(widgetsPath+"/a", `{}`, types.StrategicMergePatchType, "").code)
+
+	list := w.do("GET", widgetsPath+"?fieldSelector=spec.colour%3Dred", "")
+	require.Contains(t, list.body, `"kind":"WidgetList"`)
+	require.Equal(t, 1, strings.Count(list.body, `"uid"`))
+	require.Contains(t, w.do("GET", widgetsPath+"?fieldSelector=spec.port%3Dred", "").message(t), "field label not supported: spec.port")
+	table := w.do("GET", widgetsPath, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	require.Contains(t, table.body, `"cells":["a","red"]`)
+	require.Contains(t, w.do("GET", "/apis/example.org/v1", "").body, `"shortNames":["wd"],"categories":["all"]`)
+	v3 := w.do("GET", "/openapi/v3/apis/example.org/v1", "").body
+	require.Contains(t, v3, "Spec says what the widget is.")
+	require.Contains(t, v3, `"org.example.v1.WidgetList"`)
+	require.Contains(t, w.do("GET", "/openapi/v2", "").body, "Spec says what the widget is.")
+
+	// All of it is there again after a restart, before the server is ready.
+	w.end()
+	w = newWorld(t, dir)
+	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"phase":"Ready"`)
+	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`).code)
+
+	// Deleting the definition deletes the objects first.
+	gone := w.do("DELETE", definitionsPath+"/widgets.example.org", "")
+	require.Equal(t, http.StatusOK, gone.code, gone.body)
+	require.Contains(t, gone.body, `"customresourcecleanup.apiextensions.k8s.io"`)
+	w.wait("widgets.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		for _, c := range crd.Status.Conditions {
+			if c.Type == apiextensionsv1.Terminating && c.Reason == "InstanceDeletionInProgress" {
+				return true
+			}
+		}
+		return false
+	})
+	require.Equal(t, "widgets.example.org \"c\" is forbidden: create not allowed while custom resource definition is terminating", w.do("POST", widgetsPath, widget("c", `{}`)).message(t))
+	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":null}}`).code)
+	w.wait("widgets.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil })
+	w.define(widgets)
+	require.Contains(t, w.do("GET", widgetsPath, "").body, `"items":[]`)
+}
+
+func patchIn(w *world, path, body string) reply {
+	return w.do("PATCH", path, body, "Content-Type", string(types.MergePatchType))
+}
+
+// Names that another definition of the group has are not accepted until they are free.
+func TestNamesConflict(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.namespace("default")
+	w.define(widgets)
+	other := strings.NewReplacer("plural: widgets", "plural: gadgets", "name: widgets.", "name: gadgets.", "singular: widget", "singular: gadget", "shortNames: [wd]", "shortNames: [gd]").Replace(widgets)
+	require.Equal(t, http.StatusCreated, w.do("POST", definitionsPath, other).code)
+	crd := w.until("gadgets.example.org", apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse)
+	for _, c := range crd.Status.Conditions {
+		if c.Type == apiextensionsv1.NamesAccepted {
+			require.Equal(t, "ListKindConflict", c.Reason)
+			require.Equal(t, `"WidgetList" is already in use`, c.Message)
+		} else {
+			require.Equal(t, "NotAccepted", c.Reason)
+		}
+	}
+	require.Equal(t, http.StatusNotFound, w.do("GET", "/apis/example.org/v1/gadgets", "").code)
+	require.Equal(t, http.StatusOK, w.do("DELETE", definitionsPath+"/widgets.example.org", "").code)
+	w.until("gadgets.example.org", apiextensionsv1.Established, apiextensionsv1.ConditionTrue)
+	require.Equal(t, http.StatusOK, w.do("GET", "/apis/example.org/v1/gadgets", "").code)
+}

@@ -1,0 +1,223 @@
+package customresources
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/custom"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// emptyWait bounds one watch for the end of a definition's objects, after which they are counted again.
+const emptyWait = time.Minute
+
+type reconciler struct {
+	*Controller
+	env engine.Env
+	// follow runs a function until the controller ends.
+	follow func(func(context.Context))
+}
+
+// accepted reports whether a definition is served: its names were accepted, now or once.
+func accepted(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var stored apiextensionsv1.CustomResourceDefinition
+	if err := r.env.Cache.Get(ctx, req.NamespacedName, &stored); apierrors.IsNotFound(err) {
+		return engine.Result{}, r.gone(ctx, req.Name)
+	} else if err != nil {
+		return engine.Result{}, err
+	}
+	if set := r.sets[req.Name]; set != nil && !set.Of(stored.UID) { // deleted, and created anew
+		if err := r.gone(ctx, req.Name); err != nil {
+			return engine.Result{}, err
+		}
+	}
+	crd := withOwnStatus(&stored)
+	if err := custom.Inspect(crd); err != nil {
+		r.env.Log.Error("a custom resource definition has a schema that cannot be used", "definition", crd.Name, "error", err)
+	}
+	serve := accepted(crd)
+	if !serve || !custom.SameNames(crd.Spec.Names, crd.Status.AcceptedNames) {
+		serve = custom.Accept(crd, r.used(crd.Spec.Group))
+	}
+	if serve {
+		if err := r.serve(ctx, crd.Name, withOwnStatus(crd)); err != nil {
+			return engine.Result{}, fmt.Errorf("could not serve custom resource definition: %w", err)
+		}
+	}
+	if err := r.write(ctx, &stored, crd); err != nil {
+		return engine.Result{}, err
+	}
+	if crd.DeletionTimestamp != nil && apihelpers.CRDHasFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer) {
+		return engine.Result{}, r.empty(ctx, crd)
+	}
+	return engine.Result{}, nil
+}
+
+// withOwnStatus copies a definition but for its spec, which may be large.
+func withOwnStatus(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
+	out := *crd
+	crd.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	crd.Status.DeepCopyInto(&out.Status)
+	return &out
+}
+
+// write writes the status if it changed, and lets those try again who may have waited for names.
+func (r *reconciler) write(ctx context.Context, was, is *apiextensionsv1.CustomResourceDefinition) error {
+	if !equality.Semantic.DeepEqual(was.Status, is.Status) {
+		if err := r.env.Client.Status().Update(ctx, is); err != nil {
+			return ctrl.IgnoreNotFound(err)
+		}
+	}
+	if r.remember(is) {
+		r.retry(is.Spec.Group)
+	}
+	return nil
+}
+
+// gone stops serving a definition that is no more.
+func (r *reconciler) gone(ctx context.Context, name string) error {
+	if err := r.serve(ctx, name, nil); err != nil {
+		return err
+	}
+	for group, members := range r.groups {
+		if _, ok := members[name]; ok {
+			delete(members, name)
+			if len(members) == 0 {
+				delete(r.groups, group)
+			}
+			r.retry(group)
+		}
+	}
+	return nil
+}
+
+// retry enqueues the definitions of a group of which not all names were accepted.
+func (r *reconciler) retry(group string) {
+	for name, held := range r.groups[group] {
+		if held.waiting {
+			r.env.Enqueue(engine.RequestFor("", name), 0)
+		}
+	}
+}
+
+// empty deletes a definition's objects, and lets the definition go once there are none.
+func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
+	before := withOwnStatus(crd)
+	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) || r.sets[crd.Name] == nil {
+		custom.Terminating(crd, apiextensionsv1.ConditionFalse, "NeverEstablished", "resource was never established")
+		return r.release(ctx, crd)
+	}
+	row := r.sets[crd.Name].Rows[0]
+	left, err := r.count(ctx, row)
+	if err == nil && left == 0 {
+		custom.Terminating(crd, apiextensionsv1.ConditionFalse, "InstanceDeletionCompleted", "removed all instances")
+		return r.release(ctx, crd)
+	}
+	custom.Terminating(crd, apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+	if err := r.write(ctx, before, crd); err != nil {
+		return err
+	}
+	before = withOwnStatus(crd)
+	err = r.cfg.Client.DeleteAllOf(ctx, metadataOf(row))
+	if err != nil && !apierrors.IsNotFound(err) {
+		custom.Terminating(crd, apiextensionsv1.ConditionTrue, "InstanceDeletionFailed", fmt.Sprintf("could not issue all deletes: %v", err))
+		if err := r.write(ctx, before, crd); err != nil {
+			return err
+		}
+		return err
+	}
+	if left, err = r.count(ctx, row); err != nil {
+		return err
+	}
+	if left == 0 {
+		custom.Terminating(crd, apiextensionsv1.ConditionFalse, "InstanceDeletionCompleted", "removed all instances")
+		return r.release(ctx, crd)
+	}
+	r.await(crd.Name, row)
+	return nil
+}
+
+// release removes the finalizer. It is not written through the reconciler's own client, which would wait for the cache to show a
+// definition that is gone by then.
+func (r *reconciler) release(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
+	apihelpers.CRDRemoveFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer)
+	return ctrl.IgnoreNotFound(r.cfg.Client.Status().Update(ctx, crd))
+}
+
+func metadataOf(row *kind.Resource) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(row.GroupVersionKind)
+	return o
+}
+
+func metadataListOf(row *kind.Resource) *metav1.PartialObjectMetadataList {
+	l := &metav1.PartialObjectMetadataList{}
+	l.SetGroupVersionKind(row.GroupVersion().WithKind(row.Kind + "List"))
+	return l
+}
+
+// count is how many objects of a kind there are.
+func (r *reconciler) count(ctx context.Context, row *kind.Resource) (int, error) {
+	l := metadataListOf(row)
+	err := r.cfg.Client.List(ctx, l)
+	return len(l.Items), err
+}
+
+// await enqueues a definition when its objects are gone, or after a while.
+func (r *reconciler) await(name string, row *kind.Resource) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.emptying[name] {
+		return
+	}
+	r.emptying[name] = true
+	r.follow(func(ctx context.Context) {
+		r.untilEmpty(ctx, row)
+		r.mu.Lock()
+		delete(r.emptying, name)
+		r.mu.Unlock()
+		r.env.Enqueue(engine.RequestFor("", name), 0)
+	})
+}
+
+// untilEmpty returns when a kind has no objects, or after emptyWait.
+func (r *reconciler) untilEmpty(ctx context.Context, row *kind.Resource) {
+	ctx, cancel := context.WithTimeout(ctx, emptyWait)
+	defer cancel()
+	w, err := r.cfg.Client.Watch(ctx, metadataListOf(row))
+	if err != nil {
+		<-ctx.Done()
+		return
+	}
+	defer w.Stop()
+	if left, err := r.count(ctx, row); err != nil || left == 0 {
+		return
+	}
+	left := map[string]bool{}
+	for e := range w.ResultChan() {
+		o, ok := e.Object.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return // the watch failed
+		}
+		key := o.Namespace + "/" + o.Name
+		if e.Type != watch.Deleted {
+			left[key] = true
+		} else if delete(left, key); len(left) == 0 {
+			return
+		}
+	}
+}
