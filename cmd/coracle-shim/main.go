@@ -1,4 +1,5 @@
-// Command coracle-shim is the parent process of a pod's containers, so that they outlive the agent. The agent runs it, not users.
+// Command coracle-shim is the parent process of a pod's containers, so that they outlive the agent. It is run by the
+// agent, not by users.
 //
 // "coracle-shim pause" does not start the Go runtime: see pause.go.
 //
@@ -49,7 +50,7 @@ func main() {
 func serve() error {
 	logrus.SetOutput(os.Stderr)
 	logrus.SetLevel(logrus.WarnLevel)
-	// Caught and dropped instead of ignored, since containers would inherit ignored signals.
+	// Caught and discarded, because containers would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	file := os.NewFile(3, "listener")
 	l, err := net.FileListener(file)

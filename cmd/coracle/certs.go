@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/ctl"
 )
 
-// accountOverlap is how long tokens of an earlier key are good. Pods get new tokens within an hour; the rest is for programs that
-// hold on to the first one that they have read.
+// accountOverlap is how long tokens of the previous key remain valid. Pods get new tokens within an hour; the rest is
+// for programs that keep using the first token they read.
 const accountOverlap = 30 * 24 * time.Hour
 
 func certsCommand() *cobra.Command {
@@ -85,5 +85,5 @@ token. Join tokens work as long as the authority they were created for is truste
 	return cmd
 }
 
-// allAuthorities is what --ca means without a name.
+// allAuthorities is the value of --ca without a name.
 const allAuthorities = "all"

@@ -29,7 +29,7 @@ func ctlCommand() *cobra.Command {
 	}
 }
 
-// dataDir is where the verbs that read no other option look for the cluster of this machine.
+// dataDir returns the data directory for commands that read no other option.
 func dataDir() string {
 	if dir := os.Getenv("CORACLE_DATA_DIR"); dir != "" {
 		return dir

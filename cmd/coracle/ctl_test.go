@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asMain makes this test binary coracle.
+// asMain makes this test binary run as coracle.
 const asMain = "CORACLE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// coracle is a command with args in a process of its own, whose home is empty.
+// coracle returns a command that runs coracle with args and an empty home directory.
 func coracle(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -39,7 +39,7 @@ func coracle(t *testing.T, args ...string) *exec.Cmd {
 	return c
 }
 
-// TestCtlDiesOfSignals: as kubectl does, whatever it waits for.
+// TestCtlDiesOfSignals checks that signals end ctl as they end kubectl, whatever it is waiting for.
 func TestCtlDiesOfSignals(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -48,7 +48,7 @@ func TestCtlDiesOfSignals(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	ways := map[string]func(t *testing.T) *exec.Cmd{ // each returns once it waits
+	ways := map[string]func(t *testing.T) *exec.Cmd{ // each returns once the command waits
 		"watch": func(t *testing.T) *exec.Cmd {
 			c := coracle(t, "ctl", "--server", server.URL, "get", "--raw", "/api/v1/pods?watch=1")
 			require.NoError(t, c.Start())
@@ -60,7 +60,7 @@ func TestCtlDiesOfSignals(t *testing.T) {
 			in, err := c.StdinPipe()
 			require.NoError(t, err)
 			require.NoError(t, c.Start())
-			_, err = io.WriteString(in, strings.Repeat("#", 1<<20)) // more than a pipe holds: it reads
+			_, err = io.WriteString(in, strings.Repeat("#", 1<<20)) // more than a pipe buffers, so it is reading
 			require.NoError(t, err)
 			return c
 		},
@@ -89,7 +89,7 @@ func TestCtlDiesOfSignals(t *testing.T) {
 	}
 }
 
-// TestKuberc: defaults of flags, and aliases with their arguments.
+// TestKuberc checks defaults of flags, and aliases with arguments.
 func TestKuberc(t *testing.T) {
 	paths := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -115,12 +115,12 @@ defaults:
 	require.Equal(t, "/from-kuberc", <-paths)
 	c := coracle(t, "ctl", "create", "namespace", "spring", "--server="+server.URL)
 	c.Env = append(c.Env, "KUBERC="+file)
-	out, err = c.Output() // a library logs to standard error that the race detector is on
+	out, err = c.Output() // a library logs to standard error under the race detector
 	require.NoError(t, err)
 	require.Equal(t, "namespace/spring\n", string(out))
 }
 
-// TestPlugin: a plugin finds a kubectl in KUBECTL_PATH.
+// TestPlugin checks that a plugin gets a kubectl in KUBECTL_PATH.
 func TestPlugin(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubectl-hoist"), []byte("#!/bin/sh\necho \"$1\"\nexec \"$KUBECTL_PATH\" version --client -o yaml\n"), 0o700))
@@ -146,7 +146,7 @@ func TestPlugin(t *testing.T) {
 	run(c)
 }
 
-// TestCtlSpeaksTheUsersLanguage, where kubectl has it.
+// TestCtlSpeaksTheUsersLanguage checks that kubectl's translations are used.
 func TestCtlSpeaksTheUsersLanguage(t *testing.T) {
 	help := func(lang string) string {
 		t.Helper()

@@ -48,7 +48,7 @@ func stopCommand() *cobra.Command {
 			return nil
 		}
 		if err == nil {
-			fmt.Println("Stopped. `coracle start` goes on where it was.")
+			fmt.Println("Stopped. `coracle start` resumes the cluster.")
 		}
 		return err
 	}
@@ -122,7 +122,7 @@ func versionCommand() *cobra.Command {
 	return cmd
 }
 
-// writeVersion writes the version for programs.
+// writeVersion writes the version as JSON.
 func writeVersion(w io.Writer) error {
 	info := version.Info()
 	return json.NewEncoder(w).Encode(map[string]any{
@@ -130,7 +130,7 @@ func writeVersion(w io.Writer) error {
 	})
 }
 
-// build is the version's stamp for people: " (0123456789ab, 2026-11-22)".
+// build returns the version's commit and date: " (0123456789ab, 2026-11-22)".
 func build() string {
 	commit, changed := version.Commit()
 	if commit == "" {
@@ -138,7 +138,7 @@ func build() string {
 	}
 	text := commit[:min(12, len(commit))]
 	if changed {
-		text += " with changes"
+		text += " modified"
 	}
 	if day, _, ok := strings.Cut(version.Date(), "T"); ok {
 		text += ", " + day

@@ -1,6 +1,5 @@
-// Command coracle is Kubernetes in one binary: control plane, node agent and
-// command line. Each mode is one file here, which turns flags into a
-// configuration and runs it; nothing else happens in this package.
+// Command coracle is Kubernetes in one binary: control plane, node agent and command line. Each mode has a file here,
+// which turns flags into a configuration and runs it; this package does nothing else.
 package main
 
 import (
@@ -32,7 +31,7 @@ func main() {
 }
 
 func execute() error {
-	// kubectl does not use a context: a signal ends it, unless it handles the signal itself to restore a terminal.
+	// kubectl does not use a context: signals end it, unless it handles them itself to restore a terminal.
 	if len(os.Args) > 1 && os.Args[1] == ctlName {
 		return root().Execute()
 	}

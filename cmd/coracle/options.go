@@ -24,9 +24,9 @@ func commonFlags(f *pflag.FlagSet) {
 	d := config.Default()
 	f.String("config", "", "YAML file of options (default "+defaultConfigFile+" where it exists)")
 	f.String("data-dir", d.DataDir, "directory of all state")
-	f.String("run-dir", d.RunDir, "directory of what a reboot may lose")
+	f.String("run-dir", d.RunDir, "directory of state that need not survive a reboot")
 	f.String("log-level", d.LogLevel, "debug, info, warn or error")
-	f.String("log-format", d.LogFormat, "text, or json: one object a line")
+	f.String("log-format", d.LogFormat, "text, or json: one object per line")
 }
 
 func serverFlags(f *pflag.FlagSet) {
@@ -45,11 +45,11 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("tls-min-version", "", "minimum TLS version of the API: VersionTLS12 (the default), VersionTLS13 ...")
 	f.StringSlice("tls-cipher-suites", nil, "cipher suites of the API, by their IANA names; TLS 1.3 has its own (default Go's choice)")
 	f.String("audit-policy-file", "", "audit policy (audit.k8s.io/v1); with --audit-log-path")
-	f.String("audit-log-path", "", "file for audit events, one JSON object a line; - is standard output")
+	f.String("audit-log-path", "", "file for audit events, one JSON object per line; - is standard output")
 	f.Int("audit-log-maxage", 0, "days to retain rotated audit logs; 0 means forever")
 	f.Int("audit-log-maxbackup", 0, "number of rotated audit logs to retain; 0 means all")
 	f.Int("audit-log-maxsize", 0, "size in MiB at which the audit log is rotated (default 100)")
-	f.String("store-quota", "", "maximum size of the store, such as 512Mi; beyond it creates and updates are rejected (default an eighth of the memory, at most 8Gi)")
+	f.String("store-quota", "", "maximum size of the store, such as 512Mi; above it creates and updates are rejected (default an eighth of the memory, at most 8Gi)")
 	f.Bool("secrets-encryption", false, "encrypt Secrets in the store with a key generated in the data directory; see coracle secrets-encrypt")
 	f.String("encryption-provider-config", "", "EncryptionConfiguration file: encryption of the store with your own keys; reloaded when it changes")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
@@ -118,12 +118,12 @@ func load(cmd *cobra.Command) (config.Config, error) {
 	return c, c.Validate()
 }
 
-// variable is the environment variable of an option: CORACLE_LOG_LEVEL of log-level.
+// variable returns the environment variable of an option: CORACLE_LOG_LEVEL for log-level.
 func variable(option string) string {
 	return "CORACLE_" + strings.ToUpper(strings.ReplaceAll(option, "-", "_"))
 }
 
-// maxConfig is the largest configuration file that is read, in bytes.
+// maxConfig is the maximum size of a configuration file, in bytes.
 const maxConfig = 1 << 20
 
 func readConfig(path string) ([]byte, error) {
@@ -139,7 +139,7 @@ func readConfig(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readFile reads the options in a YAML file, which need not be there unless it is required.
+// readFile reads the options in a YAML file, which may be missing unless it is required.
 func readFile(path string, required bool) (map[string]any, error) {
 	values := map[string]any{}
 	data, err := readConfig(path)
@@ -158,13 +158,13 @@ func readFile(path string, required bool) (map[string]any, error) {
 			return nil, fmt.Errorf("%s: unknown option %q; there are %s", path, key, strings.Join(known, ", "))
 		}
 	}
-	if m, ok := values["eviction-hard"].(map[string]any); ok { // as the kubelet has it
+	if m, ok := values["eviction-hard"].(map[string]any); ok { // the kubelet's format
 		values["eviction-hard"] = config.ThresholdEntries(m)
 	}
 	return values, nil
 }
 
-// options lists the names of all options, sorted.
+// options returns the sorted names of all options.
 func options(t reflect.Type) (names []string) {
 	for i := range t.NumField() {
 		if f := t.Field(i); f.Anonymous {

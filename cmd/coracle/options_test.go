@@ -19,7 +19,7 @@ func TestConfigurationFileIsBounded(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("log-level: debug\n"), 0o600))
 	link := path + ".link"
 	require.NoError(t, os.Symlink(path, link))
-	data, err := readConfig(link) // configuration may be a link, as in a mounted ConfigMap
+	data, err := readConfig(link) // the file may be a link, as in a mounted ConfigMap
 	require.NoError(t, err)
 	require.Equal(t, "log-level: debug\n", string(data))
 
@@ -30,7 +30,7 @@ func TestConfigurationFileIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
-// Flags are stronger than the environment, that than the file, and that than the defaults.
+// Flags override the environment, which overrides the file, which overrides the defaults.
 func TestOptionsComeFromFourPlaces(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }

@@ -46,7 +46,7 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		if began.Before(*status.StartedAt) {
 			fmt.Printf("Node %s is Ready after %s.\n", status.Node, time.Since(began).Round(time.Millisecond))
 		} else {
-			fmt.Printf("Coracle runs already, with pid %d.\n", status.PID)
+			fmt.Printf("Coracle is already running, with pid %d.\n", status.PID)
 		}
 		fmt.Printf("\n  API         %s\n  kubeconfig  %s\n", status.Server, status.Kubeconfig)
 		if c.MergeKubeconfig {
@@ -81,7 +81,7 @@ func serverCommand() *cobra.Command {
 	commonFlags(flags)
 	serverFlags(flags)
 	agentFlags(flags)
-	noNode := flags.Bool("no-node", false, "run the control plane alone")
+	noNode := flags.Bool("no-node", false, "run the control plane only")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := load(cmd)
 		if err != nil {

@@ -64,7 +64,7 @@ are masked; still, review it before you share it. It also works while Coracle is
 		if err := errors.Join(bundle.Write(cmd.Context(), gather, f, os.Stderr), f.Close()); err != nil {
 			return err
 		}
-		fmt.Println("Wrote " + *output + ". Look through it before you give it away: names of objects, images and addresses are in it.")
+		fmt.Println("Wrote " + *output + ". Review it before you share it: it contains names of objects, images and addresses.")
 		return nil
 	}
 	return cmd

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/ctl"
 )
 
-// connect adds the flags that say which cluster, and returns what reads them.
+// connect adds the flags that select the cluster, and returns a function that connects to it.
 func connect(cmd *cobra.Command) func() (*ctl.Cluster, error) {
 	kubeconfig := cmd.Flags().String("kubeconfig", "", "kubeconfig of the cluster (default this machine's)")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace (default that of the kubeconfig)")

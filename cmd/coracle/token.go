@@ -58,7 +58,7 @@ func tokenCommand() *cobra.Command {
 	return cmd
 }
 
-// readToken puts the token in its place that the options say is in a file or on standard input.
+// readToken reads the token from a file or standard input if the options say so.
 func readToken(c *config.Config, stdin io.Reader) error {
 	read := func(from string, r io.Reader) error {
 		text, err := bounded.All(r, jointoken.MaxLength)
@@ -66,7 +66,7 @@ func readToken(c *config.Config, stdin io.Reader) error {
 			return fmt.Errorf("%s: %w", from, err)
 		}
 		if c.Token = strings.TrimSpace(string(text)); c.Token == "" {
-			return fmt.Errorf("%s holds no join token", from)
+			return fmt.Errorf("%s contains no join token", from)
 		}
 		return nil
 	}
@@ -74,7 +74,7 @@ func readToken(c *config.Config, stdin io.Reader) error {
 	case c.Token == "-":
 		return read("standard input", stdin)
 	case c.TokenFile != "":
-		f, err := os.Open(c.TokenFile) // of any kind: a credential may come through a pipe
+		f, err := os.Open(c.TokenFile) // not necessarily a regular file: a credential may come through a pipe
 		if err != nil {
 			return err
 		}

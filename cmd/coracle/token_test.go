@@ -31,7 +31,7 @@ func TestReadToken(t *testing.T) {
 		require.Equal(t, test.want, got)
 	}
 	_, err := read("-", "", "\n")
-	require.ErrorContains(t, err, "holds no join token")
+	require.ErrorContains(t, err, "contains no join token")
 	_, err = read("-", "", strings.Repeat("x", 1<<20))
 	require.ErrorContains(t, err, "larger than")
 	_, err = read("", file+"x", "")

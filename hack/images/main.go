@@ -1,8 +1,5 @@
-// Command images builds the container images that Coracle needs without
-// internet, as OCI archives: busybox, from the static busybox of the Debian
-// package busybox-static, and hello, from ./hack/images/hello.
-//
-// The same inputs give the same bytes.
+// Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from the static
+// busybox of the Debian package busybox-static, and hello, from ./hack/images/hello. Builds are reproducible.
 package main
 
 import (
@@ -29,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// when is the time of everything in an image.
+// when is the timestamp of everything in an image.
 var when = time.Unix(0, 0).UTC()
 
 func main() {
@@ -113,7 +110,7 @@ type file struct {
 	data       []byte
 }
 
-// layer makes a tar of the files and the folders that they are in.
+// layer returns a tar of the files and their folders.
 func layer(files []file) ([]byte, error) {
 	have := map[string]bool{}
 	for _, f := range files {
@@ -147,8 +144,8 @@ func layer(files []file) ([]byte, error) {
 	return buf.Bytes(), w.Close()
 }
 
-// write makes an archive of an image of one layer. The layer is not
-// compressed: it is loaded from the same disk, and sooner so.
+// write writes an archive of an image with one layer. The layer is not compressed, because it is loaded from the same
+// disk, which is faster without.
 func write(out string, config v1.Config, files []file, names ...string) error {
 	data, err := layer(files)
 	if err != nil {
@@ -199,7 +196,7 @@ func write(out string, config v1.Config, files []file, names ...string) error {
 	return nil
 }
 
-// pack makes a tar of a folder, in the order of names.
+// pack returns a tar of a folder, sorted by name.
 func pack(dir string) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

@@ -1,4 +1,4 @@
-// Command pack compresses a file with zstd (RFC 8878), as the big binary carries it: pack FROM TO.
+// Command pack compresses a file with zstd (RFC 8878) for embedding: pack FROM TO.
 package main
 
 import (

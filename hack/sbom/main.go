@@ -1,6 +1,6 @@
-// Command sbom writes what a Go binary was built from as a CycloneDX 1.6 document: sbom [-out FILE] [-version V] BINARY [NAME=BINARY...].
-// Further binaries are those that the first one carries inside; they may be packed with zstd (RFC 8878). The same binaries
-// always give the same document.
+// Command sbom writes a CycloneDX 1.6 document of the modules in a Go binary: sbom [-out FILE] [-version V] BINARY
+// [NAME=BINARY...]. Further binaries are those embedded in the first; they may be compressed with zstd (RFC 8878). The
+// output is reproducible.
 package main
 
 import (
@@ -107,7 +107,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// program is one binary.
+// program is a binary.
 type program struct {
 	name string
 	sum  [sha256.Size]byte
@@ -129,7 +129,7 @@ func read(name string, data []byte) (program, error) {
 	return program{name: name, sum: sha256.Sum256(data), info: info}, err
 }
 
-// describe lists the programs, of which the first carries the others, and each module in any of them once.
+// describe lists the programs, of which the first embeds the others, and each module of any of them once.
 func describe(programs []program) document {
 	d := document{Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", Format: "CycloneDX", SpecVersion: "1.6", Version: 1}
 	serial := sha256.New()
@@ -158,7 +158,7 @@ func describe(programs []program) document {
 				m = m.Replace
 			}
 			c := component{Type: "library", Ref: purl(m.Path, m.Version), Name: m.Path, Version: m.Version, PURL: purl(m.Path, m.Version)}
-			// What go.sum has of a module is a SHA-256 over the hashes of its files.
+			// go.sum has a SHA-256 of the hashes of a module's files.
 			if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) == sha256.Size {
 				c.Hashes = []hash{{"SHA-256", hex.EncodeToString(sum)}}
 			}

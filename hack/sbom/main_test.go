@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDescribe describes this test's own binary, which has modules, as it is and packed inside itself.
+// TestDescribe describes this test's own binary, alone and embedded in itself.
 func TestDescribe(t *testing.T) {
 	data, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ const (
 	reviews    = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 )
 
-// client is an HTTP client with the tenant's token.
+// client returns an HTTP client with the tenant's token.
 func (c *cluster) client(t *testing.T) *http.Client {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c.tenantConfig)
@@ -42,7 +42,7 @@ func (c *cluster) client(t *testing.T) *http.Client {
 
 func (c *cluster) url(path string) string { return c.tenantConfig.Host + path }
 
-// send makes a request as the tenant and returns the code and the beginning of the answer.
+// send makes a request as the tenant and returns the status code and the beginning of the response.
 func (c *cluster) send(t *testing.T, method, path, contentType string, body io.Reader, headers ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -55,7 +55,7 @@ func (c *cluster) send(t *testing.T, method, path, contentType string, body io.R
 	}
 	res, err := c.client(t).Do(req)
 	if err != nil {
-		text := err.Error() // it names the whole URL
+		text := err.Error() // it contains the whole URL
 		t.Fatalf("%s %s: ...%s", method, path[:min(len(path), 100)], text[max(0, len(text)-200):])
 	}
 	defer res.Body.Close()
@@ -64,7 +64,7 @@ func (c *cluster) send(t *testing.T, method, path, contentType string, body io.R
 	return res.StatusCode, string(answer)
 }
 
-// refused checks that a request was answered with a client's error, whose Status holds the words.
+// refused checks that the response is a 4xx whose Status contains the words.
 func refused(t *testing.T, code int, answer, words string) {
 	t.Helper()
 	require.GreaterOrEqual(t, code, 400, answer)
@@ -75,7 +75,7 @@ func refused(t *testing.T, code int, answer, words string) {
 	t.Logf("told: %d %s", code, status.Message[:min(len(status.Message), 200)])
 }
 
-// A patch of 4,000 copies of a value of 700 KB makes an object of gigabytes.
+// A patch of 4,000 copies of a 700 KB value makes an object of gigabytes.
 func jsonPatchCopies(t *testing.T, c *cluster) {
 	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"a": strings.Repeat("x", 700<<10)}}
 	_, err := c.tenant.CoreV1().ConfigMaps(tenantNamespace).Create(t.Context(), big, metav1.CreateOptions{})
@@ -93,7 +93,7 @@ func jsonPatchCopies(t *testing.T, c *cluster) {
 	refused(t, code, answer, "rejected")
 }
 
-// A megabyte of YAML whose aliases stand for gigabytes, to a resource that every account may post to.
+// A megabyte of YAML whose aliases expand to gigabytes, for a resource that every account may create.
 func yamlAliases(t *testing.T, c *cluster) {
 	var body strings.Builder
 	body.WriteString("apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\na: &a \"" + strings.Repeat("x", 500<<10) + "\"\nz: [")
@@ -112,7 +112,7 @@ func yamlAliases(t *testing.T, c *cluster) {
 	refused(t, code, answer, "")
 }
 
-// Three megabytes of opening brackets, in each of the formats.
+// Three megabytes of opening brackets in each format.
 func deepNesting(t *testing.T, c *cluster) {
 	deep := strings.Repeat("[", 2900<<10)
 	for _, format := range []string{"application/json", "application/yaml"} {
@@ -137,7 +137,7 @@ func longSelectors(t *testing.T, c *cluster) {
 	}
 }
 
-// dialTLS connects to the API without any of Go's own HTTP client in between.
+// dialTLS connects to the API without Go's HTTP client.
 func (c *cluster) dialTLS(t *testing.T) *tls.Conn {
 	t.Helper()
 	u, err := url.Parse(c.tenantConfig.Host)
@@ -145,12 +145,12 @@ func (c *cluster) dialTLS(t *testing.T) *tls.Conn {
 	raw, err := c.Dial(t.Context(), "tcp", u.Host)
 	require.NoError(t, err)
 	_ = raw.(*net.TCPConn).SetReadBuffer(4 << 10)
-	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}) //nolint:gosec // the attacker does not care
+	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}) //nolint:gosec // an attacker does not verify the server
 	require.NoError(t, conn.HandshakeContext(t.Context()))
 	return conn
 }
 
-// Hundreds of clients ask for lists of megabytes and read nothing of the answers.
+// Hundreds of clients request lists of megabytes and read nothing of the responses.
 func neverRead(t *testing.T, c *cluster) {
 	maps := c.tenant.CoreV1().ConfigMaps(tenantNamespace)
 	for i := range 8 {
@@ -181,7 +181,7 @@ func neverRead(t *testing.T, c *cluster) {
 	require.NoError(t, maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"}))
 }
 
-// Hundreds of clients say that a body of megabytes will come, send a little of it, and wait.
+// Hundreds of clients announce a body of megabytes, send a little of it, and wait.
 func endlessBodies(t *testing.T, c *cluster) {
 	var conns []net.Conn
 	defer func() {
@@ -203,7 +203,7 @@ func endlessBodies(t *testing.T, c *cluster) {
 	}
 }
 
-// Connections without a request, as many as one machine makes in a moment.
+// Connections without a request, as many as a machine makes in a moment.
 func idleConnections(t *testing.T, c *cluster) {
 	u, err := url.Parse(c.tenantConfig.Host)
 	require.NoError(t, err)
@@ -227,7 +227,7 @@ func idleConnections(t *testing.T, c *cluster) {
 	t.Logf("%d connections made, %d refused", len(conns), refusals)
 }
 
-// One account asks for as many lists as it can.
+// One account requests as many lists as it can.
 func stormOfLists(t *testing.T, c *cluster) {
 	ctx, stop := context.WithTimeout(t.Context(), 3*time.Second)
 	defer stop()
@@ -255,7 +255,7 @@ func stormOfLists(t *testing.T, c *cluster) {
 	}
 }
 
-// A write under /watch is no watch, and nothing is deleted by it.
+// A DELETE below /watch is not a watch, and deletes nothing.
 func watchesAsWrites(t *testing.T, c *cluster) {
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
 		code, answer := c.send(t, method, "/api/v1/watch/namespaces/tenant/configmaps/kube-root-ca.crt", "application/json", strings.NewReader("{}"))
@@ -263,13 +263,13 @@ func watchesAsWrites(t *testing.T, c *cluster) {
 	}
 }
 
-// Extras without a user are refused; they do not come along unseen.
+// Extras without a user are refused, not ignored.
 func impersonatedExtras(t *testing.T, c *cluster) {
 	code, answer := c.send(t, http.MethodGet, tenantMaps, "", nil, "Impersonate-Extra-Scopes", "all")
 	require.GreaterOrEqual(t, code, 400, answer)
 }
 
-// Services and endpoints that point at the machine itself do not lead there.
+// Services and endpoints that point at the machine itself are not proxied.
 func proxiesToTheMachine(t *testing.T, c *cluster) {
 	ctx := t.Context()
 	for i, address := range []string{"127.0.0.1", "169.254.169.254"} {
@@ -284,7 +284,7 @@ func proxiesToTheMachine(t *testing.T, c *cluster) {
 			Ports: []discoveryv1.EndpointPort{{Name: &portName, Port: &port}},
 		}, metav1.CreateOptions{})
 		if err != nil {
-			t.Logf("told: %v", err) // the API itself refuses such addresses
+			t.Logf("told: %v", err) // the API refuses such addresses
 			continue
 		}
 		began := time.Now()
@@ -299,7 +299,7 @@ func proxiesToTheMachine(t *testing.T, c *cluster) {
 	}
 }
 
-// Verbs, paths and resources that do not exist leave no trace in the metrics.
+// Unknown verbs, paths and resources create no metrics.
 func metricsMadeByClients(t *testing.T, c *cluster) {
 	series := func() int {
 		raw, err := c.admin.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())

@@ -1,5 +1,6 @@
-// Package abuse attacks a real cluster as a tenant, a root container, a node's credential or a registry would, and checks that others
-// are served all the while and that the server's memory stays bounded. README's table of attacks names the tests.
+// Package abuse attacks a real cluster as a tenant, a root container, a node's credential or a registry could, and
+// checks that others are served meanwhile and that the server's memory stays bounded. README's table of attacks names
+// the tests.
 //
 //	go test ./test/abuse                                 what `make test` runs, under two minutes
 //	go test ./test/abuse -run TestAbuse/yaml_aliases     one attack
@@ -29,10 +30,10 @@ import (
 )
 
 const (
-	// memoryLimit is put around the process where cgroups can be made; residentLimit is what it may use at its peak.
+	// memoryLimit is the cgroup limit of the process, where cgroups can be made; residentLimit is its maximum peak.
 	memoryLimit   = 512 << 20
 	residentLimit = 400 << 20
-	// slowest is the longest that any request of the bystander may take while an attack runs.
+	// slowest is the maximum duration of a request by the bystander during an attack.
 	slowest = time.Second
 
 	tenantNamespace = "tenant"
@@ -69,7 +70,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// limited calls start with the words that begin a command line which runs within the memory limit, if this machine lets it be set.
+// limited returns the words that run a command line within the memory limit, if this machine supports it.
 func limited(t *testing.T, name string, start func(prefix []string)) {
 	t.Helper()
 	dir := filepath.Join("/sys/fs/cgroup/memory", name)
@@ -78,13 +79,13 @@ func limited(t *testing.T, name string, start func(prefix []string)) {
 		start(nil)
 		return
 	}
-	// The test's clean-up deletes the cluster first: it was registered before this one.
+	// The test's cleanup, registered earlier, has not yet deleted the cluster.
 	t.Cleanup(func() { _ = os.Remove(dir) })
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte(strconv.Itoa(memoryLimit)), 0))
 	start([]string{"sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, dir})
 }
 
-// account makes a namespace whose service account "default" may edit it, and clients with a token of that account.
+// account creates a namespace that its service account "default" may edit, and clients with a token of that account.
 func (c *cluster) account(t *testing.T, namespace string) (*rest.Config, kubernetes.Interface) {
 	t.Helper()
 	ctx := t.Context()
@@ -108,7 +109,7 @@ func (c *cluster) account(t *testing.T, namespace string) (*rest.Config, kuberne
 	return config, api
 }
 
-// under runs an attack while the bystander works, then checks what it did to the bystander and to the server's memory.
+// under runs an attack while the bystander works, then checks its effect on the bystander and on the server's memory.
 func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 	t.Helper()
 	pid := c.pid
@@ -148,7 +149,7 @@ func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 	require.Less(t, peak, int64(residentLimit), "resident memory of the server")
 }
 
-// peak is the most resident memory that a process had since its peak was reset, in bytes.
+// peak returns the maximum resident memory of a process since it was last reset, in bytes.
 func peak(t *testing.T, pid int) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// node is a client that acts as a node of that name.
+// node returns a client with the credentials of the node with that name.
 func (c *cluster) node(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	config := c.REST()
@@ -22,7 +22,7 @@ func (c *cluster) node(t *testing.T, name string) kubernetes.Interface {
 	return api
 }
 
-// The credential of one node evicts, or marks as disrupted, a pod of another.
+// A node's credential evicts a pod of another node, or marks it as disrupted.
 func nodeMarksPods(t *testing.T, c *cluster) {
 	c.pod(t, "victim", "sleep 3600")
 	c.until(t, "victim", "running", running)
@@ -37,7 +37,7 @@ func nodeMarksPods(t *testing.T, c *cluster) {
 	require.Nil(t, pod.DeletionTimestamp)
 }
 
-// A node claims the whole Internet, the services' range, or a neighbor's range as the network of its pods.
+// A node claims the whole Internet, the service range, or another node's range as its pod CIDR.
 func nodeTakesNetwork(t *testing.T, c *cluster) {
 	before, err := c.Command(t.Context(), "ip", "-4", "route").Output()
 	require.NoError(t, err)
@@ -51,13 +51,13 @@ func nodeTakesNetwork(t *testing.T, c *cluster) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: cidr, PodCIDRs: []string{cidr}}, Status: ready}
 		if _, err := api.Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 			t.Logf("told: %v", err)
-			// What the node may not do, an administrator's mistake may: the agents are asked too.
+			// What a node may not do, an administrator may do by mistake: the agents must refuse it too.
 			_, err = nodes.Create(t.Context(), node, metav1.CreateOptions{})
 			require.NoError(t, err)
 		}
 		t.Cleanup(func() { _ = nodes.Delete(t.Context(), name, metav1.DeleteOptions{}) })
 	}
-	// Pods that start now are behind whatever the agent made of the nodes.
+	// Pods started now come after whatever the agent did about the nodes.
 	c.pod(t, "behind", "echo hello")
 	c.until(t, "behind", "ended", ended)
 	after, err := c.Command(t.Context(), "ip", "-4", "route").Output()

@@ -21,7 +21,7 @@ import (
 
 const image = "busybox:1.36"
 
-// pod creates a pod of the tenant's with one container that runs a script as root, and deletes it when the test ends.
+// pod creates a pod of the tenant with one container that runs a script as root, and deletes it when the test ends.
 func (c *cluster) pod(t *testing.T, name, script string, change ...func(*corev1.Pod)) {
 	t.Helper()
 	grace := int64(0)
@@ -40,7 +40,7 @@ func (c *cluster) pod(t *testing.T, name, script string, change ...func(*corev1.
 	})
 }
 
-// until waits for a pod of the tenant's to be as the condition says.
+// until waits for a pod of the tenant to satisfy the condition.
 func (c *cluster) until(t *testing.T, name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), host.Patience)
@@ -70,13 +70,13 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// exec runs a command in a pod of the tenant's and returns what it printed.
+// exec runs a command in a pod of the tenant and returns its output.
 func (c *cluster) exec(t *testing.T, pod string, command ...string) (string, error) {
 	t.Helper()
 	return c.Try(append([]string{"ctl", "exec", "-n", tenantNamespace, pod, "--"}, command...)...)
 }
 
-// A service whose external name is its own, and two that name each other.
+// A service whose external name is its own, and two that refer to each other.
 func dnsLoop(t *testing.T, c *cluster) {
 	for name, to := range map[string]string{"self": "self", "ping": "pong", "pong": "ping"} {
 		_, err := c.tenant.CoreV1().Services(tenantNamespace).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -94,7 +94,7 @@ func dnsLoop(t *testing.T, c *cluster) {
 	require.NoError(t, err, out)
 }
 
-// A service that claims the address of cluster DNS as an external one of its own.
+// A service whose external IP is the address of cluster DNS.
 func externalIPs(t *testing.T, c *cluster) {
 	dns, err := c.admin.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func externalIPs(t *testing.T, c *cluster) {
 	require.NoError(t, err, out)
 }
 
-// The root of a container makes files that the agent reads a terabyte long, or something else than files.
+// A container's root user makes files that the agent reads a terabyte long, or replaces them with something else.
 func hostsOfATerabyte(t *testing.T, c *cluster) {
 	c.pod(t, "truncate", "truncate -s 1T /etc/hosts; truncate -s 1T /dev/termination-log; touch /tmp/done; sleep 3600", func(pod *corev1.Pod) {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
@@ -126,7 +126,7 @@ func hostsOfATerabyte(t *testing.T, c *cluster) {
 		return len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Ready || ended(pod)
 	}
 	c.until(t, "truncate", "ready", ready)
-	// The container ends: the agent reads its termination log, and makes the files of the next one.
+	// The container ends: the agent reads its termination log, and writes the files for the next one.
 	_, _ = c.exec(t, "truncate", "sh", "-c", "kill -9 -1; kill -TERM 1; kill -9 1")
 	pods := c.tenant.CoreV1().Pods(tenantNamespace)
 	pod, err := pods.Get(t.Context(), "truncate", metav1.GetOptions{})
@@ -134,7 +134,7 @@ func hostsOfATerabyte(t *testing.T, c *cluster) {
 	t.Logf("told: phase %s %s %s", pod.Status.Phase, pod.Status.Reason, pod.Status.Message)
 }
 
-// A container writes as fast as it can. What is kept of it is bounded while it writes, not some time later.
+// A container writes as fast as it can. Its logs are bounded at all times, not just eventually.
 func logFlood(t *testing.T, c *cluster) {
 	c.pod(t, "flood", "yes 'a line of a log that nobody wants to read, and that is written without an end' | head -c 400000000; echo; echo done")
 	c.until(t, "flood", "ended", ended)
@@ -144,7 +144,7 @@ func logFlood(t *testing.T, c *cluster) {
 	require.Equal(t, "done\n", out)
 }
 
-// folder is the size of the files of the tenant's pods below the first of the folders that is there, in bytes.
+// folder returns the size of the tenant's pods' files below the first folder that exists, in bytes.
 func folder(t *testing.T, roots ...string) (size int64) {
 	t.Helper()
 	for _, root := range roots {
@@ -201,12 +201,12 @@ func writeToProcess1(t *testing.T, c *cluster) {
 	if name := strings.TrimSpace(string(hostname)); name != "" {
 		require.NotContains(t, strings.Split(out, "\n"), name)
 	}
-	// Another pod can still be started: the shim is what it was.
+	// Another pod can still be started: the shim is unchanged.
 	c.pod(t, "after", "echo hello")
 	c.until(t, "after", "ended", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 }
 
-// Fields that this node cannot honour are refused, and do not run without it.
+// Fields that this node cannot honour are refused, instead of running the pod without them.
 func notHonoured(t *testing.T, c *cluster) {
 	no, unmasked := false, corev1.UnmaskedProcMount
 	for name, change := range map[string]func(*corev1.Pod){
@@ -230,7 +230,7 @@ func notHonoured(t *testing.T, c *cluster) {
 		pod := "refused-" + name
 		c.pod(t, pod, "echo ran; cat /proc/self/uid_map", change)
 		if name == "users" {
-			// As from the kubelet: the pod waits, and an event says why.
+			// As with the kubelet, the pod waits, and an event has the reason
 			t.Logf("told: %s: %s", name, c.event(t, pod, "FailedCreatePodSandBox"))
 			continue
 		}
@@ -261,7 +261,7 @@ func (c *cluster) event(t *testing.T, pod, reason string) string {
 	return ""
 }
 
-// waiting is why a pod's container does not start, if it is more than that it is being made.
+// waiting returns why a pod's container does not start, other than that it is being created.
 func waiting(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {

@@ -14,19 +14,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// serve runs an HTTP server on the loopback of the cluster's machine and returns its port.
+// serve runs an HTTP server on loopback in the cluster's network namespace and returns its port.
 func (c *cluster) serve(t *testing.T, handler http.HandlerFunc) int {
 	t.Helper()
 	l, err := c.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &http.Server{Handler: handler} //nolint:gosec // the attacker has no patience to spare
+	s := &http.Server{Handler: handler} //nolint:gosec // the test sets no timeouts
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close(); <-ended })
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// pulls makes a pod of an image and waits for what the node says of it.
+// pulls creates a pod with an image and waits for the node's message about it.
 func (c *cluster) pulls(t *testing.T, name, ref string, change ...func(*corev1.Pod)) string {
 	t.Helper()
 	c.pod(t, name, "echo hello", append(change, func(pod *corev1.Pod) {
@@ -37,7 +37,7 @@ func (c *cluster) pulls(t *testing.T, name, ref string, change ...func(*corev1.P
 	return waiting(pod)
 }
 
-// A registry answers with a manifest without an end, with one of gigabytes, and with one that is no manifest.
+// A registry responds with an endless manifest, with one of gigabytes, and with an invalid one.
 func lyingRegistry(t *testing.T, c *cluster) {
 	answers := map[string]http.HandlerFunc{
 		"endless": func(w http.ResponseWriter, req *http.Request) {
@@ -81,7 +81,7 @@ func lyingRegistry(t *testing.T, c *cluster) {
 	}
 }
 
-// A tenant's image pull secret is for one registry. An image of another one asks for credentials, and gets none.
+// A tenant's image pull secret is for one registry. Another registry asks for credentials, and gets none.
 func foreignRegistry(t *testing.T, c *cluster) {
 	var asked, given atomic.Int64
 	port := c.serve(t, func(w http.ResponseWriter, req *http.Request) {

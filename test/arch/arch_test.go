@@ -22,7 +22,7 @@ type pkg struct {
 	Imports, Deps []string
 }
 
-// packages lists the module's packages with what they import and what they reach. The go command is run once.
+// packages returns the module's packages with their imports and dependencies. The go command runs once.
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	all, err := listed()
@@ -68,7 +68,8 @@ func ours(paths ...string) []string {
 	return full
 }
 
-// TestLibrariesStayInTheirRooms: what comes from outside and does one job is imported by the room of that job alone.
+// TestLibrariesStayInTheirRooms checks that external libraries with one purpose are imported only by the package for
+// that purpose.
 func TestLibrariesStayInTheirRooms(t *testing.T) {
 	rooms := []struct {
 		library string
@@ -98,7 +99,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 	}
 }
 
-// TestImportsPointOneWay: no package reaches, by whatever way, what lies above or beside it.
+// TestImportsPointOneWay checks that no package depends, directly or indirectly, on packages above or beside it.
 func TestImportsPointOneWay(t *testing.T) {
 	engine := ours("pkg/store", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")
 	rules := []struct{ from, never []string }{
@@ -121,7 +122,7 @@ func TestImportsPointOneWay(t *testing.T) {
 				continue
 			}
 			if p.ImportPath == module+"pkg/client/local" && !slices.Contains(rule.from, p.ImportPath) {
-				continue // the in-process form stands on the registry, and has a rule of its own
+				continue // the in-process client is above the registry, and has its own rule
 			}
 			for _, d := range p.Deps {
 				if under(d, rule.never...) {
@@ -132,7 +133,7 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// TestLibrariesReachNoFurther: what is large is linked by those alone who are made of it, however long the chain of imports.
+// TestLibrariesReachNoFurther checks that large libraries are linked only where needed, including indirect imports.
 func TestLibrariesReachNoFurther(t *testing.T) {
 	rules := []struct {
 		library string
@@ -155,7 +156,7 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 	}
 }
 
-// chain is a chain of imports by which one package reaches another, as far as it is the module's own.
+// chain returns a chain of imports from one package to another, as far as it is within the module.
 func chain(all []pkg, from, to string) []string {
 	known := make(map[string]pkg, len(all))
 	for _, p := range all {
@@ -175,7 +176,7 @@ func chain(all []pkg, from, to string) []string {
 	}
 }
 
-// TestReconcilersStandAlone: a reconciler never imports another one.
+// TestReconcilersStandAlone checks that no reconciler imports another one.
 func TestReconcilersStandAlone(t *testing.T) {
 	root := module + "pkg/reconcile"
 	for _, p := range packages(t) {
@@ -191,7 +192,7 @@ func TestReconcilersStandAlone(t *testing.T) {
 	}
 }
 
-// TestTheTopIsTidy: the module's first level holds what the README says, and nothing else.
+// TestTheTopIsTidy checks that the top-level directory contains what the README says, and nothing else.
 func TestTheTopIsTidy(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "ls-tree", "--name-only", "HEAD").Output()
 	require.NoError(t, err)

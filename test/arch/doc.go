@@ -1,2 +1,2 @@
-// Package arch holds the rules of who may import whom, as tests.
+// Package arch tests the import rules.
 package arch

@@ -14,13 +14,14 @@ import (
 )
 
 var (
-	// A path in backticks, from the top of the repository, and after it, in parentheses, identifiers that the file declares.
+	// A path in backticks, relative to the repository, optionally followed by identifiers declared in it, in
+	// parentheses.
 	namedPath = regexp.MustCompile("`((?:\\.ci|\\.github|apis|cmd|hack|manifests|pkg|test)/[^`\\s]*)`(?:\\s\\(([^)]*)\\))?")
 	ident     = regexp.MustCompile("`(\\w+)`")
 	link      = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 )
 
-// TestDocumentsNameWhatExists: the paths, the identifiers and the links in documents for developers are there.
+// TestDocumentsNameWhatExists checks that paths, identifiers and links in developer documentation exist.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	const root = "../.."
 	for _, document := range []string{"pkg/README.md", ".github/CONTRIBUTING.md"} {
@@ -56,7 +57,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
-// TestTheHouseNamesEveryPackage: a package directly below pkg has its place in pkg/README.md.
+// TestTheHouseNamesEveryPackage checks that each package directly below pkg is listed in pkg/README.md.
 func TestTheHouseNamesEveryPackage(t *testing.T) {
 	text, err := os.ReadFile("../../pkg/README.md")
 	require.NoError(t, err)
@@ -69,7 +70,7 @@ func TestTheHouseNamesEveryPackage(t *testing.T) {
 	}
 }
 
-// declares lists the functions, methods, types, variables and constants of a Go file.
+// declares returns the functions, methods, types, variables and constants declared in a Go file.
 func declares(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

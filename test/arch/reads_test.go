@@ -14,10 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unbounded are the functions that read a source to its end, whatever its size.
+// unbounded are functions that read a source to its end, whatever its size.
 var unbounded = map[string]bool{"io.ReadAll": true, "io/ioutil.ReadAll": true, "os.ReadFile": true, "io/ioutil.ReadFile": true, "io/fs.ReadFile": true}
 
-// allowedReads are the exceptions: how many such calls a package has, and why they may be there. Reading a path that begins with /proc/ or /sys/ needs none.
+// allowedReads are the exceptions: the number of such calls in a package, and the reason. Paths below /proc/ and /sys/
+// need none.
 var allowedReads = map[string]struct {
 	calls int
 	why   string
@@ -38,8 +39,9 @@ var allowedReads = map[string]struct {
 	"pkg/server":                    {2, "a file of /proc, and a certificate that this process wrote"},
 }
 
-// TestReadsAreBounded: outside of pkg/bounded, tests and tools nothing reads a source to its end whatever its size. It runs here and not in
-// golangci-lint's forbidigo, since building that linter takes longer than the whole of CI may.
+// TestReadsAreBounded checks that outside of pkg/bounded, tests and tools nothing reads a source to its end whatever
+// its size. It is a test and not a rule of golangci-lint's forbidigo, because building that linter takes longer than
+// all of CI may.
 func TestReadsAreBounded(t *testing.T) {
 	const root = "../.."
 	found := map[string]int{}
@@ -73,13 +75,14 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
-// unboundedReads counts the uses of the functions above in a file, called or passed on, but for those of a path in /proc or /sys.
+// unboundedReads counts the uses of these functions in a file, called or passed on, except with a path in /proc or
+// /sys.
 func unboundedReads(path string) (n int, _ error) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return 0, err
 	}
-	imports := map[string]string{} // by the name that the file uses
+	imports := map[string]string{} // by the name used in the file
 	for _, i := range file.Imports {
 		from, _ := strconv.Unquote(i.Path.Value)
 		name := from[strings.LastIndex(from, "/")+1:]
@@ -105,7 +108,7 @@ func unboundedReads(path string) (n int, _ error) {
 	return n, nil
 }
 
-// kernelPath reports whether an expression is a path of the kernel's files: it begins with a literal "/proc/" or "/sys/".
+// kernelPath reports whether an expression is a path that begins with a literal "/proc/" or "/sys/".
 func kernelPath(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -120,7 +123,8 @@ func kernelPath(e ast.Expr) bool {
 	return false
 }
 
-// TestUnboundedReadsAreFound: the check sees renamed imports and functions that are passed on, and lets the kernel's files be read.
+// TestUnboundedReadsAreFound checks that renamed imports and functions passed on are found, and reads of /proc and /sys
+// allowed.
 func TestUnboundedReadsAreFound(t *testing.T) {
 	for source, want := range map[string]int{
 		`import "io"; func f(r io.Reader) { io.ReadAll(r) }`:                                   1,

@@ -1,10 +1,9 @@
-// Command bench measures a cluster, any cluster, and prints the figures beside
-// Coracle's budgets (DESIGN, section 5).
+// Command bench measures any cluster and prints the results beside Coracle's budgets (pkg/README.md).
 //
 //	bench -kubeconfig FILE [-image IMAGE] [-pids 1,2] [-start 'COMMAND'] [-only create,list] [-o json]
 //
-// It works in namespaces of its own, whose names begin with "bench-", and
-// removes them. It imports client-go and nothing of Coracle.
+// It works in namespaces whose names begin with "bench-", and deletes them. It imports client-go and nothing of
+// Coracle.
 package main
 
 import (
@@ -28,13 +27,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// figure is one line of the report.
+// figure is a line of the report.
 type figure struct {
 	Name   string  `json:"name"`
 	Value  float64 `json:"value"`
 	Unit   string  `json:"unit"`
-	Budget float64 `json:"budget,omitempty"` // 0: none
-	// More is better: the budget is a floor instead of a ceiling.
+	Budget float64 `json:"budget,omitempty"` // 0 for none
+	// More means that higher is better: the budget is a minimum instead of a maximum.
 	More bool   `json:"more,omitempty"`
 	Note string `json:"note,omitempty"`
 }
@@ -183,7 +182,7 @@ func amount(v float64, unit string) string {
 	return text + " " + unit
 }
 
-// cluster is what is measured.
+// cluster is the cluster to measure.
 type cluster struct {
 	options
 	config *rest.Config
@@ -195,7 +194,7 @@ func connect(o options) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w (give -kubeconfig)", err)
 	}
-	config.QPS = -1 // the cluster is to be the limit
+	config.QPS = -1 // measure the cluster's limit, not the client's
 	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -204,12 +203,12 @@ func connect(o options) (*cluster, error) {
 	return &cluster{options: o, config: config, client: client}, nil
 }
 
-// clients makes n clients with connections of their own, as n processes would have.
+// clients returns n clients with separate connections, as n processes would have.
 func (c *cluster) clients(n int) ([]kubernetes.Interface, error) {
 	all := make([]kubernetes.Interface, 0, n)
 	for range n {
 		config := rest.CopyConfig(c.config)
-		// A dialer of its own keeps client-go from sharing one transport among them.
+		// With its own dialer, client-go does not share a transport between them.
 		config.Dial = newDialer().DialContext
 		client, err := kubernetes.NewForConfig(config)
 		if err != nil {
@@ -220,10 +219,10 @@ func (c *cluster) clients(n int) ([]kubernetes.Interface, error) {
 	return all, nil
 }
 
-// cleanupTimeout is how long the namespace of a group may take to go.
+// cleanupTimeout is the timeout for deleting the namespace of a group.
 const cleanupTimeout = 2 * time.Minute
 
-// within runs f in a new namespace and removes it.
+// within runs f in a new namespace and deletes it.
 func (c *cluster) within(ctx context.Context, f func(namespace string) error) error {
 	name := fmt.Sprintf("bench-%d", time.Now().UnixNano())
 	if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(name), metav1.CreateOptions{}); err != nil {

@@ -29,7 +29,7 @@ func namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// percentile of durations, nearest rank; p is 0 to 100.
+// percentile of durations by nearest rank; p is 0 to 100.
 func percentile(all []time.Duration, p float64) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -64,7 +64,8 @@ func startCluster(ctx context.Context, o options) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// follow watches until done says so. The watch begins with what there is if options name no version.
+// follow watches until done returns true. Without a resourceVersion in options, the watch starts with the existing
+// objects.
 func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), options metav1.ListOptions, done func(watch.Event) bool) error {
 	w, err := open(ctx, options)
 	if err != nil {
@@ -88,7 +89,7 @@ func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) 
 	}
 }
 
-// remove deletes a namespace and waits until it is gone.
+// remove deletes a namespace and waits until it has been deleted.
 func (c *cluster) remove(ctx context.Context, name string) error {
 	zero := int64(0)
 	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero}, metav1.ListOptions{}); err != nil {
@@ -106,17 +107,17 @@ func (c *cluster) remove(ctx context.Context, name string) error {
 	return follow(ctx, c.client.CoreV1().Namespaces().Watch, only, func(e watch.Event) bool { return e.Type == watch.Deleted })
 }
 
-// podTimeout is how long pods may take to run.
+// podTimeout is the timeout for pods to run.
 const podTimeout = 2 * time.Minute
 
-// pod is one that runs until it is deleted.
+// pod returns a pod that runs until it is deleted.
 func (c *cluster) pod(name string) *corev1.Pod {
 	none := int64(0)
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &none,
 		Containers: []corev1.Container{{Name: "main", Image: c.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "86400"}}}}}
 }
 
-// running creates pods, all at once, and returns when each ran.
+// running creates pods, all at once, and returns when each one started to run.
 func (c *cluster) running(ctx context.Context, ns string, names ...string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -163,7 +164,7 @@ func (c *cluster) running(ctx context.Context, ns string, names ...string) (map[
 	return took, errors.Join(errs...)
 }
 
-// oneByOne runs 20 pods one after the other.
+// oneByOne runs 20 pods, one after the other.
 func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 	var all []time.Duration
 	err = c.within(ctx, func(ns string) error {
@@ -223,7 +224,7 @@ func burst(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// idlePod is one that no scheduler takes.
+// idlePod returns a pod that no scheduler handles.
 func (c *cluster) idlePod(name string) *corev1.Pod {
 	p := c.pod(name)
 	p.Labels = map[string]string{"app": "bench", "tier": "none"}
@@ -232,13 +233,13 @@ func (c *cluster) idlePod(name string) *corev1.Pod {
 	return p
 }
 
-// writeMany creates n pods from so many writers.
+// writeMany creates n pods with the given number of writers.
 func (c *cluster) writeMany(ctx context.Context, ns, prefix string, n, writers int) (time.Duration, error) {
 	clients, err := c.clients(min(writers, 8))
 	if err != nil {
 		return 0, err
 	}
-	for _, client := range clients { // connections are made before the clock starts
+	for _, client := range clients { // connect before measuring
 		if _, err := client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
 			return 0, err
 		}
@@ -259,7 +260,7 @@ func (c *cluster) writeMany(ctx context.Context, ns, prefix string, n, writers i
 	return time.Since(began), errors.Join(errs...)
 }
 
-// objects measures the API alone: pods that nobody runs.
+// objects measures the API alone, with pods that are not run.
 func objects(ctx context.Context, c *cluster) (figures []figure, err error) {
 	rate := func(name string, n int, d time.Duration, budget float64) {
 		figures = append(figures, figure{Name: name, Value: float64(n) / d.Seconds(), Unit: "/s", Budget: budget, More: true})
@@ -310,7 +311,7 @@ func objects(ctx context.Context, c *cluster) (figures []figure, err error) {
 	})
 }
 
-// reads measures a list, decoded and as bytes, and a get: the middle of several.
+// reads measures a list, decoded and as bytes, and a get: the median of several.
 func (c *cluster) reads(ctx context.Context, ns string) (list, raw, get time.Duration, err error) {
 	var lists, raws, gets []time.Duration
 	pods := c.client.CoreV1().Pods(ns)
@@ -352,7 +353,7 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 	w := &watchers{seen: make([][]time.Time, c.watchers), arrived: make(chan struct{}, rounds*c.watchers)}
 	defer w.done.Wait()
 	defer cancel()
-	// The first watcher has a connection of its own: it stands for a client on another machine. The others share some.
+	// The first watcher has a connection of its own, like a client on another machine. The others share some.
 	shared := max(1, c.watchers/100)
 	transports := make([]*http.Client, 0, 1+shared)
 	for range 1 + shared {
@@ -415,13 +416,14 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 	}, nil
 }
 
-// watching measures how soon an event reaches clients, with many of them.
+// watching measures the latency of events with many clients.
 func watching(ctx context.Context, c *cluster) (figures []figure, err error) {
 	err = c.within(ctx, func(ns string) (err error) { figures, err = watchLatency(ctx, c, ns); return err })
 	return figures, err
 }
 
-// watchers note when each event came. They decode nothing: a thousand clients do not share two cores with the server.
+// watchers record when each event arrived. They decode nothing, so that a thousand clients do not compete with the
+// server for CPU time.
 type watchers struct {
 	done    sync.WaitGroup
 	mu      sync.Mutex

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// idle measures the memory of processes, and their CPU while nobody asks anything of them.
+// idle measures the memory of processes, and their CPU usage while idle.
 func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	if c.options.pids == "" {
 		return nil, nil
@@ -40,7 +40,7 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	const perSecond = 100 // USER_HZ, the same on every Linux
+	const perSecond = 100 // USER_HZ, which is the same on every Linux
 	percent := float64(after-before) / perSecond / time.Since(began).Seconds() * 100
 	var kib int
 	for _, pid := range pids {
@@ -82,7 +82,7 @@ func withChildren(pids []int) []int {
 	return all
 }
 
-// ticks is the CPU time that the processes used, in ticks.
+// ticks returns the CPU time used by the processes, in ticks.
 func ticks(pids []int) (total int, err error) {
 	for _, pid := range pids {
 		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -98,8 +98,8 @@ func ticks(pids []int) (total int, err error) {
 	return total, nil
 }
 
-// parseTicks reads user and system time from a stat file (proc_pid_stat(5), fields 14 and 15). The second field, the name in
-// parentheses, may contain anything.
+// parseTicks reads user and system time from a stat file (proc_pid_stat(5), fields 14 and 15). The second field, the
+// name in parentheses, may contain anything.
 func parseTicks(stat string) (int, error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
@@ -113,7 +113,7 @@ func parseTicks(stat string) (int, error) {
 	return user + system, err
 }
 
-// pss is a process's share of memory, in KiB.
+// pss returns a process's proportional set size, in KiB.
 func pss(pid int) (int, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

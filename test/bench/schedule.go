@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// benchLabel is on the nodes that no machine stands behind, with the name of the namespace that they are for.
+// benchLabel is set on the fake nodes, with the name of the namespace that they are for.
 const benchLabel = "coracle.dev/bench"
 
-// scheduling measures how many pods a second are created and bound onto many nodes that are not there.
+// scheduling measures how many pods per second are created and bound to many fake nodes.
 func scheduling(ctx context.Context, c *cluster) (figures []figure, err error) {
 	err = c.within(ctx, func(ns string) (err error) {
 		defer func() { err = errors.Join(err, c.removeNodes(context.WithoutCancel(ctx), ns)) }()
@@ -39,7 +39,7 @@ func scheduling(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// each runs f for 0 to n-1, from as many writers as are asked for.
+// each runs f for 0 to n-1 with the given number of workers.
 func (c *cluster) each(n int, f func(i int) error) error {
 	errs := make([]error, c.writers)
 	var writing sync.WaitGroup
@@ -54,7 +54,7 @@ func (c *cluster) each(n int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// makeNodes makes the nodes and waits until pods may go there: a new node is tainted until it has been looked at.
+// makeNodes creates the nodes and waits until they are schedulable: a new node is tainted at first.
 func (c *cluster) makeNodes(ctx context.Context, ns string) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ func (c *cluster) removeNodes(ctx context.Context, ns string) error {
 	return c.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: benchLabel + "=" + ns})
 }
 
-// bound creates pods that may only go to the namespace's nodes, and returns when each has one.
+// bound creates pods that may only run on the namespace's nodes, and returns when all are bound.
 func (c *cluster) bound(ctx context.Context, ns string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package clients drives clients that are not ours against the real binary: one that is generated from the OpenAPI documents that the
-// server publishes, validators of those documents, and the test suites of controller-runtime. Their modules, and the programs
-// made of them, are in the module below foreign, so that their dependencies are not Coracle's.
+// Package clients tests the real binary with foreign clients: one generated from the server's OpenAPI documents,
+// validators of those documents, and controller-runtime's test suites. Their modules and programs are in the module
+// below foreign, so that Coracle does not depend on their dependencies.
 package clients

@@ -17,9 +17,9 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestGeneratedClient generates a client from the documents that the server publishes for pods, config maps and so on, and for
-// deployments, compiles a program that uses its types and runs that against the server. It also holds all documents
-// against validators. A list that were declared as its item would not compile.
+// TestGeneratedClient generates a client from the server's OpenAPI documents for the core and apps groups, compiles a
+// program that uses it, and runs that against the server. It also validates all documents. A list declared with the
+// wrong type would not compile.
 func TestGeneratedClient(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")
@@ -85,10 +85,10 @@ func download(t *testing.T, h *host.Host, dir string) (names []string) {
 	return names
 }
 
-// file is where the document of a group and version is kept.
+// file returns the path of the document of a group and version.
 func file(document string) string { return "v3_" + strings.ReplaceAll(document, "/", "_") + ".json" }
 
-// module is the folder of the module with the clients.
+// module returns the folder of the module with the clients.
 func module(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("foreign")

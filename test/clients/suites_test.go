@@ -18,11 +18,11 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// suiteModule is where the suites come from, in the release that the module below foreign names.
+// suiteModule is the module of the suites, at the version in the module below foreign.
 const suiteModule = "sigs.k8s.io/controller-runtime/pkg/"
 
-// TestControllerRuntime runs test suites of controller-runtime, as they are, against an API server of ours that runs neither controllers
-// nor a scheduler, as envtest has it. What may fail is named in controller-runtime.txt, each with its reason.
+// TestControllerRuntime runs controller-runtime's unmodified test suites against an API server that runs, as envtest's,
+// neither controllers nor a scheduler. controller-runtime.txt lists the tests that may fail, with reasons.
 func TestControllerRuntime(t *testing.T) {
 	known := readKnown(t)
 	suites := []string{"client", "client/apiutil"}
@@ -53,7 +53,8 @@ func TestControllerRuntime(t *testing.T) {
 	}
 }
 
-// bare runs an API server as envtest would, until the test ends. Without a token controller no pod could be created with the ServiceAccount plugin.
+// bare runs an API server as envtest would, until the test ends. The ServiceAccount plugin would need a token
+// controller.
 func bare(t *testing.T, h *host.Host) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -80,7 +81,7 @@ func bare(t *testing.T, h *host.Host) {
 	}, host.Patience, 10*time.Millisecond)
 }
 
-// report is as much of ginkgo's report as is needed.
+// report is the part of ginkgo's report that is needed.
 type report struct {
 	SpecReports []struct {
 		ContainerHierarchyTexts []string
@@ -92,12 +93,13 @@ type report struct {
 
 var goTest = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
 
-// run runs a compiled suite and returns how many specs and tests passed, and the names of those that failed, with the reason.
+// run runs a compiled suite and returns the number of specs and tests that passed, and the names of those that failed,
+// with the reason.
 func run(t *testing.T, h *host.Host, program string) (passed int, failed map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	// In a directory of its own, so that the definitions of custom resources beside the suite are not found and installed.
+	// In a directory of its own, so that the custom resource definitions beside the suite are not found and installed.
 	dir := t.TempDir()
 	file := filepath.Join(dir, "report.json")
 	c := h.Command(ctx, program, "-test.v", "--ginkgo.no-color", "--ginkgo.json-report="+file)
@@ -136,7 +138,7 @@ func run(t *testing.T, h *host.Host, program string) (passed int, failed map[str
 	return passed, failed
 }
 
-// readKnown reads controller-runtime.txt: comments, and "suite: name" of what cannot pass.
+// readKnown reads controller-runtime.txt: comments, and "suite: name" of tests that cannot pass.
 func readKnown(t *testing.T) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile("controller-runtime.txt")

@@ -13,7 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestAuthoritiesAreReplaced while a cluster of two machines runs, and although the server is killed in each phase.
+// TestAuthoritiesAreReplaced replaces the CAs of a running cluster of two machines, with the server killed in each
+// phase.
 func TestAuthoritiesAreReplaced(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -35,7 +36,7 @@ spec:
 		require.Equal(t, "here\n", h.Ctl("exec far -- echo here"), when)
 	}
 	const own = "/var/run/secrets/kubernetes.io/serviceaccount/"
-	// asPod is a program in the pod that has read the bundle before.
+	// asPod is a program in a pod that has read the bundle before.
 	asPod := func(ca string) (string, error) {
 		return other.Try("ctl", "--kubeconfig=", "--server=https://198.51.100.2:6443", "--certificate-authority="+ca,
 			"--token="+h.Ctl("exec far -- cat "+own+"token"), "auth", "whoami")
@@ -51,7 +52,7 @@ spec:
 	old := filepath.Join(h.Home, "old-kubeconfig")
 	require.NoError(t, os.WriteFile(old, kubeconfig, 0o600))
 	withOld := func() (string, error) { return h.Try("ctl", "--kubeconfig="+old, "get", "nodes") }
-	// Whatever a phase was killed in, the same command again completes it.
+	// Whatever phase was interrupted, the same command completes it.
 	phase := func(done string, args ...string) {
 		t.Helper()
 		command := h.Command(t.Context(), h.Coracle, args...)
@@ -103,7 +104,7 @@ spec:
 	require.Equal(t, node, h.Ctl("get nodes -o jsonpath={.items[*].metadata.uid}"), "the machines are the ones that they were")
 	_, err = withOld()
 	require.Error(t, err)
-	// An old certificate is refused also by who trusts the server.
+	// An old certificate is refused by clients that trust the server's new CA.
 	require.NoError(t, os.WriteFile(old, []byte(replaceAuthority(t, string(kubeconfig), h.Ctl("get configmap kube-root-ca.crt -o jsonpath={.data.ca\\.crt}"))), 0o600))
 	out, err = withOld()
 	require.Error(t, err)
@@ -112,7 +113,7 @@ spec:
 	require.NotContains(t, joinToken(t, joinWords(t, h)), authority[:64], "new tokens name the new authority")
 }
 
-// replaceAuthority is a kubeconfig that trusts ca.
+// replaceAuthority returns a kubeconfig that trusts ca.
 func replaceAuthority(t *testing.T, kubeconfig, ca string) string {
 	t.Helper()
 	const key = "certificate-authority-data: "

@@ -1,2 +1,2 @@
-// Package e2e runs the real binary in network namespaces of its own and uses it as people do.
+// Package e2e runs the real binary in network namespaces and uses it as users do.
 package e2e

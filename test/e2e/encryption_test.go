@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestSecretsEncryption: Secrets are not on the disk as they are, a rotation that is killed loses nothing and is finished later, a start
-// without the keys is refused, and encryption can be turned off again.
+// TestSecretsEncryption checks that Secrets are not on disk in clear text, that a killed rotation loses nothing and can
+// be completed, that a start without the keys is refused, and that encryption can be disabled again.
 func TestSecretsEncryption(t *testing.T) {
 	h := host.New(t)
 	h.Start("--secrets-encryption")
@@ -46,7 +46,7 @@ func TestSecretsEncryption(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, line, "Added the key")
 	h.KillAtOnce(pid)
-	_ = rotate.Wait() // it lost its server, unless it was quicker
+	_ = rotate.Wait() // it lost its server, unless it was faster
 
 	refused := h.Fails("start")
 	require.Contains(t, refused, "start with --secrets-encryption, which uses the keys in "+filepath.Join(h.DataDir, "encryption/config.yaml"))

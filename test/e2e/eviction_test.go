@@ -30,7 +30,8 @@ spec:
   containers: [{name: a, image: "busybox:1.36", command: [sleep, "3600"]}]
 `
 
-// TestEviction: a pod that takes more than its volume may have goes, and a node that is short of disk says so and gives pods up.
+// TestEviction checks that a pod that exceeds its volume's size is evicted, and that a node short of disk reports it
+// and evicts pods.
 func TestEviction(t *testing.T) {
 	h := host.New(t)
 	h.Start()

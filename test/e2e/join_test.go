@@ -28,7 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// joinWords are the arguments with which another machine joins; the last one is the file of the token.
+// joinWords returns the arguments for joining another machine; the last one is the token file.
 func joinWords(t *testing.T, h *host.Host) []string {
 	t.Helper()
 	words := strings.Fields(h.Run("token", "create", "--print-join-command"))
@@ -39,7 +39,7 @@ func joinWords(t *testing.T, h *host.Host) []string {
 	return []string{"agent", "--join", words[3], "--token-file", file}
 }
 
-// joinToken is the token of joinWords.
+// joinToken returns the token of joinWords.
 func joinToken(t *testing.T, words []string) string {
 	t.Helper()
 	token, err := os.ReadFile(words[len(words)-1])
@@ -47,14 +47,14 @@ func joinToken(t *testing.T, words []string) string {
 	return strings.TrimSpace(string(token))
 }
 
-// agent is `coracle agent` in the foreground of a machine. nsenter has become the agent, so signals are the agent's.
+// agent runs `coracle agent` in the foreground. nsenter is replaced by the agent, so signals reach it.
 type agent struct {
 	*exec.Cmd
 	t   *testing.T
 	log agentLog
 }
 
-// agentLog keeps what an agent says, and tells when it says that it runs.
+// agentLog collects the agent's log, and signals when the agent is running.
 type agentLog struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -79,7 +79,7 @@ func (l *agentLog) String() string {
 	return l.text.String()
 }
 
-// startAgent returns once the agent runs and its node is Ready.
+// startAgent returns once the agent is running and its node is Ready.
 func startAgent(t *testing.T, h *host.Host, words []string) *agent {
 	t.Helper()
 	a := &agent{Cmd: h.Command(context.Background(), h.Coracle, words...), t: t, log: agentLog{running: make(chan struct{})}}
@@ -95,28 +95,28 @@ func startAgent(t *testing.T, h *host.Host, words []string) *agent {
 	return a
 }
 
-// end lets the agent stop by itself.
+// end stops the agent with SIGTERM.
 func (a *agent) end() {
 	a.t.Helper()
 	require.NoError(a.t, a.Process.Signal(syscall.SIGTERM))
 	require.NoError(a.t, a.Wait(), a.log.String())
 }
 
-// kill ends it with SIGKILL.
+// kill kills it with SIGKILL.
 func (a *agent) kill() {
 	a.t.Helper()
 	require.NoError(a.t, a.Process.Signal(syscall.SIGKILL), a.log.String())
 	require.Error(a.t, a.Wait())
 }
 
-// TestJoin adds a second machine to a cluster: its pods are run, reached and looked into like any other.
+// TestJoin joins a second machine to a cluster: its pods run, are reachable and can be inspected like any other.
 func TestJoin(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
 	h.Start()
 	words := joinWords(t, h)
 	token := []byte(joinToken(t, words))
-	token[len(token)-1] ^= 1 // "a" becomes no letter of the alphabet, others another one: refused in any case
+	token[len(token)-1] ^= 1 // refused in any case: "a" becomes invalid, other letters change
 	wrong := append(slices.Clone(words[:3]), "--token", string(token))
 	require.Contains(t, other.Fails(wrong...), "token")
 
@@ -154,7 +154,8 @@ spec:
 	require.Contains(t, answer, "far: hello")
 }
 
-// thief has the join token, asks for the name of a node that is not there yet, and returns what its certificate opens then.
+// thief has the join token, requests the name of a node that does not exist yet, and returns what its certificate gives
+// access to.
 func thief(t *testing.T, h *host.Host, words []string, name string) (status func() int) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -202,7 +203,7 @@ func thief(t *testing.T, h *host.Host, words []string, name string) (status func
 	}
 }
 
-// TestNamesAreKept: the join token alone does not make a machine another one.
+// TestNamesAreKept checks that with a join token alone, a machine cannot become an existing one.
 func TestNamesAreKept(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -223,7 +224,7 @@ func TestNamesAreKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	// Neither of the two has anything left but its disk.
+	// Both machines have only their disks left.
 	h.Kill()
 	h.Run("start")
 	startAgent(t, other, words).end()
@@ -241,7 +242,7 @@ func TestNamesAreKept(t *testing.T) {
 	require.NotEqual(t, first, node())
 }
 
-// TestTokens: a token lets machines in until it is revoked, and is said in other ways than on the command line.
+// TestTokens checks that a token is accepted until it is revoked, and other ways to pass it than the command line.
 func TestTokens(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -266,7 +267,8 @@ func TestTokens(t *testing.T) {
 	startAgent(t, other, []string{"agent", "--join", url, "--token-file", file}).end()
 }
 
-// TestDeletedNodeIsShutOut: at once, with its agent, until it joins again with a token. The server's own node comes back by itself.
+// TestDeletedNodeIsShutOut checks that a deleted node is excluded at once, and its agent exits, until it joins again
+// with a token. The server's own node registers again.
 func TestDeletedNodeIsShutOut(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()

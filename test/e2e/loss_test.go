@@ -58,7 +58,8 @@ spec:
   containers: [{name: back, image: "busybox:1.36", command: [sleep, "3600"]}]
 `
 
-// TestNodeLoss: when a machine dies, its services and its work move; when it comes back, it keeps what it should and lets go of the rest.
+// TestNodeLoss checks that when a machine disappears, its services and pods move, and that it resumes with what is
+// still its own when it returns.
 func TestNodeLoss(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -102,11 +103,11 @@ func TestNodeLoss(t *testing.T) {
 	other.Mend()
 	agent = startAgent(t, other, words)
 	defer agent.end()
-	h.Ctl("wait " + node + " --for=condition=Ready --timeout=60s") // as the API tells it too
+	h.Ctl("wait " + node + " --for=condition=Ready --timeout=60s") // as the API reports it too
 	h.Ctl("wait " + moves + " --for=delete --timeout=60s")
 	h.Ctl(endpoint(true))
 	require.Equal(t, stays, h.Ctl(container), "its container never stopped")
-	// A pod without tolerations gets there only once the taints are gone.
+	// A pod without tolerations is scheduled there only once the taints are removed.
 	h.Apply(names.Replace(back))
 	h.Ctl("wait pod/back --for=condition=Ready --timeout=60s")
 	require.Len(t, other.Status().Processes, 3, "the shim of the pod that moved is gone, and that of the new one has come")

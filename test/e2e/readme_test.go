@@ -16,7 +16,7 @@ import (
 
 var block = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// TestReadme pastes the tour's blocks into one shell, as a reader does.
+// TestReadme pastes the blocks of the tour into one shell, as a reader does.
 func TestReadme(t *testing.T) {
 	h := host.New(t)
 	readme, err := os.ReadFile(filepath.Join(host.Root(t), "README.md"))
@@ -25,7 +25,7 @@ func TestReadme(t *testing.T) {
 	require.True(t, ok)
 	tour, _, ok = strings.Cut(tour, "\n## ")
 	require.True(t, ok)
-	// What `make start` does once all is built.
+	// What `make start` does after building.
 	script := "set -euo pipefail\nhack/start.sh\n"
 	for _, b := range block.FindAllStringSubmatch(tour, -1) {
 		script += b[1]

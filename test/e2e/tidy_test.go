@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// traces is what a machine has that a cluster might leave behind, as sorted lines by sort.
+// traces are what a cluster might leave behind on a machine, as sorted lines by category.
 func traces(t *testing.T, h *host.Host) map[string][]string {
 	t.Helper()
 	in := func(name string, args ...string) []string {
@@ -28,7 +28,7 @@ func traces(t *testing.T, h *host.Host) map[string][]string {
 	require.NoError(t, err)
 	var points []string
 	for line := range strings.Lines(string(mounts)) {
-		// Other machines of this kind may come and go beside us.
+		// Other test hosts may come and go.
 		if point := strings.Fields(line)[4]; strings.HasPrefix(point, filepath.Dir(h.DataDir)) {
 			points = append(points, point)
 		}
@@ -61,7 +61,7 @@ func tree(t *testing.T, root string, keep func(string, fs.DirEntry) bool) (found
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it went while we looked
+			return nil // it was removed meanwhile
 		}
 		if keep(path, d) {
 			found = append(found, path)
@@ -71,7 +71,7 @@ func tree(t *testing.T, root string, keep func(string, fs.DirEntry) bool) (found
 	return found
 }
 
-// processes lists those whose command line names one of the directories.
+// processes returns those whose command line contains one of the directories.
 func processes(t *testing.T, dirs ...string) (found []string) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -121,8 +121,8 @@ spec:
   ports: [{port: 80}]
 `
 
-// litter leaves in the volume, and in the container's layer, what a privileged pod may: deeply nested directories, and some that may not be
-// changed.
+// litter leaves in the volume, and in the container's layer, what a privileged pod can: deeply nested directories, and
+// some immutable ones.
 func litter(t *testing.T, h *host.Host) {
 	t.Helper()
 	dirs := tree(t, h.DataDir, func(path string, _ fs.DirEntry) bool {
@@ -157,7 +157,7 @@ func nest(t *testing.T, dir string) {
 	require.NoError(t, at.Close())
 }
 
-// TestDeleteLeavesNothing compares the machine before and after: with a cluster that runs, one that was stopped, and one that was killed.
+// TestDeleteLeavesNothing compares the machine before and after, for a running, a stopped and a killed cluster.
 func TestDeleteLeavesNothing(t *testing.T) {
 	h := host.New(t)
 	outside := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestTour is the README's tour: what it shows is what a user gets.
+// TestTour follows the README's tour.
 func TestTour(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -26,7 +26,7 @@ func TestTour(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
 	again := h.Run("start")
-	require.Contains(t, again, "runs already")
+	require.Contains(t, again, "already running")
 
 	h.Ctl("apply -f " + filepath.Join(host.Root(t), "manifests/examples/hello.yaml"))
 	h.Ctl("rollout status deployment/hello --timeout=60s")
@@ -112,7 +112,7 @@ func TestTour(t *testing.T) {
 	})
 }
 
-// TestKill kills the process in the middle of its work: nothing acknowledged is lost, and containers run on.
+// TestKill kills the process in the middle of its work: no acknowledged write is lost, and containers keep running.
 func TestKill(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -134,10 +134,10 @@ func TestKill(t *testing.T) {
 	now := h.Ctl("exec keeper -- cat /proc/1/stat")
 	require.Equal(t, started(before), started(now), "the container was started again")
 
-	// One that ends while nobody looks is still reported with its exit code.
+	// A container that exits while no agent runs is still reported with its exit code.
 	h.Run("ctl", "run", "brief", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c", "until [ -e /tmp/go ]; do sleep 0.1; done; sleep 1; exit 5")
 	h.Ctl("wait pod/brief --for=condition=Ready --timeout=30s")
-	// It ends by itself a moment after the process that would watch it is gone.
+	// It exits shortly after the process was killed.
 	h.Ctl("exec brief -- touch /tmp/go")
 	h.Kill()
 	h.Run("start")
@@ -145,7 +145,7 @@ func TestKill(t *testing.T) {
 	require.Equal(t, "5", h.Ctl("get pod brief -o jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"))
 }
 
-// started is the field of /proc/PID/stat that says when the process began.
+// started returns the start time of a process from /proc/PID/stat.
 func started(stat string) string {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')'):])
 	return fields[20]

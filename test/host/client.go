@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// REST is the administrator's configuration of clients for the cluster, which must run. It does not throttle, and its connections are
-// made in the host's network.
+// REST returns the administrator's client configuration for the cluster, which must be running. It does not throttle,
+// and its connections are made in the host's network namespace.
 func (h *Host) REST() *rest.Config {
 	h.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(h.DataDir, "kubeconfig"))
@@ -24,7 +24,7 @@ func (h *Host) REST() *rest.Config {
 // Dial connects to an address in the host's network.
 func (h *Host) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	entered := h.InNetwork(func() error {
-		// The socket belongs to the namespace that its thread was in, for good.
+		// A socket belongs to the network namespace that its thread was in when it was created.
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
 	})

@@ -1,5 +1,5 @@
-// Package host gives tests a machine to run Coracle on: a network namespace with directories of its own, so that a cluster of
-// the real machine is never touched. The built binary is driven as a user would.
+// Package host gives tests a machine to run Coracle on: a network namespace with directories of its own, so that a
+// cluster on the real machine is not affected. It runs the built binary as a user would.
 //
 // It needs root, bin/coracle, and the images in dist/images: `make build images`.
 package host
@@ -21,13 +21,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience bounds every command: far above what any of them needs.
+// Patience is the timeout of every command: far above what any of them needs.
 const Patience = 90 * time.Second
 
 // Host is a machine to run Coracle on.
 type Host struct {
 	t *testing.T
-	// Name is the node's. Home is the user's.
+	// Name is the node's name. Home is the user's home directory.
 	Name, Home, DataDir, RunDir, Coracle string
 
 	images, netns string
@@ -41,7 +41,8 @@ func Root(t *testing.T) string {
 	return dir
 }
 
-// New makes a network namespace with one address and a default route, and removes the cluster in it when the test ends.
+// New creates a network namespace with one address and a default route, and deletes the cluster in it when the test
+// ends.
 func New(t *testing.T) *Host {
 	t.Helper()
 	h := bare(t, fmt.Sprintf("cor%d", os.Getpid()%100000))
@@ -50,7 +51,7 @@ func New(t *testing.T) *Host {
 	return h
 }
 
-// Beside makes a second machine on the network of this one. There can be one.
+// Beside creates a second machine in the network of this one. There can be only one.
 func (h *Host) Beside() *Host {
 	h.t.Helper()
 	other := bare(h.t, h.Name+"b")
@@ -59,8 +60,8 @@ func (h *Host) Beside() *Host {
 	return other
 }
 
-// Cut takes the machine off the network until Mend: nothing comes in or goes out, and nobody is told. Its links and routes stay, as
-// they do when a switch fails.
+// Cut disconnects the machine from the network until Mend: packets are dropped silently. As when a switch fails, its
+// links and routes stay.
 func (h *Host) Cut() {
 	h.t.Helper()
 	h.nft(`table inet cut {
@@ -94,7 +95,7 @@ func (h *Host) address(ip string) {
 	h.ip("link set lo up", "link set eth0 up", "addr add "+ip+"/24 dev eth0", "route add default via 198.51.100.1 dev eth0")
 }
 
-// bare makes a machine without an address.
+// bare returns a machine without an address.
 func bare(t *testing.T, name string) *Host {
 	t.Helper()
 	require.Zero(t, os.Geteuid(), "the end-to-end tests need root")
@@ -108,7 +109,7 @@ func bare(t *testing.T, name string) *Host {
 	}
 	require.NoError(t, os.Mkdir(h.Home, 0o700))
 	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir, "CORACLE_NODE_NAME="+h.Name,
-		// The disk of the machine that tests run on may be nearly full: that is no concern of theirs.
+		// The disk of the machine that runs the tests may be nearly full, which must not affect them.
 		"CORACLE_EVICTION_HARD=nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%", "CORACLE_IMAGE_GC_HIGH_THRESHOLD=100")
 	System(t, "ip", "netns", "add", h.Name)
 	t.Cleanup(func() { System(t, "ip", "netns", "del", h.Name) })
@@ -125,7 +126,7 @@ func bare(t *testing.T, name string) *Host {
 	return h
 }
 
-// System runs a command of this machine, which must succeed, and returns what it printed.
+// System runs a command of this machine, which must succeed, and returns its output.
 func System(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, args...).CombinedOutput()
@@ -133,7 +134,7 @@ func System(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Command is a command in the host's network.
+// Command returns a command that runs in the host's network namespace.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.netns, "--", name}, args...)...)
 	c.Env = h.env
@@ -141,7 +142,7 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 	return c
 }
 
-// Try runs coracle and returns all it printed.
+// Try runs coracle and returns all its output.
 func (h *Host) Try(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -155,7 +156,7 @@ func (h *Host) Run(args ...string) string {
 	return h.Pipe("", args...)
 }
 
-// Pipe is run with a standard input.
+// Pipe is Run with a standard input.
 func (h *Host) Pipe(stdin string, args ...string) string {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), Patience)
@@ -167,7 +168,7 @@ func (h *Host) Pipe(stdin string, args ...string) string {
 	return out.String()
 }
 
-// Ctl is run of kubectl with words from one line.
+// Ctl runs kubectl with the words of a line.
 func (h *Host) Ctl(line string) string {
 	h.t.Helper()
 	return h.Run(append([]string{"ctl"}, strings.Fields(line)...)...)
@@ -179,7 +180,7 @@ func (h *Host) Apply(manifest string) {
 	h.Pipe(manifest, "ctl", "apply", "-f", "-")
 }
 
-// Fails runs coracle, which must fail, and returns all it printed.
+// Fails runs coracle, which must fail, and returns all its output.
 func (h *Host) Fails(args ...string) string {
 	h.t.Helper()
 	out, err := h.Try(args...)
@@ -187,14 +188,14 @@ func (h *Host) Fails(args ...string) string {
 	return out
 }
 
-// start starts the cluster and loads the images.
+// Start starts the cluster and loads the images.
 func (h *Host) Start(args ...string) {
 	h.t.Helper()
 	h.Run(append([]string{"start"}, args...)...)
 	h.Load()
 }
 
-// Load loads the images.
+// Load loads the test images.
 func (h *Host) Load() {
 	h.t.Helper()
 	archives, err := filepath.Glob(filepath.Join(h.images, "*.tar"))
@@ -203,7 +204,7 @@ func (h *Host) Load() {
 	h.Run(append([]string{"image", "load"}, archives...)...)
 }
 
-// Curl fetches a URL from the host.
+// Curl fetches a URL from the host's network namespace.
 func (h *Host) Curl(url string) (string, error) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
@@ -211,7 +212,7 @@ func (h *Host) Curl(url string) (string, error) {
 	return string(out), err
 }
 
-// Status is what `coracle status -o json` says.
+// Status is the output of `coracle status -o json`.
 type Status struct {
 	Running   bool
 	PID       int
@@ -222,7 +223,7 @@ type Status struct {
 	}
 }
 
-// Status asks for the status of the cluster's process, which must run, healthy or not.
+// Status returns the status of the cluster's process, which must be running, healthy or not.
 func (h *Host) Status() (s Status) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), Patience)
@@ -233,26 +234,26 @@ func (h *Host) Status() (s Status) {
 	return s
 }
 
-// Kill ends the background process with SIGKILL and returns once it is gone.
+// Kill kills the background process with SIGKILL and returns once it has exited.
 func (h *Host) Kill() {
 	h.t.Helper()
 	h.KillAtOnce(h.Status().PID)
 }
 
-// KillAtOnce is Kill of a process whose Status was asked for before.
+// KillAtOnce is Kill for a process whose Status is already known.
 func (h *Host) KillAtOnce(pid int) {
 	h.t.Helper()
 	require.NoError(h.t, syscall.Kill(pid, syscall.SIGKILL))
 	require.Eventually(h.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, Patience, 5*time.Millisecond)
 }
 
-// zombie reports a process that ended, but whose parent (which is not us) has not asked for its exit code.
+// zombie reports whether a process has exited, but its parent (which is not this process) has not reaped it.
 func zombie(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// InNetwork runs f on a thread in the host's network.
+// InNetwork runs f in a thread in the host's network namespace.
 func (h *Host) InNetwork(f func() error) error {
 	return inNetwork(h.netns, f)
 }

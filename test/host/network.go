@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetwork runs f on a thread of its own in the namespace at path. The thread ends with it.
+// inNetwork runs f in a thread of its own in the namespace at path. The thread ends afterwards.
 func inNetwork(path string, f func() error) error {
 	ended := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread must not be used again
+		runtime.LockOSThread() // never unlocked, so that the thread is not reused
 		ns, err := os.Open(path)
 		if err == nil {
 			defer ns.Close()

@@ -1,3 +1,3 @@
-// Package robustness kills the process in the middle of its work, again and again, and checks that nothing acknowledged is lost:
-// `make robustness`.
+// Package robustness kills the process repeatedly in the middle of its work and checks that no acknowledged write is
+// lost: `make robustness`.
 package robustness

@@ -21,8 +21,9 @@ const (
 	writers = 8
 )
 
-// TestNoAcknowledgedWriteIsLost lets writers create, update and delete while the process is killed at a random moment, and
-// compares what the next process has with what was acknowledged. A write that was not answered may have happened or not.
+// TestNoAcknowledgedWriteIsLost runs writers that create, update and delete while the process is killed at a random
+// moment, and compares what the next process has with what was acknowledged. A write without a response may have
+// happened or not.
 func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")
@@ -38,7 +39,7 @@ func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 				states[w].write(ctx, api, fmt.Sprintf("r%d-w%d", round, w))
 			}()
 		}
-		// Somewhere within the first half second of writes.
+		// At a random moment in the first half second of writes.
 		after := time.NewTimer(time.Duration(rand.IntN(500)) * time.Millisecond)
 		<-after.C
 		h.Kill()
@@ -55,7 +56,7 @@ func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 	require.Positive(t, total)
 }
 
-// state is what one writer knows: values of objects, and the one object whose last write was not answered.
+// state is what one writer knows: values of objects, and the object whose last write got no response.
 type state struct {
 	have         map[string]string
 	unknown      map[string]bool
@@ -79,11 +80,11 @@ func (s *state) write(ctx context.Context, api kubernetes.Interface, prefix stri
 			},
 			func() error { return maps.Delete(ctx, name, metav1.DeleteOptions{}) },
 		}
-		// Every object ends at another of the three states.
+		// Every object ends in another of the three states.
 		for step, do := range steps[:1+i%3] {
 			if err := do(); err != nil {
 				s.unknown[name] = true
-				return // the process is gone
+				return // the process was killed
 			}
 			s.acknowledged++
 			s.have[name] = []string{"created", "updated", ""}[step]
@@ -108,7 +109,7 @@ func check(t *testing.T, api kubernetes.Interface, states []state) {
 	}
 }
 
-// connect makes a client of the cluster.
+// connect returns a client of the cluster.
 func connect(t *testing.T, h *host.Host) kubernetes.Interface {
 	t.Helper()
 	api, err := kubernetes.NewForConfig(h.REST())

@@ -20,15 +20,16 @@ import (
 const (
 	stormRounds  = 5
 	stormWriters = 32
-	// stormWrites is how many writes precede each kill: more than lie between two snapshots of the store, or two commits of its database.
+	// stormWrites is the number of writes before each kill: more than between two snapshots of the store, or two
+	// commits of its database.
 	stormWrites = 20000
-	// The budgets of a start are 1 s in all and 0.5 s for the store on an idle machine. This is what no machine may take.
+	// A start should take 1 s, of which 0.5 s for the store, on an idle machine. This is the limit on any machine.
 	stormPatience = 10 * time.Second
 )
 
 var storeStep = regexp.MustCompile(`(?m)^\s*store\s+(\S+)`)
 
-// TestStartAfterAStorm kills the process in the midst of a storm of writes, and measures the start that follows.
+// TestStartAfterAStorm kills the process in the middle of a storm of writes, and measures the next start.
 func TestStartAfterAStorm(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")
@@ -52,7 +53,7 @@ func TestStartAfterAStorm(t *testing.T) {
 // writesEach is how often each object is written: created, then updated.
 const writesEach = 10
 
-// storm writes until the process is killed in the midst of it, and returns how many writes were acknowledged.
+// storm writes until the process is killed, and returns the number of acknowledged writes.
 func storm(t *testing.T, h *host.Host, round int) int {
 	t.Helper()
 	api := connect(t, h).CoreV1().ConfigMaps(metav1.NamespaceDefault)
@@ -75,7 +76,7 @@ func storm(t *testing.T, h *host.Host, round int) int {
 					_, err = api.Update(ctx, m, metav1.UpdateOptions{})
 				}
 				if err != nil {
-					return // the process is gone
+					return // the process was killed
 				}
 				if acknowledged.Add(1) == stormWrites {
 					close(enough)

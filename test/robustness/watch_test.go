@@ -20,8 +20,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// counting counts the lists of ConfigMaps: requests for the collection that are not watches, or watches that ask for the
-// present state.
+// counting counts the lists of ConfigMaps: requests for the collection other than watches, and watches that ask for
+// initial events.
 type counting struct {
 	http.RoundTripper
 	lists atomic.Int32
@@ -35,7 +35,7 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// An informer of client-go goes on over kills of the server without a list, misses nothing and sees nothing twice.
+// An informer of client-go survives kills of the server without a new list, misses no event and gets none twice.
 func TestInformersGoOnWithoutAList(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

@@ -1,9 +1,8 @@
-// Package v1alpha1 is the configuration of a Coracle process: each option is a
-// flag, a CORACLE_ environment variable and a key of a YAML file, all with the name in the
-// field's tag.
+// Package v1alpha1 is the configuration of a Coracle process: each option is a flag, a CORACLE_ environment variable
+// and a key of a YAML file, all with the name in the field's tag.
 //
-// It may import nothing of Coracle. Its invariant: a Config that Validate
-// accepted can be run, as far as can be told without touching the machine.
+// It may import nothing of Coracle. Its invariant: a Config accepted by Validate can be run, as far as can be checked
+// without accessing the machine.
 package v1alpha1
 
 import (
@@ -21,59 +20,61 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// Config is the whole of it; a mode reads the parts that it needs.
+// Config is the complete configuration; each mode uses the parts that it needs.
 type Config struct {
 	Common `mapstructure:",squash"`
 	Server `mapstructure:",squash"`
 	Agent  `mapstructure:",squash"`
 }
 
-// Common is what every mode needs.
+// Common has the options of all modes.
 type Common struct {
-	// DataDir holds all state; RunDir what a reboot may lose. Both absolute.
+	// DataDir is the directory of all state, RunDir that of state that need not survive a reboot. Both are absolute.
 	DataDir string `mapstructure:"data-dir"`
 	RunDir  string `mapstructure:"run-dir"`
 	// LogLevel is debug, info, warn or error.
 	LogLevel string `mapstructure:"log-level"`
-	// LogFormat is text or json, one object a line.
+	// LogFormat is text or json, with one object per line.
 	LogFormat string `mapstructure:"log-format"`
 }
 
-// Server is what the control plane needs.
+// Server has the options of the control plane.
 type Server struct {
-	// Listen is the API's address and port; an empty address is all of the machine's.
+	// Listen is the API's address and port; an empty address means all addresses of the machine.
 	Listen string `mapstructure:"listen"`
-	// TLSNames are further names and addresses that the serving certificate stands for.
+	// TLSNames are additional names and addresses in the serving certificate.
 	TLSNames []string `mapstructure:"tls-names"`
-	// ClusterCIDR is cut into one /24 per node; ServiceCIDR holds the services' addresses.
+	// ClusterCIDR is divided into a /24 per node; ServiceCIDR is the range of service addresses.
 	ClusterCIDR string `mapstructure:"cluster-cidr"`
 	ServiceCIDR string `mapstructure:"service-cidr"`
 	// ClusterDomain is the DNS suffix of services.
 	ClusterDomain string `mapstructure:"cluster-domain"`
-	// NodeMonitorGracePeriod is how long a node may be silent before it counts as lost. Nodes give a sign of life every 10 s.
+	// NodeMonitorGracePeriod is how long a node may go without heartbeats before it counts as lost. Nodes send one
+	// every 10 s.
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
-	// Disable names what this process leaves to others, of Controllers and Scheduler.
+	// Disable lists components that this process does not run: Controllers, Scheduler.
 	Disable []string `mapstructure:"disable"`
-	// EnableAdmissionPlugins and DisableAdmissionPlugins change which admission plugins run, by upstream's names.
+	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
 	EnableAdmissionPlugins  []string `mapstructure:"enable-admission-plugins"`
 	DisableAdmissionPlugins []string `mapstructure:"disable-admission-plugins"`
 	// AdmissionConfig is the absolute path of an AdmissionConfiguration (apiserver.config.k8s.io/v1); empty for none.
 	AdmissionConfig string `mapstructure:"admission-control-config-file"`
-	// AllowPrivileged lets pods have privileged containers.
+	// AllowPrivileged allows privileged containers.
 	AllowPrivileged bool `mapstructure:"allow-privileged"`
-	// TLSMinVersion is the lowest TLS version of the API, as crypto/tls names it (VersionTLS12); TLSCipherSuites are the cipher
-	// suites that it offers, by their IANA names. Empty leaves the choice to Go.
+	// TLSMinVersion is the minimum TLS version of the API, as named by crypto/tls (VersionTLS12); TLSCipherSuites are
+	// the cipher suites that it offers, by IANA name. Empty leaves the choice to Go.
 	TLSMinVersion   string   `mapstructure:"tls-min-version"`
 	TLSCipherSuites []string `mapstructure:"tls-cipher-suites"`
 	Audit           `mapstructure:",squash"`
-	// StoreQuota bounds the stored data, as a quantity of bytes ("512Mi"); empty is an eighth of the machine's memory.
+	// StoreQuota limits the stored data, as a quantity of bytes ("512Mi"); empty means an eighth of the machine's
+	// memory.
 	StoreQuota string `mapstructure:"store-quota"`
 	Encryption `mapstructure:",squash"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
 
-// What Server.Disable may name.
+// The possible values of Server.Disable.
 const (
 	Controllers = "controllers"
 	Scheduler   = "scheduler"
@@ -82,56 +83,59 @@ const (
 // Runs reports whether this process runs Controllers or the Scheduler.
 func (s Server) Runs(part string) bool { return !slices.Contains(s.Disable, part) }
 
-// Audit is the audit log of the API, off without AuditLogPath.
+// Audit configures the audit log of the API, which is disabled without AuditLogPath.
 type Audit struct {
-	// AuditPolicyFile is a Policy of audit.k8s.io/v1; AuditLogPath the file that gets one JSON event a line, or "-" for
-	// standard output. Each needs the other.
+	// AuditPolicyFile is the path of an audit.k8s.io/v1 Policy; AuditLogPath is the file to write, with one JSON event
+	// per line, or "-" for standard output. Each requires the other.
 	AuditPolicyFile string `mapstructure:"audit-policy-file"`
 	AuditLogPath    string `mapstructure:"audit-log-path"`
-	// AuditLogMaxAge is for how many days, and AuditLogMaxBackup how many, rotated files are kept; 0 keeps all.
+	// AuditLogMaxAge is the age in days, and AuditLogMaxBackup the number, of rotated files to retain; 0 retains all.
 	AuditLogMaxAge    int `mapstructure:"audit-log-maxage"`
 	AuditLogMaxBackup int `mapstructure:"audit-log-maxbackup"`
-	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 is 100.
+	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 means 100.
 	AuditLogMaxSize int `mapstructure:"audit-log-maxsize"`
 }
 
-// Agent is what a node needs.
+// Agent has the options of a node.
 type Agent struct {
-	// NodeName defaults to the host's name in lower case, NodeIP to the address of the default route.
+	// NodeName defaults to the hostname in lower case, NodeIP to the address of the default route.
 	NodeName string `mapstructure:"node-name"`
 	NodeIP   string `mapstructure:"node-ip"`
 	// NodeLabels are "key=value"; NodeTaints are "key=value:Effect". They are set when the node registers.
 	NodeLabels []string `mapstructure:"node-labels"`
 	NodeTaints []string `mapstructure:"node-taints"`
-	// MaxPods bounds the pods of the node, 1 to 1000.
+	// MaxPods is the maximum number of pods on the node, 1 to 1000.
 	MaxPods int `mapstructure:"max-pods"`
-	// PodMetadataAccess lets pods connect to link-local addresses, where clouds serve the credentials of the machine.
+	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	PodMetadataAccess bool `mapstructure:"pod-metadata-access"`
-	// NodePort is the port of the node's own API (logs, exec).
+	// AgentListen is the address and port of the node's own API (logs, exec).
 	AgentListen string `mapstructure:"agent-listen"`
-	// Containerd is the absolute path of the socket of the host's containerd; empty runs our own.
+	// Containerd is the absolute path of the socket of the host's containerd; empty means the embedded one.
 	Containerd string `mapstructure:"containerd"`
-	// EvictionHard are "signal<value": below them the node is under pressure, and pods are evicted. See ParseThresholds.
+	// EvictionHard are "signal<value": below these thresholds the node is under pressure, and pods are evicted. See
+	// ParseThresholds.
 	EvictionHard []string `mapstructure:"eviction-hard"`
-	// EvictionTransition is how long a node's pressure is told after it was last seen.
+	// EvictionTransition is how long a pressure condition stays true after the pressure ended.
 	EvictionTransition time.Duration `mapstructure:"eviction-pressure-transition-period"`
-	// Unused images are removed when this percentage of their disk is in use, until no more than ImageGCLow is. 100 never does.
+	// Unused images are removed when disk usage reaches ImageGCHigh percent, until it is at most ImageGCLow. 100
+	// disables it.
 	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
 	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
-	// AllowedUnsafeSysctls are names of sysctls of a network or IPC namespace, or prefixes that end in "*", that pods may set.
+	// AllowedUnsafeSysctls are names of sysctls of the network or IPC namespace, or prefixes ending in "*", that pods
+	// may set.
 	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
-	// PodMaxPIDs bounds the processes and threads of a pod; -1 does not.
+	// PodMaxPIDs is the maximum number of processes and threads in a pod; -1 means no limit.
 	PodMaxPIDs int64 `mapstructure:"pod-max-pids"`
-	// KubeReserved is kept from pods, as "memory=512Mi". See ParseReserved.
+	// KubeReserved are resources that pods cannot use, as "memory=512Mi". See ParseReserved.
 	KubeReserved []string `mapstructure:"kube-reserved"`
-	// Join is the URL of a server, and Token a join token of it, for `coracle agent`; TokenFile holds the token instead. A machine
-	// that has joined before needs neither.
+	// Join is the URL of a server, and Token a join token for it, for `coracle agent`; TokenFile is a file with the
+	// token. A machine that has joined before needs no token.
 	Join      string `mapstructure:"join"`
 	Token     string `mapstructure:"token"`
 	TokenFile string `mapstructure:"token-file"`
 }
 
-// Default is the configuration of `coracle start` without any option.
+// Default returns the configuration of `coracle start` without options.
 func Default() Config {
 	return Config{
 		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info", LogFormat: "text"},
@@ -147,7 +151,7 @@ func Default() Config {
 	}
 }
 
-// Validate returns every fault at once, each naming its option.
+// Validate returns all errors at once, each with the name of its option.
 func (c Config) Validate() error {
 	return errors.Join(c.Common.validate(), c.Server.validate(), c.Agent.validate())
 }
@@ -159,7 +163,7 @@ func (c Common) validate() error {
 		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"), oneOf("log-format", c.LogFormat, "text", "json"))
 }
 
-// shortestGrace is that in which one sign of life can be missed.
+// shortestGrace allows for one missed heartbeat.
 const shortestGrace = 20 * time.Second
 
 func (c Server) validate() error {
@@ -167,7 +171,7 @@ func (c Server) validate() error {
 	service, err2 := cidr("service-cidr", c.ServiceCIDR, 8, 24)
 	errs := []error{err1, err2, listen("listen", c.Listen)}
 	if err1 == nil && err2 == nil && cluster.Overlaps(service) {
-		errs = append(errs, fmt.Errorf("cluster-cidr %s and service-cidr %s overlap: give them ranges of their own", cluster, service))
+		errs = append(errs, fmt.Errorf("cluster-cidr %s and service-cidr %s overlap: choose separate ranges", cluster, service))
 	}
 	if bad := validation.IsDNS1123Subdomain(c.ClusterDomain); len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
@@ -176,7 +180,7 @@ func (c Server) validate() error {
 		errs = append(errs, oneOf("disable", part, Controllers, Scheduler))
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
-		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes give a sign of life every 10s, so give it %s or more", c.NodeMonitorGracePeriod, shortestGrace))
+		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes send a heartbeat every 10s: use %s or more", c.NodeMonitorGracePeriod, shortestGrace))
 	}
 	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion, strings.Join(cliflag.TLSPossibleVersions(), ", ")))
@@ -207,13 +211,14 @@ func (c Audit) validate() error {
 	return errors.Join(errs...)
 }
 
-// The bounds of StoreQuota. Beyond the upper one etcd does not recommend to go; below the lower one not even the roles fit.
+// The limits of StoreQuota. etcd recommends no more than the upper one; the lower one is just enough for the default
+// roles.
 const (
 	MinStoreQuota = 16 << 20
 	MaxStoreQuota = 8 << 30
 )
 
-// StoreQuotaBytes is StoreQuota in bytes, 0 if it is empty.
+// StoreQuotaBytes returns StoreQuota in bytes, or 0 if it is empty.
 func (c Server) StoreQuotaBytes() (int64, error) {
 	if c.StoreQuota == "" {
 		return 0, nil

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// Encryption is that of stored objects. At most one of the options is given.
+// Encryption configures the encryption of stored objects. At most one of the options may be set.
 type Encryption struct {
 	// EncryptionConfig is the absolute path of an EncryptionConfiguration (apiserver.config.k8s.io/v1); empty for none.
 	EncryptionConfig string `mapstructure:"encryption-provider-config"`
-	// SecretsEncryption encrypts Secrets with a key that is made in the data directory.
+	// SecretsEncryption encrypts Secrets with a key generated in the data directory.
 	SecretsEncryption bool `mapstructure:"secrets-encryption"`
 }
 

@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Signal is what a node may run short of, by the kubelet's name.
+// Signal is a resource that a node may run short of, by the kubelet's name.
 type Signal string
 
-// The signals. A file system's "available" is in bytes, "inodesFree" in inodes, "pid.available" in process IDs.
+// The signals. "available" of a file system is in bytes, "inodesFree" in inodes, "pid.available" in process IDs.
 const (
 	MemoryAvailable   Signal = "memory.available"
 	NodeFsAvailable   Signal = "nodefs.available"   // the disk of pods' volumes, logs and writable layers
@@ -23,16 +23,16 @@ const (
 	PIDAvailable      Signal = "pid.available"
 )
 
-// Signals in the order in which they are acted upon.
+// Signals in the order in which they are handled.
 var Signals = []Signal{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable}
 
-// Threshold is how little of something may be available: an amount, or a part of the capacity.
+// Threshold is the minimum that must be available: an amount, or a percentage of the capacity.
 type Threshold struct {
 	Amount  int64
-	Percent float64 // of the capacity, above 0 and below 100; 0 if Amount counts
+	Percent float64 // of the capacity, above 0 and below 100; 0 if Amount applies
 }
 
-// Of is the threshold for a capacity.
+// Of returns the threshold for a capacity.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Percent > 0 {
 		return int64(float64(capacity) * t.Percent / 100)
@@ -40,8 +40,8 @@ func (t Threshold) Of(capacity int64) int64 {
 	return t.Amount
 }
 
-// DefaultThresholds are the kubelet's on Linux for memory and inodes. Of disks, 5 % may be all that is left, as k3s has it: with the
-// kubelet's 10 and 15 %, which were made for servers, pods could not run on many a laptop.
+// DefaultThresholds returns the kubelet's thresholds on Linux for memory and inodes. For disks it is 5 %, as in k3s:
+// with the kubelet's 10 and 15 %, which are meant for servers, pods could not run on many laptops.
 func DefaultThresholds() map[Signal]Threshold {
 	return map[Signal]Threshold{
 		MemoryAvailable: {Amount: 100 << 20}, NodeFsAvailable: {Percent: 5}, NodeFsInodesFree: {Percent: 5},
@@ -49,8 +49,8 @@ func DefaultThresholds() map[Signal]Threshold {
 	}
 }
 
-// ParseThresholds reads entries of the form "memory.available<100Mi" or "nodefs.available<10%". A signal that no entry
-// names keeps its default, and one with 0% is not watched.
+// ParseThresholds parses entries of the form "memory.available<100Mi" or "nodefs.available<10%". Signals without an
+// entry have their default, and those with 0% are disabled.
 func ParseThresholds(entries []string) (map[Signal]Threshold, error) {
 	all := DefaultThresholds()
 	for _, entry := range entries {
@@ -91,7 +91,7 @@ func parseThreshold(value string) (Threshold, error) {
 	return Threshold{Amount: q.Value()}, nil
 }
 
-// ThresholdEntries are the entries that say what the kubelet's map says: signal -> value.
+// ThresholdEntries returns the entries for a map of signals to values, which is the kubelet's format.
 func ThresholdEntries(values map[string]any) (entries []string) {
 	for _, signal := range slices.Sorted(maps.Keys(values)) {
 		entries = append(entries, fmt.Sprintf("%s<%v", signal, values[signal]))

@@ -7,28 +7,28 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Reserved is what of a machine is kept from pods, for Coracle's own processes and the system. The pods' cgroup is bounded by what is
-// left, and the node's allocatable is that without the eviction threshold.
+// Reserved are the machine's resources reserved for Coracle and the system. The pods' cgroup is limited to the rest;
+// the node's allocatable resources are the rest without the eviction threshold.
 type Reserved struct {
-	// MilliCPU are thousandths of a core; Memory is in bytes.
+	// MilliCPU is in thousandths of a core, Memory in bytes.
 	MilliCPU, Memory int64
-	// PIDs are process and thread IDs of the kernel's.
+	// PIDs is the number of process and thread IDs.
 	PIDs int64
-	// memory is true if Memory was given.
+	// memory reports whether Memory was set.
 	memory bool
 }
 
 const (
-	reservedShare   = 16 // of memory one part in so many is kept, within the bounds
+	reservedShare   = 16 // 1/16 of memory is reserved, within the limits
 	reservedLeast   = 128 << 20
 	reservedMost    = 512 << 20
 	reservedPIDs    = 1024
 	leastPodPIDs    = 16
-	reservableShare = 2 // at least one part in so many of memory is left to pods
+	reservableShare = 2 // at least 1/2 of memory is left to pods
 )
 
-// MemoryOf is how many bytes are kept of so much memory: what was asked for, or one part in 16, at least 128 MiB and at most 512 MiB,
-// and never more than half.
+// MemoryOf returns the number of reserved bytes for a capacity: the configured amount, or 1/16, at least 128 MiB and at
+// most 512 MiB, and never more than half.
 func (r Reserved) MemoryOf(capacity int64) int64 {
 	if r.memory {
 		return min(r.Memory, capacity/reservableShare)
@@ -36,8 +36,8 @@ func (r Reserved) MemoryOf(capacity int64) int64 {
 	return min(max(capacity/reservedShare, reservedLeast), reservedMost, capacity/reservableShare)
 }
 
-// ParseReserved reads entries of the form "memory=512Mi", "cpu=100m" or "pid=1000", as the kubelet's kube-reserved has them. What no entry
-// names has its default.
+// ParseReserved parses entries of the form "memory=512Mi", "cpu=100m" or "pid=1000", as in the kubelet's kube-reserved.
+// Resources without an entry have their default.
 func ParseReserved(entries []string) (Reserved, error) {
 	r := Reserved{PIDs: reservedPIDs}
 	for _, entry := range entries {

@@ -1,8 +1,7 @@
-// Package v1alpha1 is the API of tasks: containers that run once, to an end.
-// It is Podling's model (seeds/4-podling) as a Kubernetes kind.
+// Package v1alpha1 is the API of tasks: containers that run once, to completion.
 //
-// It may import the Kubernetes API libraries, nothing of Coracle. Its
-// invariant: a phase never moves back, and a task that ended never changes.
+// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a phase never moves back, and a
+// finished task never changes.
 //
 //	Pending -> Scheduled -> Running -> Completed (exit code 0)
 //	   |           |           `-----> Failed    (exit code not 0, or the node was lost)

@@ -11,7 +11,7 @@ import (
 // GroupVersion is tasks.coracle.dev/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "tasks.coracle.dev", Version: "v1alpha1"}
 
-// Source is the types as they are written: their comments are what kubectl explain shows.
+// Source is the source of the types, whose comments kubectl explain shows.
 //
 //go:embed types.go
 var Source string

@@ -2,8 +2,8 @@ package v1alpha1
 
 import rbacv1 "k8s.io/api/rbac/v1"
 
-// Rights are the rules of the roles that come with the kind: of its reconciler, and what it adds to the aggregated roles
-// edit (and so admin) and view.
+// Rights returns the rules of the kind's roles: for its reconciler, and those aggregated into edit (and so admin) and
+// view.
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Columns are those of kubectl get tasks; the ones with priority 1 show with -o wide.
+// Columns returns the columns of kubectl get tasks; those with priority 1 are shown with -o wide.
 func Columns() []metav1.TableColumnDefinition {
 	name := metav1.ObjectMeta{}.SwaggerDoc()["name"]
 	return []metav1.TableColumnDefinition{
@@ -22,7 +22,7 @@ func Columns() []metav1.TableColumnDefinition {
 	}
 }
 
-// Cells are one task's values for Columns, as of now.
+// Cells returns a task's values for Columns.
 func Cells(t *Task, now time.Time) []any {
 	exit, age := "", "<unknown>"
 	if t.Status.ExitCode != nil {

@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Default fills in what the author left out: a new task is Pending, since its creation.
-// Repeating it changes nothing.
+// Default sets the defaults: a new task is Pending since its creation. It is idempotent.
 func Default(t *Task) {
 	if t.Status.Phase == "" {
 		t.Status.Phase = TaskPending
@@ -23,7 +22,7 @@ func Default(t *Task) {
 	}
 }
 
-// Validate checks a new task, its metadata excepted.
+// Validate validates a new task, except for its metadata.
 func Validate(t *Task) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -100,8 +99,7 @@ func validateResources(r *corev1.ResourceRequirements, path *field.Path) field.E
 	return errs
 }
 
-// ValidateUpdate checks a change of the spec: only timeoutSeconds may change, and only
-// while the task has not ended.
+// ValidateUpdate validates a change of the spec: only timeoutSeconds may change, and only before the task has ended.
 func ValidateUpdate(t, old *Task) field.ErrorList {
 	errs := Validate(t)
 	was := old.Spec.DeepCopy()
@@ -117,8 +115,8 @@ func ValidateUpdate(t, old *Task) field.ErrorList {
 
 var order = map[TaskPhase]int{"": 0, TaskPending: 1, TaskScheduled: 2, TaskRunning: 3, TaskCompleted: 4, TaskFailed: 4}
 
-// ValidateStatusUpdate checks a change of the status: the phase moves only forward,
-// and an ended task keeps its status.
+// ValidateStatusUpdate validates a change of the status: the phase only moves forward, and the status of a finished
+// task is immutable.
 func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	path := field.NewPath("status")
 	to, known := order[t.Status.Phase]

@@ -1,7 +1,6 @@
-// Command images builds stand-ins for the container images of upstream's
-// conformance suite, as one docker archive, without internet: agnhost from
-// upstream's own source with Debian's curl and dig beside it, and small
-// servers of ours where the suite only wants an answer on a port.
+// Command images builds replacements for the container images of upstream's conformance suite, as one docker archive,
+// offline: agnhost from upstream's source with Debian's curl and dig, and small servers where the suite only needs a
+// response on a port.
 package main
 
 import (
@@ -122,7 +121,7 @@ func build(out string) error {
 	return tarball.MultiWriteToFile(out, images)
 }
 
-// system is the layer below all: busybox's applets, a shell, users, and folders.
+// system returns the base layer: busybox's applets, a shell, users, and folders.
 func system(shell string) (v1.Layer, error) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
@@ -151,7 +150,7 @@ func system(shell string) (v1.Layer, error) {
 	return layer(files)
 }
 
-// addCertificate adds what agnhost's porter serves TLS with, from its source.
+// addCertificate adds the TLS certificate of agnhost's porter, from its source.
 func addCertificate(files map[string]content) error {
 	folder, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/kubernetes/test/images/agnhost/porter").Output()
 	if err != nil {
@@ -163,7 +162,7 @@ func addCertificate(files map[string]content) error {
 	return nil
 }
 
-// addDynamic adds a program of the machine with the libraries that it names.
+// addDynamic adds a program of this machine with its shared libraries.
 func addDynamic(files map[string]content, program string) error {
 	out, err := exec.Command("ldd", program).CombinedOutput()
 	if err != nil {
@@ -185,7 +184,7 @@ func addDynamic(files map[string]content, program string) error {
 	return nil
 }
 
-// content is a file (from the machine, or a text), a link, or, where the name ends in a slash, a folder.
+// content is a file (of this machine, or a text), a link, or a folder if the name ends in a slash.
 type content struct {
 	file, text, link string
 	mode             int64

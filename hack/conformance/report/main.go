@@ -1,5 +1,5 @@
-// Command report reads a ginkgo report of the conformance suite, prints what passed, failed and was skipped with the
-// first line of each failure, and compares it with the list of tests that are known to pass.
+// Command report reads a ginkgo report of the conformance suite, prints which tests passed, failed and were skipped,
+// with the first line of each failure, and compares it with the list of tests known to pass.
 package main
 
 import (
@@ -66,7 +66,7 @@ func run(file, list string, update bool) error {
 		fmt.Printf("%s names %d tests\n", list, len(known))
 	}
 	if len(lost) > 0 {
-		return fmt.Errorf("these have passed before, and must again:\n  %s", strings.Join(lost, "\n  "))
+		return fmt.Errorf("these tests passed before and must not fail:\n  %s", strings.Join(lost, "\n  "))
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func summarize(reports []types.Report) (r result) {
 	return r
 }
 
-// read is the list's names; a list that does not exist yet is empty.
+// read returns the names in the list; empty if it does not exist yet.
 func read(file string) (map[string]bool, error) {
 	known := map[string]bool{}
 	data, err := os.ReadFile(file)

@@ -1,5 +1,5 @@
-// Package documents holds the OpenAPI documents of a server, kept as files in $DOCUMENTS, against validators that
-// the makers of generators use.
+// Package documents validates the OpenAPI documents of a server, stored as files in $DOCUMENTS, with validators used by
+// generators.
 package documents
 
 import (
@@ -28,14 +28,14 @@ func TestOpenAPI3(t *testing.T) {
 			require.NoError(t, err)
 			doc, err := openapi3.NewLoader().LoadFromData(raw)
 			require.NoError(t, err)
-			// Kubernetes gives fields that must not be empty the default "", in what upstream publishes too.
+			// As upstream, fields that must not be empty have the default "".
 			require.NoError(t, doc.Validate(t.Context(), openapi3.DisableSchemaDefaultsValidation()))
 			lists(t, doc)
 		})
 	}
 }
 
-// lists checks that each list is declared as one, and that its items have a type.
+// lists checks that each list is declared as a list, and that its items have a type.
 func lists(t *testing.T, doc *openapi3.T) {
 	for path, item := range doc.Paths.Map() {
 		op := item.Get

@@ -1,6 +1,7 @@
 //go:build tools
 
-// Package suites names what controller-runtime's own test suites are made of, so that this module has it: they are compiled as they are.
+// Package suites imports what controller-runtime's test suites need, so that they can be compiled in this module,
+// unmodified.
 package suites
 
 import (

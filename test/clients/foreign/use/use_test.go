@@ -1,7 +1,7 @@
 //go:build generated
 
-// Package use uses a client that was generated from the server's own OpenAPI documents, with its types. The generated
-// packages core and apps are laid over this module when it is compiled.
+// Package use uses a typed client generated from the server's OpenAPI documents. The generated packages core and apps
+// are overlaid on this module when it is compiled.
 package use
 
 import (
@@ -50,7 +50,7 @@ func meta(name string) *core.IoK8sApimachineryPkgApisMetaV1ObjectMeta {
 	return &core.IoK8sApimachineryPkgApisMetaV1ObjectMeta{Name: &name, Labels: &map[string]string{"app": "generated"}}
 }
 
-// failed checks that an answer is a Status with this code and reason.
+// failed checks that a response is a Status with this code and reason.
 func failed(t *testing.T, raw []byte, code int32, reason string) {
 	t.Helper()
 	var s core.IoK8sApimachineryPkgApisMetaV1Status
@@ -134,7 +134,7 @@ func TestConfigMaps(t *testing.T) {
 	require.Nil(t, missing.JSON200)
 	failed(t, missing.Body, http.StatusNotFound, "NotFound")
 
-	// What happened since the last creation, as a watch tells it.
+	// Changes since the last creation, from a watch.
 	watch, bookmarks := true, true
 	stream, err := c.ClientInterface.ListCoreV1NamespacedConfigMap(ctx, namespace, &core.ListCoreV1NamespacedConfigMapParams{
 		LabelSelector: &selector, Watch: &watch, AllowWatchBookmarks: &bookmarks, ResourceVersion: &version})
@@ -156,7 +156,7 @@ func TestConfigMaps(t *testing.T) {
 	require.Empty(t, page.JSON200.Items)
 }
 
-// Types that are one of two: quantities, and ports that are numbers or names.
+// Union types: quantities, and ports that are numbers or names.
 func TestUnions(t *testing.T) {
 	c, _ := clients(t)
 	ctx := t.Context()
