@@ -216,6 +216,9 @@ func (s *sim) check(a Actions) {
 			}
 		}
 	}
+	if end-first > 1000 {
+		return
+	}
 	// An update takes no more available pods than may be unavailable.
 	taken, unavailable := int64(0), int64(0)
 	for n := first; n < end; n++ {
