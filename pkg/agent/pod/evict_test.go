@@ -60,3 +60,15 @@ func TestDisruptionTargetOfOthers(t *testing.T) {
 		require.Equal(t, c.want.Conditions, overlay(c.api, c.ours).Conditions)
 	}
 }
+
+// TestAPodDeclaredEndedStaysSo: DaemonSets, and whoever else waits for it, would never see a phase that the agent takes back.
+func TestAPodDeclaredEndedStaysSo(t *testing.T) {
+	failed := &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Declared", Message: "by somebody"}
+	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {
+		got := overlay(failed, &corev1.PodStatus{Phase: phase, Reason: "Ours"})
+		require.Equal(t, corev1.PodFailed, got.Phase)
+		require.Equal(t, "Declared", got.Reason)
+	}
+	require.Equal(t, "Evicted", overlay(failed, &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}).Reason)
+	require.Equal(t, corev1.PodRunning, overlay(&corev1.PodStatus{Phase: corev1.PodPending}, &corev1.PodStatus{Phase: corev1.PodRunning}).Phase)
+}

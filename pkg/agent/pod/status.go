@@ -27,7 +27,8 @@ func stamp(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Seco
 func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev1.PodStatus {
 	s := *p.Status.DeepCopy()
 	s.ObservedGeneration = p.Generation
-	if isTerminal(p) && p.DeletionTimestamp == nil && len(s.ContainerStatuses) > 0 && d.Stopped {
+	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
+	if isTerminal(p) && p.DeletionTimestamp == nil && len(s.ContainerStatuses) > 0 && d.Stopped && !slices.ContainsFunc(s.ContainerStatuses, runs) {
 		return s
 	}
 	terminal := d.Stopped

@@ -14,9 +14,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// overlay returns our status with the fields and conditions of the API's status that others own.
+// overlay returns our status with the fields and conditions of the API's status that others own. A pod that somebody else declared
+// ended stays so, and is stopped.
 func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 	s := *ours
+	if ended := api.Phase == corev1.PodSucceeded || api.Phase == corev1.PodFailed; ended && api.Phase != ours.Phase {
+		s.Phase, s.Reason, s.Message = api.Phase, api.Reason, api.Message
+	}
 	s.QOSClass, s.NominatedNodeName, s.ResourceClaimStatuses = api.QOSClass, api.NominatedNodeName, api.ResourceClaimStatuses
 	s.Conditions = nil
 	disrupted := false
