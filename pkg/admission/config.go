@@ -25,10 +25,15 @@ type pluginConfigs map[string][]byte
 
 // ConfigFor returns nil for a plugin without configuration.
 func (c pluginConfigs) ConfigFor(name string) (io.Reader, error) {
-	if data := c[name]; len(data) > 0 {
-		return bytes.NewReader(data), nil
+	return configReader(c[name]), nil
+}
+
+// configReader reads a plugin's configuration; nil where there is none, as upstream's plugins want it.
+func configReader(data []byte) io.Reader {
+	if len(data) == 0 {
+		return nil
 	}
-	return nil, nil
+	return bytes.NewReader(data)
 }
 
 // readPluginConfigs reads an AdmissionConfiguration, strictly. Configuration for a plugin that is not enabled is

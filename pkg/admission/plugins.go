@@ -15,11 +15,19 @@ import (
 
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	resourcequotaapi "k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
@@ -34,6 +42,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/webhook"
 )
 
 // Plugins selects and configures the admission plugins.
@@ -52,6 +61,10 @@ type plugin struct {
 	register func(*admission.Plugins)
 	// config is used if the file has no configuration for the plugin.
 	config string
+	// from, if not nil, are the kinds whose objects configure the plugin, which is made when there is one.
+	from func(informers.SharedInformerFactory) []cache.SharedIndexInformer
+	// check reports what is wrong with a configuration that is used later.
+	check func(config []byte) error
 }
 
 // ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
@@ -71,6 +84,15 @@ var ordered = []plugin{
 	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
 	{name: podresize.PluginName, register: podresize.Register},
+	{name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
+	}},
+	{name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
+	}},
+	{name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
+	}},
 	{name: resourcequotaapi.PluginName},
 }
 
@@ -114,7 +136,7 @@ func (p Plugins) on() ([]plugin, error) {
 }
 
 // Install makes the chain of plugins for a registry and its clients, and sets it in the registry. Call it before the
-// first write.
+// first write. What plugins run in the background ends with the cache.
 func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	list, err := p.on()
 	if err != nil {
@@ -138,6 +160,13 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 			continue
 		}
 		o.register(known)
+		if o.from != nil {
+			if err := o.check(configs[o.name]); err != nil {
+				return fmt.Errorf("admission plugin %s: %w", o.name, err)
+			}
+			chain = append(chain, newOnDemand(known, o.name, configs[o.name], needs{r, clients}, o.from(clients.Informers())...))
+			continue
+		}
 		made, err := known.InitPlugin(o.name, config, needs{r, clients})
 		if err != nil {
 			return err
@@ -146,7 +175,8 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	}
 	// It cannot be disabled: it prevents nodes from choosing their pods' addresses.
 	chain = append(chain, podRanges{nodeidentifier.NewDefaultNodeIdentifier()})
-	r.UseAdmission(admission.NewChainHandler(chain...))
+	// As upstream: managed fields that a webhook broke are restored, and what plugins annotate is audited.
+	r.UseAdmission(admission.WithAudit(fieldmanager.NewManagedFieldsValidatingAdmissionController(reinvoking{admission.NewChainHandler(chain...)})))
 	return nil
 }
 
@@ -184,6 +214,24 @@ func (n needs) Initialize(p admission.Interface) {
 	}
 	if w, ok := p.(initializer.WantsExternalKubeClientSet); ok {
 		w.SetExternalKubeClientSet(cacheReads{client: n.clients.For(nil)})
+	}
+	if w, ok := p.(webhookinit.WantsServiceResolver); ok {
+		w.SetServiceResolver(webhook.NewServices(n.clients.Informers()))
+	}
+	if w, ok := p.(webhookinit.WantsAuthenticationInfoResolverWrapper); ok {
+		w.SetAuthenticationInfoResolverWrapper(webhook.BoundResponses)
+	}
+	if w, ok := p.(initializer.WantsExcludedAdmissionResources); ok {
+		w.SetExcludedAdmissionResources(exclusion.Excluded())
+	}
+	if w, ok := p.(initializer.WantsRESTMapper); ok {
+		w.SetRESTMapper(currentMapper{n.clients.For(nil)})
+	}
+	if w, ok := p.(initializer.WantsDynamicClient); ok {
+		w.SetDynamicClient(noClient{})
+	}
+	if w, ok := p.(initializer.WantsDrainedNotification); ok {
+		w.SetDrainedNotification(n.clients.Done())
 	}
 	if w, ok := p.(initializer.WantsUnconditionalAuthorizer); ok {
 		w.SetUnconditionalAuthorizer(n.registry)

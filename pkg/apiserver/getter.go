@@ -26,7 +26,7 @@ type getter struct {
 	cache                                         *cache.Cache
 	pods, secrets, accounts, nodes                *kind.Resource
 	roles, bindings, clusterRoles, clusterBinding *kind.Resource
-	volumes                                       *kind.Resource
+	volumes, validating, mutating                 *kind.Resource
 }
 
 func newGetter(c *cache.Cache, t *kind.Table) getter {
@@ -39,7 +39,9 @@ func newGetter(c *cache.Cache, t *kind.Table) getter {
 	return getter{
 		cache: c, pods: core("pods"), secrets: core("secrets"), accounts: core("serviceaccounts"), nodes: core("nodes"),
 		roles: rbac("roles"), bindings: rbac("rolebindings"), clusterRoles: rbac("clusterroles"), clusterBinding: rbac("clusterrolebindings"),
-		volumes: core("persistentvolumes"),
+		volumes:    core("persistentvolumes"),
+		validating: t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")),
+		mutating:   t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")),
 	}
 }
 
@@ -86,11 +88,11 @@ func (g getter) GetNode(_ context.Context, name string) (*corev1.Node, error) {
 }
 
 func (g getter) GetValidatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("validatingwebhookconfigurations"), name)
+	return one[*admissionregistrationv1.ValidatingWebhookConfiguration](g.cache, g.validating, admissionregistrationv1.Resource("validatingwebhookconfigurations"), "", name)
 }
 
 func (g getter) GetMutatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
-	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("mutatingwebhookconfigurations"), name)
+	return one[*admissionregistrationv1.MutatingWebhookConfiguration](g.cache, g.mutating, admissionregistrationv1.Resource("mutatingwebhookconfigurations"), "", name)
 }
 
 func (g getter) GetRole(_ context.Context, namespace, name string) (*rbacv1.Role, error) {

@@ -42,6 +42,26 @@ func All(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// Reader reads r, and fails with a *TooLargeError where r has more than limit bytes, for readers that hold what they read.
+func Reader(r io.Reader, limit int64) io.Reader { return &reader{r, limit, limit} }
+
+type reader struct {
+	io.Reader
+	left, limit int64
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	if int64(len(p)) > r.left+1 {
+		p = p[:r.left+1]
+	}
+	n, err := r.Reader.Read(p)
+	if int64(n) > r.left {
+		return int(r.left), &TooLargeError{Limit: r.limit}
+	}
+	r.left -= int64(n)
+	return n, err
+}
+
 // File reads a regular file of at most limit bytes. The last element of the path is not followed if it is a symbolic
 // link, and opening never blocks, so an untrusted process may be able to replace the file. Anything but a regular file
 // is ErrNotRegular. Files in /proc and /sys, whose size is reported as 0, are read up to the limit.

@@ -144,6 +144,9 @@ func (c *Cache) Name() string { return "cache" }
 // Ready is closed once the source's state has been loaded.
 func (c *Cache) Ready() <-chan struct{} { return c.ready }
 
+// Done is closed when Run has ended, and nothing follows the store any more.
+func (c *Cache) Done() <-chan struct{} { return c.stopped }
+
 // Revision is the revision that readers currently see.
 func (c *Cache) Revision() int64 { return c.rev.Load() }
 

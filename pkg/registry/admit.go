@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
 // mayCreate refuses to create objects in a namespace that does not exist or is terminating, as upstream's
@@ -60,9 +59,6 @@ func (c *call) mayDelete() error {
 // errNoAdmission is returned for every write to a registry without an admission chain, so that none goes unchecked.
 var errNoAdmission = apierrors.NewInternalError(errors.New("the registry has no admission chain"))
 
-// objectInterfaces gives plugins access to the scheme.
-var objectInterfaces = admission.NewObjectInterfacesFromScheme(legacyscheme.Scheme)
-
 func (c *call) attributes(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) admission.Attributes {
 	gvk, namespace := c.Resource.GroupVersionKind, c.Namespace
 	if s := c.Resource.Subresource(c.Subresource); s != nil {
@@ -83,7 +79,7 @@ func (c *call) admit(obj, old runtime.Object, op admission.Operation, o runtime.
 	if !ok || !p.Handles(op) {
 		return nil
 	}
-	return status(p.Admit(c.ctx, c.attributes(obj, old, c.Name, op, o), objectInterfaces), c.gr(), c.Name)
+	return status(p.Admit(c.ctx, c.attributes(obj, old, c.Name, op, o), c.objects()), c.gr(), c.Name)
 }
 
 // admitCreate runs mutating and validating admission for a create on a subresource, before anything is written.
@@ -103,7 +99,7 @@ func (c *call) validate(obj, old runtime.Object, name string, op admission.Opera
 	if !ok || !p.Handles(op) {
 		return nil
 	}
-	return status(p.Validate(c.ctx, c.attributes(obj, old, name, op, o), objectInterfaces), c.gr(), name)
+	return status(p.Validate(c.ctx, c.attributes(obj, old, name, op, o), c.objects()), c.gr(), name)
 }
 
 // allowed asks the authorizer whether the user may use another verb on the target. It returns nil if so.

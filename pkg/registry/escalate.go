@@ -16,8 +16,11 @@ import (
 )
 
 // checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb escalate
-// or bind. Without an authorizer, and for system:masters, it allows everything.
+// or bind, and policies whose parameters their author may not read. Without an authorizer, and for system:masters, it allows everything.
 func (c *call) checkEscalation(obj, old runtime.Object) error {
+	if err := c.mayReadParams(obj, old); err != nil {
+		return err
+	}
 	p := c.authorizer.Load()
 	if p == nil || c.user == nil || c.Resource.Group != rbac.GroupName || rbacregistry.EscalationAllowed(c.ctx) {
 		return nil

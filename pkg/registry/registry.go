@@ -98,6 +98,7 @@ type Registry struct {
 	addresses  *kind.Resource // IPAddress
 	ranges     *kind.Resource // ServiceCIDR
 	admission  admission.Interface
+	objects    func() *objects
 	quotas     *quotas // nil unless UseQuotas was called
 
 	authorizer atomic.Pointer[authorizer.Authorizer]
@@ -114,6 +115,7 @@ func New(cfg Config) (*Registry, error) {
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
 	limitCopies()
 	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}
+	r.objects = kind.Derive(cfg.Kinds, objectsOf)
 	r.namespaces = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
 	r.addresses = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ipaddresses"})

@@ -1,13 +1,17 @@
 package local
 
 import (
+	"context"
+	"fmt"
 	"reflect"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/admissionregistration"
 	"k8s.io/client-go/informers/core"
+	"k8s.io/client-go/informers/discovery"
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/informers/scheduling"
 	"k8s.io/client-go/informers/storage"
@@ -57,7 +61,34 @@ func (f *factory) InformerFor(obj runtime.Object, make internalinterfaces.NewInf
 // InformerName is nil: the informers have no metrics of their own.
 func (f *factory) InformerName() *toolscache.InformerName { return nil }
 
+// Start does nothing: the server maintains the cache.
+func (f *factory) Start(<-chan struct{}) {}
+
+// StartWithContext does nothing, as Start.
+func (f *factory) StartWithContext(context.Context) {}
+
+// ForResource is the informer of any kind that is served at the time of the call.
+func (f *factory) ForResource(gvr schema.GroupVersionResource) (informers.GenericInformer, error) {
+	r := f.clients.kinds.Table().ByGVR(gvr)
+	if r == nil {
+		return nil, fmt.Errorf("no informer found for %v", gvr)
+	}
+	return generic{f.clients.informer(r, native), r.GR()}, nil
+}
+
+// generic is an informer and its lister.
+type generic struct {
+	informer toolscache.SharedIndexInformer
+	resource schema.GroupResource
+}
+
+func (g generic) Informer() toolscache.SharedIndexInformer { return g.informer }
+func (g generic) Lister() toolscache.GenericLister {
+	return toolscache.NewGenericLister(g.informer.GetIndexer(), g.resource)
+}
+
 func (f *factory) Core() core.Interface             { return core.New(f, "", nil) }
+func (f *factory) Discovery() discovery.Interface   { return discovery.New(f, "", nil) }
 func (f *factory) Scheduling() scheduling.Interface { return scheduling.New(f, "", nil) }
 func (f *factory) Storage() storage.Interface       { return storage.New(f, "", nil) }
 func (f *factory) Admissionregistration() admissionregistration.Interface {

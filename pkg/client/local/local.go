@@ -61,9 +61,12 @@ func (s *Clients) For(u user.Info) client.Interface {
 	return c
 }
 
-// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has the groups core,
+// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has the groups core, discovery,
 // scheduling, storage and admissionregistration, and need not be started. Informers of kinds that are not served deliver no events.
 func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
+
+// Done is closed when the cache has ended, and with it all informers.
+func (s *Clients) Done() <-chan struct{} { return s.cache.Done() }
 
 // addIndex adds an index unless it exists: a name means the same to all clients.
 func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {

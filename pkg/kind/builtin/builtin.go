@@ -59,7 +59,16 @@ const EventTTL = time.Hour
 
 // Kinds returns the Table of all kinds that a server starts with, built on first use.
 var Kinds = sync.OnceValue(func() *kind.Table {
-	return kind.MustTable(slices.Concat(core(), groups(), batch(), sets(), budgetRows(), listed(), ourRows())...)
+	return kind.MustTable(slices.Concat(
+		core(),
+		groups(),
+		batch(),
+		sets(),
+		budgetRows(),
+		admission(),
+		listed(),
+		ourRows(),
+	)...)
 })
 
 // Verbs in upstream's order.

@@ -1,0 +1,132 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/admission"
+	policyconfig "k8s.io/apiserver/pkg/admission/plugin/policy/config"
+	webhookconfig "k8s.io/apiserver/pkg/admission/plugin/webhook/config"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/tools/cache"
+)
+
+// onDemand is a plugin that is made when the first object that configures it exists. Webhooks and policies compile CEL, whose environment
+// costs tens of milliseconds and megabytes, which a cluster without them does not pay.
+type onDemand struct {
+	*admission.Handler
+	configured func() bool
+	plugin     func() (admission.Interface, error)
+}
+
+var (
+	_ admission.MutationInterface   = onDemand{}
+	_ admission.ValidationInterface = onDemand{}
+)
+
+// newOnDemand makes a plugin by its name when it is needed, and configured while any of the informers has an object.
+func newOnDemand(known *admission.Plugins, name string, config []byte, n needs, informers ...cache.SharedIndexInformer) onDemand {
+	return onDemand{
+		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
+		configured: func() bool {
+			for _, i := range informers {
+				if len(i.GetIndexer().ListKeys()) > 0 {
+					return true
+				}
+			}
+			return false
+		},
+		plugin: sync.OnceValues(func() (admission.Interface, error) {
+			return known.InitPlugin(name, configReader(config), n)
+		}),
+	}
+}
+
+// Handles implements admission.Interface.
+func (d onDemand) Handles(op admission.Operation) bool {
+	return d.Handler.Handles(op) && d.configured()
+}
+
+// Admit implements admission.MutationInterface.
+func (d onDemand) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	p, err := d.plugin()
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if p, ok := p.(admission.MutationInterface); ok && p.Handles(a.GetOperation()) {
+		return p.Admit(ctx, a, o)
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (d onDemand) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	p, err := d.plugin()
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	if p, ok := p.(admission.ValidationInterface); ok && p.Handles(a.GetOperation()) {
+		return p.Validate(ctx, a, o)
+	}
+	return nil
+}
+
+// checkWebhookConfig reports what is wrong with the configuration of a webhook plugin, which is used later.
+func checkWebhookConfig(config []byte) error {
+	c, err := webhookconfig.LoadConfig(configReader(config))
+	if err != nil {
+		return err
+	}
+	if c.StaticManifestsDir != "" {
+		return errors.New("staticManifestsDir: webhooks from files are not supported")
+	}
+	_, err = webhookutil.NewDefaultAuthenticationInfoResolver(c.KubeConfigFile)
+	return err
+}
+
+// reinvoking runs the chain again if a plugin asks for it, with upstream's reinvocation policy.
+type reinvoking struct{ chain admission.Interface }
+
+var (
+	_ admission.MutationInterface   = reinvoking{}
+	_ admission.ValidationInterface = reinvoking{}
+)
+
+// Handles implements admission.Interface.
+func (r reinvoking) Handles(op admission.Operation) bool { return r.chain.Handles(op) }
+
+// Admit implements admission.MutationInterface.
+func (r reinvoking) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	p, ok := r.chain.(admission.MutationInterface)
+	if !ok {
+		return nil
+	}
+	if err := p.Admit(ctx, a, o); err != nil {
+		return err
+	}
+	again := a.GetReinvocationContext()
+	if !again.ShouldReinvoke() {
+		return nil
+	}
+	again.SetIsReinvoke()
+	return p.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if p, ok := r.chain.(admission.ValidationInterface); ok {
+		return p.Validate(ctx, a, o)
+	}
+	return nil
+}
+
+// checkPolicyConfig reports what is wrong with the configuration of a policy plugin, which is used later.
+func checkPolicyConfig(config []byte) error {
+	c, err := policyconfig.LoadValidatingConfig(configReader(config))
+	if err == nil && c.StaticManifestsDir != "" {
+		err = errors.New("staticManifestsDir: policies from files are not supported")
+	}
+	return err
+}

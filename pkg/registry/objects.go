@@ -1,0 +1,178 @@
+package registry
+
+import (
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// objects is what admission plugins may ask of a table's kinds: to make, default and convert objects, and which resources are the same
+// one in another version. Kinds that upstream's scheme knows are the scheme's, all others their rows'. It implements
+// admission.ObjectInterfaces.
+type objects struct {
+	table       *kind.Table
+	equivalents runtime.EquivalentResourceMapper
+}
+
+var _ admission.ObjectInterfaces = (*objects)(nil)
+
+// objectsOf is a function for kind.Derive.
+func objectsOf(t *kind.Table) *objects {
+	// Resources with one storage prefix are versions of each other, as upstream has it.
+	keys := map[schema.GroupResource]string{}
+	for _, r := range t.All() {
+		keys[r.GR()] = r.Stored().Keys
+	}
+	equivalents := runtime.NewEquivalentResourceRegistryWithIdentity(func(gr schema.GroupResource) string {
+		if k, ok := keys[gr]; ok {
+			return k
+		}
+		return gr.String()
+	})
+	for _, r := range t.All() {
+		equivalents.RegisterKindFor(r.GVR(), "", r.GroupVersionKind)
+		if r.Status != nil {
+			equivalents.RegisterKindFor(r.GVR(), "status", r.GroupVersionKind)
+		}
+		for i := range r.Subresources {
+			s := &r.Subresources[i]
+			equivalents.RegisterKindFor(r.GVR(), s.Name, s.GroupVersionKind)
+		}
+	}
+	return &objects{t, equivalents}
+}
+
+func (o *objects) GetObjectCreater() runtime.ObjectCreater     { return o }
+func (o *objects) GetObjectTyper() runtime.ObjectTyper         { return o }
+func (o *objects) GetObjectDefaulter() runtime.ObjectDefaulter { return o }
+func (o *objects) GetObjectConvertor() runtime.ObjectConvertor { return o }
+func (o *objects) GetEquivalentResourceMapper() runtime.EquivalentResourceMapper {
+	return o.equivalents
+}
+
+// row is the row of a kind that upstream's scheme does not know.
+func (o *objects) row(gvk schema.GroupVersionKind) (*kind.Resource, error) {
+	if r := o.table.ByGVK(gvk); r != nil {
+		return r, nil
+	}
+	return nil, runtime.NewNotRegisteredErrForKind("kinds", gvk)
+}
+
+// rowOf is the row of an object that upstream's scheme does not know; what comes from Go code may not say of which kind it is.
+func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
+	if gvk := obj.GetObjectKind().GroupVersionKind(); !gvk.Empty() {
+		return o.row(gvk)
+	}
+	if r := o.table.ByType(obj); r != nil {
+		return r, nil
+	}
+	return nil, runtime.NewNotRegisteredErrForType("kinds", reflect.TypeOf(obj))
+}
+
+// New makes an empty object. It implements runtime.ObjectCreater.
+func (o *objects) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
+	if legacyscheme.Scheme.Recognizes(gvk) {
+		return legacyscheme.Scheme.New(gvk)
+	}
+	r, err := o.row(gvk)
+	if err != nil {
+		return nil, err
+	}
+	return r.New(), nil
+}
+
+// ObjectKinds implements runtime.ObjectTyper.
+func (o *objects) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	if kinds, unversioned, err := legacyscheme.Scheme.ObjectKinds(obj); err == nil {
+		return kinds, unversioned, nil
+	}
+	r, err := o.rowOf(obj)
+	if err != nil {
+		return nil, false, err
+	}
+	return []schema.GroupVersionKind{r.GroupVersionKind}, false, nil
+}
+
+// Recognizes implements runtime.ObjectTyper.
+func (o *objects) Recognizes(gvk schema.GroupVersionKind) bool {
+	return legacyscheme.Scheme.Recognizes(gvk) || o.table.ByGVK(gvk) != nil
+}
+
+// Default implements runtime.ObjectDefaulter.
+func (o *objects) Default(obj runtime.Object) {
+	if r, err := o.rowOf(obj); err == nil && r.Default != nil && !r.Proto {
+		r.Default(obj)
+		return
+	}
+	legacyscheme.Scheme.Default(obj)
+}
+
+// Convert makes out what in is in out's version. It implements runtime.ObjectConvertor.
+func (o *objects) Convert(in, out, context any) error {
+	from, ok := in.(client.Object)
+	to, same := out.(client.Object)
+	if !ok || !same {
+		return legacyscheme.Scheme.Convert(in, out, context)
+	}
+	source, err := o.rowOf(from)
+	if err != nil || source.Proto {
+		return legacyscheme.Scheme.Convert(in, out, context)
+	}
+	result, err := o.convert(from, source, to.GetObjectKind().GroupVersionKind())
+	if err != nil {
+		return err
+	}
+	if u, ok := to.(*unstructured.Unstructured); ok {
+		if made, ok := result.(*unstructured.Unstructured); ok {
+			u.Object = made.Object
+			return nil
+		}
+	}
+	if reflect.TypeOf(result) != reflect.TypeOf(to) {
+		return legacyscheme.Scheme.Convert(in, out, context)
+	}
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(result).Elem())
+	return nil
+}
+
+// convert gives an object of a kind of ours, or of a custom one, in another of its versions; an empty one is the object's own.
+func (o *objects) convert(obj client.Object, source *kind.Resource, to schema.GroupVersionKind) (client.Object, error) {
+	if to.Empty() || to == source.GroupVersionKind {
+		return obj, nil
+	}
+	target, err := o.row(to)
+	if err != nil {
+		return nil, err
+	}
+	hub, err := source.Internal(obj)
+	if err != nil {
+		return nil, err
+	}
+	return target.External(hub)
+}
+
+// ConvertToVersion implements runtime.ObjectConvertor.
+func (o *objects) ConvertToVersion(in runtime.Object, version runtime.GroupVersioner) (runtime.Object, error) {
+	source, err := o.rowOf(in)
+	obj, ok := in.(client.Object)
+	if err != nil || source.Proto || !ok {
+		return legacyscheme.Scheme.ConvertToVersion(in, version)
+	}
+	to, ok := version.KindForGroupVersionKinds([]schema.GroupVersionKind{source.GroupVersionKind})
+	if !ok {
+		return nil, runtime.NewNotRegisteredGVKErrForTarget("kinds", source.GroupVersionKind, version)
+	}
+	return o.convert(obj, source, to)
+}
+
+// ConvertFieldLabel implements runtime.ObjectConvertor.
+func (o *objects) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
+	return legacyscheme.Scheme.ConvertFieldLabel(gvk, label, value)
+}

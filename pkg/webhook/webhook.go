@@ -1,0 +1,88 @@
+// Package webhook is how the API server calls webhooks, for admission and for conversion: where their services are, and how much of a
+// response is read.
+//
+// It may import bounded and the Kubernetes libraries other than k8s.io/kubernetes. Its invariant: no response takes more memory than
+// maxResponse, whoever serves the webhook.
+package webhook
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/util/proxy"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
+)
+
+// maxResponse bounds a webhook's response, in bytes: a patch of the largest object in base64, and room for warnings.
+const maxResponse = 8 << 20
+
+// Services finds an address of a service for calls from the API server to webhooks. It implements webhook.ServiceResolver of
+// k8s.io/apiserver.
+type Services struct {
+	services corelisters.ServiceLister
+	slices   discoverylisters.EndpointSliceLister
+}
+
+// NewServices makes a Services that reads the shared cache.
+func NewServices(f informers.SharedInformerFactory) Services {
+	return Services{f.Core().V1().Services().Lister(), f.Discovery().V1().EndpointSlices().Lister()}
+}
+
+// ResolveEndpoint picks a random ready endpoint. Pods are called directly, because the API server's host need not route cluster IPs.
+func (s Services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return proxy.ResolveEndpoint(s.services, s, namespace, name, port)
+}
+
+// GetEndpointSlices implements proxy.EndpointSliceGetter.
+func (s Services) GetEndpointSlices(namespace, name string) ([]*discoveryv1.EndpointSlice, error) {
+	return s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name}))
+}
+
+// BoundResponses limits the responses that webhooks give to maxResponse bytes. It is a webhook.AuthenticationInfoResolverWrapper.
+func BoundResponses(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
+	return boundedResolver{r}
+}
+
+type boundedResolver struct {
+	webhookutil.AuthenticationInfoResolver
+}
+
+func (b boundedResolver) ClientConfigFor(host string) (*rest.Config, error) {
+	return bound(b.AuthenticationInfoResolver.ClientConfigFor(host))
+}
+
+func (b boundedResolver) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return bound(b.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+}
+
+func bound(c *rest.Config, err error) (*rest.Config, error) {
+	if err != nil {
+		return nil, err
+	}
+	c = rest.CopyConfig(c)
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
+	return c, nil
+}
+
+type boundedTransport struct{ http.RoundTripper }
+
+func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{bounded.Reader(resp.Body, maxResponse), resp.Body}
+	return resp, nil
+}
