@@ -21,6 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"k8s.io/kubernetes/pkg/apis/core"
+
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client/local"
 )
@@ -181,17 +183,18 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	for name, c := range map[string]struct {
-		serve http.HandlerFunc
-		wrong string
+		timeout int32
+		serve   http.HandlerFunc
+		wrong   string
 	}{
-		"hangs": {func(_ http.ResponseWriter, r *http.Request) {
+		"hangs": {1, func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			select {
 			case <-release:
 			case <-r.Context().Done():
 			}
 		}, "context deadline exceeded"},
-		"answers with endless bytes": {func(w http.ResponseWriter, r *http.Request) {
+		"answers with endless bytes": {20, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			for r.Context().Err() == nil {
 				if _, err := w.Write([]byte(strings.Repeat("[", 1<<20))); err != nil {
@@ -199,20 +202,20 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 				}
 			}
 		}, "larger than the limit of 8388608 bytes"},
-		"answers with nonsense": {func(w http.ResponseWriter, _ *http.Request) {
+		"answers with nonsense": {20, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"another","allowed":true}}`)
 		}, "expected response.uid"},
-		"answers with an error": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, "failed calling webhook"},
+		"answers with an error": {20, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, "failed calling webhook"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := secured(t, Plugins{})
 			k := &hook{Server: httptest.NewTLSServer(c.serve)}
 			t.Cleanup(k.Close)
 			strict := mutatingHook("strict", k, "configmaps")
-			strict.TimeoutSeconds = new(int32(1))
+			strict.TimeoutSeconds = new(c.timeout)
 			lenient := mutatingHook("lenient", k, "secrets")
-			lenient.FailurePolicy, lenient.TimeoutSeconds = new(registration.Ignore), new(int32(1))
+			lenient.FailurePolicy, lenient.TimeoutSeconds = new(registration.Ignore), new(c.timeout)
 			mutate(h, "hooks", strict, lenient)
 			requireStatus(t, h.try(v1("ConfigMap", ""), settings("one", nil)), 500, "strict.coracle.test", c.wrong)
 			put(h, v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}})
@@ -267,4 +270,17 @@ func TestValidatingPolicies(t *testing.T) {
 	requireStatus(t, dry("Task", &tasks.Task{ObjectMeta: bad, Spec: tasks.TaskSpec{Image: "i"}}), 422, "a label is forbidden")
 	bad.Labels["l"] = "good"
 	require.NoError(t, dry("Secret", &corev1.Secret{ObjectMeta: bad}))
+}
+
+func TestWebhooksSeeConnections(t *testing.T) {
+	h := secured(t, Plugins{})
+	k := serveHook(t, func(r *admissionv1.AdmissionRequest, a *admissionv1.AdmissionResponse) {
+		a.Allowed = !strings.Contains(string(r.Object.Raw), "rm")
+	})
+	validateBy(h, "no-rm", validatingHook("no-rm", k, "pods/exec"))
+	exec := sub(v1("Pod", "p"), "exec")
+	require.NoError(t, h.AdmitConnect(h.ctx, exec, &core.PodExecOptions{Command: []string{"ls"}}))
+	require.Equal(t, "PodExecOptions", k.request().Kind.Kind)
+	require.Equal(t, admissionv1.Connect, k.request().Operation)
+	requireStatus(t, h.AdmitConnect(h.ctx, exec, &core.PodExecOptions{Command: []string{"rm"}}), 400, "no-rm.coracle.test")
 }

@@ -81,6 +81,10 @@ func (c streamParent) Node(ctx context.Context, name string) (*url.URL, http.Rou
 	return c.s.cfg.Nodes.Connect(ctx, name)
 }
 
+func (c streamParent) Admit(ctx context.Context, options runtime.Object) error {
+	return c.s.cfg.Registry.AdmitConnect(ctx, c.t, options)
+}
+
 func (c streamParent) Fail(w http.ResponseWriter, req *http.Request, err error) {
 	c.s.fail(w, req, err)
 }

@@ -53,6 +53,8 @@ type Connection interface {
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
+	// Admit runs admission on a connection, with its options in the internal version, before anything is connected.
+	Admit(ctx context.Context, options runtime.Object) error
 	// Fail responds with the Status of err.
 	Fail(w http.ResponseWriter, req *http.Request, err error)
 }

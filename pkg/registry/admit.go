@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -88,6 +89,19 @@ func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
 		return err
 	}
 	return c.validate(obj, nil, c.Name, admission.Create, o)
+}
+
+// AdmitConnect runs admission on a connection to a subresource that is a byte stream, with its options in the internal version. Errors
+// are Status errors.
+func (r *Registry) AdmitConnect(ctx context.Context, t Target, options runtime.Object) error {
+	c, err := r.begin(ctx, t, "connect", nil)
+	if err != nil {
+		return err
+	}
+	if err := c.admit(options, nil, admission.Connect, nil); err != nil {
+		return err
+	}
+	return c.validate(options, nil, c.Name, admission.Connect, nil)
 }
 
 // validate runs validating admission on the object about to be written. Plugins must not change it.

@@ -69,6 +69,9 @@ func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if len(o.Command) == 0 {
 		return nil, apierrors.NewBadRequest("you must specify at least 1 command for the container")
 	}
+	if err := on.Admit(req.Context(), o); err != nil {
+		return nil, err
+	}
 	_, _, name := on.Target()
 	location, agent, err := podstrategy.ExecLocation(req.Context(), podGetter{on}, agents{on}, name, o)
 	if err != nil {
@@ -86,6 +89,9 @@ func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := on.Admit(req.Context(), o); err != nil {
+		return nil, err
+	}
 	_, _, name := on.Target()
 	location, agent, err := podstrategy.AttachLocation(req.Context(), podGetter{on}, agents{on}, name, o)
 	if err != nil {
@@ -101,6 +107,9 @@ func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 	}
 	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodPortForwardOptions, corev1conv.Convert_v1_PodPortForwardOptions_To_core_PodPortForwardOptions)
 	if err != nil {
+		return nil, err
+	}
+	if err := on.Admit(req.Context(), o); err != nil {
 		return nil, err
 	}
 	_, _, name := on.Target()

@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	coreapi "k8s.io/kubernetes/pkg/apis/core"
 	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -32,6 +33,9 @@ var insecure = &http.Transport{ //nolint:gochecknoglobals // a pool of connectio
 
 // proxyPod forwards requests to a port of a pod.
 func proxyPod(req *http.Request, on kind.Connection) (http.Handler, error) {
+	if err := on.Admit(req.Context(), &coreapi.PodProxyOptions{Path: proxyPath(on)}); err != nil {
+		return nil, err
+	}
 	_, _, target := on.Target()
 	location, rt, err := podstrategy.ResourceLocation(req.Context(), podGetter{on}, insecure, target)
 	if err != nil {
@@ -42,6 +46,9 @@ func proxyPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 
 // proxyService forwards requests to one ready endpoint of a service, which must be a pod.
 func proxyService(req *http.Request, on kind.Connection) (http.Handler, error) {
+	if err := on.Admit(req.Context(), &coreapi.ServiceProxyOptions{Path: proxyPath(on)}); err != nil {
+		return nil, err
+	}
 	location, err := serviceLocation(on)
 	if err != nil {
 		return nil, err
@@ -56,11 +63,22 @@ func proxyNode(req *http.Request, on kind.Connection) (http.Handler, error) {
 			return nil, err
 		}
 	}
+	if err := on.Admit(req.Context(), &coreapi.NodeProxyOptions{Path: proxyPath(on)}); err != nil {
+		return nil, err
+	}
 	location, rt, err := nodeLocation(req.Context(), on)
 	if err != nil {
 		return nil, err
 	}
 	return forwardPath(req, on, location, rt), nil
+}
+
+// proxyPath is the path that is asked for behind the subresource; empty for none.
+func proxyPath(on kind.Connection) string {
+	if path := on.Path(); len(path) > 0 {
+		return "/" + strings.Join(path, "/")
+	}
+	return ""
 }
 
 // forwardPath forwards requests with the path behind the subresource.
@@ -69,10 +87,7 @@ func forwardPath(req *http.Request, on kind.Connection, location *url.URL, rt ht
 		location.Scheme = "http"
 	}
 	// The handler keeps a trailing slash and redirects an empty path to "/".
-	location.Path = ""
-	if path := on.Path(); len(path) > 0 {
-		location.Path = "/" + strings.Join(path, "/")
-	}
+	location.Path = proxyPath(on)
 	location.RawQuery = req.URL.RawQuery
 	return withoutCredentials(forwarder(on, location, rt, false))
 }
