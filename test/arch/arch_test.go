@@ -81,7 +81,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"github.com/vishvananda", ours("pkg/agent/network", "pkg/proxy")},
 		{"github.com/google/nftables", ours("pkg/agent/network", "pkg/proxy")},
 		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/admission", "pkg/apiserver")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/encryption", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/encryption", "pkg/webhook", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
 	}
@@ -140,7 +140,7 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 		by      []string
 	}{
 		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/cache", "pkg/store", "pkg/encryption", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/cache", "pkg/store", "pkg/encryption", "pkg/webhook", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
 		{"go.etcd.io/etcd/server", ours("pkg/store", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "cmd/coracle")},
 	}
 	all := packages(t)
