@@ -125,7 +125,7 @@ func sameName(obj runtime.Object, t registry.Target) error {
 	return nil
 }
 
-// manager returns the field manager of a write: the given one, or the first part of the user agent.
+// manager returns the field manager of a write: the given one, or the first part of the user agent, or upstream's "unknown".
 func manager(given string, req *http.Request) string {
 	if given != "" {
 		return given
@@ -139,6 +139,9 @@ func manager(given string, req *http.Request) string {
 	}, name)
 	if len(clean) > validation.FieldManagerMaxLength {
 		clean = clean[:validation.FieldManagerMaxLength]
+	}
+	if clean == "" {
+		return "unknown"
 	}
 	return clean
 }

@@ -90,8 +90,10 @@ func TestApplyCreatesMergesAndConflicts(t *testing.T) {
 func TestApplyToWhatWasThereBefore(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a", "k", "1"))
+	_, err := h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), by("alice"))
+	require.NoError(t, err)
 	body := []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: '2'}\n")
-	_, err := h.Patch(h.ctx, v1("ConfigMap", "a"), types.ApplyPatchType, body, by("alice"))
+	_, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.ApplyPatchType, body, by("alice"))
 	requireStatus(t, err, 409, `conflict with "before-first-apply"`)
 }
 

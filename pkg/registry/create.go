@@ -54,12 +54,12 @@ func (r *Registry) Create(ctx context.Context, t Target, obj runtime.Object, o m
 		r.Default(in)
 	}
 	dedupOwners(c.ctx, in, false)
-	if in, err = c.manageNew(in, o.FieldManager); err != nil {
-		return Result{}, err
-	}
 	internal, err := c.Resource.Internal(in)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())
+	}
+	if err := c.manageNew(internal, o.FieldManager); err != nil {
+		return Result{}, err
 	}
 	if err := c.mayCreate(c.Name); err != nil {
 		return Result{}, err

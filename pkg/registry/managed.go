@@ -24,20 +24,22 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/fieldset"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/payload"
 
 	ours "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// managers makes the field managers, each when first used: their schema of the built-in kinds is large.
+// managers makes the field managers and plans, each when first used: upstream's schema of the built-in kinds is large.
 type managers struct {
-	mu     sync.Mutex
+	mu     sync.RWMutex
 	of     map[managerKey]*managedfields.FieldManager
+	plans  map[managerKey]*fieldset.Plan // nil where upstream's field manager is asked
 	schema managedfields.TypeConverter
 }
 
-// maxManagers bounds how many field managers are remembered.
+// maxManagers bounds how many field managers and how many plans are remembered.
 const maxManagers = 4096
 
 type managerKey struct {
@@ -45,23 +47,32 @@ type managerKey struct {
 	subresource string
 }
 
-// fieldManager is upstream's field manager of the kind that the call writes, or of one of its subresources.
-func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
-	reset := map[fieldpath.APIVersion]fieldpath.Filter{}
-	switch s := strategy.(type) {
-	case rest.ResetFieldsStrategy:
-		reset = fieldpath.NewExcludeFilterSetMap(s.GetResetFields())
-	case rest.ResetFieldsFilterStrategy:
-		reset = s.GetResetFieldsFilter()
+// resets gives the fields that the writes of a strategy do not change. Upstream's subresources of pods do not pass on what their strategies
+// say (rest.ResetFieldsFilterStrategy).
+func resets(strategy any) map[fieldpath.APIVersion]*fieldpath.Set {
+	if s, ok := strategy.(rest.ResetFieldsStrategy); ok {
+		return s.GetResetFields()
 	}
-	if c.Resource.Managers != nil {
-		return c.managers.own(managerKey{c.Resource, c.Subresource}, c.Resource.Managers, reset)
-	}
-	as := oneVersion{c.Resource.GroupVersionKind, func() runtime.Object { return c.Resource.New() }, c.Resource.Default}
-	return c.managers.get(managerKey{c.Resource, c.Subresource}, as, c.Resource.Proto, reset)
+	return nil
 }
 
-func (m *managers) get(key managerKey, v oneVersion, builtin bool, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+// fieldManager is upstream's field manager of the kind that the call writes, or of one of its subresources.
+func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
+	key, reset := managerKey{c.Resource, c.Subresource}, fieldpath.NewExcludeFilterSetMap(resets(strategy))
+	if c.Resource.Managers != nil {
+		return c.managers.own(key, c.Resource.Managers, reset)
+	}
+	return c.managers.get(key, versions{c.Resource, c.kinds.Table()}, c.Resource.GroupVersionKind, c.Resource.Proto, reset)
+}
+
+// converter is what upstream's field manager wants of a kind.
+type converter interface {
+	runtime.ObjectConvertor
+	runtime.ObjectDefaulter
+	runtime.ObjectCreater
+}
+
+func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind, builtin bool, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if f := m.of[key]; f != nil {
@@ -73,9 +84,9 @@ func (m *managers) get(key managerKey, v oneVersion, builtin bool, reset map[fie
 		if m.schema == nil {
 			m.schema = applyconfigurations.NewTypeConverter(ours.Scheme())
 		}
-		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, v.gvk, v.gvk.GroupVersion(), key.subresource, reset)
+		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
 	} else {
-		f, err = managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), v, v, v, v.gvk, v.gvk.GroupVersion(), key.subresource, reset)
+		f, err = managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
 	}
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -104,6 +115,28 @@ func (m *managers) keep(key managerKey, f *managedfields.FieldManager) {
 		m.of = map[managerKey]*managedfields.FieldManager{}
 	}
 	m.of[key] = f
+}
+
+// plan is how the objects that the call writes are compared; nil where upstream's field manager has to do that.
+func (c *call) plan(strategy any) *fieldset.Plan {
+	if !c.Resource.Proto || c.Resource.Managers != nil {
+		return nil // it is not in the schema of the built-in kinds
+	}
+	m, key := &c.managers, managerKey{c.Resource, c.Subresource}
+	m.mu.RLock()
+	p, ok := m.plans[key]
+	m.mu.RUnlock()
+	if ok {
+		return p
+	}
+	p = fieldset.NewPlan(c.Resource.New(), resets(strategy)[fieldpath.APIVersion(c.Resource.GroupVersion().String())])
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.plans == nil || len(m.plans) >= maxManagers {
+		m.plans = map[managerKey]*fieldset.Plan{}
+	}
+	m.plans[key] = p
+	return p
 }
 
 // settleTimes takes back the times in managed fields of a write that changed nothing else.
@@ -227,54 +260,4 @@ func brief(text string) string {
 		return strings.ToValidUTF8(text[:most], "") + " ..."
 	}
 	return text
-}
-
-// oneVersion is the converter, defaulter and maker of a kind that is served in one version: conversion to it only
-// gives unstructured objects their type.
-type oneVersion struct {
-	gvk  schema.GroupVersionKind
-	make func() runtime.Object
-	fill func(runtime.Object) // may be nil
-}
-
-func (v oneVersion) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
-	if gvk != v.gvk {
-		return nil, runtime.NewNotRegisteredErrForKind("registry", gvk)
-	}
-	o := v.make()
-	o.GetObjectKind().SetGroupVersionKind(gvk)
-	return o, nil
-}
-
-func (v oneVersion) Default(o runtime.Object) {
-	if v.fill != nil {
-		v.fill(o)
-	}
-}
-
-func (v oneVersion) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner) (runtime.Object, error) {
-	if _, ok := gv.KindForGroupVersionKinds([]schema.GroupVersionKind{v.gvk}); !ok {
-		return nil, runtime.NewNotRegisteredGVKErrForTarget("registry", v.gvk, gv)
-	}
-	u, ok := in.(*unstructured.Unstructured)
-	if !ok {
-		in.GetObjectKind().SetGroupVersionKind(v.gvk)
-		return in, nil
-	}
-	if u.GroupVersionKind() != v.gvk {
-		return nil, runtime.NewNotRegisteredErrForKind("registry", u.GroupVersionKind())
-	}
-	out := v.make()
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	return out, nil
-}
-
-func (v oneVersion) Convert(_, _, _ any) error {
-	return fmt.Errorf("%s is served in one version", v.gvk.Kind)
-}
-
-func (v oneVersion) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
-	return label, value, nil
 }

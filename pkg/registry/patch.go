@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -96,9 +97,20 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 			return nil, err
 		}
 		out := c.Resource.New()
-		if err := p.apply(old.Object, old.JSON, out); err != nil {
+		managers := old.Object.GetManagedFields()
+		if p.managers || len(managers) == 0 || !c.Resource.Proto {
+			if err := p.apply(old.Object, old.JSON, out); err != nil {
+				return nil, err
+			}
+			return out, c.checkName(out)
+		}
+		// The managers of fields, which are often half of an object, need not be decoded to be kept.
+		bare := kind.Shallow(old.Object)
+		bare.SetManagedFields(nil)
+		if err := p.apply(bare, func() []byte { return withoutManagers(old.JSON()) }, out); err != nil {
 			return nil, err
 		}
+		out.SetManagedFields(slices.Clone(managers))
 		return out, c.checkName(out)
 	}
 	return w.run()
@@ -125,6 +137,7 @@ type patch struct {
 	shape    payload.Shape
 	copies   int64   // copy operations in a JSON patch
 	indexed  int64   // operations with a path that ends in a list index
+	managers bool    // it may read or write metadata.managedFields
 	problems []error // duplicate and unknown fields in the patch itself
 	warned   bool
 }
@@ -146,6 +159,10 @@ func (p *patch) parse() (err error) {
 			return bad(err)
 		}
 		p.problems = problems
+		metadata, _ := p.merge["metadata"].(map[string]any)
+		for name := range metadata {
+			p.managers = p.managers || strings.Contains(name, "managedFields")
+		}
 	default:
 		return unsupportedPatch(p.kind)
 	}
@@ -177,6 +194,7 @@ func (p *patch) parseOperations(bad func(error) error) error {
 		if op.Op == "copy" {
 			p.copies++
 		}
+		p.managers = p.managers || reachesManagers(op.Path) || (op.Op == "copy" || op.Op == "move") && reachesManagers(op.From)
 		if indexes(op.Path) || indexes(op.From) {
 			p.indexed++
 		}
@@ -185,6 +203,37 @@ func (p *patch) parseOperations(bad func(error) error) error {
 		return apierrors.NewBadRequest(brief(err.Error()))
 	}
 	return nil
+}
+
+// reachesManagers says that the value at a path of a JSON patch is, holds or is in metadata.managedFields.
+func reachesManagers(path string) bool {
+	return path == "" || path == "/metadata" || strings.HasPrefix(path, "/metadata/managedFields")
+}
+
+// withoutManagers cuts metadata.managedFields out of the JSON of an object of a built-in kind that has them. Its metadata comes first, and nothing else in
+// there is a list of that name.
+func withoutManagers(object []byte) []byte {
+	start := bytes.Index(object, []byte(`,"managedFields":[`))
+	if start < 0 {
+		return object
+	}
+	depth, quoted := 0, false
+	for i := start + len(`,"managedFields":`); i < len(object); i++ {
+		switch c := object[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			if depth--; depth == 0 {
+				return slices.Concat(object[:start], object[i+1:])
+			}
+		}
+	}
+	return object
 }
 
 // applyOperations applies the operations of a JSON patch. The library panics on some invalid ones, such as replacing an object

@@ -159,3 +159,41 @@ func TestEveryAcknowledgedWriteCounts(t *testing.T) {
 		require.Equal(rt, patches, len(data)-1)
 	})
 }
+
+func TestPatchesKeepManagersUnlessTheySaySo(t *testing.T) {
+	h := build(t)
+	note := `{"a":"\"managedFields\":[","managedFields":"x"}`
+	for i, c := range []struct {
+		kind  types.PatchType
+		patch string
+		left  bool
+	}{
+		{types.MergePatchType, `{"data":{"l":"1"},"metadata":{"annotations":` + note + `}}`, true},
+		{types.StrategicMergePatchType, `{"data":{"l":"1"},"metadata":{"annotations":` + note + `}}`, true},
+		{types.JSONPatchType, `[{"op":"add","path":"/metadata/annotations","value":` + note + `},{"op":"add","path":"/data/l","value":"1"}]`, true},
+		{types.JSONPatchType, `[{"op":"replace","path":"/metadata/managedFields","value":[{}]},{"op":"add","path":"/data/l","value":"1"}]`, false},
+		{types.MergePatchType, `{"data":{"l":"1"},"metadata":{"managedFields":[]}}`, false},
+		{types.StrategicMergePatchType, `{"data":{"l":"1"},"metadata":{"managedFields":[{}]}}`, false},
+		{types.JSONPatchType, `[{"op":"test","path":"/metadata/managedFields/0/manager","value":"me"},{"op":"add","path":"/data/l","value":"1"}]`, true},
+	} {
+		name := fmt.Sprint("m", i)
+		_, err := h.Create(h.ctx, v1("ConfigMap", ""), configMap(name, "k", "v"), createdBy("me"))
+		require.NoError(t, err)
+		for range 2 { // the second time with the annotations in the object
+			_, err = h.Patch(h.ctx, v1("ConfigMap", name), c.kind, []byte(c.patch), by("me"))
+			if !c.left {
+				break
+			}
+			require.NoError(t, err, c.patch)
+		}
+		res, err := h.Get(h.ctx, v1("ConfigMap", name), metav1.GetOptions{})
+		cm := answer[*corev1.ConfigMap](t, res, err)
+		require.Equal(t, "1", cm.Data["l"], c.patch)
+		if !c.left {
+			require.NotContains(t, strings.Join(managersOf(cm), ""), `"f:k"`, c.patch)
+			continue
+		}
+		require.Len(t, managersOf(cm), 1, c.patch)
+		require.Contains(t, managersOf(cm)[0], `"f:data":{".":{},"f:k":{},"f:l":{}}`, c.patch)
+	}
+}

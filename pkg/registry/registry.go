@@ -4,8 +4,7 @@
 // It may import kind, store, cache and the Kubernetes libraries. Two invariants: an in-process write returns only once
 // the cache shows its revision, and every error is a Status error (apierrors).
 //
-// Managed fields are recorded from a client's create on, as upstream, except for kinds that are written very often and
-// for objects created by the server's own components; see tracked.go for the list, the reasons and measurements.
+// Managed fields are recorded on every write as upstream does; see tracked.go.
 package registry
 
 import (

@@ -92,7 +92,7 @@ type changeScale = func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)
 // scaleManager returns the field manager for scales of the target's kind.
 func (c *call) scaleManager() (*managedfields.FieldManager, error) {
 	as := oneVersion{gvk: scaleKind, make: func() runtime.Object { return &autoscalingv1.Scale{} }}
-	return c.managers.get(managerKey{c.Resource, "scale"}, as, false, nil) // client-go's schema does not have scales
+	return c.managers.get(managerKey{c.Resource, "scale"}, as, scaleKind, false, nil) // client-go's schema does not have scales
 }
 
 // tracking wraps a change other than an apply so that it records its field manager, if the object has managed fields.

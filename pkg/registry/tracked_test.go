@@ -1,14 +1,18 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -16,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/fieldset"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -96,15 +101,88 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	res, err = h.Update(ctx, sub(deployments("d"), "status"), now, metav1.UpdateOptions{})
 	require.Contains(t, managersOf(answer[*appsv1.Deployment](t, res, err)), `kube-controller-manager/status Update {"f:status":{"f:replicas":{}}}`)
 
-	// Objects created by components, and kinds that are written very often, are tracked from the first apply on.
-	require.Empty(t, managersOf(put(h, v1("ConfigMap", ""), configMap("in-process", "k", "v"))))
-	res, err = h.Create(h.ctx, v1("Pod", ""), smallPod("p"), createdBy("kubectl-create"))
-	require.Empty(t, managersOf(answer[*corev1.Pod](t, res, err)))
+	// Components that write in process have upstream's names.
+	res, err = h.Create(ctx, v1("ConfigMap", ""), configMap("in-process", "k", "v"), metav1.CreateOptions{})
+	require.Equal(t, []string{`kube-controller-manager Update {"f:data":{".":{},"f:k":{}}}`}, managersOf(answer[*corev1.ConfigMap](t, res, err)))
 
 	task := &tasks.Task{}
 	task.Name, task.Namespace, task.Spec.Image = "t", "work", "i"
 	res, err = h.Create(h.ctx, at(tasks.GroupVersion.WithKind("Task"), "work", ""), task, createdBy("coracle"))
 	require.Contains(t, managersOf(answer[*tasks.Task](t, res, err))[0], `"f:image":{}`)
+}
+
+// TestManagersAreUpstreams makes the same writes with the plans of pkg/fieldset and with upstream's field manager alone.
+func TestManagersAreUpstreams(t *testing.T) {
+	fast, slow := build(t), build(t)
+	slow.managers.plans = map[managerKey]*fieldset.Plan{}
+	for _, row := range slow.kinds.Table().All() {
+		for _, part := range []string{"", "status", "ephemeralcontainers", "resize", "finalize"} {
+			slow.managers.plans[managerKey{row, part}] = nil
+		}
+	}
+	pod := smallPod("p")
+	pod.Spec.ServiceAccountName, pod.Spec.HostNetwork = "default", true
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A"}, {Name: "B", Value: "2"}}
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: 8080}, {ContainerPort: 80, HostPort: 80, Protocol: "UDP"}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{ServiceAccountName: "x", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "work"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr("me"), RenewTime: &metav1.MicroTime{Time: time.Unix(1, 0)}}}
+	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "work"}, InvolvedObject: corev1.ObjectReference{Namespace: "work", Name: "p"}, Reason: "r", Message: "m", Count: 1}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}}}
+	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1"}}}}} //nolint:staticcheck // still served
+	leases, newer := at(coordinationv1.SchemeGroupVersion.WithKind("Lease"), "work", "l"), at(eventsv1.SchemeGroupVersion.WithKind("Event"), "work", "e")
+	ephemeral := `{"spec":{"ephemeralContainers":[{"name":"e","image":"i"}]},"metadata":{"labels":{"z":"1"}}}`
+	steps := []struct {
+		target Target
+		obj    client.Object // to create; or a patch
+		patch  string
+		by     string
+	}{
+		{target: v1("Pod", ""), obj: pod},
+		{target: v1("Pod", "p"), patch: `{"metadata":{"labels":{"x":"y"},"annotations":{"a.b/c":"<ü"}}}`},
+		{target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}],"conditions":[{"type":"Ready","status":"False"}]}}`, by: "kubelet"},
+		{target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, by: "kubelet"},
+		{target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, by: "other"},
+		{target: sub(v1("Pod", "p"), "ephemeralcontainers"), patch: ephemeral},
+		{target: v1("Pod", "p"), patch: `{"metadata":{"labels":null,"finalizers":["a.b/c"]}}`},
+		{target: v1("Service", ""), obj: service},
+		{target: v1("Service", "s"), patch: `{"spec":{"ports":[{"port":80,"name":"a"},{"port":81,"name":"b"}]}}`, by: "other"},
+		{target: deployments(""), obj: deployment},
+		{target: deployments("d"), patch: `{"spec":{"replicas":3}}`, by: "other"},
+		{target: sub(deployments("d"), "status"), patch: `{"status":{"replicas":3}}`, by: "kube-controller-manager"},
+		{target: sub(deployments("d"), "scale"), patch: `{"spec":{"replicas":5}}`, by: "kubectl"},
+		{target: leases, obj: lease},
+		{target: leases, patch: `{"spec":{"renewTime":"2020-01-01T00:00:00.000001Z"}}`},
+		{target: v1("Event", ""), obj: event},
+		{target: newer, patch: `{"series":{"count":2,"lastObservedTime":"2020-01-01T00:00:00.000001Z"}}`, by: "other"},
+		{target: v1("Event", "e"), patch: `{"count":2,"message":"n"}`},
+		{target: v1("Node", ""), obj: node},
+		{target: sub(v1("Node", "n"), "status"), patch: `{"status":{"conditions":[{"type":"Ready","status":"False"}],"addresses":[{"type":"Hostname","address":"n"}]}}`, by: "kubelet"},
+		{target: v1("Node", "n"), patch: `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`},
+		{target: v1("Endpoints", ""), obj: endpoints},
+		{target: v1("Endpoints", "s"), patch: `{"subsets":[{"addresses":[{"ip":"10.0.0.2"}]}]}`},
+	}
+	for i, s := range steps {
+		var got [2][]string
+		for k, h := range []*house{fast, slow} {
+			target := s.target
+			if s.obj != nil {
+				target.Name = ""
+				res, err := h.Create(h.ctx, target, copied(s.obj), createdBy("kubectl-create"))
+				got[k] = managersOf(answer[client.Object](t, res, err))
+				require.NotEmpty(t, got[k], i)
+				continue
+			}
+			_, err := h.Patch(h.ctx, target, types.StrategicMergePatchType, []byte(s.patch), by(cmp.Or(s.by, "kubectl-edit")))
+			require.NoError(t, err, i)
+			target.Subresource = ""
+			res, err := h.Get(h.ctx, target, metav1.GetOptions{})
+			got[k] = managersOf(answer[client.Object](t, res, err))
+		}
+		require.ElementsMatch(t, got[1], got[0], "step %d", i)
+	}
 }
 
 func TestManagersOfLargeObjectsAreNotRecorded(t *testing.T) {
@@ -114,7 +192,7 @@ func TestManagersOfLargeObjectsAreNotRecorded(t *testing.T) {
 		many.Data[fmt.Sprint(i)] = ""
 	}
 	res, err := h.Create(h.ctx, v1("ConfigMap", ""), many, createdBy("me"))
-	require.Empty(t, managersOf(answer[*corev1.ConfigMap](t, res, err)))
+	require.Len(t, managersOf(answer[*corev1.ConfigMap](t, res, err)), 1, "as upstream has it")
 
 	large := configMap("large")
 	large.Labels = map[string]string{}

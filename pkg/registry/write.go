@@ -84,14 +84,14 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 	if err := w.precondition(obj, e); err != nil {
 		return Result{}, err
 	}
-	if !w.applied && !w.internal {
-		if obj, err = w.manage(w.strategy, e, obj, w.options.FieldManager); err != nil {
-			return Result{}, err
-		}
-	}
 	in, err := w.Resource.Internal(obj)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())
+	}
+	if !w.applied && !w.internal {
+		if err := w.manage(w.strategy, e, in, w.options.FieldManager); err != nil {
+			return Result{}, err
+		}
 	}
 	if !w.internal {
 		old, err := w.call.internal(e)
@@ -197,15 +197,14 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	if obj.GetName() == "" {
 		obj.SetName(w.Name)
 	}
-	var err error
-	if !w.applied {
-		if obj, err = w.manageNew(obj, w.options.FieldManager); err != nil {
-			return Result{}, err
-		}
-	}
 	in, err := w.Resource.Internal(obj)
 	if err != nil {
 		return Result{}, apierrors.NewBadRequest(err.Error())
+	}
+	if !w.applied {
+		if err := w.manageNew(in, w.options.FieldManager); err != nil {
+			return Result{}, err
+		}
 	}
 	if err := w.mayCreate(w.Name); err != nil {
 		return Result{}, err

@@ -33,6 +33,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/proxy"
 	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/version"
 )
 
 // membership is a node's identity and configuration in its cluster.
@@ -94,7 +95,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	j := i.present.Load()
 	remote, err := client.New(client.Config{
-		REST: &rest.Config{Host: p.Join, Transport: i},
+		REST: &rest.Config{Host: p.Join, Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion}, // whose fields these are
 		Only: map[ctrl.Object]ctrlcache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
 		},

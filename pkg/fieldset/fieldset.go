@@ -1,0 +1,136 @@
+// Package fieldset computes who manages which field of a built-in object (KEP-555), with the results of upstream's field manager at a
+// small part of its cost.
+//
+// Upstream turns both objects into generic values, compares them by a schema that takes longer to parse than this server to start, and keeps
+// field sets as trees. Here a plan per Go type is made once (plan.go); two objects are compared field by field with it, and what differs is
+// written as FieldsV1 text right away (compare.go, text.go). Sets are merged and subtracted as text too (set.go). Which lists are maps or sets,
+// and what is atomic, is read from topology.txt, which a test derives from upstream's schema.
+//
+// Its invariant: either the result is the one that upstream's field manager would give, or it says that it cannot tell (ok is
+// false), and the caller asks upstream's. It knows nothing of storage, HTTP or kinds. Everything is safe for concurrent use.
+package fieldset
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// maxUpdaters is how many entries of updates an object has before upstream merges the oldest.
+const maxUpdaters = 10
+
+// Writer is who writes, and through which version and subresource.
+type Writer struct {
+	Manager, APIVersion, Subresource string
+	// Time is when, in whole seconds of UTC.
+	Time time.Time
+}
+
+func (w Writer) entry(raw []byte) metav1.ManagedFieldsEntry {
+	t := metav1.NewTime(w.Time)
+	return metav1.ManagedFieldsEntry{
+		Manager: w.Manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: w.APIVersion, Subresource: w.Subresource,
+		Time: &t, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: raw},
+	}
+}
+
+func (w Writer) is(e *metav1.ManagedFieldsEntry) bool {
+	return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Manager == w.Manager && e.APIVersion == w.APIVersion && e.Subresource == w.Subresource
+}
+
+// Created gives the managed fields of an object that w creates. Neither object is changed.
+func (p *Plan) Created(obj runtime.Object, w Writer) (entries []metav1.ManagedFieldsEntry, ok bool) {
+	changed, _, ok := p.compare(p.empty, obj)
+	if !ok || changed == nil {
+		return nil, ok
+	}
+	return []metav1.ManagedFieldsEntry{w.entry(changed)}, true
+}
+
+// Updated gives the managed fields of an object that w changes from old to obj and that were entries before. Entries and objects are not
+// changed; the result may share memory with entries. Without entries the object is not tracked, and stays so.
+func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEntry, w Writer) (after []metav1.ManagedFieldsEntry, ok bool) {
+	if len(entries) == 0 {
+		return nil, true
+	}
+	if !known(entries, w.APIVersion) {
+		return nil, false
+	}
+	changed, removed, ok := p.compare(old, obj)
+	if !ok {
+		return nil, false
+	}
+	after = make([]metav1.ManagedFieldsEntry, 0, len(entries)+1)
+	updaters, mine := 0, false
+	for _, e := range entries {
+		raw := e.FieldsV1.Raw
+		left, ok := subtract(raw, changed, removed)
+		if !ok {
+			return nil, false
+		}
+		self := w.is(&e) && changed != nil
+		if self {
+			mine = true
+			if left, ok = union(left, changed); !ok {
+				return nil, false
+			}
+		}
+		if left == nil {
+			continue
+		}
+		if self {
+			e = w.entry(left)
+		} else if len(left) != len(raw) {
+			e.FieldsV1 = &metav1.FieldsV1{Raw: left}
+		}
+		after = append(after, e)
+		if e.Operation == metav1.ManagedFieldsOperationUpdate {
+			updaters++
+		}
+	}
+	if !mine && changed != nil {
+		after = append(after, w.entry(changed))
+		updaters++
+	}
+	if updaters > maxUpdaters {
+		return nil, false // they are merged
+	}
+	if len(after) == 0 {
+		return nil, true
+	}
+	slices.SortFunc(after, order)
+	return after, true
+}
+
+// known says that the entries are of one version and of different managers, and that upstream would read them.
+func known(entries []metav1.ManagedFieldsEntry, version string) bool {
+	for i := range entries {
+		e := &entries[i]
+		if e.Operation != metav1.ManagedFieldsOperationApply && e.Operation != metav1.ManagedFieldsOperationUpdate ||
+			e.APIVersion != version || e.FieldsType != "FieldsV1" || e.FieldsV1 == nil {
+			return false
+		}
+		for j := range i {
+			if f := &entries[j]; f.Manager == e.Manager && f.Operation == e.Operation && f.Subresource == e.Subresource {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// order is upstream's of entries.
+func order(a, b metav1.ManagedFieldsEntry) int {
+	return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(unix(a.Time), unix(b.Time)), cmp.Compare(a.Manager, b.Manager),
+		cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Subresource, b.Subresource))
+}
+
+func unix(t *metav1.Time) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.Unix()
+}

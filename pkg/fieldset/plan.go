@@ -1,0 +1,295 @@
+package fieldset
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// Plan is how the objects of one kind are compared, without the fields that a write does not manage. It is made once and never changes.
+type Plan struct {
+	root  *node
+	kind  reflect.Type
+	empty runtime.Object
+	pool  sync.Pool // of walks
+}
+
+type shape int
+
+const (
+	leaf    shape = iota // a scalar or atomic: it is managed as a whole
+	fields               // a struct
+	entries              // a map
+	items                // a list that is a map
+	members              // a list that is a set
+)
+
+// node is how values of one type are compared in one place.
+type node struct {
+	shape  shape
+	fields []field // by their JSON names
+	elem   *node   // of entries, items and members
+	keys   []field // of items, by their names
+	names  []string
+	of     []*string // the defaults of keys, nil where there is none
+	equal  equality
+}
+
+type field struct {
+	*value.FieldCacheEntry
+	direct
+	key   string
+	node  *node
+	typ   reflect.Type // of a key
+	muted bool         // the write does not manage it, but upstream refuses to record the write if it does not like what is in it
+}
+
+// stripped are the fields of every object that nobody manages.
+var stripped = fieldpath.NewSet(
+	fieldpath.MakePathOrDie("apiVersion"), fieldpath.MakePathOrDie("kind"),
+	fieldpath.MakePathOrDie("metadata", "name"), fieldpath.MakePathOrDie("metadata", "namespace"),
+	fieldpath.MakePathOrDie("metadata", "creationTimestamp"), fieldpath.MakePathOrDie("metadata", "selfLink"),
+	fieldpath.MakePathOrDie("metadata", "uid"), fieldpath.MakePathOrDie("metadata", "clusterName"),
+	fieldpath.MakePathOrDie("metadata", "generation"), fieldpath.MakePathOrDie("metadata", "managedFields"),
+	fieldpath.MakePathOrDie("metadata", "resourceVersion"),
+)
+
+// NewPlan makes the plan for objects like empty, an object of a built-in kind without any content. Writes do not manage the fields of reset,
+// nor what is in them. It is nil where upstream's field manager has to be asked.
+func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
+	t := reflect.TypeOf(empty)
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	t = t.Elem()
+	if _, ok := topology()["kind "+typeName(t)]; !ok {
+		return nil
+	}
+	drop := stripped
+	if reset != nil {
+		drop = drop.Union(reset)
+	}
+	m := maker{made: map[reflect.Type]*node{}, equals: equalities{}}
+	root := m.without(m.structure(t), drop)
+	if root == nil || m.odd {
+		return nil
+	}
+	p := &Plan{root: root, kind: t, empty: empty.DeepCopyObject()}
+	p.pool.New = func() any { return &walk{} }
+	return p
+}
+
+// maker makes the nodes of one plan.
+type maker struct {
+	made   map[reflect.Type]*node // of structs
+	equals equalities
+	odd    bool // something is in the types that plans do not know
+}
+
+// without gives a node without some fields and what is in them; nil where that cannot be said by names of fields.
+func (m *maker) without(n *node, drop *fieldpath.Set) *node {
+	if n.shape != fields {
+		return nil
+	}
+	out := *n
+	out.fields = nil
+	for _, f := range n.fields {
+		e := fieldpath.FieldNameElement(f.JsonName)
+		if drop.Members.Has(e) {
+			if f.muted = f.node.fallible(map[*node]bool{}); !f.muted {
+				continue
+			}
+		}
+		if inside, ok := drop.Children.Get(e); ok && f.node.shape != leaf {
+			if f.node = m.without(f.node, inside); f.node == nil {
+				return nil
+			}
+		}
+		out.fields = append(out.fields, f)
+	}
+	return &out
+}
+
+func (m *maker) structure(t reflect.Type) *node {
+	if n := m.made[t]; n != nil {
+		return n
+	}
+	n := &node{shape: fields, equal: m.equals.of(t, false)}
+	m.made[t] = n
+	m.odd = m.odd || n.equal == nil
+	for _, e := range value.TypeReflectEntryOf(t).OrderedFields() {
+		ft := fieldType(t, e)
+		n.fields = append(n.fields, field{FieldCacheEntry: e, direct: directly(t, e), key: fieldKey(e.JsonName), node: m.node(ft, declared(t, e.JsonName, ft))})
+	}
+	return n
+}
+
+// fallible says that there may be a list in a value whose items lack all their keys.
+func (n *node) fallible(seen map[*node]bool) bool {
+	if n == nil || seen[n] {
+		return false
+	}
+	seen[n] = true
+	if n.shape == items {
+		known := false
+		for k := range n.keys {
+			known = known || n.of[k] != nil || !n.keys[k].CanOmit(reflect.Zero(n.keys[k].typ))
+		}
+		if !known {
+			return true
+		}
+	}
+	for i := range n.fields {
+		if n.fields[i].node.fallible(seen) {
+			return true
+		}
+	}
+	return n.elem.fallible(seen)
+}
+
+// direct is the short way to a field: where it lies in its struct, and how to see that JSON leaves it out.
+type direct struct {
+	probe  probe
+	sure   bool // the probe tells without fail
+	offset uintptr
+	index  int // in the struct itself, -1 where that is embedded
+}
+
+// probe is how the memory of an empty field that JSON leaves out looks.
+type probe int
+
+const (
+	unknown probe = iota // it has to be asked
+	word                 // a nil pointer, map or interface
+	length               // a string or list without items
+	byte1
+	byte4
+	byte8
+)
+
+// directly finds the short way to a field, if there is one.
+func directly(t reflect.Type, e *value.FieldCacheEntry) direct {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" && f.Anonymous && f.Type.Kind() == reflect.Struct {
+			if in := directly(f.Type, e); in.probe != unknown {
+				return direct{in.probe, in.sure, f.Offset + in.offset, -1}
+			}
+		}
+		if name != e.JsonName || !f.IsExported() {
+			continue
+		}
+		for option := range strings.SplitSeq(options, ",") {
+			if option == "omitempty" {
+				return direct{probeOf(f.Type), f.Type.Kind() != reflect.Map, f.Offset, i}
+			}
+		}
+	}
+	return direct{}
+}
+
+func probeOf(t reflect.Type) probe {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Interface:
+		return word
+	case reflect.String, reflect.Slice:
+		return length
+	case reflect.Bool, reflect.Int8, reflect.Uint8:
+		return byte1
+	case reflect.Int32, reflect.Uint32:
+		return byte4
+	case reflect.Int, reflect.Int64:
+		return byte8
+	}
+	return unknown
+}
+
+// empty says that JSON leaves the field of the struct at p out. It may say no of one that it does leave out.
+func (d direct) empty(p unsafe.Pointer) bool {
+	at := unsafe.Add(p, d.offset)
+	switch d.probe {
+	case word:
+		return *(*uintptr)(at) == 0
+	case length:
+		return *(*int)(unsafe.Add(at, unsafe.Sizeof(uintptr(0)))) == 0
+	case byte1:
+		return *(*uint8)(at) == 0
+	case byte4:
+		return *(*uint32)(at) == 0
+	case byte8:
+		return *(*uint64)(at) == 0
+	}
+	return false
+}
+
+// fieldType is the type of a field, which upstream's entry does not tell.
+func fieldType(t reflect.Type, e *value.FieldCacheEntry) reflect.Type {
+	return e.GetFrom(reflect.New(t).Elem()).Type()
+}
+
+// declared is the rule of a field of a struct, or of its type.
+func declared(in reflect.Type, name string, t reflect.Type) rule {
+	if r, ok := topology()[typeName(in)+"."+name]; ok {
+		return r
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return topology()[typeName(t)]
+}
+
+func (m *maker) node(t reflect.Type, r rule) *node {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	n := &node{}
+	switch {
+	case value.TypeReflectEntryOf(t).CanConvertToUnstructured(), r.atomic:
+	case t.Kind() == reflect.Struct:
+		return m.structure(t)
+	case t.Kind() == reflect.Map && t.Key().Kind() == reflect.String:
+		n.shape = entries
+		n.elem = m.node(t.Elem(), topology()[typeName(t.Elem())])
+	case t.Kind() == reflect.Slice && (r.set || r.keys != nil):
+		elem := t.Elem()
+		n.shape, n.elem = members, m.node(elem, topology()[typeName(elem)])
+		if r.keys != nil {
+			m.identified(n, elem, r)
+		}
+	}
+	n.equal = m.equals.of(t, false)
+	if n.equal == nil {
+		m.odd = true
+	}
+	return n
+}
+
+// identified gives a list of structs the keys by which its items are known.
+func (m *maker) identified(n *node, elem reflect.Type, r rule) {
+	n.shape = items
+	known := value.TypeReflectEntryOf(elem).Fields()
+	type named struct {
+		name     string
+		fallback *string
+	}
+	all := make([]named, len(r.keys))
+	for i := range r.keys {
+		all[i] = named{r.keys[i], r.defaults[i]}
+	}
+	slices.SortFunc(all, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	for _, k := range all {
+		e := known[k.name]
+		if e == nil || elem.Kind() != reflect.Struct || len(all) > maxKeys {
+			m.odd = true
+			return
+		}
+		n.keys, n.names, n.of = append(n.keys, field{FieldCacheEntry: e, direct: directly(elem, e), typ: fieldType(elem, e)}), append(n.names, k.name), append(n.of, k.fallback)
+	}
+}

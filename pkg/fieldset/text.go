@@ -1,0 +1,160 @@
+package fieldset
+
+import (
+	"strconv"
+
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+)
+
+// writer writes a set of fields as FieldsV1 text. Its fields come in upstream's order. What encloses a field is written when there is
+// something in it.
+type writer struct {
+	buf     []byte
+	stack   []frame
+	written int // how many of stack are in buf
+}
+
+// frame is a field with others in it. Its key is `"f:name":`.
+type frame struct {
+	key    string
+	member bool // the field itself is in the set
+}
+
+func (w *writer) reset() { w.buf, w.stack, w.written = w.buf[:0], w.stack[:0], 0 }
+
+func (w *writer) key(key string) {
+	if len(w.buf) == 0 {
+		w.buf = append(w.buf, '{')
+	} else if w.buf[len(w.buf)-1] != '{' {
+		w.buf = append(w.buf, ',')
+	}
+	w.buf = append(w.buf, key...)
+}
+
+func (w *writer) enter(key string, member bool) { w.stack = append(w.stack, frame{key, member}) }
+
+func (w *writer) exit() {
+	f := w.stack[len(w.stack)-1]
+	w.stack = w.stack[:len(w.stack)-1]
+	if w.written > len(w.stack) {
+		w.buf = append(w.buf, '}')
+		w.written--
+	} else if f.member {
+		w.leaf(f.key)
+	}
+}
+
+func (w *writer) leaf(key string) {
+	for ; w.written < len(w.stack); w.written++ {
+		f := w.stack[w.written]
+		w.key(f.key)
+		w.buf = append(w.buf, '{')
+		if f.member {
+			w.buf = append(w.buf, `".":{}`...)
+		}
+	}
+	w.key(key)
+	w.buf = append(w.buf, '{', '}')
+}
+
+// text is the set, nil if it is empty.
+func (w *writer) text() []byte {
+	if len(w.buf) == 0 {
+		return nil
+	}
+	return append(append(make([]byte, 0, len(w.buf)+1), w.buf...), '}')
+}
+
+// fieldKey is the key of a field or of an entry of a map.
+func fieldKey(name string) string {
+	if plain(name) {
+		return `"f:` + name + `":`
+	}
+	return oddKey(fieldpath.PathElement{FieldName: &name})
+}
+
+// valueKey is the key of an item of a set.
+func valueKey(v scalar) string {
+	if !v.number && plain(v.text) {
+		return `"v:\"` + v.text + `\"":`
+	}
+	if v.number {
+		return `"v:` + strconv.FormatInt(v.n, 10) + `":`
+	}
+	odd := v.value()
+	return oddKey(fieldpath.PathElement{Value: &odd})
+}
+
+// itemKey is the key of an item of a list that is a map. Names and values are in the order of the names.
+func itemKey(names []string, v *identity) string {
+	var space [128]byte
+	b := append(space[:0], `"k:{`...)
+	for i, name := range names {
+		if !v[i].present {
+			continue
+		}
+		if len(b) > len(`"k:{`) {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, `\"`...), name...), `\":`...)
+		switch {
+		case v[i].number:
+			b = strconv.AppendInt(b, v[i].n, 10)
+		case plain(v[i].text):
+			b = append(append(append(b, `\"`...), v[i].text...), `\"`...)
+		default:
+			return oddItemKey(names, v)
+		}
+	}
+	return string(append(b, `}":`...))
+}
+
+func oddItemKey(names []string, v *identity) string {
+	var fields value.FieldList
+	for i, name := range names {
+		if v[i].present {
+			fields = append(fields, value.Field{Name: name, Value: v[i].value()})
+		}
+	}
+	return oddKey(fieldpath.PathElement{Key: &fields})
+}
+
+// oddKey leaves the escapes to upstream.
+func oddKey(e fieldpath.PathElement) string {
+	text, err := fieldpath.NewSet(fieldpath.Path{e}).ToJSON()
+	if err != nil || len(text) < len(`{"":{}}`) {
+		return `"f:":`
+	}
+	return string(text[1 : len(text)-3])
+}
+
+// plain says that a text stands in JSON as it is, and in JSON within JSON.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
+}
+
+// scalar is one of the values by which an item of a list is known.
+type scalar struct {
+	present, number bool
+	n               int64
+	text            string
+}
+
+func (s scalar) value() value.Value {
+	if s.number {
+		return value.NewValueInterface(s.n)
+	}
+	return value.NewValueInterface(s.text)
+}
+
+// maxKeys is how many fields identify an item at most.
+const maxKeys = 4
+
+// identity is what an item of a list is known by: the values of its keys, or the first one is the item of a set.
+type identity [maxKeys]scalar
