@@ -214,7 +214,8 @@ func (p *plan) start(due time.Time) {
 
 // started is the status once a run's job has been created.
 func started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.CronJobStatus {
-	s.LastScheduleTime = &metav1.Time{Time: at}
+	last := metav1.Unix(at.Unix(), 0)
+	s.LastScheduleTime = &last
 	if ended(j) == "" {
 		s.Active = append(slices.Clip(s.Active), corev1.ObjectReference{
 			APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,

@@ -121,7 +121,8 @@ func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *Actions) 
 	case apierrors.IsAlreadyExists(err):
 		// A job of that name that is not its own takes the place of this run. Its own are observed before.
 		r.Events.Event(c, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
-		a.Status.LastScheduleTime = &metav1.Time{Time: a.Scheduled}
+		last := metav1.Unix(a.Scheduled.Unix(), 0)
+		a.Status.LastScheduleTime = &last
 		return nil
 	}
 	r.Events.Event(c, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)

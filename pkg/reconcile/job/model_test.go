@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+var now = time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 

@@ -101,7 +101,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	}
 	p.classify()
 	if p.status.StartTime == nil && !suspended(o.Job) {
-		p.status.StartTime = &metav1.Time{Time: now}
+		p.status.StartTime = stamp(now)
 	}
 	if p.verdict == nil {
 		p.verdict = p.judge()
@@ -311,7 +311,7 @@ func (p *plan) showSuspended() {
 		p.event(corev1.EventTypeNormal, "Suspended", c.Message)
 	case !suspended(p.Job) && was:
 		p.status.Conditions[i] = *condition(batchv1.JobSuspended, corev1.ConditionFalse, "JobResumed", "Job resumed", p.now)
-		p.status.StartTime = &metav1.Time{Time: p.now}
+		p.status.StartTime = stamp(p.now)
 		p.event(corev1.EventTypeNormal, "Resumed", "Job resumed")
 	}
 }
@@ -325,7 +325,7 @@ func (p *plan) finish() {
 	p.More = false
 	if p.status.StartTime == nil && p.completions != 0 {
 		// Its pods ended after it was suspended, and the API wants a finished job to have started.
-		p.status.StartTime = &metav1.Time{Time: p.now}
+		p.status.StartTime = stamp(p.now)
 	}
 	if p.verdict.Type == batchv1.JobFailureTarget {
 		p.status.Conditions = append(p.status.Conditions, *condition(batchv1.JobFailed, corev1.ConditionTrue, p.verdict.Reason, p.verdict.Message, p.now))
@@ -333,14 +333,20 @@ func (p *plan) finish() {
 		return
 	}
 	p.status.Conditions = append(p.status.Conditions, *condition(batchv1.JobComplete, corev1.ConditionTrue, p.verdict.Reason, p.verdict.Message, p.now))
-	p.status.CompletionTime = &metav1.Time{Time: p.now}
+	p.status.CompletionTime = stamp(p.now)
 	if p.completions != noIndex && p.succeeded > p.completions {
 		p.event(corev1.EventTypeWarning, "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
 	}
 	p.event(corev1.EventTypeNormal, "Completed", "Job completed")
 }
 
+// stamp is a time as a client reads it from the API: upstream's validation compares the start time with what clients send back, bit by bit.
+func stamp(t time.Time) *metav1.Time {
+	at := metav1.Unix(t.Unix(), 0)
+	return &at
+}
+
 func condition(t batchv1.JobConditionType, s corev1.ConditionStatus, reason, message string, now time.Time) *batchv1.JobCondition {
-	at := metav1.NewTime(now)
+	at := *stamp(now)
 	return &batchv1.JobCondition{Type: t, Status: s, LastProbeTime: at, LastTransitionTime: at, Reason: cmp.Or(reason, string(t)), Message: message}
 }
