@@ -334,7 +334,8 @@ func FuzzPacket(f *testing.F) {
 		if n := s.guard.Panics(); n > 0 {
 			t.Fatalf("%d panics", n)
 		}
-		if m := new(dns.Msg); m.Unpack(packet) == nil && len(m.Question) == 1 {
+		// As an upstream's response, it is cached only if it is one.
+		if m := new(dns.Msg); m.Unpack(packet) == nil && len(m.Question) == 1 && answers(m, m) {
 			key := question{name: m.Question[0].Name}
 			s.forward.keep(key, m)
 			if kept := s.forward.cached(key); kept != nil {

@@ -398,6 +398,16 @@ func (p *patch) reportProblems(value string, problems []error) error {
 	return nil
 }
 
+// strategicMerge is upstream's merge, which panics on malformed directives such as "$retainKeys": [{}].
+func strategicMerge(before, patch map[string]any, schema runtime.Object) (after map[string]any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: malformed directive: %v", mergepatch.ErrBadJSONDoc, v)
+		}
+	}()
+	return strategicpatch.StrategicMergeMapPatch(before, patch, schema)
+}
+
 func (p *patch) strategic(old, out runtime.Object) error {
 	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
 	if err != nil {
@@ -409,7 +419,7 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	if err := payload.Check(p.data, out); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
-	after, err := strategicpatch.StrategicMergeMapPatch(before, runtime.DeepCopyJSON(p.merge), out)
+	after, err := strategicMerge(before, runtime.DeepCopyJSON(p.merge), out)
 	switch {
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
 		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
