@@ -61,6 +61,7 @@ func Definitions() *kind.Resource {
 		return table.ConvertToTable(context.Background(), in, &metav1.TableOptions{NoHeaders: !headers})
 	}}
 	r.BeginDelete = beginDelete
+	r.Managers = definitionManagers
 	r.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	r.Also = []*kind.Resource{definitions(apiextensionsv1beta1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1beta1.CustomResourceDefinition{} })}
 	return r

@@ -2,10 +2,12 @@ package custom
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	openapiv2 "k8s.io/apiextensions-apiserver/pkg/controller/openapi/v2"
@@ -136,7 +138,10 @@ func embedded(s *spec.Schema, refs string, form int) {
 }
 
 // metaModels are the schemas of metadata.
-var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
+var metaModels = sync.OnceValue(func() map[string]*spec.Schema { return generatedModels(metav1.ObjectMeta{}.OpenAPIModelName()) })
+
+// generatedModels are the schema of a Go type and those that it refers to, as upstream generates them.
+func generatedModels(root string) map[string]*spec.Schema {
 	all := generated.GetOpenAPIDefinitions(func(name string) spec.Ref { return spec.MustCreateRef(definitionsV3 + name) })
 	models := map[string]*spec.Schema{}
 	var add func(name string)
@@ -150,9 +155,30 @@ var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
 			add(o)
 		}
 	}
-	add(metav1.ObjectMeta{}.OpenAPIModelName())
+	add(root)
 	return models
+}
+
+// definitionTypes is the type converter of definitions, which client-go does not know.
+var definitionTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
+	name := apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName()
+	models := generatedModels(name)
+	kind := *models[name]
+	kind.Extensions = maps.Clone(kind.Extensions)
+	kind.AddExtension(gvkExtension, []any{map[string]any{"group": apiextensionsv1.GroupName, "version": "v1", "kind": "CustomResourceDefinition"}})
+	models[name] = &kind
+	return managedfields.NewTypeConverter(models, false)
 })
+
+// definitionManagers makes the field manager of definitions, or of their status.
+func definitionManagers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	types, err := definitionTypes()
+	if err != nil {
+		return nil, err
+	}
+	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+	return managedfields.NewDefaultFieldManager(types, scheme(), scheme(), scheme(), gvk, gvk.GroupVersion(), subresource, reset)
+}
 
 // typeConverter is that of all versions, made from their schemas when first needed.
 func (d *definition) typeConverter() (managedfields.TypeConverter, error) {

@@ -74,7 +74,12 @@ func TestCustomResources(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t, dir)
 	w.namespace("default")
-	crd := w.define(widgets)
+	applied := w.do("PATCH", definitionsPath+"/widgets.example.org?fieldManager=author", widgets, "Content-Type", string(types.ApplyPatchType))
+	require.Equal(t, http.StatusCreated, applied.code, applied.body)
+	crd := w.until("widgets.example.org", apiextensionsv1.Established, apiextensionsv1.ConditionTrue)
+	require.Equal(t, "author", crd.ManagedFields[0].Manager)
+	applied = w.do("PATCH", definitionsPath+"/widgets.example.org?fieldManager=author", widgets, "Content-Type", string(types.ApplyPatchType))
+	require.Equal(t, http.StatusOK, applied.code, applied.body)
 	require.Equal(t, []string{"v1"}, crd.Status.StoredVersions)
 	require.Equal(t, "WidgetList", crd.Status.AcceptedNames.ListKind)
 
@@ -154,7 +159,7 @@ func TestCustomResources(t *testing.T) {
 	w.end()
 	w = newWorld(t, dir)
 	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"phase":"Ready"`)
-	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`).code)
+	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`, types.MergePatchType).code)
 
 	// Deleting the definition deletes the objects first.
 	gone := w.do("DELETE", definitionsPath+"/widgets.example.org", "")
@@ -169,14 +174,15 @@ func TestCustomResources(t *testing.T) {
 		return false
 	})
 	require.Equal(t, "widgets.example.org \"c\" is forbidden: create not allowed while custom resource definition is terminating", w.do("POST", widgetsPath, widget("c", `{}`)).message(t))
-	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":null}}`).code)
+	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":null}}`, types.MergePatchType).code)
 	w.wait("widgets.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil })
 	w.define(widgets)
 	require.Contains(t, w.do("GET", widgetsPath, "").body, `"items":[]`)
 }
 
-func patchIn(w *world, path, body string) reply {
-	return w.do("PATCH", path, body, "Content-Type", string(types.MergePatchType))
+func patchIn(w *world, path, body string, kind types.PatchType) reply {
+	w.t.Helper()
+	return w.do("PATCH", path, body, "Content-Type", string(kind))
 }
 
 // Names that another definition of the group has are not accepted until they are free.

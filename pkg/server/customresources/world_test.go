@@ -17,8 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -113,12 +111,6 @@ func (w *world) end() {
 	for i := len(w.stop) - 1; i >= 0; i-- {
 		w.stop[i]()
 	}
-}
-
-func (w *world) dynamic() dynamic.Interface {
-	d, err := dynamic.NewForConfig(&rest.Config{Host: w.http.URL, QPS: -1})
-	require.NoError(w.t, err)
-	return d
 }
 
 type reply struct {
