@@ -146,6 +146,8 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 			if err := v.bookmark(v.rev, false); err != nil {
 				return err
 			}
+		case errors.Is(err, cache.ErrRemoved): // the watch of a custom resource ends with its definition, as upstream
+			return v.flush()
 		default:
 			status := statusOf(err)
 			if errors.Is(err, cache.ErrExpired) {

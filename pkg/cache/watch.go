@@ -131,6 +131,7 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		removed := w.t.removed.Load() // before the ring is read, so that the last changes are not lost
 		more, err := w.read()
 		if err != nil {
 			return nil, err
@@ -150,7 +151,7 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 		if w.closed.Load() {
 			return nil, ErrStopped
 		}
-		if w.t.removed.Load() {
+		if removed {
 			return nil, ErrRemoved
 		}
 		// Changes published after the ring was read send a wakeup. The channel is not shared between watchers, so
