@@ -109,14 +109,8 @@ type node struct {
 // revise finds the current revision. It is false if that must be written first.
 func (p *plan) revise(data []byte) bool {
 	t := &p.set.Spec.Template
-	var current []*appsv1.ControllerRevision
-	for _, r := range p.a.Revisions.All {
-		if history.Records(r, t, data) {
-			current = append(current, r)
-		} else {
-			p.old = append(p.old, r)
-		}
-	}
+	current, old := history.Split(p.a.Revisions.All, t, data)
+	p.old = old
 	next := history.Next(p.old)
 	if len(current) == 0 {
 		hash := podstate.TemplateHash(t, p.set.Status.CollisionCount)

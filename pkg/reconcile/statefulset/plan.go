@@ -139,11 +139,8 @@ func (p *plan) inOrder() bool {
 func (p *plan) revise(data []byte) (bool, error) {
 	t, all := &p.set.Spec.Template, p.a.Revisions.All
 	var same *appsv1.ControllerRevision
-	for _, r := range slices.Backward(all) {
-		if history.Records(r, t, data) {
-			same = r
-			break
-		}
+	if current, _ := history.Split(all, t, data); len(current) > 0 {
+		same = current[len(current)-1]
 	}
 	switch {
 	case same == nil:

@@ -58,14 +58,25 @@ func Template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, error) {
 	return data.Spec.Template, nil
 }
 
-// Records reports whether the revision records the template, whose data is given. Data that another version serialized differently counts
-// as equal if it means the same.
-func Records(r *appsv1.ControllerRevision, t *corev1.PodTemplateSpec, data []byte) bool {
-	if bytes.Equal(r.Data.Raw, data) {
-		return true
+// Split separates the revisions that record the template, whose data is given, from the others, in order. If none has the very same data,
+// the latest one that means the same counts: another version may have serialized it differently.
+func Split(all []*appsv1.ControllerRevision, t *corev1.PodTemplateSpec, data []byte) (current, old []*appsv1.ControllerRevision) {
+	for _, r := range all {
+		if bytes.Equal(r.Data.Raw, data) {
+			current = append(current, r)
+		} else {
+			old = append(old, r)
+		}
 	}
-	is, err := Template(r)
-	return err == nil && equality.Semantic.DeepEqual(is, t)
+	if len(current) > 0 {
+		return current, old
+	}
+	for i, r := range slices.Backward(old) {
+		if is, err := Template(r); err == nil && equality.Semantic.DeepEqual(is, t) {
+			return []*appsv1.ControllerRevision{r}, slices.Delete(old, i, i+1)
+		}
+	}
+	return nil, old
 }
 
 // Hash names the revision of a StatefulSet; collisions is the number of names that were taken.

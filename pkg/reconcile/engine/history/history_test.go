@@ -38,13 +38,37 @@ func TestRevisionsAreUpstreams(t *testing.T) {
 	require.Equal(t, template(), back)
 }
 
-func TestRecordsComparesTheMeaning(t *testing.T) {
+func TestSplitComparesTheMeaning(t *testing.T) {
 	data, err := Data(template())
 	require.NoError(t, err)
 	older := `{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"web","tier":"front"}},` +
 		`"spec":{"containers":[{"command":["a"],"image":"nginx:1.25","name":"c","resources":{}}]}}}}`
-	for raw, same := range map[string]bool{string(data): true, older: true, `{}`: false, `[`: false, `{"spec":{"template":{"spec":{"containers":[]}}}}`: false} {
-		require.Equal(t, same, Records(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: []byte(raw)}}, template(), data), raw)
+	make := func(raws ...string) (all []*appsv1.ControllerRevision) {
+		for i, raw := range raws {
+			all = append(all, &appsv1.ControllerRevision{Revision: int64(i + 1), Data: runtime.RawExtension{Raw: []byte(raw)}})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		all          []*appsv1.ControllerRevision
+		current, old []int64
+	}{
+		"none":                      {all: make(`{}`, `[`, `{"spec":{"template":{"spec":{"containers":[]}}}}`), old: []int64{1, 2, 3}},
+		"the same, twice":           {all: make(string(data), `{}`, string(data)), current: []int64{1, 3}, old: []int64{2}},
+		"the latest of its meaning": {all: make(older, older, `{}`), current: []int64{2}, old: []int64{1, 3}},
+		"the same before its like":  {all: make(string(data), older), current: []int64{1}, old: []int64{2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			numbers := func(all []*appsv1.ControllerRevision) (out []int64) {
+				for _, r := range all {
+					out = append(out, r.Revision)
+				}
+				return out
+			}
+			current, old := Split(c.all, template(), data)
+			require.Equal(t, c.current, numbers(current))
+			require.Equal(t, c.old, numbers(old))
+		})
 	}
 }
 
