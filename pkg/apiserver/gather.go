@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// gatherMost is how many bytes may wait to be sent on one connection; a write beyond it waits for the peer.
+	// gatherMost is the number of bytes that may be buffered per connection; a write beyond it blocks.
 	gatherMost = 64 << 10
-	// gatherKeep is the largest buffer that is reused for other connections.
+	// gatherKeep is the size of the largest buffer that is reused for other connections.
 	gatherKeep = 128 << 10
 )
 
 // gathering is a listener whose connections coalesce concurrent writes.
 //
-// HTTP/2 as net/http has it writes the head of each answer, and every four kilobytes of many streams' events, in a
-// system call of its own: half of what an event to 1,000 watchers cost. Here, what is written while the last system call
-// lasts goes with the next one.
+// net/http writes the header of each HTTP/2 response, and every four kilobytes of many streams' events, with a system
+// call of its own: half the cost of an event for 1,000 watchers. Here, data written during a system call is sent with
+// the next one.
 type gathering struct {
 	net.Listener
-	// stall is how long the peer may take nothing of what waits, before the connection fails. 0 is for ever.
+	// stall is how long the peer may read nothing before the connection fails. 0 means forever.
 	stall time.Duration
 }
 
@@ -36,17 +36,18 @@ func (l gathering) Accept() (net.Conn, error) {
 	return g, nil
 }
 
-// gathered is one such connection. A write returns when its bytes are in the buffer, which a goroutine that lives only
-// as long as there are some sends; the next write returns a failure to send.
+// gathered is such a connection. A write returns when its bytes are buffered; a goroutine that runs only while there
+// are any sends them. If sending fails, the next write returns the error.
 type gathered struct {
 	net.Conn
 	mu      sync.Mutex
-	moved   sync.Cond // the buffer was taken, or sending ended
+	moved   sync.Cond // the buffer was taken, or sending has ended
 	waiting []byte
 	sending bool
 	err     error
 	stall   time.Duration
-	// deadline is the one passed to SetWriteDeadline; the connection's deadline is also bounded by stall, as of renewed.
+	// deadline is the one passed to SetWriteDeadline; the connection's deadline is also limited by stall, counted from
+	// renewed.
 	deadline, renewed time.Time
 }
 
@@ -72,7 +73,7 @@ func (g *gathered) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send sends until nothing waits.
+// send sends until the buffer is empty.
 func (g *gathered) send() {
 	for {
 		g.mu.Lock()
@@ -97,7 +98,7 @@ func (g *gathered) send() {
 	}
 }
 
-// sendAll sends b for as long as the peer takes some of it within stall, and until the deadline.
+// sendAll sends b as long as the peer reads some of it within stall, and until the deadline.
 func (g *gathered) sendAll(b []byte) error {
 	for {
 		g.mu.Lock()
@@ -120,8 +121,8 @@ func (g *gathered) sendAll(b []byte) error {
 	}
 }
 
-// renew extends the connection's write deadline. It is called with mu held, and does nothing if
-// what it said before is nearly as good, unless changed.
+// renew extends the connection's write deadline. It is called with mu held, and does nothing if the deadline is still
+// far enough away, unless changed.
 func (g *gathered) renew(changed bool) error {
 	if g.stall == 0 {
 		if changed {
@@ -141,7 +142,7 @@ func (g *gathered) renew(changed bool) error {
 	return g.Conn.SetWriteDeadline(until)
 }
 
-// settle waits until nothing is left to send.
+// settle waits until the buffer is empty.
 func (g *gathered) settle() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -150,14 +151,14 @@ func (g *gathered) settle() {
 	}
 }
 
-// Close sends what waits first. How long that may take is the write deadline's matter: crypto/tls sets one of five seconds.
+// Close sends buffered data first, within the write deadline: crypto/tls sets one of five seconds.
 func (g *gathered) Close() error {
 	g.settle()
 	return g.Conn.Close()
 }
 
-// SetWriteDeadline holds for writes to come: one that forbids them, as crypto/tls sets when it closes, must not keep
-// from the peer what was written before.
+// SetWriteDeadline applies to later writes: a deadline in the past, which crypto/tls sets when it closes, must not
+// prevent earlier writes from being sent.
 func (g *gathered) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() && !t.After(time.Now()) {
 		g.settle()

@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// stream answers a subresource that is a byte stream, by the handler of its row.
+// stream serves a subresource that is a byte stream with the handler of its row.
 func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, sub *kind.Subresource, t registry.Target) {
 	if len(sub.Methods) > 0 && !slices.Contains(sub.Methods, req.Method) {
 		s.wrongMethod(w, req, info)
@@ -38,7 +38,7 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.
 	h.ServeHTTP(w, req)
 }
 
-// streamParent is the parent of one stream.
+// streamParent is the parent of a stream.
 type streamParent struct {
 	s    *Server
 	t    registry.Target

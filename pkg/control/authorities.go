@@ -71,7 +71,7 @@ func (c *Client) authorities(ctx context.Context, method, path string) (Authorit
 		return Authorities{}, err
 	}
 	if last.Authorities == nil {
-		return Authorities{}, errors.New("the process answered without its authorities")
+		return Authorities{}, errors.New("the process responded without its authorities")
 	}
 	return *last.Authorities, nil
 }

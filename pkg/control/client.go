@@ -71,7 +71,7 @@ func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, er
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the process answered %s to %s", answer.Status, path)
+		return nil, fmt.Errorf("the process responded with %s to %s", answer.Status, path)
 	}
 	return io.ReadAll(io.LimitReader(answer.Body, limit))
 }
@@ -82,7 +82,7 @@ func (c *Client) status(ctx context.Context, path string) (Status, error) {
 		return Status{}, err
 	}
 	if last.Status == nil {
-		return Status{}, errors.New("the process answered without a status")
+		return Status{}, errors.New("the process responded without a status")
 	}
 	return *last.Status, nil
 }
@@ -155,7 +155,7 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return Event{}, fmt.Errorf("the process answered %s to %s %s", answer.Status, method, path)
+		return Event{}, fmt.Errorf("the process responded with %s to %s %s", answer.Status, method, path)
 	}
 	decoder := json.NewDecoder(answer.Body)
 	for {

@@ -78,7 +78,7 @@ func (s *Server) encryption(mux *http.ServeMux) {
 func (c *Client) Encryption(ctx context.Context) (Encryption, error) {
 	last, err := c.call(ctx, http.MethodGet, "/encryption", nil, nil, c.Silence)
 	if err == nil && last.Encryption == nil {
-		err = errors.New("the process answered without a status")
+		err = errors.New("the process responded without a status")
 	}
 	if err != nil {
 		return Encryption{}, err

@@ -81,7 +81,7 @@ func printed[T any](print func(T, io.Writer) error) func([]byte, io.Writer) erro
 	return func(raw []byte, out io.Writer) error {
 		var v T
 		if err := json.Unmarshal(raw, &v); err != nil {
-			return fmt.Errorf("the server's answer cannot be read: %w", err)
+			return fmt.Errorf("could not decode the server's response: %w", err)
 		}
 		return print(v, out)
 	}

@@ -76,13 +76,14 @@ type Parent interface {
 	Change(change func(client.Object) (client.Object, error)) (client.Object, error)
 	// Delete deletes the object, or starts its deletion.
 	Delete(o metav1.DeleteOptions) error
-	// Current is the object as stored now, which is shared and must not be changed, or a not-found error.
+	// Current returns the object as stored now, which is shared and must not be modified, or a NotFound error.
 	Current() (client.Object, error)
-	// Read finds another object in the cache; nil if it is not there.
+	// Read returns another object from the cache, or nil if it does not exist.
 	Read(gvk schema.GroupVersionKind, namespace, name string) client.Object
-	// Siblings lists the objects of another kind in the same namespace, from the cache. They are shared and must not be changed.
+	// Siblings returns the cached objects of another kind in the same namespace. They are shared and must not be
+	// modified.
 	Siblings(gvk schema.GroupVersionKind) []client.Object
-	// Sibling is another object of the same namespace. Only Current and Change may be called on it.
+	// Sibling returns another object of the same namespace. Only Current and Change may be called on it.
 	Sibling(gvk schema.GroupVersionKind, name string) (Parent, error)
 }
 

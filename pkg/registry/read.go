@@ -54,7 +54,7 @@ func parseRevision(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %q: it must be a number, as the server gave it", s))
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %q: it must be a number returned by the server", s))
 	}
 	return n, nil
 }

@@ -238,7 +238,7 @@ func (w *write) precondition(obj client.Object, e *cache.Entry) error {
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
 		return apierrors.NewInvalid(schema.GroupKind{Group: w.Resource.Group, Kind: w.Resource.Kind}, w.Name, field.ErrorList{
-			field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, "must be a number, as the server gave it")})
+			field.Invalid(field.NewPath("metadata", "resourceVersion"), rv, "must be a number returned by the server")})
 	}
 	if int64(n) != e.Revision {
 		return apierrors.NewConflict(w.gr(), w.Name, errModified)

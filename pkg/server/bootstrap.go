@@ -34,7 +34,7 @@ type bootstrap struct {
 	services netip.Prefix
 	// servers are those that serve the API.
 	servers *serverList
-	// repair reserves what Services have; see registry.RepairAllocations.
+	// repair reserves what Services use; see registry.RepairAllocations.
 	repair func(context.Context) error
 	log    *slog.Logger
 	ready  chan struct{}
@@ -53,7 +53,7 @@ func (b *bootstrap) Run(ctx context.Context) error {
 		err = keep.Ensure(ctx, b.client, objects)
 	}
 	if err != nil && ctx.Err() == nil {
-		// A server that runs can be repaired through its API. The reconciler tries again.
+		// A running server can be repaired through its API. The reconciler retries.
 		b.log.Error("could not write bootstrap objects", "error", err)
 	}
 	close(b.ready)
@@ -62,7 +62,7 @@ func (b *bootstrap) Run(ctx context.Context) error {
 	}, []*engine.Reconciler{keep.New(b.objects([]netip.Addr{b.api.Addr()}), b.wanted), allocations.New(b.repair)}, func() {})
 }
 
-// wanted is what every cluster has at present, and when to look again; 0 for never. It renews this server's lease.
+// wanted returns the current objects, and when to check again; 0 for never. It renews this server's lease.
 func (b *bootstrap) wanted(ctx context.Context) ([]ctrl.Object, time.Duration, error) {
 	servers, next, err := b.servers.renew(ctx, b.published(ctx))
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *bootstrap) publish(ctx context.Context) error {
 	return keep.Ensure(ctx, b.client, []ctrl.Object{b.apiSlice(servers), b.apiEndpoints(servers)})
 }
 
-// published are the servers that the API's EndpointSlice names.
+// published returns the servers in the API's EndpointSlice.
 func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 	var slice discoveryv1.EndpointSlice
 	if err := b.client.Get(ctx, ctrl.ObjectKey{Namespace: metav1.NamespaceDefault, Name: apiMeta(true).Name}, &slice); err != nil {
@@ -96,8 +96,8 @@ func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 	return servers
 }
 
-// objects lists what every cluster with these servers has, in the order in which it can be made. Without servers the endpoints of the API are
-// left out.
+// objects returns the objects of a cluster with these servers, in the order of their creation. Without servers, the
+// API's endpoints are omitted.
 func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 	var list []ctrl.Object
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
@@ -113,7 +113,7 @@ func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 			Description: "Used for system critical pods that must not be moved from their current node."},
 		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{b.services.String()}}},
 		b.apiService(),
-		// Asked by pods, and answered by the node that each of them is on.
+		// Queried by pods, and answered by DNS on their own node.
 		dns.Service(dnsAddress(b.service).String()),
 		nodeServices())
 }

@@ -284,7 +284,7 @@ func (n *node) dnsHealth(ctx context.Context, address string) control.Health {
 		if errors.As(err, &dnsErr) {
 			dnsErr.Server = address
 		}
-		h.Summary = "does not answer"
+		h.Summary = "not responding"
 		h.add(control.Unhealthy, "%v", err)
 	}
 	return h.Health

@@ -132,7 +132,7 @@ func TestStopEndsAProcessThatDoesNotAnswer(t *testing.T) {
 	client.Silence = 100 * time.Millisecond
 	err := stop(t.Context(), client, c, func(e control.Event) { said = append(said, e.Message) })
 	require.ErrorContains(t, err, "its pods were not stopped")
-	require.Contains(t, said, "the process does not answer: it is ended without stopping its pods")
+	require.Contains(t, said, "the process does not respond: terminating it without stopping its pods")
 	require.Zero(t, holder(dir))
 	_ = child.Wait()
 }

@@ -203,7 +203,7 @@ func (i *identity) serving(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 func (i *identity) enter(ctx context.Context) error {
 	kept, err := i.load()
 	if err == nil && kept == nil {
-		err = errors.New("this machine has not joined the cluster yet: give it a token, which `coracle token create` on the server makes")
+		err = errors.New("this machine has not joined the cluster yet: pass a join token, created with `coracle token create` on the server")
 	}
 	if err == nil {
 		err = i.renew(ctx, *kept)

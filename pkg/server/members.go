@@ -170,7 +170,7 @@ func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) 
 	if a, ok := m.admitted[name]; ok && a.machine == machine && time.Now().Before(a.until) {
 		return nil
 	}
-	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join again with a new token, which `coracle token create` on the server makes", name)
+	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join again with a new token, created with `coracle token create` on the server", name)
 }
 
 // handler cancels the requests of nodes when their membership ends, and those of all client certificates when their authority is removed.

@@ -60,7 +60,7 @@ type plane struct {
 	rootCA     *rootca.Bundle
 	apiserver  *apiserver.Server
 	roles      *roles
-	// controllers and scheduler run on the leader among the servers; they are nil if they are disabled.
+	// controllers and scheduler run on the elected server; nil if disabled.
 	controllers *led[*reconcile.Controllers]
 	scheduler   *led[*scheduler.Scheduler]
 }
@@ -70,14 +70,14 @@ func (p *plane) components() []run.Component {
 	list := []run.Component{
 		p.store,      // all state
 		p.cache,      // reads the store
-		p.encryption, // refuses to go on without the keys of what is stored
+		p.encryption, // fails without the keys of stored objects
 		p.custom,     // serves the kinds that definitions in the store define
-		p.bootstrap,  // writes what every cluster has, through the cache
-		p.members,    // says which nodes' certificates are believed
-		p.apiserver,  // serves what is there now
+		p.bootstrap,  // creates the objects that every cluster has
+		p.members,    // decides which node certificates are trusted
+		p.apiserver,  // serves what exists now
 		p.presence,   // lists this server among those that serve the API
-		p.roles,      // fills in the roles; administrators and nodes work without them
-		p.admin,      // has been written by now, and is renewed in time
+		p.roles,      // writes the default roles; administrators and nodes work without them
+		p.admin,      // already written, and renewed in time
 	}
 	// These react to writes of clients and nodes, unless disabled.
 	if p.controllers != nil {

@@ -30,7 +30,7 @@ func stop(ctx context.Context, client *control.Client, c config.Config, progress
 		return ctx.Err()
 	}
 	if errors.Is(err, control.ErrSilent) {
-		say("the process does not answer: it is ended without stopping its pods")
+		say("the process does not respond: terminating it without stopping its pods")
 	}
 	pid, killed, endErr := ending{c.DataDir, stopPatience, killPatience, say}.run(ctx)
 	switch {

@@ -17,14 +17,15 @@ func members(e *etcdserver.EtcdServer) int {
 // leads reports whether this member believes it is the leader.
 func leads(e *etcdserver.EtcdServer) bool { return e.Leader() == e.MemberID() }
 
-// Alone reports whether the store serves and has no member but this one, learners included. Its data directory is locked, so nobody else
-// reads or writes it then.
+// Alone reports whether the store is running and has no other member, including learners. Its data directory is locked,
+// so no other process reads or writes it then.
 func (s *Store) Alone() bool {
 	e := s.server.Load()
 	return e != nil && members(e) == 1
 }
 
-// Member is the ID of this member, which it has for as long as its data directory; 0 if the store does not serve.
+// Member returns the ID of this member, which does not change with the same data directory; 0 if the store is not
+// running.
 func (s *Store) Member() uint64 {
 	e := s.server.Load()
 	if e == nil {

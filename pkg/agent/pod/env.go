@@ -58,7 +58,7 @@ func Expand(s string, vars map[string]string) (string, error) {
 		}
 	}
 	if b.Len() >= maxString {
-		return "", fmt.Errorf("%.40q... becomes longer than %d bytes with its variables", s, maxString-1)
+		return "", fmt.Errorf("%.40q... exceeds %d bytes after variable expansion", s, maxString-1)
 	}
 	return b.String(), nil
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// podGetter gives upstream's location functions the internal form of pods.
+// podGetter returns pods in the internal form, for upstream's location functions.
 type podGetter struct{ on kind.Connection }
 
 func (g podGetter) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	return g.on.Get(ctx, name)
 }
 
-// agents gives upstream's location functions the way to a node's agent.
+// agents returns connections to nodes' agents, for upstream's location functions.
 type agents struct{ on kind.Connection }
 
 func (a agents) GetConnectionInfo(ctx context.Context, name types.NodeName) (*kubelet.ConnectionInfo, error) {
@@ -56,9 +56,10 @@ func streamOptions[V, I any](req *http.Request, from func(*url.Values, *V, conve
 	return &in, nil
 }
 
-// execPod connects to a command that the node's agent runs in a container.
+// execPod connects to a command executed in a container by the node's agent.
 func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
-	// A WebSocket begins with a GET, and must not need less than a POST does (kubernetes/kubernetes#133515).
+	// A WebSocket begins with a GET, for which a lesser permission than for a POST must not be enough
+	// (kubernetes/kubernetes#133515).
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
 	}
@@ -124,8 +125,8 @@ func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return withoutCredentials(upgrade), nil
 }
 
-// terminal passes the streams of a process on. kubectl's WebSocket protocols (KEP-4006) are translated to SPDY here, so that agents need
-// to speak SPDY and the plain channel protocols only.
+// terminal forwards the streams of a process. kubectl's WebSocket protocols (KEP-4006) are translated to SPDY here, so
+// that agents need only SPDY and the plain channel protocols.
 func terminal(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper, streams translator.Options) http.Handler {
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(req) {
 		return withoutCredentials(translator.NewStreamTranslatorHandler(location, rt, 0, streams))
@@ -140,7 +141,7 @@ func forwarder(on kind.Connection, location *url.URL, rt http.RoundTripper, upgr
 	return h
 }
 
-// withoutCredentials removes from requests to h what must not leave this server.
+// withoutCredentials removes credentials, which must not leave this server, from requests to h.
 func withoutCredentials(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req = req.Clone(req.Context())

@@ -115,7 +115,7 @@ func setCondition(pod *corev1.Pod, c corev1.PodCondition) {
 	pod.Status.Conditions[i] = c
 }
 
-// TokenIssuer is a Parent that can issue tokens for the service account that it is.
+// TokenIssuer is a Parent that can issue tokens for its service account.
 type TokenIssuer interface {
 	IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error)
 }

@@ -36,7 +36,7 @@ func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 		return nil, err
 	}
 	var in io.ReadCloser
-	if location != nil { // else it is not on a node yet, and nothing was logged
+	if location != nil { // otherwise it is not bound yet, and nothing was logged
 		streamer := &genericrest.LocationStreamer{
 			Location: location, Transport: transport, ContentType: "text/plain", Flush: o.Follow,
 			ResponseChecker: genericrest.NewGenericHttpResponseChecker(corev1.Resource("pods/log"), name),
@@ -68,7 +68,8 @@ func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	defer h.in.Close()
 	if wsstream.IsWebSocketRequest(req) {
-		// The reader drops what arrives together with the end, as a body of known length does; a buffer separates the two.
+		// The reader drops data that arrives together with EOF, as it does for a body of known length; a buffer
+		// separates the two.
 		if err := wsstream.NewReader(bufio.NewReader(h.in), true, wsstream.NewDefaultReaderProtocols()).Copy(w, req); err != nil {
 			h.on.Fail(w, req, err)
 		}
@@ -87,7 +88,7 @@ func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		n, err := h.in.Read(buf)
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
-				return // the client went away
+				return // the client has disconnected
 			}
 			_ = rc.Flush()
 		}

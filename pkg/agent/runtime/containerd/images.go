@@ -310,7 +310,7 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 		client.WithImageLabels(map[string]string{pinned: pinnedValue}),
 	)
 	if err == nil && len(loaded) == 0 {
-		err = errors.New("the archive holds no image for this machine's platform")
+		err = errors.New("the archive has no image for this machine's platform")
 	}
 	for _, entry := range loaded {
 		if err == nil {

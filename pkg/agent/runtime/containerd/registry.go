@@ -188,7 +188,7 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 		}
 		realm, err := url.Parse(c.Parameters["realm"])
 		if err != nil || !a.trusts(realm) {
-			return fmt.Errorf("registry %s wants tokens from %.200q, which is not asked: it must be an https URL: %w", a.host, c.Parameters["realm"], docker.ErrInvalidAuthorization)
+			return fmt.Errorf("registry %s requests tokens from %.200q, which is refused: the token server must be an https URL: %w", a.host, c.Parameters["realm"], docker.ErrInvalidAuthorization)
 		}
 	}
 	return a.Authorizer.AddResponses(ctx, responses)

@@ -81,7 +81,7 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 	defer cancel()
 	if err := e.introduce(first, path); err != nil {
 		if ctx.Err() == nil && first.Err() != nil {
-			return nil, fmt.Errorf("containerd at %s does not answer within %s: start it, or look at its log", path, patience)
+			return nil, fmt.Errorf("containerd at %s does not respond within %s: start it, or check its log", path, patience)
 		}
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func withDeadline(path string) grpc.UnaryClientInterceptor {
 		}
 		err := call(own, method, req, reply, conn, opts...)
 		if err != nil && ctx.Err() == nil && own.Err() != nil {
-			return status.Errorf(codes.Unavailable, "containerd at %s does not answer within %s: look at its log", path, callTime)
+			return status.Errorf(codes.Unavailable, "containerd at %s does not respond within %s: check its log", path, callTime)
 		}
 		return explain(path, err)
 	}
@@ -160,7 +160,7 @@ func explain(path string, err error) error {
 	if status.Code(err) != codes.Unavailable {
 		return err
 	}
-	return status.Errorf(codes.Unavailable, "containerd at %s does not answer: start it", path)
+	return status.Errorf(codes.Unavailable, "containerd at %s does not respond: start it", path)
 }
 
 // The addresses of the host's containerds that we used are recorded, so that Purge finds them independently of the current options.

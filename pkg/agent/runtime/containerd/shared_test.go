@@ -186,7 +186,7 @@ func TestHostContainerd(t *testing.T) {
 	require.NoError(t, r.Create(ctx, second), "its layers are known")
 	require.NoError(t, r.Start(ctx, second.ID))
 	_, err = r.Images().List(ctx)
-	require.ErrorContains(t, err, "containerd at "+d.socket+" does not answer")
+	require.ErrorContains(t, err, "containerd at "+d.socket+" does not respond")
 	stop()
 
 	d.start()
@@ -205,7 +205,7 @@ func TestHostContainerd(t *testing.T) {
 	r, stop = open(t, c)
 	d.kill()
 	err = r.Purge(ctx)
-	require.ErrorContains(t, err, "does not answer within 1s")
+	require.ErrorContains(t, err, "does not respond within 1s")
 	require.ErrorContains(t, err, "hosts.json")
 	left, err := r.List(ctx)
 	require.NoError(t, err)
@@ -248,7 +248,7 @@ func TestHostContainerdRefused(t *testing.T) {
 	go func() { served <- server.Serve(old) }()
 	for name, want := range map[string]string{
 		"none": "no containerd listens at " + dir + "/none", "file": "no containerd listens at " + dir + "/file",
-		"hangs": "does not answer within 1s", "dead": "does not answer within 1s",
+		"hangs": "does not respond within 1s", "dead": "does not respond within 1s",
 		"old": "is version 1.4.13: 1.6 or newer is needed",
 	} {
 		c.Address, c.patience = filepath.Join(dir, name), time.Second
