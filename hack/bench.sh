@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures a fresh cluster against DESIGN's budgets: `make bench`. Further arguments go to test/bench.
+# Measures a fresh cluster against the budgets in pkg/README.md: `make bench`. Further arguments go to test/bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 coracle=$(realpath bin/coracle)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs `go build` with the arguments given and says how far it is, since a first build takes minutes: hack/build.sh -o FILE PACKAGE.
-# The packages compiled are counted from -v, which costs nothing; what the compiler has to say is passed on.
+# Runs `go build` with the arguments given and shows its progress, since a first build takes minutes: hack/build.sh -o FILE PACKAGE.
+# It counts the compiled packages in the output of -v; the compiler's messages are printed.
 set -euo pipefail
 every=10 # seconds between two lines
 count=0 next=$every linking=

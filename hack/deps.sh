@@ -21,7 +21,7 @@ if [ "${1:-}" = test ] && ! command -v containerd >/dev/null && [ ! -x dist/cont
   if (cd "$dir" && timeout 120 sh -c 'apt-get download -q containerd || { apt-get update -q && apt-get download -q containerd; }') >/dev/null 2>&1; then
     dpkg -x "$dir"/containerd_*.deb dist/containerd
   else
-    echo "no containerd can be had: the tests of --containerd are skipped" >&2
+    echo "could not get containerd: the tests of --containerd will be skipped" >&2
   fi
   rm -rf "$dir"
 fi

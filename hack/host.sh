@@ -1,6 +1,6 @@
-# Sourced by scripts that need a machine of their own: a network namespace with one address and a default route, and
+# Sourced by scripts that need a separate machine: a network namespace with one address and a default route, and
 # directories that go with it. After it, `inside COMMAND` runs a command there, and the cluster in it is deleted at the end.
-# It wants $coracle, and gives $dir and $name.
+# It needs $coracle, and sets $dir and $name.
 [ "$(id -u)" = 0 ] || { echo "this needs root: it starts a cluster" >&2; exit 1; }
 [ -x "$coracle" ] || { echo "$coracle is missing: run \`make build\` first" >&2; exit 1; }
 dir=$(mktemp -d)
@@ -17,10 +17,10 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 mkdir "$dir/home" "$dir/bin"
 ln -s "$coracle" "$dir/bin/kubectl"
-# A home of its own must not cost the go command its caches.
+# Use the Go caches despite the separate home directory.
 GOMODCACHE=$(go env GOMODCACHE) GOCACHE=$(go env GOCACHE)
 export GOMODCACHE GOCACHE HOME=$dir/home KUBECONFIG='' PATH=$dir/bin:$PATH
-# The disk of this machine may be nearly full: that is no concern of the cluster's.
+# The disk of this machine may be nearly full, which must not affect the cluster.
 export CORACLE_EVICTION_HARD='nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%' CORACLE_IMAGE_GC_HIGH_THRESHOLD=100
 export CORACLE_DATA_DIR=$dir/data CORACLE_RUN_DIR=$dir/run CORACLE_NODE_NAME=$name
 for line in "link set lo up" "link add eth0 type veth peer name wire0" "link set eth0 up" "link set wire0 up" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes too long for each change: `make nightly`. Everything is run, whatever fails; what failed is named at the end. Logs are in dist/nightly.
+# Checks that take too long for each change: `make nightly`. A failure does not stop the others; failures are listed at the end. Logs are in dist/nightly.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
@@ -21,7 +21,7 @@ step() { # NAME COMMAND...
 step lint make lint
 step release make release
 step conformance make conformance FOCUS=
-# Contended keys and checked watches; three times, since a crash is a matter of luck.
+# Contended keys and checked watches; three times, since crashes are random.
 step robustness go test -count=3 -v -timeout 90m ./test/robustness/...
 step clients make clients
 step kills env CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent

@@ -108,7 +108,7 @@ func (s *scanner) str() ([]byte, bool) {
 func (s *scanner) object(p *plan, depth int) (bool, error) {
 	if s.peek() == '}' {
 		s.at++
-		if p.class == table || p.class == anything {
+		if p.class == mapping || p.class == anything {
 			s.Memory += mapBytes
 		}
 		return true, s.check()
@@ -152,7 +152,7 @@ func (s *scanner) keyed(p *plan, key []byte, n int64) (*plan, error) {
 			return f, nil
 		}
 		return ignored, nil
-	case table:
+	case mapping:
 		in := s.plans.of(p.elem)
 		if n == 0 {
 			s.Memory += mapBytes

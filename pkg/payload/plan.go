@@ -17,7 +17,7 @@ const (
 	number              // a resource quantity
 	message
 	list
-	table // a map
+	mapping // a map
 	anything
 	opaque // raw bytes of any shape
 )
@@ -81,7 +81,7 @@ func (ps plans) build(t reflect.Type) *plan {
 			p.class, p.elem = list, t.Elem()
 		}
 	case reflect.Map:
-		p.class, p.elem, p.key = table, t.Elem(), int64(t.Key().Size())
+		p.class, p.elem, p.key = mapping, t.Elem(), int64(t.Key().Size())
 	case reflect.String:
 		p.class = text
 	case reflect.Interface:

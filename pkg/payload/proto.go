@@ -150,7 +150,7 @@ func (w *walker) field(data []byte, p *plan, n *int64, depth int) error {
 		}
 		*n++
 		return w.one(data, in, depth)
-	case table:
+	case mapping:
 		in := w.plans.of(p.elem)
 		w.Memory += 2 * (p.key + in.size)
 		if err := w.entry(*n); err != nil {

@@ -57,8 +57,8 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
-// TestTheHouseNamesEveryPackage checks that each package directly below pkg is listed in pkg/README.md.
-func TestTheHouseNamesEveryPackage(t *testing.T) {
+// TestREADMENamesEveryPackage checks that each package directly below pkg is listed in pkg/README.md.
+func TestREADMENamesEveryPackage(t *testing.T) {
 	text, err := os.ReadFile("../../pkg/README.md")
 	require.NoError(t, err)
 	entries, err := os.ReadDir("../../pkg")
