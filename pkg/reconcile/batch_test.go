@@ -288,3 +288,31 @@ func BenchmarkJob(b *testing.B) {
 	b.ReportMetric(b.Elapsed().Seconds()/float64(n), "s/job")
 	b.ReportMetric(float64(pods)*float64(n)/b.Elapsed().Seconds(), "pods/s")
 }
+
+// The same over HTTP, where the caches lag and each reconciler has the rights of its bootstrap role alone.
+func TestJobsOverHTTP(t *testing.T) {
+	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
+	c.node("a")
+	zero, mode := int32(0), batchv1.IndexedCompletion
+	indexed := jobOf("indexed", 0, 30, 10)
+	indexed.Spec.CompletionMode = &mode
+	brief := jobOf("brief", 0, 1, 1)
+	brief.Spec.TTLSecondsAfterFinished = &zero
+	c.create(indexed, jobOf("plain", 0, 12, 5), brief, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
+		Schedule: "@every 1s", JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 0, 1, 1).Spec},
+	}})
+	require.Equal(t, "0-29", c.jobIs("indexed", batchv1.JobComplete).Status.CompletedIndexes)
+	require.Len(t, c.podsOf("indexed"), 30, "no index ran twice, though caches lag")
+	require.EqualValues(t, 12, c.jobIs("plain", batchv1.JobComplete).Status.Succeeded)
+	require.Len(t, c.podsOf("plain"), 12)
+	c.gone(brief)
+	until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool { return c.Status.LastSuccessfulTime != nil })
+	j := jobOf("stopped", 0, 2, 2)
+	j.Spec.Template.Spec.Containers[0].Args = nil
+	c.create(j)
+	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool { return j.Status.Active == 2 && *j.Status.Ready == 2 })
+	require.NoError(t, c.Patch(c.ctx, j, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"parallelism":0}}`))))
+	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool { return j.Status.Active == 0 && *j.Status.Terminating == 0 })
+	require.NoError(t, c.Delete(c.ctx, j, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.gone(j)
+}
