@@ -67,10 +67,10 @@ func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return nil
 	}
-	t = t.Elem()
-	if _, ok := topology()["kind "+typeName(t)]; !ok {
+	if !Describes(empty) {
 		return nil
 	}
+	t = t.Elem()
 	drop := stripped
 	if reset != nil {
 		drop = drop.Union(reset)
@@ -83,6 +83,16 @@ func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	p := &Plan{root: root, kind: t, empty: empty.DeepCopyObject()}
 	p.pool.New = func() any { return &walk{} }
 	return p
+}
+
+// Describes reports whether upstream's schema of the built-in kinds has objects like obj, so that plans can be made for them.
+func Describes(obj runtime.Object) bool {
+	t := reflect.TypeOf(obj)
+	if t == nil || t.Kind() != reflect.Pointer {
+		return false
+	}
+	_, ok := topology()["kind "+typeName(t.Elem())]
+	return ok
 }
 
 // maker makes the nodes of one plan.

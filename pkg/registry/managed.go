@@ -62,7 +62,8 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	if c.Resource.Managers != nil {
 		return c.managers.own(key, c.Resource.Managers, reset)
 	}
-	return c.managers.get(key, versions{c.Resource, c.kinds.Table()}, c.Resource.GroupVersionKind, c.Resource.Proto, reset)
+	known := c.Resource.Proto && fieldset.Describes(c.Resource.New()) // CustomResourceDefinitions are not in client-go's schema
+	return c.managers.get(key, versions{c.Resource, c.kinds.Table()}, c.Resource.GroupVersionKind, known, reset)
 }
 
 // converter is what upstream's field manager wants of a kind.
