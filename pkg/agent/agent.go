@@ -52,6 +52,7 @@ type Agent struct {
 	refused    map[string]string // why ranges are not routed, by node
 	network    bool              // pods can get addresses
 	port       int32
+	api        *api.Server   // nil until it listens
 	nodeWake   chan struct{} // the node changed
 	statusWake chan struct{}
 	// nodeDeleted is set when our Node is deleted, until its status is next written.
@@ -205,6 +206,9 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 		Pods: a.pods, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
 		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log, Metrics: a.c.Metrics,
 	})
+	a.mu.Lock()
+	a.api = s
+	a.mu.Unlock()
 	tlsConfig := &tls.Config{
 		MinVersion: tls.VersionTLS12, GetCertificate: a.c.GetCertificate,
 		NextProtos: []string{"http/1.1"},
@@ -215,6 +219,17 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 	}
 	limited := connlimit.New(l, connlimit.Config{Most: maxConnections, Each: maxConnectionsPerAddress, Logger: a.log})
 	return func(ctx context.Context) error { return s.Serve(ctx, tls.NewListener(limited, tlsConfig)) }, nil
+}
+
+// ResourceMetrics is what the node's API answers to /metrics/resource; nil before the agent has started.
+func (a *Agent) ResourceMetrics(ctx context.Context) []byte {
+	a.mu.Lock()
+	s := a.api
+	a.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.ResourceMetrics(ctx)
 }
 
 // follow dispatches events of nodes and pods, and closes Ready.

@@ -53,6 +53,9 @@ func newDiscovery(t *kind.Table) *discovery {
 	}
 	c := builtin.ComponentStatuses()
 	d.resource(c.GroupVersion(), metav1.APIResource{Name: c.Plural, SingularName: c.Singular, ShortNames: c.ShortNames, Kind: c.Kind, Verbs: c.Verbs})
+	for _, r := range []*kind.Resource{builtin.NodeUsage(), builtin.PodUsage()} {
+		d.resource(r.GroupVersion(), metav1.APIResource{Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs})
+	}
 	var order []schema.GroupVersion
 	for gv, list := range d.versions {
 		slices.SortFunc(list.APIResources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })

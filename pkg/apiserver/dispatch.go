@@ -32,6 +32,10 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 			s.componentStatuses(w, req, info)
 			return
 		}
+		if usage := usageOf(gvr); usage != nil {
+			s.usage(w, req, info, usage)
+			return
+		}
 		s.notFound(w, req)
 		return
 	}

@@ -71,7 +71,9 @@ type Config struct {
 	Tokens authenticator.Token
 
 	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
-	Nodes   NodeClient
+	Nodes NodeClient
+	// Usage serves metrics.k8s.io. Without it requests for that group fail with 503.
+	Usage   Usage
 	Version version.Info
 	Checks  []Check
 	// Components are the components of the control plane that ComponentStatus reports.

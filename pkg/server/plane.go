@@ -38,6 +38,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/usage"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
@@ -59,6 +60,7 @@ type plane struct {
 	admin      *adminKubeconfig
 	rootCA     *rootca.Bundle
 	apiserver  *apiserver.Server
+	usage      *usage.Collector
 	roles      *roles
 	// controllers and scheduler run on the elected server; nil if disabled.
 	controllers *led[*reconcile.Controllers]
@@ -181,15 +183,17 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	remote := &nodes{
+		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
+		roots:  keys.Node.Pool, as: asServer.Client,
+	}
+	l.usage = p.newUsage(remote)
 	settings := apiserver.Config{
 		Registry: l.registry, Cache: l.cache, Kinds: kinds, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
-		Nodes: &nodes{
-			client: l.client(apiServerUser, user.SystemPrivilegedGroup),
-			roots:  keys.Node.Pool, as: asServer.Client,
-		},
+		Nodes: remote, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap: func(next http.Handler) http.Handler {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -35,9 +36,16 @@ func (e *exposition) send(w http.ResponseWriter) {
 	_, _ = w.Write(e.Bytes())
 }
 
-// resourceMetrics is /metrics/resource, from which metrics-server reads (KEP-727).
 func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
-	usages := s.usages(r.Context())
+	out := s.resources(r.Context())
+	out.send(w)
+}
+
+// ResourceMetrics is the text of /metrics/resource, from which metrics-server reads (KEP-727).
+func (s *Server) ResourceMetrics(ctx context.Context) []byte { return s.resources(ctx).Bytes() }
+
+func (s *Server) resources(ctx context.Context) *exposition {
+	usages := s.usages(ctx)
 	type sum struct {
 		labels      string
 		cpu, memory float64
@@ -87,7 +95,7 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, r *http.Request) {
 		out.metric("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes")("", memory, now)
 	}
 	out.metric("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise")("", failed, time.Time{})
-	out.send(w)
+	return &out
 }
 
 // containerMetrics is /metrics/cadvisor: those of cAdvisor's metrics that the runtime knows.

@@ -1,0 +1,137 @@
+package usage
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxSeries bounds the containers of one reading. No node runs as many.
+const maxSeries = 16 << 10
+
+// Sample is the usage of a container or a node at one time.
+type Sample struct {
+	At      time.Time
+	CPU     float64 // seconds since Started
+	Memory  float64 // bytes of the working set
+	Started time.Time
+}
+
+// container names a container of a pod.
+type container struct{ namespace, pod, name string }
+
+// Reading is what a node says of itself once.
+type Reading struct {
+	Node       Sample
+	Containers map[container]Sample
+}
+
+var errTooMany = fmt.Errorf("more than %d containers", maxSeries)
+
+// Parse reads the text of a node's /metrics/resource (KEP-727). Lines about anything else are ignored, values that no usage can have are
+// an error. A sample without a time of its own has the time now.
+func Parse(text []byte, now time.Time) (*Reading, error) {
+	r := &Reading{Containers: map[container]Sample{}}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, labels, value, at, err := series(line, now)
+		if err != nil {
+			return nil, err
+		}
+		set := func(s *Sample, field *float64) {
+			*field, s.At = value, at
+		}
+		switch name {
+		case "node_cpu_usage_seconds_total":
+			set(&r.Node, &r.Node.CPU)
+		case "node_memory_working_set_bytes":
+			set(&r.Node, &r.Node.Memory)
+		case "container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_start_time_seconds":
+			key := container{labels["namespace"], labels["pod"], labels["container"]}
+			s, known := r.Containers[key]
+			if !known && len(r.Containers) >= maxSeries {
+				return nil, errTooMany
+			}
+			switch name {
+			case "container_cpu_usage_seconds_total":
+				set(&s, &s.CPU)
+			case "container_memory_working_set_bytes":
+				s.Memory = value
+			default:
+				s.Started = time.UnixMilli(int64(value * 1000))
+			}
+			r.Containers[key] = s
+		}
+	}
+	return r, nil
+}
+
+// mostValue is beyond any time in seconds or memory in bytes that a machine has.
+const mostValue = 1 << 53
+
+// series parses one line of Prometheus's text format: name{label="value",...} value [time in ms].
+func series(line string, now time.Time) (name string, labels map[string]string, value float64, at time.Time, err error) {
+	rest := line
+	if i := strings.IndexByte(line, '{'); i >= 0 {
+		name = line[:i]
+		if labels, rest, err = parseLabels(line[i+1:]); err != nil {
+			return "", nil, 0, at, err
+		}
+	} else if name, rest, _ = strings.Cut(line, " "); rest == "" {
+		return "", nil, 0, at, errors.New("a line without value")
+	}
+	fields := strings.Fields(rest)
+	if len(fields) < 1 || len(fields) > 2 {
+		return "", nil, 0, at, fmt.Errorf("%s: %d values", clip(name), len(fields))
+	}
+	if value, err = strconv.ParseFloat(fields[0], 64); err != nil || math.IsNaN(value) || value < 0 || value > mostValue {
+		return "", nil, 0, at, fmt.Errorf("%s has the value %s", clip(name), clip(fields[0]))
+	}
+	at = now
+	if len(fields) == 2 {
+		ms, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return "", nil, 0, at, fmt.Errorf("%s has the time %s", clip(name), clip(fields[1]))
+		}
+		at = time.UnixMilli(ms)
+	}
+	return name, labels, value, at, nil
+}
+
+// clip bounds what an error repeats.
+func clip(s string) string {
+	if len(s) > 64 {
+		return strconv.Quote(s[:64]) + "..."
+	}
+	return strconv.Quote(s)
+}
+
+// parseLabels parses the labels up to the closing brace, and returns what follows it.
+func parseLabels(s string) (labels map[string]string, rest string, err error) {
+	labels = make(map[string]string, 3)
+	for n := 0; ; n++ {
+		s = strings.TrimLeft(s, ", ")
+		if strings.HasPrefix(s, "}") {
+			return labels, s[1:], nil
+		}
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || n == 16 {
+			return nil, "", errors.New("labels without end")
+		}
+		quoted, err := strconv.QuotedPrefix(value)
+		if err != nil {
+			return nil, "", fmt.Errorf("the label %s has no value", clip(name))
+		}
+		plain, err := strconv.Unquote(quoted)
+		if err != nil {
+			return nil, "", fmt.Errorf("the label %s has no value", clip(name))
+		}
+		labels[name], s = plain, value[len(quoted):]
+	}
+}
