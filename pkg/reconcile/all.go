@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
 	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
@@ -43,6 +44,7 @@ func All(cfg Config) []*engine.Reconciler {
 		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),
 		podgc.New(),
+		autoscaling.New(cfg.PodMetrics),
 		disruption.New(),
 		disruption.NewStale(),
 		roles.NewAggregation(),

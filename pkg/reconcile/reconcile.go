@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
@@ -42,6 +43,8 @@ type Config struct {
 	QuotaUsage resourcequota.Usage
 	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
 	NodePatience time.Duration
+	// PodMetrics is what autoscalers go by; nil: no metrics are known.
+	PodMetrics autoscaling.Metrics
 	// Metrics registers the reconcilers' metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.

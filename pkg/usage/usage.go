@@ -8,6 +8,7 @@ package usage
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -30,6 +31,8 @@ const (
 	readers = 32
 	// maxNodes bounds the nodes whose readings are kept.
 	maxNodes = 16 << 10
+	// forget is the time after which the readings of a node that nobody asks about, such as one that is gone, are dropped.
+	forget = 10 * time.Minute
 )
 
 // Reader reads a node's /metrics/resource. The answer is bounded by the reader.
@@ -40,8 +43,9 @@ type Collector struct {
 	read Reader
 	log  *slog.Logger
 
-	mu    sync.Mutex
-	nodes map[string]*state
+	mu     sync.Mutex
+	nodes  map[string]*state
+	pruned time.Time // when forgotten nodes were last looked for
 }
 
 // New makes a Collector.
@@ -60,6 +64,10 @@ type state struct {
 func (c *Collector) state(node string) *state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.pruned) > stale {
+		c.pruned = now
+		maps.DeleteFunc(c.nodes, func(_ string, s *state) bool { return s.forgotten(now) })
+	}
 	s := c.nodes[node]
 	if s == nil {
 		if len(c.nodes) >= maxNodes {
@@ -69,6 +77,13 @@ func (c *Collector) state(node string) *state {
 		c.nodes[node] = s
 	}
 	return s
+}
+
+// forgotten reports whether nobody has read the node for long.
+func (s *state) forgotten(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.tried.IsZero() && now.Sub(s.tried) > forget
 }
 
 // pair is the latest two readings, nil where there are none.

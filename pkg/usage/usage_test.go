@@ -105,6 +105,17 @@ func TestAFailingNodeIsNotAskedAgainAtOnce(t *testing.T) {
 	})
 }
 
+func TestNodesThatAreGoneAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{start: time.Now()}
+		c := New(f.read, slog.New(slog.DiscardHandler))
+		c.Nodes(t.Context(), []*corev1.Node{testNode})
+		time.Sleep(forget + time.Second)
+		c.Nodes(t.Context(), []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "other"}}})
+		require.Len(t, c.nodes, 1)
+	})
+}
+
 func TestARestartedContainerIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{start: time.Now()}

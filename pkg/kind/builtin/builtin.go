@@ -65,6 +65,7 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		batch(),
 		sets(),
 		budgetRows(),
+		autoscalerRows(),
 		admission(),
 		listed(),
 		ourRows(),

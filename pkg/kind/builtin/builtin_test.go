@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -41,6 +42,10 @@ func TestEveryRowIsWhole(t *testing.T) {
 			if d, ok := out.(*appsv1.DaemonSet); ok { // an annotation that upstream keeps for apps/v1beta2
 				require.Contains(t, d.Annotations, appsv1.DeprecatedTemplateGeneration)
 				d.Annotations = nil
+			}
+			if h, ok := out.(*autoscalingv1.HorizontalPodAutoscaler); ok { // upstream converts what has no metrics with its default
+				require.EqualValues(t, 80, *h.Spec.TargetCPUUtilizationPercentage)
+				h.Spec.TargetCPUUtilizationPercentage = nil
 			}
 			require.Equal(t, r.GroupVersionKind, out.GetObjectKind().GroupVersionKind())
 			o.GetObjectKind().SetGroupVersionKind(r.GroupVersionKind)

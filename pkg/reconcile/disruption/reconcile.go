@@ -6,16 +6,15 @@ package disruption
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -169,14 +168,9 @@ func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference,
 	if err != nil {
 		return "", 0, err
 	}
-	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(mapping.GroupVersionKind)
-	o.SetNamespace(namespace)
-	o.SetName(ref.Name)
-	var scale autoscalingv1.Scale
-	err = r.Client.SubResource("scale").Get(ctx, o, &scale)
+	scale, err := engine.Scale(ctx, r.Client, mapping.GroupVersionKind, client.ObjectKey{Namespace: namespace, Name: ref.Name})
 	switch {
-	case apierrors.IsMethodNotSupported(err), apierrors.IsNotFound(err) && !names(err, ref.Name):
+	case errors.Is(err, engine.ErrNoScale):
 		return "", 0, fmt.Errorf("%s does not implement the scale subresource", mapping.Resource.GroupResource())
 	case apierrors.IsNotFound(err):
 		return "", 0, nil
@@ -213,10 +207,4 @@ func replicas(n *int32) int32 {
 		return 1
 	}
 	return *n
-}
-
-// names reports whether a not-found error is about the object of that name, rather than about a path that is not served.
-func names(err error, name string) bool {
-	s, ok := err.(apierrors.APIStatus) //nolint:errorlint // clients do not wrap
-	return ok && s.Status().Details != nil && s.Status().Details.Name == name
 }
