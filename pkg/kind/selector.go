@@ -78,7 +78,7 @@ func (r *Resource) Selector(s fields.Selector) (fields.Selector, error) {
 		if !known[name] {
 			return "", "", fmt.Errorf("field label not supported: %s", name)
 		}
-		if stored, ok := eventFieldNames[name]; ok && r.StoredAs != nil {
+		if stored, ok := eventFieldNames[name]; ok && r.StoredAs != nil && !r.PerVersion {
 			name = stored
 		}
 		return name, value, nil

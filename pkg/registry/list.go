@@ -92,7 +92,14 @@ func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string
 	if broken := c.cache.Unreadable(prefix); len(broken) > 0 {
 		return nil, StoreReadError(c.gr(), broken)
 	}
-	entries, rev := c.cache.List(c.row, q)
+	if c.row.PerVersion && c.row != c.Resource && q.Fields != nil && !q.Fields.Empty() {
+		// All are converted together, not one by one as they are selected.
+		every, _ := c.cache.List(c.row, cache.Query{Namespace: q.Namespace})
+		if _, err := asAll(c.Resource, every); err != nil {
+			return nil, err
+		}
+	}
+	entries, rev := c.cache.List(c.selecting(), q)
 	if from > prefix {
 		entries = entries[sort.Search(len(entries), func(i int) bool { return entries[i].Key >= from }):]
 	}
@@ -143,7 +150,10 @@ func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string,
 			if err != nil {
 				return nil, err
 			}
-			if !selects(c.row, q, e) {
+			if e, err = As(c.selecting(), e); err != nil {
+				return nil, err
+			}
+			if !selects(c.selecting(), q, e) {
 				continue
 			}
 			l.Entries = append(l.Entries, e)

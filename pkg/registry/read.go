@@ -157,7 +157,7 @@ func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w
 	if broken := c.cache.Unreadable(c.row.Prefix(c.Namespace)); state && len(broken) > 0 {
 		return nil, nil, 0, StoreReadError(c.gr(), broken)
 	}
-	w, initial, sync, err = c.cache.Watch(c.row, q, from)
+	w, initial, sync, err = c.cache.Watch(c.selecting(), q, from)
 	switch {
 	case errors.Is(err, cache.ErrExpired):
 		return nil, nil, 0, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rev, c.cache.Revision()))

@@ -241,6 +241,14 @@ func (c *call) strategy() kind.Strategy {
 	return c.row.Strategy
 }
 
+// selecting is the row whose fields select objects: the stored version's, unless each version has its own.
+func (c *call) selecting() *kind.Resource {
+	if c.row.PerVersion {
+		return c.Resource
+	}
+	return c.row
+}
+
 // internal converts an object of the cache for the strategies. It is a copy: strategies move parts of the
 // old object into the new one, and then write to them.
 func (c *call) internal(e *cache.Entry) (runtime.Object, error) {

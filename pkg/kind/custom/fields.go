@@ -2,7 +2,6 @@ package custom
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -17,28 +16,15 @@ import (
 )
 
 // selectable is the version's name, namespace and selectable fields.
-//
-// Objects are selected as they are cached. Without conversion, a path means the same in all versions, so the values are those of the
-// selectable fields of all versions. A webhook may move a field: then the fields of a version that is not the stored one can be
-// selected on only where the stored version has them too.
 func (v *version) selectable() kind.Selectable {
 	all := kind.MetaFields()
 	if !v.of.namespaced() {
 		all = all.ClusterScoped()
 	}
-	own := fieldNames(v.spec.SelectableFields)
 	paths := map[string]string{}
-	converts := v.of.crd.Spec.Conversion != nil && v.of.crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
-	for i := range v.of.crd.Spec.Versions {
-		o := &v.of.crd.Spec.Versions[i]
-		if converts && !o.Storage {
-			continue
-		}
-		for _, f := range o.SelectableFields {
-			paths[strings.TrimPrefix(f.JSONPath, ".")] = f.JSONPath
-		}
+	for _, f := range v.spec.SelectableFields {
+		paths[strings.TrimPrefix(f.JSONPath, ".")] = f.JSONPath
 	}
-	own = slices.DeleteFunc(own, func(name string) bool { return paths[name] == "" })
 	if len(paths) == 0 {
 		return all
 	}
@@ -49,7 +35,7 @@ func (v *version) selectable() kind.Selectable {
 			parsed[name] = parser
 		}
 	}
-	return kind.Selectable{Names: append(all.Names, own...), Set: func(o client.Object) fields.Set {
+	return kind.Selectable{Names: append(all.Names, fieldNames(v.spec.SelectableFields)...), Set: func(o client.Object) fields.Set {
 		set := all.Set(o)
 		u, ok := o.(*unstructured.Unstructured)
 		for name, parser := range parsed {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	wrap "k8s.io/kube-openapi/pkg/builder3/util"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
@@ -75,6 +76,9 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 		}
 		object.AddExtension(fieldsExtension, paths)
 		list.AddExtension(fieldsExtension, paths)
+	}
+	if form != 2 { // where a reference has a description beside it
+		object, list = wrap.WrapRefs(object), wrap.WrapRefs(list)
 	}
 	return object, list, nil
 }

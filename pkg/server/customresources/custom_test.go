@@ -151,6 +151,7 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, table.body, `"cells":["a","red"]`)
 	require.Contains(t, w.do("GET", "/apis/example.org/v1", "").body, `"shortNames":["wd"],"categories":["all"]`)
 	v3 := w.do("GET", "/openapi/v3/apis/example.org/v1", "").body
+	require.Contains(t, v3, `"allOf":[{"$ref":"#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}]`)
 	require.Contains(t, v3, "Spec says what the widget is.")
 	require.Contains(t, v3, `"org.example.v1.WidgetList"`)
 	require.Contains(t, w.do("GET", "/openapi/v2", "").body, "Spec says what the widget is.")

@@ -146,6 +146,8 @@ func (c *converter) definition() string {
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw}))
 	text := strings.Replace(boats, "properties: {host: {type: string}}", "properties: {host: {type: string}, port: {type: string}}", 1)
 	text = strings.Replace(text, "properties: {host: {type: string}, hostPort: {type: string}}", "properties: {hostPort: {type: string}}", 1)
+	text = strings.Replace(text, "    storage: true\n", "    storage: true\n    selectableFields: [{jsonPath: .spec.port}]\n", 1)
+	text = strings.Replace(text, "    storage: false\n", "    storage: false\n    selectableFields: [{jsonPath: .spec.hostPort}]\n", 1)
 	return text + fmt.Sprintf("  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: %q, caBundle: %s}}}\n", c.URL+"/convert", ca)
 }
 
@@ -177,6 +179,9 @@ func TestConversionByWebhook(t *testing.T) {
 	require.Equal(t, before+1, hook.calls.Load())
 	require.EqualValues(t, 5, hook.objects.Load())
 
+	// Fields are selected on as the version that is asked for has them.
+	require.Equal(t, 4, strings.Count(w.do("GET", boatsPath("v1beta1", "")+"?fieldSelector=spec.hostPort%3Dh:80", "").body, `"uid"`))
+	require.Equal(t, 1, strings.Count(w.do("GET", boatsPath("v1", "")+"?fieldSelector=spec.port%3D81", "").body, `"uid"`))
 	for name, c := range map[string]struct {
 		lie  func(*apiextensionsv1.ConversionResponse)
 		says string
