@@ -14,7 +14,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -71,6 +71,9 @@ bench: build images ## measure a fresh cluster against the budgets
 
 conformance: conformance-deps build images ## upstream's conformance suite; FOCUS=regex narrows it
 	@hack/conformance.sh "$(FOCUS)"
+
+conformance-sample: conformance-deps build images ## tests of all its parts (test/conformance/sample.txt), in ten minutes
+	@hack/conformance.sh --sample
 
 conformance-deps: # before anything is built for minutes
 	@hack/deps.sh conformance

@@ -3,9 +3,11 @@ package apiserver
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,7 +16,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
 // filled returns a world with a namespace of n pods of about 3 KB each.
@@ -92,78 +100,179 @@ func BenchmarkList3000(b *testing.B) {
 	}
 }
 
+// BenchmarkCreate creates pods, over connections that coalesce writes and plain ones.
 func BenchmarkCreate(b *testing.B) {
 	for _, writers := range []int{1, 32} {
-		b.Run(fmt.Sprint(writers), func(b *testing.B) {
-			w := filled(b, 0)
-			var n atomic.Int64
-			b.ReportAllocs()
-			b.ResetTimer()
-			var wg sync.WaitGroup
-			for range writers {
-				wg.Add(1)
-				go func() {
-					defer wg.Done()
-					for {
-						i := n.Add(1)
-						if i > int64(b.N) {
-							return
+		for _, plain := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d/plain=%v", writers, plain), func(b *testing.B) {
+				w := filled(b, 0)
+				url, writes, stop := w.serve(b, plain)
+				w.url = url
+				var n atomic.Int64
+				b.ReportAllocs()
+				before := processor(b)
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				for range writers {
+					wg.Go(func() {
+						for {
+							i := n.Add(1)
+							if i > int64(b.N) {
+								return
+							}
+							w.createPod(b, fmt.Sprintf("p-%d", i))
 						}
-						w.createPod(b, fmt.Sprintf("p-%d", i))
+					})
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "creates/s")
+				b.ReportMetric(float64((processor(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+				b.ReportMetric(float64(writes.Load())/float64(b.N), "writes/op")
+				stop()
+			})
+		}
+	}
+}
+
+// BenchmarkStack writes on a goroutine of its own each time, as requests do, with a stack that is grown at once and one that grows as it goes.
+func BenchmarkStack(b *testing.B) {
+	for _, grown := range []bool{true, false} {
+		b.Run(fmt.Sprintf("grown=%v", grown), func(b *testing.B) {
+			w := filled(b, 1)
+			r := w.cfg.Kinds.Table().ByGVR(corev1.SchemeGroupVersion.WithResource("pods"))
+			o := w.cfg.Cache.Get(r, "d", "pod-00000").Object.(*corev1.Pod).DeepCopy()
+			o.ResourceVersion, o.UID = "", ""
+			ctx := apirequest.WithUser(b.Context(), &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+			before := processor(b)
+			done := make(chan error)
+			i := 0
+			for b.Loop() {
+				i++
+				p := o.DeepCopy()
+				p.Name = fmt.Sprintf("p-%d", i)
+				go func() {
+					if grown {
+						growStack()
 					}
+					_, err := w.cfg.Registry.Create(ctx, registry.Target{Resource: r, Namespace: "d"}, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+					done <- err
 				}()
+				if err := <-done; err != nil {
+					b.Fatal(err)
+				}
 			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "creates/s")
+			b.ReportMetric(float64((processor(b)-before).Microseconds())/float64(i), "cpu-us/op")
 		})
 	}
 }
 
-// BenchmarkWatchFanOut measures the time from a commit to the event at the last watcher.
+// processor is the processor time that this process has used.
+func processor(b *testing.B) time.Duration {
+	var u unix.Rusage
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkWatchFanOut measures from a commit to the event at the last of the watchers, and the processor time of server and watchers
+// for it: with connections that coalesce writes, as the server's are, and with plain ones beside them.
 func BenchmarkWatchFanOut(b *testing.B) {
 	for _, c := range []struct {
 		watchers int
 		http2    bool
 	}{{1, true}, {100, true}, {1000, true}, {1000, false}} {
-		watchers := c.watchers
-		b.Run(fmt.Sprintf("%d/http2=%v", watchers, c.http2), func(b *testing.B) {
-			w := filled(b, 0)
-			w.http.Transport.(*http.Transport).ForceAttemptHTTP2 = c.http2
-			ctx, cancel := context.WithCancel(context.Background())
-			var seen atomic.Int64
-			all := make(chan struct{}, 1)
-			var done sync.WaitGroup
-			for range watchers {
-				req, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.url+"/api/v1/namespaces/d/pods?watch=true", nil)
-				res, err := w.http.Do(req)
-				require.NoError(b, err)
-				done.Add(1)
-				go func() {
-					defer done.Done()
-					defer res.Body.Close()
-					in := bufio.NewReaderSize(res.Body, 8<<10)
-					for {
-						if _, err := in.ReadSlice('\n'); err != nil {
-							return
-						}
-						if seen.Add(1)%int64(watchers) == 0 {
-							all <- struct{}{}
-						}
-					}
-				}()
-			}
-			i := 0
-			var total time.Duration
-			for b.Loop() {
-				w.createPod(b, fmt.Sprintf("p-%d", i))
-				began := time.Now()
-				<-all
-				total += time.Since(began)
-				i++
-			}
-			b.ReportMetric(float64(total.Microseconds())/float64(i), "us-after-answer")
-			cancel()
-			done.Wait()
-		})
+		for _, plain := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%d/http2=%v/plain=%v", c.watchers, c.http2, plain), func(b *testing.B) { fanOut(b, c.watchers, c.http2, plain) })
+		}
 	}
+}
+
+// counted counts the writes of a listener's connections, each of which is a system call.
+type counted struct {
+	net.Listener
+	writes atomic.Int64
+}
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return countedConn{c, &l.writes}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c countedConn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// serve serves the API on a second address, with connections that coalesce writes or plain ones.
+func (w *world) serve(b *testing.B, plain bool) (url string, writes *atomic.Int64, stop func()) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	t := w.cfg.TLS.Clone()
+	t.ClientAuth, t.NextProtos, t.DynamicRecordSizingDisabled = tls.RequestClientCert, []string{"h2", "http/1.1"}, true
+	h := w.srv.httpServer(t)
+	c := &counted{Listener: tcp}
+	var l net.Listener = c
+	if !plain {
+		l = gathering{c, w.srv.cfg.WriteStall}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.ServeTLS(l, "", "") }()
+	return "https://" + tcp.Addr().String(), &c.writes, func() {
+		require.NoError(b, h.Close())
+		<-ended
+	}
+}
+
+func fanOut(b *testing.B, watchers int, http2, plain bool) {
+	w := filled(b, 0)
+	url, writes, stop := w.serve(b, plain)
+	reader := w.as("admin", "system:masters")
+	reader.Transport.(*http.Transport).ForceAttemptHTTP2 = http2
+	ctx, cancel := context.WithCancel(context.Background())
+	var seen atomic.Int64
+	all := make(chan struct{}, 1)
+	var done sync.WaitGroup
+	for range watchers {
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, url+"/api/v1/namespaces/d/pods?watch=true", nil)
+		res, err := reader.Do(req)
+		require.NoError(b, err)
+		done.Add(1)
+		go func() {
+			defer done.Done()
+			defer res.Body.Close()
+			in := bufio.NewReaderSize(res.Body, 8<<10)
+			for {
+				if _, err := in.ReadSlice('\n'); err != nil {
+					return
+				}
+				if seen.Add(1)%int64(watchers) == 0 {
+					all <- struct{}{}
+				}
+			}
+		}()
+	}
+	i := 0
+	sent := writes.Load()
+	var total time.Duration
+	before := processor(b)
+	for b.Loop() {
+		w.createPod(b, fmt.Sprintf("p-%d", i))
+		began := time.Now()
+		<-all
+		total += time.Since(began)
+		i++
+	}
+	b.ReportMetric(float64(total.Microseconds())/float64(i), "us-after-answer")
+	b.ReportMetric(float64((processor(b)-before).Microseconds())/float64(i), "cpu-us/op")
+	b.ReportMetric(float64(writes.Load()-sent)/float64(i), "writes/op")
+	cancel()
+	done.Wait()
+	stop()
 }

@@ -251,24 +251,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.cfg.ClientCAs != nil {
 		t = pki.FollowClientCAs(t, s.cfg.ClientCAs)
 	}
-	handler := s.handler
-	if s.cfg.Wrap != nil {
-		handler = s.cfg.Wrap(handler)
-	}
-	h := &http.Server{
-		Handler:           readBodiesWithin(s.cfg.RequestTimeout, handler),
-		TLSConfig:         t,
-		ReadHeaderTimeout: 10 * time.Second,
-		WriteTimeout:      s.cfg.RequestTimeout + s.cfg.WriteStall, // removed for watches and streams
-		IdleTimeout:       3 * time.Minute,
-		MaxHeaderBytes:    maxHeader,
-		ConnContext:       withConnection,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		// 1,000 streams: client-go uses one connection for all informers of a process. The windows are sized for many
-		// small bodies.
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 256 << 10,
-			MaxReceiveBufferPerConnection: 1 << 20},
-	}
+	h := s.httpServer(t)
 	failed := make(chan error, 1)
 	limited := connlimit.New(l, connlimit.Config{
 		Most: s.cfg.MaxConnections, Each: s.cfg.MaxConnectionsPerAddress, Logger: s.log,
@@ -290,6 +273,28 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	<-failed
 	return nil
+}
+
+// httpServer returns the HTTP server of the API, for connections of any listener.
+func (s *Server) httpServer(t *tls.Config) *http.Server {
+	handler := s.handler
+	if s.cfg.Wrap != nil {
+		handler = s.cfg.Wrap(handler)
+	}
+	return &http.Server{
+		Handler:           readBodiesWithin(s.cfg.RequestTimeout, handler),
+		TLSConfig:         t,
+		ReadHeaderTimeout: 10 * time.Second,
+		WriteTimeout:      s.cfg.RequestTimeout + s.cfg.WriteStall, // removed for watches and streams
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    maxHeader,
+		ConnContext:       withConnection,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		// 1,000 streams: client-go uses one connection for all informers of a process. The windows are sized for many
+		// small bodies.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, MaxReceiveBufferPerStream: 256 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20},
+	}
 }
 
 // audit writes audit events until the returned function is called, which waits for the last one.

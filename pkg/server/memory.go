@@ -21,7 +21,12 @@ func forgetStart() error {
 	if err != nil {
 		return err
 	}
-	for _, m := range programMappings(string(smaps), program) {
+	return release(programMappings(string(smaps), program))
+}
+
+// release lets go of the pages of mappings of files.
+func release(mappings []mapping) error {
+	for _, m := range mappings {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("madvise %x-%x: %w", m.from, m.to, errno)
 		}

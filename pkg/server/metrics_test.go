@@ -23,7 +23,7 @@ import (
 )
 
 // startPlane runs a control plane until the test ends, and creates a node that does not run.
-func startPlane(t *testing.T) *plane {
+func startPlane(t testing.TB) *plane {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-plane-")
 	require.NoError(t, err)

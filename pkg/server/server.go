@@ -191,8 +191,6 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 	// The socket first, so that status and stop work while the rest starts.
 	components = append([]run.Component{control.NewServer(p.RunDir, p)}, components...)
 	p.parts.add(components)
-	endPacing := func() {}
-	defer func() { endPacing() }()
 	components = append(components, &last{ready: make(chan struct{}), notify: func(ctx context.Context) {
 		if p.onReady != nil {
 			if err := p.onReady(ctx); err != nil {
@@ -202,7 +200,6 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 		if err := forgetStart(); err != nil {
 			p.log.Warn("could not release start-up memory", "error", err)
 		}
-		endPacing = paceHeap()
 		status := p.Status(ctx)
 		report(control.Event{Done: true, Status: &status})
 		p.log.Info("running", "url", p.url, "after", time.Since(p.began).Round(time.Millisecond))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
@@ -102,4 +103,6 @@ Anonymous: 0 kB
 Anonymous: 0 kB
 `
 	require.Equal(t, []mapping{{0x400000, 0x500000}}, programMappings(smaps, "/bin/program"))
+	require.Empty(t, programMappings("a format\nto come: 0 kB\nAnonymous: 0 kB\n", "/bin/program"), "nothing is released of what is not understood")
+	require.ErrorIs(t, release([]mapping{{0x1000, 0x2000}}), unix.ENOMEM, "nothing is mapped there")
 }

@@ -76,7 +76,7 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 		if members > 1 {
 			return
 		}
-		if members == 0 || !replayed(id) {
+		if members == 0 || !s.replayed(id) {
 			continue
 		}
 		m := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: &id, From: &id}

@@ -73,6 +73,7 @@ type Store struct {
 	compacted atomic.Int64
 	compact   chan struct{} // requests a compaction now
 	measure   chan struct{} // requests the sizes of kinds
+	replayed  func(member uint64) bool
 	biggest   atomic.Pointer[string]
 	watches   sync.WaitGroup
 	stopping  chan struct{}
@@ -89,6 +90,7 @@ func New(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, ready: make(chan struct{}), failed: make(chan struct{}),
 		compact: make(chan struct{}, 1), measure: make(chan struct{}, 1), stopping: make(chan struct{}),
+		replayed: replayed,
 	}
 	s.metrics = newMetrics(s)
 	return s, nil

@@ -22,13 +22,16 @@ func TestMain(m *testing.M) {
 }
 
 // open runs a store in dir until the test ends or the returned function is called.
-func open(t testing.TB, cfg Config) (*Store, func()) {
+func open(t testing.TB, cfg Config, change ...func(*Store)) (*Store, func()) {
 	t.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s, err := New(cfg)
 	require.NoError(t, err)
+	for _, f := range change {
+		f(s)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

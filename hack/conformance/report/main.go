@@ -22,16 +22,17 @@ func main() {
 	log.SetFlags(0)
 	passing := flag.String("passing", "", "the list of tests that pass, a name a line")
 	update := flag.Bool("update", false, "add what passed to the list")
+	every := flag.Bool("all", false, "fail unless each test of the list was run and passed")
 	flag.Parse()
 	if flag.NArg() != 1 || *passing == "" {
-		log.Fatal("usage: report -passing LIST [-update] REPORT.json")
+		log.Fatal("usage: report -passing LIST [-update] [-all] REPORT.json")
 	}
-	if err := run(flag.Arg(0), *passing, *update); err != nil {
+	if err := run(flag.Arg(0), *passing, *update, *every); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(file, list string, update bool) error {
+func run(file, list string, update, every bool) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -64,6 +65,13 @@ func run(file, list string, update bool) error {
 			return err
 		}
 		fmt.Printf("%s names %d tests\n", list, len(known))
+	}
+	if every {
+		for _, name := range slices.Sorted(maps.Keys(known)) {
+			if !slices.Contains(r.passed, name) && !slices.Contains(lost, name) {
+				lost = append(lost, name+" (not run)")
+			}
+		}
 	}
 	if len(lost) > 0 {
 		return fmt.Errorf("these tests passed before and must not fail:\n  %s", strings.Join(lost, "\n  "))

@@ -1,0 +1,35 @@
+package apiserver
+
+import (
+	runtimemetrics "runtime/metrics"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The compiler must not remove the room that growStack takes.
+func TestGrowStackGrows(t *testing.T) {
+	stacks := func() uint64 {
+		sample := []runtimemetrics.Sample{{Name: "/memory/classes/heap/stacks:bytes"}}
+		runtimemetrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	const goroutines = 2000
+	before := stacks()
+	var grown, done sync.WaitGroup
+	end := make(chan struct{})
+	grown.Add(goroutines)
+	for range goroutines {
+		done.Go(func() {
+			growStack()
+			grown.Done()
+			<-end
+		})
+	}
+	grown.Wait()
+	after := stacks()
+	close(end)
+	done.Wait()
+	require.Greater(t, after, before+goroutines*stackBytes)
+}
