@@ -75,7 +75,7 @@ func agentFlags(f *pflag.FlagSet) {
 }
 
 func joinFlags(f *pflag.FlagSet) {
-	f.String("join", "", "URL of a server: https://server:6443")
+	f.StringSlice("join", nil, "URL of a server: https://server:6443; several if there are more")
 	f.String("token", "", "join token, needed the first time (see coracle token create); - reads it from standard input")
 	f.String("token-file", "", "file containing the join token")
 }

@@ -77,7 +77,7 @@ func (r *replacing) joined(t *testing.T, name string) *identity {
 func (r *replacing) newMachine(t *testing.T, name string) *identity {
 	t.Helper()
 	i := r.machine(t, replacingURL, t.TempDir(), name)
-	i.dial = r.listener.dial
+	i.servers.Dial = r.listener.dial
 	return i
 }
 

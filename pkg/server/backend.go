@@ -74,9 +74,13 @@ func (p *process) Status(context.Context) control.Status {
 	if p.plane != nil {
 		warnings = append(warnings, p.plane.encryption.Warnings()...)
 	}
+	url := p.url
+	if p.servers != nil {
+		url = "https://" + p.servers.Current()
+	}
 	return control.Status{
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
-		Server: p.url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
+		Server: url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
 		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(), Processes: processes("/proc", p.DataDir, p.RunDir),
 	}

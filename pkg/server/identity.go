@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -32,6 +33,10 @@ const (
 	// counts as lost.
 	connectPatience = 10 * time.Second
 	silence         = 10 * time.Second
+	// connectShort and silenceShort replace them where there are other servers to turn to. Connections that were made while there was
+	// one server are kept until the next renewal or start.
+	connectShort = 3 * time.Second
+	silenceShort = 2 * time.Second
 	// renewalRetry is the minimum interval between renewals: after a failed one, of which a third of a certificate's
 	// lifetime allows many, or if the server's clock is so far behind that its certificates are due from the start.
 	renewalRetry = 5 * time.Minute
@@ -49,12 +54,12 @@ const (
 // machine needs a token only once. It is a component that renews the certificates in time, and the transport by which
 // the machine reaches the API.
 type identity struct {
-	server, nodeName, nodeIP string
-	token                    string // empty if the machine has joined before
-	dir                      string // of the files
-	key                      *ecdsa.PrivateKey
-	dial                     func(ctx context.Context, network, address string) (net.Conn, error)
-	log                      *slog.Logger
+	servers          *servers.List
+	nodeName, nodeIP string
+	token            string // empty if the machine has joined before
+	dir              string // of the files
+	key              *ecdsa.PrivateKey
+	log              *slog.Logger
 
 	present atomic.Pointer[joined]
 	refused chan struct{} // authentication failed on either side
@@ -173,7 +178,7 @@ func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
 	present := i.present.Load()
 	r = r.Clone(r.Context())
 	r.Header.Set(versionHeader, present.Version)
-	answer, err := present.transport.RoundTrip(r)
+	answer, err := i.servers.RoundTrip(present.transport, r)
 	notice := func(c chan struct{}) {
 		select {
 		case c <- struct{}{}:
@@ -314,12 +319,16 @@ func (i *identity) take(answer []byte) error {
 	if r := pki.Renewal(j.serving.Leaf); r.Before(j.renewal) {
 		j.renewal = r
 	}
+	connect, quiet := connectPatience, silence
+	if len(i.servers.Addresses()) > 1 {
+		connect, quiet = connectShort, silenceShort
+	}
 	j.transport = &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: j.trusted, Certificates: []tls.Certificate{j.client}},
 		Proxy:           http.ProxyFromEnvironment,
-		DialContext:     i.dial, TLSHandshakeTimeout: connectPatience, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 25,
+		DialContext:     i.servers.DialContext, TLSHandshakeTimeout: connect, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 25,
 		ForceAttemptHTTP2: true,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence / 2},
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet / 2},
 	}
 	i.present.Store(j)
 	if err := errors.Join(pki.WriteFile(filepath.Join(i.dir, serverAuthority), j.ServerCA), pki.WriteFile(filepath.Join(i.dir, machineCertificate), j.Client)); err != nil {
@@ -341,19 +350,19 @@ func (u *unreachableError) Error() string {
 func (u *unreachableError) Unwrap() error { return u.err }
 
 func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path, token string, body []byte) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, i.server+path, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+i.servers.Current()+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	transport := &http.Transport{TLSClientConfig: trust, DialContext: i.dial}
+	transport := &http.Transport{TLSClientConfig: trust, DialContext: i.servers.DialContext, TLSHandshakeTimeout: connectPatience}
 	defer transport.CloseIdleConnections()
-	answer, err := (&http.Client{Transport: transport}).Do(request)
+	answer, err := (&http.Client{Transport: i.servers.Transport(transport)}).Do(request)
 	var unreachable *net.OpError
 	if errors.As(err, &unreachable) {
-		return nil, &unreachableError{request.URL.Host, unreachable.Err}
+		return nil, &unreachableError{strings.Join(i.servers.Addresses(), ", "), unreachable.Err}
 	}
 	if err != nil {
 		return nil, err

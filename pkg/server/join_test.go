@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -82,9 +83,11 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	t.Helper()
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
 	require.NoError(t, err)
+	list, err := servers.New(servers.Config{Seeds: serverHosts([]string{url}), Client: name, Dial: (&net.Dialer{}).DialContext, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
 	return &identity{
-		server: url, token: c.token.String(), nodeName: name, nodeIP: "192.0.2.7", dir: dir, key: key,
-		dial: (&net.Dialer{}).DialContext, log: slog.New(slog.DiscardHandler),
+		servers: list, token: c.token.String(), nodeName: name, nodeIP: "192.0.2.7", dir: dir, key: key,
+		log:     slog.New(slog.DiscardHandler),
 		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 }
@@ -423,7 +426,7 @@ func TestDeadConnectionIsLeft(t *testing.T) {
 		go func() { served <- server.ServeTLS(listener, "", "") }()
 		i := c.machine(t, "https://127.0.0.1:6443", t.TempDir(), "n1")
 		var silent *atomic.Bool
-		i.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		i.servers.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := listener.dial(ctx, network, address)
 			silent = &atomic.Bool{}
 			return &mute{Conn: conn, silent: silent, closed: make(chan struct{})}, err
@@ -499,7 +502,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		go func() { served <- server.ServeTLS(listener, "", "") }()
 
 		i := c.machine(t, "https://127.0.0.1:6443", t.TempDir(), "n1")
-		i.dial = listener.dial
+		i.servers.Dial = listener.dial
 		require.NoError(t, i.join(t.Context()))
 		c.register(t, i)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -29,6 +29,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/dns"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/proxy"
@@ -85,17 +86,25 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	if err != nil {
 		return nil, err
 	}
+	log := component(p.log, "identity")
+	list, err := servers.New(servers.Config{
+		Seeds: serverHosts(p.Join), Client: p.NodeName, File: filepath.Join(dir, serversFile), Dial: (&net.Dialer{Timeout: connectPatience}).DialContext, Log: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.servers = list
 	i := &identity{
-		server: strings.TrimSuffix(p.Join, "/"), token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
-		dir: dir, key: key, dial: (&net.Dialer{Timeout: connectPatience}).DialContext, log: component(p.log, "identity"),
+		servers: list, token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
+		dir: dir, key: key, log: log,
 		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	if err := i.enter(ctx); err != nil {
-		return nil, fmt.Errorf("join %s: %w", p.Join, err)
+		return nil, fmt.Errorf("join %s: %w", strings.Join(p.Join, ", "), err)
 	}
 	j := i.present.Load()
 	remote, err := client.New(client.Config{
-		REST: &rest.Config{Host: p.Join, Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion}, // whose fields these are
+		REST: &rest.Config{Host: p.Join[0], Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion}, // whose fields these are
 		Only: map[ctrl.Object]ctrlcache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
 		},
@@ -105,7 +114,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		return nil, err
 	}
 	m := &membership{
-		client: remote, remote: []run.Component{i, remote}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving,
+		client: remote, remote: []run.Component{i, remote, &serverFollower{remote, list, make(chan struct{})}}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving,
 	}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
@@ -235,8 +244,7 @@ func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) netw
 // ports.
 func ownPorts(c config.Config) []uint16 {
 	ports := []uint16{dns.Port}
-	_, server, _ := strings.Cut(c.Join, "://")
-	for _, listen := range []string{c.Listen, c.AgentListen, strings.TrimSuffix(server, "/")} {
+	for _, listen := range append([]string{c.Listen, c.AgentListen}, serverHosts(c.Join)...) {
 		if _, text, err := net.SplitHostPort(listen); err == nil {
 			if port, err := strconv.ParseUint(text, 10, 16); err == nil && port > 0 {
 				ports = append(ports, uint16(port))

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -76,9 +77,9 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	return p.run(ctx, report, components)
 }
 
-// RunAgent runs this machine as a node of the cluster at c.Join until ctx is done. Containers keep running.
+// RunAgent runs this machine as a node of the cluster whose servers are at c.Join until ctx is done. Containers keep running.
 func RunAgent(ctx context.Context, c config.Config) (err error) {
-	if c.Join == "" {
+	if len(c.Join) == 0 {
 		return errors.New("--join is required, and a token if this machine has not joined yet: `coracle token create --print-join-command` on the server prints the full command")
 	}
 	report := reporter()
@@ -99,7 +100,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	p.node, p.url = n, c.Join
+	p.node = n
 	return p.run(ctx, report, append(m.remote, n.components()...))
 }
 
@@ -122,6 +123,8 @@ type process struct {
 	store *store.Store
 	// plane is nil without a control plane.
 	plane *plane
+	// servers is nil unless this machine has joined a cluster.
+	servers *servers.List
 	// node is nil without a node.
 	node                         *node
 	url, kubeconfig, joinCommand string
@@ -202,7 +205,7 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 		}
 		status := p.Status(ctx)
 		report(control.Event{Done: true, Status: &status})
-		p.log.Info("running", "url", p.url, "after", time.Since(p.began).Round(time.Millisecond))
+		p.log.Info("running", "url", status.Server, "after", time.Since(p.began).Round(time.Millisecond))
 	}})
 	return run.All(ctx, run.Observer{
 		Started: func(name string, took time.Duration) {

@@ -128,11 +128,11 @@ type Agent struct {
 	PodMaxPIDs int64 `mapstructure:"pod-max-pids"`
 	// KubeReserved are resources that pods cannot use, as "memory=512Mi". See ParseReserved.
 	KubeReserved []string `mapstructure:"kube-reserved"`
-	// Join is the URL of a server, and Token a join token for it, for `coracle agent`; TokenFile is a file with the
-	// token. A machine that has joined before needs no token.
-	Join      string `mapstructure:"join"`
-	Token     string `mapstructure:"token"`
-	TokenFile string `mapstructure:"token-file"`
+	// Join are the URLs of servers, and Token a join token for them, for `coracle agent`; TokenFile is a file with the
+	// token. A machine that has joined before needs no token. It learns the URLs of further servers from the API.
+	Join      []string `mapstructure:"join"`
+	Token     string   `mapstructure:"token"`
+	TokenFile string   `mapstructure:"token-file"`
 }
 
 // Default returns the configuration of `coracle start` without options.
@@ -162,6 +162,9 @@ func (c Common) validate() error {
 		within("run-dir", c.RunDir, "data-dir", c.DataDir), within("data-dir", c.DataDir, "run-dir", c.RunDir),
 		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"), oneOf("log-format", c.LogFormat, "text", "json"))
 }
+
+// maxJoin is the maximum number of servers in join.
+const maxJoin = 64
 
 // shortestGrace allows for one missed heartbeat.
 const shortestGrace = 20 * time.Second
@@ -259,9 +262,12 @@ func (c Agent) validate() error {
 		errs = append(errs, fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock", c.Containerd))
 	}
 	errs = append(errs, c.validateEviction()...)
-	if c.Join != "" {
-		if u, err := url.Parse(c.Join); err != nil || u.Scheme != "https" || u.Host == "" {
-			errs = append(errs, fmt.Errorf("join %q is not a URL of the form https://server:6443", c.Join))
+	if len(c.Join) > maxJoin {
+		errs = append(errs, fmt.Errorf("join names %d servers: at most %d", len(c.Join), maxJoin))
+	}
+	for _, server := range c.Join {
+		if u, err := url.Parse(server); err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+			errs = append(errs, fmt.Errorf("join %q is not a URL of the form https://server:6443", server))
 		}
 	}
 	if c.Token != "" && c.TokenFile != "" {

@@ -36,7 +36,7 @@ func TestValidateNamesTheOption(t *testing.T) {
 		"node-taints":  func(c *Config) { c.NodeTaints = []string{"a=b:Never"} },
 		"max-pods":     func(c *Config) { c.MaxPods = 0 },
 		"agent-listen": func(c *Config) { c.AgentListen = ":99999" },
-		"join":         func(c *Config) { c.Join = "server:6443" },
+		"join":         func(c *Config) { c.Join = []string{"https://server:6443", "server:6443"} },
 	} {
 		c := Default()
 		spoil(&c)

@@ -1,0 +1,92 @@
+package server
+
+import (
+	"context"
+	"net/netip"
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/servers"
+)
+
+// serversFile keeps the servers that a joined machine knows, beside its identity.
+const serversFile = "servers"
+
+// serverHosts are the hosts and ports of URLs.
+func serverHosts(urls []string) (hosts []string) {
+	for _, text := range urls {
+		u, err := url.Parse(text)
+		if err != nil {
+			continue // Config.Validate refuses it
+		}
+		host := u.Host
+		if u.Port() == "" {
+			host += ":443"
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// serverFollower is the component that keeps an agent's list of servers as the endpoints of the API are.
+type serverFollower struct {
+	client client.Interface
+	list   *servers.List
+	ready  chan struct{}
+}
+
+// Name implements run.Component.
+func (f *serverFollower) Name() string { return "servers" }
+
+// Ready implements run.Component.
+func (f *serverFollower) Ready() <-chan struct{} { return f.ready }
+
+// Run implements run.Component.
+func (f *serverFollower) Run(ctx context.Context) error {
+	// The service proxy watches them, too: this costs no further watch.
+	slices, err := f.client.Cache().GetInformer(ctx, &discoveryv1.EndpointSlice{})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	registration, err := slices.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    f.seen,
+		UpdateFunc: func(_, o any) { f.seen(o) },
+	})
+	if err != nil {
+		return err
+	}
+	close(f.ready)
+	<-ctx.Done()
+	return slices.RemoveEventHandler(registration)
+}
+
+func (f *serverFollower) seen(o any) {
+	s, ok := o.(*discoveryv1.EndpointSlice)
+	if !ok || s.Namespace != metav1.NamespaceDefault || s.Name != apiMeta(true).Name || len(s.Ports) != 1 || s.Ports[0].Port == nil {
+		return
+	}
+	port := *s.Ports[0].Port
+	if s.Ports[0].Protocol != nil && *s.Ports[0].Protocol != corev1.ProtocolTCP || port <= 0 || port > 65535 {
+		return
+	}
+	var list []netip.AddrPort
+	for _, e := range s.Endpoints {
+		if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+			continue
+		}
+		for _, text := range e.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil {
+				list = append(list, netip.AddrPortFrom(a, uint16(port)))
+			}
+		}
+	}
+	f.list.Set(list)
+}
