@@ -38,8 +38,16 @@ var _ client.Interface = uncached{}
 
 // link is how a server reaches the cluster: it can be cut.
 type link struct {
-	down   atomic.Bool
-	writes atomic.Int64 // of leases
+	down     atomic.Bool
+	readOnly bool         // writes fail, for want of space
+	writes   atomic.Int64 // of leases
+}
+
+func (l *link) full() error {
+	if l.readOnly {
+		return apierrors.NewTooManyRequests("the store is full", 1)
+	}
+	return nil
 }
 
 func (l *link) client(c ctrl.WithWatch) client.Interface {
@@ -57,7 +65,7 @@ func (l *link) client(c ctrl.WithWatch) client.Interface {
 			if _, lease := obj.(*coordinationv1.Lease); lease {
 				l.writes.Add(1)
 			}
-			if err := gone(); err != nil {
+			if err := errors.Join(gone(), l.full()); err != nil {
 				return err
 			}
 			return c.Create(ctx, obj, opts...)
@@ -66,7 +74,7 @@ func (l *link) client(c ctrl.WithWatch) client.Interface {
 			if _, lease := obj.(*coordinationv1.Lease); lease {
 				l.writes.Add(1)
 			}
-			if err := gone(); err != nil {
+			if err := errors.Join(gone(), l.full()); err != nil {
 				return err
 			}
 			return c.Update(ctx, obj, opts...)
@@ -218,6 +226,36 @@ func TestALoneServerPaysNothing(t *testing.T) {
 				}
 				require.Equal(t, "a_coracle-1", *c.lease().HolderIdentity)
 				require.EqualValues(t, aloneSeconds, *c.lease().LeaseDurationSeconds)
+			})
+		})
+	}
+}
+
+// TestALoneServerNeedsNoWrite: a store may be full until what the leader deletes makes room.
+func TestALoneServerNeedsNoWrite(t *testing.T) {
+	for name, holder := range map[string]string{"fresh": "", "another one, of a backup": "z_coracle-9"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t)
+				if holder != "" {
+					require.NoError(t, c.Create(t.Context(), lease(holder, aloneSeconds)))
+				}
+				full := &link{}
+				e, err := New(Config{Client: full.client(c.WithWatch), Lease: Controllers, Identity: func() string { return "a_coracle-1" },
+					Alone: func() bool { return true }, Log: slog.New(slog.DiscardHandler)})
+				require.NoError(t, err)
+				full.readOnly = true
+				ctx, cancel := context.WithCancel(t.Context())
+				leads, done := make(chan struct{}), make(chan error)
+				go func() {
+					done <- e.Run(ctx, func(term context.Context) error { close(leads); <-term.Done(); return nil }, func() {})
+				}()
+				<-leads
+				time.Sleep(time.Hour)
+				require.True(t, e.Leads(), "without interruption")
+				require.NoError(t, e.Check())
+				cancel()
+				require.NoError(t, <-done)
 			})
 		})
 	}

@@ -91,8 +91,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: l.e.Lease}, Spec: l.spec(record)}
 	if err := l.e.Client.Create(ctx, lease); err != nil {
 		l.failed("could not create leader election lease", err)
-		l.standby()
-		return err
+		return l.without(err, at)
 	}
 	l.wrote(lease, at)
 	return nil
@@ -114,8 +113,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	lease.Spec = l.spec(record)
 	if err := l.e.Client.Update(ctx, lease); err != nil {
 		l.failed("could not renew leader election lease", err)
-		l.standby()
-		return err
+		return l.without(err, at)
 	}
 	l.wrote(lease, at)
 	return nil
@@ -137,6 +135,17 @@ func (l *lock) wrote(lease *coordinationv1.Lease, at time.Time) {
 	l.lease = lease
 	l.holder.Store(true)
 	l.e.renewed(at)
+}
+
+// without decides whether this process leads although it could not write the Lease: alone, it does unless somebody else wrote it. The store may
+// be full, and only what the leader deletes makes room.
+func (l *lock) without(err error, at time.Time) error {
+	if !l.e.Alone() || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		l.standby()
+		return err
+	}
+	l.e.renewed(at)
+	return nil
 }
 
 func (l *lock) failed(message string, err error) {
