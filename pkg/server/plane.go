@@ -40,6 +40,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 	"github.com/coracle-dev/coracle/pkg/usage"
 	"github.com/coracle-dev/coracle/pkg/version"
+	"github.com/coracle-dev/coracle/pkg/webhook"
 )
 
 // plane is the control plane components of this process.
@@ -153,7 +154,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	own := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
-	if l.custom, err = customresources.New(customresources.Config{Client: own, Kinds: kinds, Webhooks: serviceResolver{own}, Log: component(p.log, "customresources")}); err != nil {
+	if l.custom, err = customresources.New(customresources.Config{Client: own, Kinds: kinds, Webhooks: webhook.NewServices(l.clients.Informers()), Log: component(p.log, "customresources")}); err != nil {
 		return nil, err
 	}
 	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,

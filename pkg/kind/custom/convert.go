@@ -3,8 +3,6 @@ package custom
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -17,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	calls "github.com/coracle-dev/coracle/pkg/webhook"
 )
 
 // Webhooks resolves the services of webhooks, by namespace, name and port, to addresses that this process can reach.
@@ -25,11 +24,10 @@ type Webhooks = webhook.ServiceResolver
 const (
 	// conversionTimeout bounds one call of a conversion webhook.
 	conversionTimeout = 30 * time.Second
-	// maxConverted is the size, in bytes, of a webhook's answer at most. A page of 500 objects of the largest size does not fit, as it
-	// does not fit into one request.
-	maxConverted = 64 << 20
-	// maxConvertedPage is how many objects are sent to a webhook at once.
-	maxConvertedPage = 1000
+	// maxPage and maxPageSize bound the objects that are sent to a webhook at once, in number and in bytes (as sizeOf counts), so that they fit
+	// into a response (pkg/webhook) when their conversion makes them larger. A single object may be larger.
+	maxPage     = 1000
+	maxPageSize = 2 << 20
 )
 
 // converters makes the converters of definitions.
@@ -39,53 +37,24 @@ func newConverters(webhooks Webhooks) (*converters, error) {
 	if webhooks == nil {
 		webhooks = webhook.NewDefaultServiceResolver()
 	}
-	f, err := conversion.NewCRConverterFactory(webhooks, func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver { return bounds{} })
+	f, err := conversion.NewCRConverterFactory(webhooks, func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return calls.BoundResponses(anonymous{})
+	})
 	if err != nil {
 		return nil, err
 	}
 	return &converters{f}, nil
 }
 
-// bounds configures the clients of webhooks: without credentials, and with a bound on time and on the size of what they answer.
-type bounds struct{}
+// anonymous configures the clients of webhooks, without credentials.
+type anonymous struct{}
 
-func (bounds) ClientConfigFor(string) (*restclient.Config, error) { return bounds{}.config(), nil }
-
-func (bounds) ClientConfigForService(string, string, int) (*restclient.Config, error) {
-	return bounds{}.config(), nil
+func (anonymous) ClientConfigFor(string) (*restclient.Config, error) {
+	return &restclient.Config{Timeout: conversionTimeout}, nil
 }
 
-func (bounds) config() *restclient.Config {
-	cfg := &restclient.Config{Timeout: conversionTimeout}
-	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return boundedAnswers{rt} })
-	return cfg
-}
-
-type boundedAnswers struct{ http.RoundTripper }
-
-func (b boundedAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := b.RoundTripper.RoundTrip(req)
-	if err == nil {
-		res.Body = &boundedBody{ReadCloser: res.Body, left: maxConverted}
-	}
-	return res, err
-}
-
-var errTooLarge = fmt.Errorf("the answer of the webhook is larger than %d bytes", maxConverted)
-
-// boundedBody fails when more than left bytes are read.
-type boundedBody struct {
-	io.ReadCloser
-	left int64
-}
-
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	return n, err
+func (a anonymous) ClientConfigForService(string, string, int) (*restclient.Config, error) {
+	return a.ClientConfigFor("")
 }
 
 // newConvertor makes the definition's converter between versions. It does not change what it converts.
@@ -142,7 +111,7 @@ func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
 	}
 	out := make([]client.Object, 0, len(list))
 	for len(list) > 0 {
-		page := list[:min(len(list), maxConvertedPage)]
+		page := firstPage(list)
 		list = list[len(page):]
 		in := &unstructured.UnstructuredList{Object: map[string]any{}}
 		in.SetGroupVersionKind(v.gvk.GroupVersion().WithKind(v.of.names.ListKind))
@@ -166,6 +135,40 @@ func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
 		}
 	}
 	return out, nil
+}
+
+// firstPage returns the objects of a list, which is not empty, that are converted by one call: at least one.
+func firstPage(list []client.Object) []client.Object {
+	size := 0
+	for i, o := range list {
+		size += sizeOf(o.(*unstructured.Unstructured).Object) //nolint:forcetypeassert // custom resources are nothing else
+		if i == maxPage || i > 0 && size > maxPageSize {
+			return list[:i]
+		}
+	}
+	return list
+}
+
+// sizeOf estimates the size of a value in JSON, in bytes.
+func sizeOf(v any) int {
+	const punctuation, number = 4, 8
+	switch v := v.(type) {
+	case map[string]any:
+		n := punctuation
+		for k, v := range v {
+			n += len(k) + punctuation + sizeOf(v)
+		}
+		return n
+	case []any:
+		n := punctuation
+		for _, v := range v {
+			n += punctuation + sizeOf(v)
+		}
+		return n
+	case string:
+		return len(v)
+	}
+	return number
 }
 
 // decodesAs reports whether the objects of a later state of the definition are read from the store as those of this set are: by the same
