@@ -8,22 +8,22 @@ import (
 
 // Election decides when this process leads.
 type Election interface {
-	// Run takes part in the election until ctx is done. While this process leads, it calls lead with a context that is done when the
-	// leadership ends, or ctx is; it calls lead again only after lead has returned. It calls settled once it is known whether this process
-	// leads for the time being; further calls are allowed. Run returns lead's error, if that is not nil, at once.
+	// Run takes part in the election until ctx is done. While this process leads, it calls lead with a context that ends with the leadership
+	// or ctx, and does not call lead again before lead returns. It calls settled once it is known whether this process leads; later calls have
+	// no effect. If lead returns an error, Run returns it at once.
 	Run(ctx context.Context, lead func(ctx context.Context) error, settled func()) error
 }
 
-// How long the components of a Group may take to stop, all of them together. After the leadership was lost another process begins to act a
-// moment later, so there is little time; when the process ends, the Group has less than a component of All.
+// The time that all components of a Group together have to stop. After the leadership is lost, another process starts to act a moment later,
+// so that time is short. When the process ends, a Group has less time than a component of All.
 const (
 	stopLost = 2 * time.Second
 	stopEnd  = stopEach - time.Second
 )
 
-// Group is a component that runs other components while this process leads. They are made, started in order and stopped in reverse order
-// each time that leadership comes and goes. If one of them fails, so does the Group. If one does not stop in time, the Group fails with a
-// *HungError, which ends the process: two processes must not act at once.
+// Group is a component that runs other components while this process leads. For each term they are created, started in order, and stopped in
+// reverse order. If one of them fails, the Group fails. If one does not stop in time, the Group fails with a *HungError, which ends the
+// process: two processes must not act at the same time.
 type Group struct {
 	name     string
 	election Election
@@ -34,7 +34,7 @@ type Group struct {
 
 var _ Component = (*Group)(nil)
 
-// NewGroup makes a Group; build makes its components whenever this process begins to lead.
+// NewGroup creates a Group; build creates its components for each term.
 func NewGroup(name string, e Election, observe Observer, build func() ([]Component, error)) *Group {
 	return &Group{name: name, election: e, build: build, observe: observe, ready: make(chan struct{})}
 }
@@ -42,7 +42,7 @@ func NewGroup(name string, e Election, observe Observer, build func() ([]Compone
 // Name implements Component.
 func (g *Group) Name() string { return g.name }
 
-// Ready is closed once the components are ready, or another process leads.
+// Ready is closed once the components are ready, or once another process leads.
 func (g *Group) Ready() <-chan struct{} { return g.ready }
 
 // Run implements Component.
@@ -67,7 +67,7 @@ func (g *Group) Run(ctx context.Context) error {
 // markName is the name of the last component of a Group.
 const markName = "(all of a group)"
 
-// mark is the last component: it is started when all others are ready.
+// mark is the last component of a Group; it starts once all others are ready.
 type mark struct {
 	ready   chan struct{}
 	reached func()
@@ -82,7 +82,7 @@ func (m *mark) Run(ctx context.Context) error {
 	return nil
 }
 
-// without is the Observer without the component of this name.
+// without returns an Observer that ignores the component of this name.
 func (o Observer) without(name string) Observer {
 	return Observer{
 		Started: func(n string, took time.Duration) {

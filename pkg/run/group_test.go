@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// votes is an Election whose outcome a test decides.
+// votes is an Election with an outcome that the test controls.
 type votes struct {
-	won  chan context.Context // the leadership, until it is done
+	won  chan context.Context // carries a context that ends with the leadership
 	lost chan struct{}        // another process leads
 }
 
@@ -36,7 +36,7 @@ func (v *votes) Run(ctx context.Context, lead func(context.Context) error, settl
 	}
 }
 
-// TestAGroupFollowsItsLeadership: components are made anew for each term, start in order and stop in reverse.
+// TestAGroupFollowsItsLeadership: components are created for each term, start in order, and stop in reverse.
 func TestAGroupFollowsItsLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{}
@@ -52,7 +52,7 @@ func TestAGroupFollowsItsLeadership(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- g.Run(ctx) }()
 		v.lost <- struct{}{}
-		<-g.Ready() // it stands by
+		<-g.Ready() // it does not lead
 		for range 2 {
 			term, end := context.WithCancel(t.Context())
 			v.won <- term
@@ -89,11 +89,11 @@ func TestAGroupIsReadyWhenItsComponentsAre(t *testing.T) {
 		close(p.ready)
 		<-g.Ready()
 		p.fail <- errors.New("disk full")
-		require.EqualError(t, <-done, "a: disk full", "a failure is the group's")
+		require.EqualError(t, <-done, "a: disk full", "the group fails with its component")
 	})
 }
 
-// TestAGroupThatHangsEndsTheProcess: after the leadership is lost there are seconds until another process acts.
+// TestAGroupThatHangsEndsTheProcess: another process acts seconds after the leadership is lost.
 func TestAGroupThatHangsEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &votes{make(chan context.Context), make(chan struct{})}
@@ -117,7 +117,7 @@ func TestAGroupThatHangsEndsTheProcess(t *testing.T) {
 	})
 }
 
-// TestAGroupStopsWithItsProcess: nothing hurries then, but the group names what hangs before it is given up itself.
+// TestAGroupStopsWithItsProcess: it has more time then, but names the component that hangs before the process gives up on the group.
 func TestAGroupStopsWithItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &votes{make(chan context.Context), make(chan struct{})}

@@ -25,7 +25,7 @@ func TestServerHosts(t *testing.T) {
 		serverHosts([]string{"https://server:6443", "https://[2001:db8::1]:6443/", "https://api.example.org"}))
 }
 
-// TestTheListOfServersComesFromTheAPI, and from its own EndpointSlice alone.
+// TestTheListOfServersComesFromTheAPI: only the EndpointSlice default/kubernetes is used.
 func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 	list, err := servers.New(servers.Config{Seeds: []string{"server:6443"}, Dial: (&net.Dialer{}).DialContext, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
@@ -39,8 +39,8 @@ func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 		return s
 	}
 	for name, change := range map[string]func(*discoveryv1.EndpointSlice){
-		"of another name":      func(s *discoveryv1.EndpointSlice) { s.Name = "kubernetes-x" },
-		"of another namespace": func(s *discoveryv1.EndpointSlice) { s.Namespace = "tenant" },
+		"other name":           func(s *discoveryv1.EndpointSlice) { s.Name = "kubernetes-x" },
+		"other namespace":      func(s *discoveryv1.EndpointSlice) { s.Namespace = "tenant" },
 		"without a port":       func(s *discoveryv1.EndpointSlice) { s.Ports = nil },
 		"with a negative port": func(s *discoveryv1.EndpointSlice) { bad := int32(-1); s.Ports[0].Port = &bad },
 		"without endpoints":    func(s *discoveryv1.EndpointSlice) { s.Endpoints = nil },
@@ -52,8 +52,8 @@ func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 	require.ElementsMatch(t, []string{"192.0.2.1:6443", "192.0.2.2:6443", "server:6443"}, list.Addresses())
 }
 
-// TestAnAgentFollowsTheOtherServer: a machine joins at one of two servers, and goes on with the other when that dies, with the same certificate; a
-// server of another cluster that is on its list gets nothing.
+// TestAnAgentFollowsTheOtherServer: a machine joins through one of two servers and fails over to the other with the same certificate. A server
+// of another cluster on the list receives no request.
 func TestAnAgentFollowsTheOtherServer(t *testing.T) {
 	c := newCluster(t)
 	ask := make(chan string, 10)
@@ -100,9 +100,9 @@ func TestAnAgentFollowsTheOtherServer(t *testing.T) {
 	a.CloseClientConnections()
 	a.Close()
 	require.Equal(t, "b", get())
-	require.Equal(t, "b", get(), "it stays there")
+	require.Equal(t, "b", get(), "it does not fail back")
 	c.register(t, i)
-	require.NoError(t, i.renew(t.Context(), i.present.Load().credentials), "renewals follow, too")
+	require.NoError(t, i.renew(t.Context(), i.present.Load().credentials), "renewals fail over too")
 	require.Equal(t, []string{"a system:node:n1", "b system:node:n1", "b system:node:n1"}, []string{<-ask, <-ask, <-ask})
 	require.Empty(t, ask)
 	require.True(t, slices.Contains(i.servers.Addresses(), foreign.Listener.Addr().String()))

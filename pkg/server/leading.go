@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/server/election"
 )
 
-// led is a component that one of several servers runs. It is made anew for each term of leadership, with metrics of its own.
+// led is a component that only the leader among several servers runs. Each term of leadership gets a new instance, with its own metrics.
 type led[T run.Component] struct {
 	*run.Group
 	election *election.Election
@@ -25,7 +25,7 @@ type term[T run.Component] struct {
 	metrics   *prometheus.Registry
 }
 
-// election configures the election by a lease of upstream's.
+// election returns the configuration of an election by one of upstream's Leases.
 func (l *plane) election(lease string) election.Config {
 	return election.Config{
 		Client: l.client("system:" + lease), Lease: lease, Metrics: l.process.metrics.plane,
@@ -34,7 +34,7 @@ func (l *plane) election(lease string) election.Config {
 	}
 }
 
-// newLed makes a component that runs on the elected server; build makes one for a term, and its clients are to be made by checked.
+// newLed creates a component that runs on the leader. build creates one instance for a term; its clients must be wrapped with checked.
 func newLed[T run.Component](l *plane, name string, c election.Config, build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
 	log := component(l.process.log, name)
 	c.Log = log
@@ -48,7 +48,7 @@ func newLed[T run.Component](l *plane, name string, c election.Config, build fun
 		c, err := build(out, metrics)
 		return &term[T]{c, metrics}, err
 	}
-	// The first is made now, so that wrong options are found before anything starts.
+	// The first instance is created now, so that invalid options are reported before anything starts.
 	next, err := make()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -67,12 +67,12 @@ func newLed[T run.Component](l *plane, name string, c election.Config, build fun
 	return out, nil
 }
 
-// checked is a client whose writes fail once this server no longer leads.
+// checked returns a client whose writes fail once this server no longer leads.
 func (l *led[T]) checked(c client.Interface) client.Interface {
 	return client.Checked(c, l.election.Check)
 }
 
-// leads returns the component, if it runs here.
+// leads returns the component if this server runs it.
 func (l *led[T]) leads() (c T, ok bool) {
 	if l == nil || !l.election.Leads() {
 		return c, false
@@ -92,7 +92,7 @@ func (l *led[T]) Gather() ([]*dto.MetricFamily, error) {
 	return l.term.Load().metrics.Gather()
 }
 
-// catchUp waits until the cache shows all that was written before.
+// catchUp waits until the cache shows everything written before the call.
 func (l *plane) catchUp(ctx context.Context) error {
 	at, err := l.store.Revision(ctx)
 	if err != nil {
@@ -101,7 +101,8 @@ func (l *plane) catchUp(ctx context.Context) error {
 	return l.cache.WaitFor(ctx, at)
 }
 
-// yielded is a component that gives up the leases of components that this server does not run, for an upstream component to take them at once.
+// yielded is a component that releases the Leases of components that this server does not run, so that upstream's components can acquire
+// them at once.
 type yielded struct {
 	plane  *plane
 	leases []string
@@ -115,7 +116,7 @@ func (y *yielded) Run(ctx context.Context) error {
 	close(y.ready)
 	for _, lease := range y.leases {
 		if !y.plane.store.Alone() {
-			break // another server may run them
+			break // another server may run these components
 		}
 		if err := election.Yield(ctx, y.plane.client("system:"+lease), lease); err != nil && ctx.Err() == nil {
 			y.plane.process.log.Warn("could not release leader election lease", "lease", lease, "error", err)

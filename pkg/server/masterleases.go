@@ -14,19 +14,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// Each server has a key below masterLeases, named by its address, as upstream's API servers have (kube-apiserver's lease endpoint reconciler).
-// It ends masterLeaseTTL after its last renewal. An upstream kube-apiserver beside us would list our servers, and we it.
+// Each server has a key under masterLeases that ends in its address, as upstream's API servers do (kube-apiserver's lease endpoint
+// reconciler). The key expires masterLeaseTTL after its last renewal. Our servers and an upstream kube-apiserver on the same etcd list each other.
 const (
 	masterLeases     = "/registry/masterleases/"
 	masterLeaseTTL   = 15 * time.Second
 	masterLeaseRenew = 10 * time.Second
-	// mostServers bounds the servers that are listed.
+	// mostServers is the maximum number of servers listed.
 	mostServers = 64
-	// leaveTime bounds the removal of a server that stops.
+	// leaveTime bounds the removal of a stopping server's lease.
 	leaveTime = 3 * time.Second
 )
 
-// leaseStore is what serverList needs of the store.
+// leaseStore is the part of the store that serverList uses.
 type leaseStore interface {
 	Get(ctx context.Context, key string) (store.KV, error)
 	Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []store.KV, at, remaining int64, err error)
@@ -35,18 +35,18 @@ type leaseStore interface {
 	Delete(ctx context.Context, key string, rev int64) (int64, error)
 }
 
-// serverList lists the servers of the cluster. A server that is alone is the list, and writes nothing.
+// serverList lists the servers of the cluster. A single server lists only itself and writes no lease.
 type serverList struct {
 	store     leaseStore
 	self      netip.Addr
 	alone     func() bool
-	endpoints *kind.Resource // the form of a lease, as upstream has it
-	// A lease ends ttl after the last renewal, and is renewed at this interval.
+	endpoints *kind.Resource // upstream stores a lease as an Endpoints object
+	// A lease expires ttl after its last renewal; interval is the time between renewals.
 	ttl, interval time.Duration
 
-	mu         chan struct{} // a mutex; whoever waits for it may give up
+	mu         chan struct{} // a mutex whose acquisition can be cancelled
 	serving    bool          // this server serves the API
-	company    time.Time     // since when it is not alone
+	company    time.Time     // when the store gained another member
 	generation int64
 }
 
@@ -63,9 +63,9 @@ func (l *serverList) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// renew renews this server's lease if it serves, and returns the addresses of all servers, sorted, and when to renew next, 0 for never.
-// None means that the servers are not known.
-// Those in present have no lease yet, perhaps, if this server has just stopped being alone or started: they stay for the time of a lease.
+// renew renews this server's lease if it serves the API. It returns the sorted addresses of all servers and the time until the next renewal,
+// 0 for never; an empty list means that the servers are not known. After this server starts or gets company, the servers in present
+// may not have written their leases yet, so they stay listed for one TTL.
 func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers []netip.Addr, next time.Duration, err error) {
 	unlock, err := l.lock(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers [
 	return servers, l.interval, nil
 }
 
-// write writes this server's lease.
+// write creates or renews this server's lease.
 func (l *serverList) write(ctx context.Context) error {
 	l.generation++
 	e := &corev1.Endpoints{Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: l.self.String()}}}}} //nolint:staticcheck // as above
@@ -116,7 +116,7 @@ func (l *serverList) write(ctx context.Context) error {
 		case err == nil:
 			_, err = l.store.Update(ctx, key, value, had.Revision, l.ttl)
 		}
-		// It has ended since it was read, or somebody else has this address.
+		// The key expired after it was read, or another process uses this address.
 		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) || ctx.Err() != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (l *serverList) list(ctx context.Context) (servers []netip.Addr, err error)
 	return servers, nil
 }
 
-// enter says that this server serves the API.
+// enter records that this server serves the API, and writes its lease.
 func (l *serverList) enter(ctx context.Context) error {
 	unlock, err := l.lock(ctx)
 	if err == nil {
@@ -146,7 +146,7 @@ func (l *serverList) enter(ctx context.Context) error {
 	return err
 }
 
-// leave removes this server's lease, and reports whether there are others, who need to know.
+// leave removes this server's lease. It reports whether there are other servers, in which case the endpoints must be updated.
 func (l *serverList) leave(ctx context.Context) (bool, error) {
 	unlock, err := l.lock(ctx)
 	if err != nil {
@@ -168,7 +168,7 @@ func (l *serverList) leave(ctx context.Context) (bool, error) {
 	return true, err
 }
 
-// presence is the component that says of this server that it serves the API, while it does. It starts after the API server and stops before it.
+// presence is the component that registers this server as an endpoint of the API. It starts after the API server and stops before it.
 type presence struct {
 	bootstrap *bootstrap
 	ready     chan struct{}
@@ -183,7 +183,7 @@ func (p *presence) Run(ctx context.Context) error {
 	if err == nil && !b.servers.alone() {
 		err = b.publish(ctx)
 	}
-	if err != nil && ctx.Err() == nil { // the reconciler of bootstrap tries again
+	if err != nil && ctx.Err() == nil { // bootstrap's reconciler retries
 		b.log.Warn("could not write the endpoints of the API", "error", err)
 	}
 	close(p.ready)

@@ -40,7 +40,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// pause keeps the writes of one server back while it is set: they wait until it ends, or the caller gives up.
+// pause delays the writes of one server while it is set: they wait until it ends or their context is done.
 type pause struct {
 	mu    sync.Mutex
 	until chan struct{} // nil if nothing is paused
@@ -122,7 +122,7 @@ func (p *pause) client(c client.Interface) client.Interface {
 	}), c.Cache()}
 }
 
-// pausedStore keeps back the writes of a server's list.
+// pausedStore delays the lease writes of a server list.
 type pausedStore struct {
 	leaseStore
 	pause *pause
@@ -135,7 +135,7 @@ func (s pausedStore) Get(ctx context.Context, key string) (store.KV, error) {
 	return s.leaseStore.Get(ctx, key)
 }
 
-// acts is a component that fails the test if two servers run it at once.
+// acts is a component that fails the test if two servers run it at the same time.
 type acts struct {
 	run.Component
 	t     *testing.T
@@ -144,13 +144,13 @@ type acts struct {
 
 func (a acts) Run(ctx context.Context) error {
 	if !a.count.CompareAndSwap(0, 1) {
-		a.t.Error("the reconcilers run twice")
+		a.t.Error("reconcilers run on two servers at the same time")
 	}
 	defer a.count.Store(0)
 	return a.Component.Run(ctx)
 }
 
-// oneOfTwo is a server of a cluster whose servers share a store: registry, cache, endpoints, and reconcilers under election.
+// oneOfTwo is one of two servers that share a store, with registry, cache, endpoints, and reconcilers under leader election.
 type oneOfTwo struct {
 	*plane
 	paused pause
@@ -176,7 +176,7 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 		services: netip.MustParsePrefix("10.43.0.0/16"), repair: l.registry.RepairAllocations, log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
 		servers: newServerList(pausedStore{s, &o.paused}, api.Addr(), func() bool { return false }, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
 	}
-	l.bootstrap.servers.ttl, l.bootstrap.servers.interval = time.Second, 500*time.Millisecond // the store makes four seconds of one
+	l.bootstrap.servers.ttl, l.bootstrap.servers.interval = time.Second, 500*time.Millisecond // the store rounds one second up to four
 	c := l.election(election.Controllers)
 	c.Client, c.Alone = o.paused.client(c.Client), nil
 	c.Identity = func() string { return name + "_coracle-" + address }
@@ -222,7 +222,7 @@ func (o *oneOfTwo) until(t *testing.T, list ctrl.ObjectList, what string, holds 
 	}
 }
 
-// servers are those of the API's endpoints.
+// servers waits until the endpoints of the API are the wanted addresses.
 func (o *oneOfTwo) servers(t *testing.T, want ...string) {
 	t.Helper()
 	admin := o.plane.client(apiServerUser, user.SystemPrivilegedGroup)
@@ -247,8 +247,8 @@ func (o *oneOfTwo) servers(t *testing.T, want ...string) {
 	})
 }
 
-// TestTwoServersAct lets two servers over one store run one cluster: one of them is paused, goes on, stops, and at last dies. The reconcilers run
-// on one at a time and make nothing twice, and the endpoints of the API follow.
+// TestTwoServersAct runs two servers over one store. One of them is paused, resumed, stopped, and finally killed. The reconcilers run on one
+// server at a time and create nothing twice, and the API's endpoints are updated.
 func TestTwoServersAct(t *testing.T) {
 	dir, err := os.MkdirTemp("", "coracle-servers-")
 	require.NoError(t, err)
@@ -277,9 +277,9 @@ func TestTwoServersAct(t *testing.T) {
 	require.False(t, ok)
 	families, err := b.led.Gather()
 	require.NoError(t, err)
-	require.Empty(t, families, "a server that stands by has no reconcilers to measure")
+	require.Empty(t, families, "a server that does not lead has no reconciler metrics")
 
-	// Every pod that is ever made is counted, on a third view of the store.
+	// All pods ever created are counted through a third view of the store.
 	admin := b.plane.client(apiServerUser, user.SystemPrivilegedGroup)
 	pods, err := admin.Watch(t.Context(), &corev1.PodList{})
 	require.NoError(t, err)
@@ -331,7 +331,7 @@ func TestTwoServersAct(t *testing.T) {
 	pods, err = admin.Watch(t.Context(), &corev1.PodList{})
 	require.NoError(t, err)
 	defer pods.Stop()
-	for range 15 { // those that are there
+	for range 15 { // the existing pods
 		require.Equal(t, watch.Added, (<-pods.ResultChan()).Type)
 	}
 	scaleTo(a, 20)
@@ -339,11 +339,11 @@ func TestTwoServersAct(t *testing.T) {
 
 	b = startOne(t, s, "b", "192.0.2.2:6443", &running)
 	b.servers(t, "192.0.2.1", "192.0.2.2")
-	a.paused.begin() // for ever: it is dead
+	a.paused.begin() // never ends: the server is dead
 	b.servers(t, "192.0.2.2")
 	scaleTo(b, 25)
 	var list corev1.PodList
-	b.until(t, &corev1.PodList{}, "no pods after the other server's death", func() bool {
+	b.until(t, &corev1.PodList{}, "no pods after the other server died", func() bool {
 		require.NoError(t, b.plane.client(apiServerUser, user.SystemPrivilegedGroup).List(t.Context(), &list))
 		return len(list.Items) >= 25
 	})
@@ -354,5 +354,5 @@ func TestTwoServersAct(t *testing.T) {
 		return have.Status.Replicas == 25
 	})
 	require.NoError(t, b.plane.client(apiServerUser, user.SystemPrivilegedGroup).List(t.Context(), &list))
-	require.Len(t, list.Items, 25, "no pod was made twice")
+	require.Len(t, list.Items, 25, "no pod was created twice")
 }

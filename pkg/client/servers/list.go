@@ -1,10 +1,10 @@
-// Package servers is a client's list of the servers of a cluster: which one it uses, which are down, and where it turns next.
+// Package servers is a client's list of a cluster's API servers: which one it uses, which are down, and which one it fails over to.
 //
-// It may import bounded and pki. Its invariants: the list is bounded, and needs no trust. An address is only where a connection is tried: who
-// answers there is verified by the transport, against the authority of the cluster.
+// It may import bounded and pki. Its invariants: the list is bounded, and it need not be trusted. An address only says where to connect; the
+// transport verifies the server there against the cluster's certificate authority.
 //
-// A client stays with the server it uses until that fails or leaves the cluster, and does not go back when another one returns. Clients of one
-// server that dies turn to different ones: each has an order of its own.
+// A client stays with its server until that fails or leaves the cluster, and does not fail back. When a server dies, its clients fail over to
+// different servers, because each client has its own order.
 package servers
 
 import (
@@ -29,24 +29,24 @@ import (
 )
 
 const (
-	// Most bounds the servers that are learned, and Config.Seeds.
+	// Most is the maximum number of servers learned, and of Config.Seeds.
 	Most = 64
-	// maxFile is the largest file that is read, in bytes: an address and port of IPv6 has at most 47 characters, and a zone is refused.
+	// maxFile is the maximum size of the file, in bytes: an IPv6 address with port has at most 47 characters, and zones are rejected.
 	maxFile = Most * 64
-	// A server that failed is not tried for pauseFirst while there are others; this doubles up to pauseMost.
+	// A server that failed is not used for pauseFirst if there are others; the pause doubles with each failure, up to pauseMost.
 	pauseFirst = time.Second
 	pauseMost  = 30 * time.Second
-	// dialShort bounds the making of a connection while there are other servers to turn to.
+	// dialShort is the dial timeout while there are other servers.
 	dialShort = 2 * time.Second
 )
 
 // Config configures a List.
 type Config struct {
-	// Seeds are the hosts and ports that the user gave: at least one, at most Most. They are tried last once servers were learned.
+	// Seeds are the hosts and ports given by the user, from 1 to Most. Once servers were learned, the seeds are tried last.
 	Seeds []string
 	// Client names this client; it determines the order of the servers.
 	Client string
-	// File keeps what was learned for the next start; empty for none.
+	// File persists the learned servers across restarts. Optional.
 	File string
 	// Dial makes connections. Required.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -59,22 +59,22 @@ type List struct {
 	Config
 
 	mu      sync.Mutex
-	learned []string // in this client's order
+	learned []string // in this client's order of preference
 	current string
 	outages map[string]outage
-	conns   map[string]map[*conn]struct{} // open ones, by the address dialled
+	conns   map[string]map[*conn]struct{} // open connections, by the address dialled
 }
 
-// outage is why and until when a server is not tried.
+// outage records why, and until when, a server is not used.
 type outage struct {
 	pause time.Duration
 	until time.Time
 }
 
-// New makes a List of the seeds, and of what an earlier process learned.
+// New creates a List of the seeds and of the servers that an earlier process learned.
 func New(c Config) (*List, error) {
 	if len(c.Seeds) == 0 || len(c.Seeds) > Most {
-		return nil, fmt.Errorf("servers: %d are given: give from one to %d", len(c.Seeds), Most)
+		return nil, fmt.Errorf("servers: got %d seeds, need 1 to %d", len(c.Seeds), Most)
 	}
 	if c.Dial == nil {
 		return nil, errors.New("servers: Dial is required")
@@ -104,7 +104,7 @@ func New(c Config) (*List, error) {
 	return l, nil
 }
 
-// order returns the valid addresses, each once, at most Most, in the order in which this client turns to them.
+// order returns the valid addresses without duplicates, at most Most, in this client's order of preference.
 func (l *List) order(addresses []netip.AddrPort) (list []string) {
 	for _, a := range addresses {
 		ip := a.Addr()
@@ -116,11 +116,11 @@ func (l *List) order(addresses []netip.AddrPort) (list []string) {
 			break
 		}
 	}
-	// Rendezvous hashing: without one server the others keep their order.
+	// Rendezvous hashing: removing a server does not change the order of the others.
 	weight := func(address string) uint64 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(l.Client + "\x00" + address)) // never fails
-		// FNV alone leaves addresses that differ in the last digit close together.
+		// FNV alone gives similar hashes for addresses that differ in the last digit.
 		x := h.Sum64()
 		x ^= x >> 33
 		x *= 0xff51afd7ed558ccd
@@ -130,8 +130,8 @@ func (l *List) order(addresses []netip.AddrPort) (list []string) {
 	return list
 }
 
-// Set replaces what was learned. Connections to servers that are no longer listed are closed. An empty list is ignored: no cluster is without
-// servers, and this client would be without any.
+// Set replaces the learned servers. Connections to servers that are no longer listed are closed. An empty list is ignored: every cluster has
+// a server, and without an address this client could never recover.
 func (l *List) Set(addresses []netip.AddrPort) {
 	list := l.order(addresses)
 	l.mu.Lock()
@@ -166,7 +166,7 @@ func (l *List) Set(addresses []netip.AddrPort) {
 	}
 }
 
-// all lists the servers in the order in which they are tried. The caller holds mu.
+// all returns the servers in the order in which they are tried. The caller holds mu.
 func (l *List) all() []string {
 	list := slices.Clone(l.learned)
 	for _, s := range l.Seeds {
@@ -177,15 +177,15 @@ func (l *List) all() []string {
 	return list
 }
 
-// Addresses lists the servers in the order in which they are tried.
+// Addresses returns the servers in the order in which they are tried.
 func (l *List) Addresses() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all()
 }
 
-// Current is the server to use now: the one used last, unless it has failed or left; else the first that is not down; else the one whose outage
-// ends first.
+// Current returns the server to use now: the one used last, unless it failed or left the cluster; otherwise the first one that is not down, or
+// else the one whose outage ends first.
 func (l *List) Current() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *List) Current() string {
 	return next
 }
 
-// others reports whether there is a server to turn to from this one.
+// others reports whether there is another server to fail over to.
 func (l *List) others(address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,22 +217,22 @@ func (l *List) others(address string) bool {
 	return slices.ContainsFunc(l.all(), func(a string) bool { return a != address && !now.Before(l.outages[a].until) })
 }
 
-// failed notes that a server did not answer.
+// failed records that a server did not respond.
 func (l *List) failed(address string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := l.outages[address]
-	if now := time.Now(); !now.Before(o.until) { // of requests that fail together the first counts
+	if now := time.Now(); !now.Before(o.until) { // of requests that fail together, only the first counts
 		o.pause = min(max(2*o.pause, pauseFirst), pauseMost)
 		o.until = now.Add(o.pause*3/4 + rand.N(o.pause/2))
 		l.outages[address] = o
 		if len(l.all()) > 1 {
-			l.Log.Warn("server does not answer, trying another", "server", address, "error", err)
+			l.Log.Warn("API server unavailable, trying another", "server", address, "error", err)
 		}
 	}
 }
 
-// works notes that a server answered.
+// works records that a server responded.
 func (l *List) works(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -57,8 +57,8 @@ func TestServersAreLearnedAndKept(t *testing.T) {
 		netip.MustParseAddrPort("192.0.2.9:0"), netip.MustParseAddrPort("[fe80::1%eth0]:6443"), netip.AddrPort{}, addresses(1)[0])
 	l.Set(hostile)
 	require.ElementsMatch(t, []string{"192.0.2.1:6443", "192.0.2.2:6443", "cluster.example.org:6443"}, l.Addresses())
-	require.Equal(t, "cluster.example.org:6443", l.Addresses()[2], "what was given is the last resort")
-	require.Equal(t, "cluster.example.org:6443", l.Current(), "a server that works is kept")
+	require.Equal(t, "cluster.example.org:6443", l.Addresses()[2], "seeds are tried last")
+	require.Equal(t, "cluster.example.org:6443", l.Current(), "a working server stays current")
 
 	again := newList(t, Config{Seeds: []string{"cluster.example.org:6443"}, File: file})
 	require.Equal(t, l.Addresses(), again.Addresses())
@@ -80,7 +80,7 @@ func TestAnOutageIsLeftAloneForAWhile(t *testing.T) {
 		}
 		require.Equal(t, "b:1", l.Current())
 		time.Sleep(time.Minute)
-		require.Equal(t, "b:1", l.Current(), "it does not go back by itself")
+		require.Equal(t, "b:1", l.Current(), "it does not fail back")
 		l.failed("b:1", down)
 		require.Equal(t, "a:1", l.Current())
 		l.failed("a:1", down)
@@ -98,7 +98,7 @@ func TestAnOutageIsLeftAloneForAWhile(t *testing.T) {
 	})
 }
 
-// TestClientsOfADeadServerSpread: they do not all turn to the same one.
+// TestClientsOfADeadServerSpread: they fail over to different servers.
 func TestClientsOfADeadServerSpread(t *testing.T) {
 	const clients = 300
 	next := map[string]int{}
@@ -114,7 +114,7 @@ func TestClientsOfADeadServerSpread(t *testing.T) {
 	}
 }
 
-// TestTheListHolds whatever comes: it is bounded, and there is always a server to try.
+// TestTheListHolds: whatever it is given, the list is bounded and not empty.
 func TestTheListHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newList(t, Config{Seeds: []string{"a:1"}})
@@ -200,23 +200,23 @@ func TestRequestsFollowTheServers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a\n", string(line))
 
-	// The server leaves the cluster, and still runs.
+	// The server leaves the cluster but keeps running.
 	l.Set([]netip.AddrPort{netip.MustParseAddrPort(hostOf(b))})
 	_, err = watch.Body.Read(line)
 	require.Error(t, err, "its connections are closed")
 	require.Equal(t, "b y"+hostOf(b), ask(http.MethodPost, "y"))
 
-	// It comes back, and the other one dies.
+	// It returns, and the other one dies.
 	l.Set([]netip.AddrPort{netip.MustParseAddrPort(hostOf(a)), netip.MustParseAddrPort(hostOf(b))})
 	b.CloseClientConnections()
 	b.Close()
 	began := time.Now()
 	require.Equal(t, "a "+hostOf(a), ask(http.MethodGet, ""))
-	require.Equal(t, "a z"+hostOf(a), ask(http.MethodPost, "z"), "a write that never reached a server is sent again")
+	require.Equal(t, "a z"+hostOf(a), ask(http.MethodPost, "z"), "a write that reached no server is retried")
 	require.Less(t, time.Since(began), dialShort)
 }
 
-// TestAForeignServerIsNotUsed: what the list says needs no trust.
+// TestAForeignServerIsNotUsed: the list need not be trusted.
 func TestAForeignServerIsNotUsed(t *testing.T) {
 	good := serve(t, "127.0.0.2:0", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "good") })
 	reached := make(chan struct{}, 1)
@@ -253,7 +253,7 @@ func TestAForeignServerIsNotUsed(t *testing.T) {
 	require.Empty(t, reached)
 }
 
-// TestAWriteIsNotSentTwice: the server may have made it before it died.
+// TestAWriteIsNotSentTwice: the server may have carried it out before it died.
 func TestAWriteIsNotSentTwice(t *testing.T) {
 	l := newList(t, Config{Seeds: []string{"a:1", "b:1"}})
 	var sent []string

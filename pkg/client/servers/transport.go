@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 )
 
-// tries bounds how many servers one request is sent to.
+// tries is the maximum number of servers that one request is sent to.
 const tries = 8
 
-// RoundTrip sends a request, whatever host it names, to the current server by the transport, which must dial by Dial. If that fails, it is sent to
-// others, in turn: always while it did not reach a server, and afterwards if it only reads. A request whose body cannot be read again is sent once.
+// RoundTrip sends a request to the current server, whatever host it names. transport must dial with DialContext. If that fails, it retries on
+// other servers: always if the request reached no server, otherwise only if it is a read. A request whose body cannot be rewound is sent once.
 func (l *List) RoundTrip(transport http.RoundTripper, r *http.Request) (*http.Response, error) {
 	left := min(len(l.Addresses()), tries)
 	for {
@@ -48,7 +48,7 @@ func (l *List) RoundTrip(transport http.RoundTripper, r *http.Request) (*http.Re
 	}
 }
 
-// Transport is RoundTrip as a http.RoundTripper.
+// Transport returns RoundTrip as an http.RoundTripper.
 func (l *List) Transport(transport http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) { return l.RoundTrip(transport, r) })
 }
@@ -57,7 +57,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// DialContext makes a connection to a server, and gives up early if there are others. Set closes it when the server leaves.
+// DialContext connects to a server, with a short timeout if there are others. Set closes the connection when the server leaves the cluster.
 func (l *List) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	dialling := ctx
 	if l.others(address) {
@@ -67,7 +67,7 @@ func (l *List) DialContext(ctx context.Context, network, address string) (net.Co
 	}
 	raw, err := l.Dial(dialling, network, address)
 	if err != nil {
-		if ctx.Err() == nil { // also when the request no longer waits for it
+		if ctx.Err() == nil { // even if the request no longer waits for the connection
 			l.failed(address, err)
 		}
 		return nil, err
@@ -82,7 +82,7 @@ func (l *List) DialContext(ctx context.Context, network, address string) (net.Co
 	return c, nil
 }
 
-// conn is a connection that the list knows until it is closed.
+// conn is a connection that is in the list until it is closed.
 type conn struct {
 	net.Conn
 	list    *List

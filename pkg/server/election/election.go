@@ -1,14 +1,15 @@
-// Package election decides which of several servers runs the reconcilers and the scheduler, by the Leases with which kube-controller-manager
-// and kube-scheduler elect their leaders. An upstream component beside us takes part in the same election.
+// Package election elects the server that runs the reconcilers and the scheduler, with the Leases that kube-controller-manager and
+// kube-scheduler use. Upstream's components can take part in the same election.
 //
-// It may import client, events and run. Its invariant: two processes never both lead. What acts for a leader writes through a client that
-// asks Check before each write, so that a process that was suspended, or whose components hang, does no harm when it goes on.
+// It may import client, events and run. Its invariant: two processes never lead at the same time. Components that run on the leader write through
+// a client that calls Check before each write, so that a process that was suspended, or whose components hang, does no harm when it
+// resumes.
 //
-// A server whose store has no other member is Alone: it leads at once, whoever of us held the Lease before, and it holds the Lease without
-// renewing it, for aloneSeconds. That is safe because nobody else of us can be there: the one member of the store holds an exclusive lock on its
-// data directory and has no listener. When the store gains a member, the Lease is written again within RetryPeriod, and renewed from then on.
-// A new server does not believe the long duration: it may lead when it has seen no renewal for LeaseDuration, by then the old one either
-// renews the Lease or has stopped.
+// A server whose store has no other member is Alone. It leads at once, whichever Coracle server held the Lease before, and holds the Lease
+// without renewing it, for aloneSeconds. That is safe because no other Coracle server can be running: the store's only member holds an exclusive
+// lock on its data directory and has no listener. When the store gains a member, the Lease is rewritten within RetryPeriod, and renewed
+// from then on. A new server ignores the long duration: it may lead after LeaseDuration without an observed renewal, and by then the old
+// server either renews the Lease or has stopped.
 package election
 
 import (
@@ -37,42 +38,42 @@ const (
 	Scheduler   = "kube-scheduler"
 )
 
-// Upstream's defaults. A leader that could not renew its Lease stops after at most RenewDeadline and RetryPeriod, and has the rest of
-// LeaseDuration for it.
+// Upstream's defaults. A leader that cannot renew its Lease stops leading after at most RenewDeadline plus RetryPeriod, and must stop its
+// components in the rest of LeaseDuration.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// marginPart is the part of LeaseDuration for which Check fails before the Lease ends: clocks run differently, and writes take time.
+	// Check fails during the last 1/marginPart of LeaseDuration: clocks drift, and writes take time.
 	marginPart = 15
-	// aloneSeconds is the duration of a Lease that is not renewed, in seconds: a year.
+	// aloneSeconds is the duration of a Lease that is not renewed: one year, in seconds.
 	aloneSeconds = 365 * 24 * 3600
 )
 
-// ErrNotLeading is what Check fails with.
+// ErrNotLeading is returned by Check.
 var ErrNotLeading = errors.New("this server is not the leader")
 
-// ours is what the identities of servers contain, and those of upstream's components do not.
+// ours is a substring of the identities of Coracle servers that upstream's identities do not contain.
 const ours = "_coracle-"
 
-// Identity is that of a server, from its node's name and the ID of its member of the store, which is its own for as long as its data directory.
+// Identity returns a server's identity: its node name and the ID of its store member, which is unique to its data directory.
 func Identity(node string, member uint64) string { return fmt.Sprintf("%s%s%x", node, ours, member) }
 
 // Config configures an Election.
 type Config struct {
 	// Client reads and writes the Lease. Required.
 	Client client.Interface
-	// Lease is its name, in kube-system: Controllers or Scheduler. Required.
+	// Lease is the name of the Lease in kube-system: Controllers or Scheduler. Required.
 	Lease string
-	// Identity is this process's; it is called when the election begins. Required.
+	// Identity returns this process's identity. It is called when the election begins. Required.
 	Identity func() string
-	// Alone reports whether no other server can be there; nil: one may. It is called often.
+	// Alone reports whether no other server can be running; nil means never. It is called often.
 	Alone func() bool
-	// Sync waits until the client's cache shows everything that an earlier leader has written; nil: it always does.
+	// Sync waits until the client's cache shows everything that an earlier leader wrote; nil if it always does.
 	Sync func(context.Context) error
-	// LeaseDuration, RenewDeadline and RetryPeriod are upstream's if 0: 15 s, 10 s and 2 s. A LeaseDuration is of whole seconds.
+	// LeaseDuration, RenewDeadline and RetryPeriod default to upstream's 15 s, 10 s and 2 s. LeaseDuration must be whole seconds.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// Metrics registers leader_election_master_status; nil for none.
+	// Metrics registers leader_election_master_status. Optional.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
@@ -81,14 +82,14 @@ type Config struct {
 // Election implements run.Election.
 type Election struct {
 	Config
-	began   time.Time    // until counts from here, by the monotonic clock
-	until   atomic.Int64 // nanoseconds after began for which this process leads by its last renewal; 0: it does not lead
+	began   time.Time    // the base of until, with a monotonic clock reading
+	until   atomic.Int64 // when leadership ends by the last renewal, in nanoseconds after began; 0: not leading
 	leading atomic.Bool
 }
 
 var _ run.Election = (*Election)(nil)
 
-// New makes an Election.
+// New creates an Election.
 func New(c Config) (*Election, error) {
 	if c.Client == nil || c.Lease == "" || c.Identity == nil {
 		return nil, errors.New("election: Client, Lease and Identity are required")
@@ -97,7 +98,7 @@ func New(c Config) (*Election, error) {
 		c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = leaseDuration, renewDeadline, retryPeriod
 	}
 	if c.LeaseDuration%time.Second != 0 {
-		return nil, fmt.Errorf("election: LeaseDuration of %s: must be of whole seconds", c.LeaseDuration)
+		return nil, fmt.Errorf("election: LeaseDuration %s must be whole seconds", c.LeaseDuration)
 	}
 	if c.Alone == nil {
 		c.Alone = func() bool { return false }
@@ -122,10 +123,10 @@ func New(c Config) (*Election, error) {
 	return e, nil
 }
 
-// Leads reports whether this process leads, and its components run.
+// Leads reports whether this process leads and runs its components.
 func (e *Election) Leads() bool { return e.leading.Load() }
 
-// Check returns ErrNotLeading unless the last renewal of the Lease is recent enough for nobody else to lead.
+// Check returns ErrNotLeading unless the last renewal of the Lease is recent enough that no other process can lead.
 func (e *Election) Check() error {
 	until := e.until.Load()
 	if until == 0 || int64(time.Since(e.began)) > until && !e.Alone() {
@@ -134,14 +135,14 @@ func (e *Election) Check() error {
 	return nil
 }
 
-// renewed notes that the Lease was renewed by a write that began at this time.
+// renewed records a renewal of the Lease by a write that began at the given time.
 func (e *Election) renewed(at time.Time) {
 	e.until.Store(int64(at.Sub(e.began) + e.LeaseDuration - e.LeaseDuration/marginPart))
 }
 
-// Run implements run.Election. Stopping, it gives the Lease up for another process to lead at once, unless it is Alone.
+// Run implements run.Election. When it stops, it releases the Lease so that another process can lead at once, unless it is Alone.
 func (e *Election) Run(ctx context.Context, lead func(context.Context) error, settled func()) error {
-	// Events outlive ctx by the end of the last term.
+	// The event recorder outlives ctx, to record the end of the last term.
 	late, stop := context.WithCancel(context.WithoutCancel(ctx))
 	recorder := events.New(e.Client, e.Lease, "", e.Log)
 	var background sync.WaitGroup
@@ -156,7 +157,7 @@ func (e *Election) Run(ctx context.Context, lead func(context.Context) error, se
 	return nil
 }
 
-// term campaigns until this process leads, and leads until it does not any more, or ctx is done.
+// term campaigns until this process leads, and returns when it no longer leads or ctx is done.
 func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context) error, settled func()) error {
 	// The Lease is renewed until the components have stopped.
 	campaign, stop := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), logr.Discard()))
@@ -189,7 +190,7 @@ func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context)
 	case <-ctx.Done():
 		stop()
 		<-over
-		return l.release(ctx, e.RenewDeadline) // it may have been elected just now
+		return l.release(ctx, e.RenewDeadline) // it may have been elected at this moment
 	}
 	if !e.Alone() {
 		e.Log.Info("became leader", "lease", e.Lease, "identity", l.identity)
@@ -199,7 +200,7 @@ func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context)
 	stop()
 	<-over
 	switch {
-	case err != nil: // something may still act: the Lease ends by itself
+	case err != nil: // components may still be running: let the Lease expire
 		return err
 	case lost:
 		e.Log.Warn("lost leadership", "lease", e.Lease)
@@ -208,14 +209,14 @@ func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context)
 	return l.release(ctx, e.RenewDeadline)
 }
 
-// lead calls lead for the term, or until ctx is done.
+// lead runs lead until the term ends or ctx is done.
 func (e *Election) lead(ctx, term context.Context, lead func(context.Context) error) error {
 	own, cancel := context.WithCancel(term)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	if err := e.Sync(own); err != nil {
 		if own.Err() == nil {
-			e.Log.Warn("could not catch up with the former leader", "lease", e.Lease, "error", err)
+			e.Log.Warn("could not catch up with the previous leader's writes", "lease", e.Lease, "error", err)
 			wait := time.NewTimer(e.RetryPeriod)
 			defer wait.Stop()
 			select {

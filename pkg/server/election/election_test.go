@@ -37,11 +37,11 @@ func (uncached) Cache() ctrlcache.Cache { return nil }
 
 var _ client.Interface = uncached{}
 
-// link is how a server reaches the cluster: it can be cut.
+// link is a server's connection to the cluster, which can be cut.
 type link struct {
 	down     atomic.Bool
-	readOnly bool         // writes fail, for want of space
-	writes   atomic.Int64 // of leases
+	readOnly bool         // writes fail because the store is full
+	writes   atomic.Int64 // writes of Leases
 }
 
 func (l *link) full() error {
@@ -83,7 +83,7 @@ func (l *link) client(c ctrl.WithWatch) client.Interface {
 	})}
 }
 
-// cluster holds the Lease, and knows who acts.
+// cluster holds the Lease and records which server acts.
 type cluster struct {
 	ctrl.WithWatch
 	t      *testing.T
@@ -96,7 +96,7 @@ func newCluster(t *testing.T, objects ...ctrl.Object) *cluster {
 	return &cluster{WithWatch: fake.NewClientBuilder().WithScheme(client.Scheme()).WithObjects(objects...).Build(), t: t}
 }
 
-// server is one that takes part in the election until stop is called.
+// server takes part in the election until stop is called.
 type server struct {
 	*Election
 	link
@@ -116,7 +116,7 @@ func (c *cluster) server(name string, alone func() bool) *server {
 	settled := sync.OnceFunc(func() { close(s.settled) })
 	go func() {
 		done <- s.Run(ctx, func(term context.Context) error {
-			require.EqualValues(c.t, 1, c.acting.Add(1), "two lead at once")
+			require.EqualValues(c.t, 1, c.acting.Add(1), "two servers lead at the same time")
 			defer c.acting.Add(-1)
 			require.NoError(c.t, s.Check())
 			c.mu.Lock()
@@ -132,7 +132,7 @@ func (c *cluster) server(name string, alone func() bool) *server {
 	return s
 }
 
-// led are the leaders so far.
+// led returns the leaders so far.
 func (c *cluster) led() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,8 +145,8 @@ func (c *cluster) lease() *coordinationv1.LeaseSpec {
 	return &l.Spec
 }
 
-// TestOneLeads: the first leads, another stands by; it takes over at once from a server that stops, and after the Lease's duration from
-// one that is cut off, which has stopped acting by then.
+// TestOneLeads: the first server leads and the other stands by. The other takes over at once from a server that stops, and after LeaseDuration
+// from one that is cut off, which has stopped acting by then.
 func TestOneLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -163,7 +163,7 @@ func TestOneLeads(t *testing.T) {
 
 		require.NoError(t, a.stop())
 		time.Sleep(3 * retryPeriod)
-		require.True(t, b.Leads(), "a server that stops gives the lease up")
+		require.True(t, b.Leads(), "a stopping server releases the lease")
 		require.EqualValues(t, 1, *c.lease().LeaseTransitions)
 
 		a = c.server("a_coracle-1", nil)
@@ -193,12 +193,12 @@ func TestOneLeads(t *testing.T) {
 	})
 }
 
-// gauge is the one metric of a registry.
+// gauge returns the only metric of a registry.
 type gauge struct{ *prometheus.Registry }
 
 func (g gauge) Describe(chan<- *prometheus.Desc) {}
 
-// TestCheckFailsBeforeTheLeaseEnds: a leader that was suspended finds out by the clock before its components do.
+// TestCheckFailsBeforeTheLeaseEnds: a leader that was suspended learns it from the clock before its components do.
 func TestCheckFailsBeforeTheLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -211,9 +211,9 @@ func TestCheckFailsBeforeTheLeaseEnds(t *testing.T) {
 	})
 }
 
-// TestALoneServerPaysNothing: it leads at once, also after a server that was killed, and writes the Lease once.
+// TestALoneServerPaysNothing: it leads at once, even if the previous server was killed, and writes the Lease once.
 func TestALoneServerPaysNothing(t *testing.T) {
-	for name, holder := range map[string]string{"fresh": "", "the same server": "a_coracle-1", "another one, of a backup": "z_coracle-9"} {
+	for name, holder := range map[string]string{"fresh": "", "the same server": "a_coracle-1", "another server, from a backup": "z_coracle-9"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t)
@@ -239,9 +239,9 @@ func TestALoneServerPaysNothing(t *testing.T) {
 	}
 }
 
-// TestALoneServerNeedsNoWrite: a store may be full until what the leader deletes makes room.
+// TestALoneServerNeedsNoWrite: a store may stay full until the leader deletes something.
 func TestALoneServerNeedsNoWrite(t *testing.T) {
-	for name, holder := range map[string]string{"fresh": "", "another one, of a backup": "z_coracle-9"} {
+	for name, holder := range map[string]string{"fresh": "", "another server, from a backup": "z_coracle-9"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t)
@@ -269,8 +269,8 @@ func TestALoneServerNeedsNoWrite(t *testing.T) {
 	}
 }
 
-// TestALoneServerGetsCompany: the one that was alone goes on without interruption, and renews from then on. When it dies, the other does not
-// wait for a year.
+// TestALoneServerGetsCompany: the server that was alone keeps leading and renews from then on. When it dies, the other server does not wait
+// for a year.
 func TestALoneServerGetsCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -300,7 +300,7 @@ func TestALoneServerGetsCompany(t *testing.T) {
 	})
 }
 
-// TestALongLeaseIsNotBelieved: a server that was alone and died when it had company leaves one.
+// TestALongLeaseIsNotBelieved: a server that was alone leaves one if it dies when another server has joined.
 func TestALongLeaseIsNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, lease("z_coracle-9", aloneSeconds))
@@ -324,7 +324,7 @@ func TestAnUpstreamLeaderIsRespected(t *testing.T) {
 		<-a.settled
 		require.False(t, a.Leads())
 		time.Sleep(leaseDuration + 2*retryPeriod)
-		require.True(t, a.Leads(), "its lease has ended")
+		require.True(t, a.Leads(), "its lease has expired")
 	})
 }
 
@@ -342,7 +342,7 @@ func TestYield(t *testing.T) {
 	require.NoError(t, Yield(t.Context(), newCluster(t), Controllers), "there is none")
 }
 
-// TestWhatHangsKeepsTheLease: a group that did not stop may still act.
+// TestWhatHangsKeepsTheLease: components that did not stop may still act.
 func TestWhatHangsKeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -352,7 +352,7 @@ func TestWhatHangsKeepsTheLease(t *testing.T) {
 		hung := &run.HungError{Names: []string{"controllers"}}
 		require.ErrorIs(t, e.Run(ctx, func(context.Context) error { cancel(); return hung }, func() {}), hung)
 		require.Equal(t, "a_coracle-1", *c.lease().HolderIdentity)
-		require.ErrorIs(t, e.Check(), ErrNotLeading, "what it writes is refused")
+		require.ErrorIs(t, e.Check(), ErrNotLeading, "its writes are rejected")
 	})
 }
 

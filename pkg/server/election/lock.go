@@ -17,15 +17,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/events"
 )
 
-// lock is client-go's lock of one term, over a client of ours. Reads may be old: the writes compare the revision.
+// lock is client-go's resource lock for one term, over a client of ours. Reads may be stale: writes compare the revision.
 type lock struct {
 	e        *Election
 	identity string
 	events   *events.Recorder
-	standby  func() // called when an attempt failed
+	standby  func() // called after a failed attempt
 
 	lease  *coordinationv1.Lease // as last read or written; the elector calls one method at a time
-	holder atomic.Bool           // the Lease is ours as far as we know
+	holder atomic.Bool           // as far as we know, we hold the Lease
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -33,7 +33,7 @@ var _ resourcelock.Interface = (*lock)(nil)
 func (l *lock) Identity() string { return l.identity }
 func (l *lock) Describe() string { return metav1.NamespaceSystem + "/" + l.e.Lease }
 
-// RecordEvent records that the leadership has changed. A server that is alone has nobody to tell.
+// RecordEvent records a change of leadership. A server that is alone records none.
 func (l *lock) RecordEvent(what string) {
 	if l.e.Alone() || l.lease == nil {
 		return
@@ -52,7 +52,7 @@ func (l *lock) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease.DeepCopy(), nil
 }
 
-// Get reads the record as the elector should see it.
+// Get returns the record as the elector should see it.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	lease, err := l.read(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	}
 	switch {
 	case other && alone && isOurs(record.HolderIdentity):
-		record.HolderIdentity = "" // it was here before us, and is no more
+		record.HolderIdentity = "" // an earlier process of ours, which no longer runs
 	case other && record.HolderIdentity != "":
 		if isOurs(record.HolderIdentity) {
 			record.LeaseDurationSeconds = min(record.LeaseDurationSeconds, int(l.e.LeaseDuration/time.Second))
@@ -85,7 +85,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, nil
 }
 
-// Create makes the Lease.
+// Create creates the Lease.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := time.Now()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: l.e.Lease}, Spec: l.spec(record)}
@@ -97,7 +97,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// Update renews or takes the Lease. Alone, a Lease that is ours stays as it is.
+// Update renews or acquires the Lease. A server that is alone leaves a Lease that it holds unchanged.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := time.Now()
 	if l.e.Alone() {
@@ -107,7 +107,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		}
 	}
 	if l.lease == nil {
-		return errors.New("the lease was not read yet")
+		return errors.New("the lease has not been read yet")
 	}
 	lease := l.lease.DeepCopy()
 	lease.Spec = l.spec(record)
@@ -119,7 +119,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// held reports whether a Lease is held, for long.
+// held reports whether by holds the Lease with the long duration.
 func held(l *coordinationv1.Lease, by string) bool {
 	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == by && l.Spec.LeaseDurationSeconds != nil && *l.Spec.LeaseDurationSeconds == aloneSeconds
 }
@@ -137,8 +137,8 @@ func (l *lock) wrote(lease *coordinationv1.Lease, at time.Time) {
 	l.e.renewed(at)
 }
 
-// without decides whether this process leads although it could not write the Lease: alone, it does unless somebody else wrote it. The store may
-// be full, and only what the leader deletes makes room.
+// without decides whether this process leads although it could not write the Lease. A server that is alone does, unless another process wrote
+// the Lease: the store may be full, and only the leader's deletions free space.
 func (l *lock) without(err error, at time.Time) error {
 	if !l.e.Alone() || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		l.standby()
@@ -150,12 +150,12 @@ func (l *lock) without(err error, at time.Time) error {
 
 func (l *lock) failed(message string, err error) {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || errors.Is(err, context.Canceled) {
-		return // another one was faster, or it is read again
+		return // another process was faster, or the Lease will be read again
 	}
 	l.e.Log.Warn(message, "lease", l.e.Lease, "error", err)
 }
 
-// release gives the Lease up, if it is ours and others wait for it. That it could not is no error: the Lease ends by itself.
+// release releases the Lease if we hold it and others may be waiting for it. A failure is not an error: the Lease expires by itself.
 func (l *lock) release(ctx context.Context, within time.Duration) error {
 	l.e.until.Store(0)
 	if !l.holder.Load() || l.e.Alone() {
@@ -169,15 +169,15 @@ func (l *lock) release(ctx context.Context, within time.Duration) error {
 	return nil
 }
 
-// Yield gives up a Lease that a server of ours holds. It is for a server that is Alone and does not run the components that the Lease is for.
+// Yield releases a Lease that a Coracle server holds. It is for a server that is Alone and does not run the Lease's components.
 func Yield(ctx context.Context, c ctrl.Client, name string) error {
 	return release(ctx, c, name, isOurs)
 }
 
-// releaseTries bounds the attempts to release a Lease that others write, too.
+// releaseTries bounds the attempts to release a Lease that others also write.
 const releaseTries = 5
 
-// release gives a Lease up if it is held by one of those whom mine accepts.
+// release releases a Lease if mine accepts its holder.
 func release(ctx context.Context, c ctrl.Client, name string, mine func(holder string) bool) error {
 	for try := 1; ; try++ {
 		lease := &coordinationv1.Lease{}
