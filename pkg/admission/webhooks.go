@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// onDemand is a plugin that is made when the first object that configures it exists. Webhooks and policies compile CEL, whose environment
-// costs tens of milliseconds and megabytes, which a cluster without them does not pay.
+// onDemand is a plugin that is created when the first object that configures it exists. Webhooks and policies compile CEL, whose environment
+// costs tens of milliseconds and megabytes; a cluster without them does not pay for it.
 type onDemand struct {
 	*admission.Handler
 	configured func() bool
@@ -26,7 +26,7 @@ var (
 	_ admission.ValidationInterface = onDemand{}
 )
 
-// newOnDemand makes a plugin by its name when it is needed, and configured while any of the informers has an object.
+// newOnDemand returns a plugin that is created on demand, and that runs while any of the informers has an object.
 func newOnDemand(known *admission.Plugins, name string, config []byte, n needs, informers ...cache.SharedIndexInformer) onDemand {
 	return onDemand{
 		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
@@ -73,7 +73,7 @@ func (d onDemand) Validate(ctx context.Context, a admission.Attributes, o admiss
 	return nil
 }
 
-// checkWebhookConfig reports what is wrong with the configuration of a webhook plugin, which is used later.
+// checkWebhookConfig validates the configuration of a webhook plugin, which is not used until the plugin is created.
 func checkWebhookConfig(config []byte) error {
 	c, err := webhookconfig.LoadConfig(configReader(config))
 	if err != nil {
@@ -86,7 +86,7 @@ func checkWebhookConfig(config []byte) error {
 	return err
 }
 
-// reinvoking runs the chain again if a plugin asks for it, with upstream's reinvocation policy.
+// reinvoking runs the chain again if a plugin requests it, according to upstream's reinvocation policy.
 type reinvoking struct{ chain admission.Interface }
 
 var (
@@ -122,7 +122,7 @@ func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admi
 	return nil
 }
 
-// checkPolicyConfig reports what is wrong with the configuration of a policy plugin, which is used later.
+// checkPolicyConfig validates the configuration of a policy plugin, which is not used until the plugin is created.
 func checkPolicyConfig(config []byte) error {
 	c, err := policyconfig.LoadValidatingConfig(configReader(config))
 	if err == nil && c.StaticManifestsDir != "" {

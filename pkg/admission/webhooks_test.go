@@ -35,14 +35,14 @@ type hook struct {
 	last  admissionv1.AdmissionRequest
 }
 
-// request is the last request that the webhook got.
+// request returns the last request that the webhook received.
 func (k *hook) request() admissionv1.AdmissionRequest {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.last
 }
 
-// serveHook serves a webhook that answers with what f makes of a request.
+// serveHook serves a webhook whose responses f fills in.
 func serveHook(t *testing.T, f func(*admissionv1.AdmissionRequest, *admissionv1.AdmissionResponse)) *hook {
 	t.Helper()
 	k := &hook{}
@@ -71,7 +71,7 @@ func (k *hook) client() registration.WebhookClientConfig {
 	return registration.WebhookClientConfig{URL: &k.URL, CABundle: ca}
 }
 
-// on is the rule for writes of some resources, whatever their group.
+// on returns a rule for writes of some resources of any group.
 func on(resources ...string) []registration.RuleWithOperations {
 	return []registration.RuleWithOperations{{Operations: []registration.OperationType{registration.OperationAll},
 		Rule: registration.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: resources}}}
@@ -121,19 +121,19 @@ func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
 	require.Equal(t, "admin", k.request().UserInfo.Username)
 	require.Equal(t, admissionv1.Create, k.request().Operation)
 
-	// A kind of our own, which upstream's scheme does not know.
+	// A kind of our own, which is not in upstream's scheme.
 	task := put(h, at(tasks.GroupVersion.WithKind("Task"), "work", ""), &tasks.Task{
 		ObjectMeta: metav1.ObjectMeta{Name: "t", Namespace: "work", Labels: map[string]string{"a": "b"}}, Spec: tasks.TaskSpec{Image: "i"}})
 	require.Equal(t, "yes", task.Labels["hooked"])
 	require.Equal(t, "i", task.Spec.Image)
 
-	// Updates and deletions too: with the old object.
+	// Updates and deletions are sent too, with the old object.
 	made.Labels = map[string]string{"c": "d"}
 	res, err := h.Update(h.ctx, v1("ConfigMap", "one"), made, metav1.UpdateOptions{})
 	require.Equal(t, map[string]string{"c": "d", "hooked": "yes"}, answer[*corev1.ConfigMap](t, res, err).Labels)
 	require.NotEmpty(t, k.request().OldObject.Raw)
 
-	// What another kind's rules do not name is not sent, nor is anything once the configuration is gone.
+	// Kinds that no rule matches are not sent, and nothing is sent once the configuration is deleted.
 	put(h, v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}})
 	_, err = h.Delete(h.ctx, at(registration.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"), "", "labels"), metav1.DeleteOptions{})
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestValidatingWebhooksRefuse(t *testing.T) {
 	requireStatus(t, err, 404)
 }
 
-// What a webhook may do wrong fails the request, or is ignored where its configuration says so, within its timeout.
+// A webhook that misbehaves fails the request within its timeout, or is ignored if its failurePolicy says so.
 func TestWebhooksThatMisbehave(t *testing.T) {
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
@@ -194,7 +194,7 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 			case <-r.Context().Done():
 			}
 		}, "context deadline exceeded"},
-		"answers with endless bytes": {20, func(w http.ResponseWriter, r *http.Request) {
+		"endless response": {20, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			for r.Context().Err() == nil {
 				if _, err := w.Write([]byte(strings.Repeat("[", 1<<20))); err != nil {
@@ -202,11 +202,11 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 				}
 			}
 		}, "larger than the limit of 8388608 bytes"},
-		"answers with nonsense": {20, func(w http.ResponseWriter, _ *http.Request) {
+		"invalid response": {20, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"another","allowed":true}}`)
 		}, "expected response.uid"},
-		"answers with an error": {20, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, "failed calling webhook"},
+		"error response": {20, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, "failed calling webhook"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := secured(t, Plugins{})
@@ -223,7 +223,7 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 	}
 }
 
-// A cluster without webhooks and policies does not make their plugins.
+// A cluster without webhooks and policies does not create their plugins.
 func TestPluginsAreMadeOnDemand(t *testing.T) {
 	h := secured(t, Plugins{})
 	d := newOnDemand(nil, "none", nil, needs{h.Registry, h.clients}, informerOf(h.clients))
@@ -263,7 +263,7 @@ func TestValidatingPolicies(t *testing.T) {
 		_, err := h.Create(h.ctx, target, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	// Upstream looks at policies once a second.
+	// Upstream evaluates policies once a second.
 	var err error
 	require.Eventually(t, func() bool { err = dry("Secret", &corev1.Secret{ObjectMeta: bad}); return err != nil }, 20*time.Second, 10*time.Millisecond)
 	requireStatus(t, err, 422, `ValidatingAdmissionPolicy 'no-bad' with binding 'no-bad' denied request: a label is forbidden`)

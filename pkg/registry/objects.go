@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// objects is what admission plugins may ask of a table's kinds: to make, default and convert objects, and which resources are the same
-// one in another version. Kinds that upstream's scheme knows are the scheme's, all others their rows'. It implements
+// objects gives admission plugins access to a table's kinds: it creates, defaults and converts objects, and maps resources to their
+// equivalents in other versions. Kinds in upstream's scheme use the scheme, all others their rows. It implements
 // admission.ObjectInterfaces.
 type objects struct {
 	table       *kind.Table
@@ -23,9 +23,9 @@ type objects struct {
 
 var _ admission.ObjectInterfaces = (*objects)(nil)
 
-// objectsOf is a function for kind.Derive.
+// objectsOf creates the objects of a table, for kind.Derive.
 func objectsOf(t *kind.Table) *objects {
-	// Resources with one storage prefix are versions of each other, as upstream has it.
+	// Resources with the same storage prefix are versions of each other, as in upstream.
 	keys := map[schema.GroupResource]string{}
 	for _, r := range t.All() {
 		keys[r.GR()] = r.Stored().Keys
@@ -57,7 +57,7 @@ func (o *objects) GetEquivalentResourceMapper() runtime.EquivalentResourceMapper
 	return o.equivalents
 }
 
-// row is the row of a kind that upstream's scheme does not know.
+// row returns the row of a kind that is not in upstream's scheme.
 func (o *objects) row(gvk schema.GroupVersionKind) (*kind.Resource, error) {
 	if r := o.table.ByGVK(gvk); r != nil {
 		return r, nil
@@ -65,7 +65,7 @@ func (o *objects) row(gvk schema.GroupVersionKind) (*kind.Resource, error) {
 	return nil, runtime.NewNotRegisteredErrForKind("kinds", gvk)
 }
 
-// rowOf is the row of an object that upstream's scheme does not know; what comes from Go code may not say of which kind it is.
+// rowOf returns the row of an object whose kind is not in upstream's scheme. Objects from Go code may not have their kind set.
 func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
 	if gvk := obj.GetObjectKind().GroupVersionKind(); !gvk.Empty() {
 		return o.row(gvk)
@@ -76,7 +76,7 @@ func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
 	return nil, runtime.NewNotRegisteredErrForType("kinds", reflect.TypeOf(obj))
 }
 
-// New makes an empty object. It implements runtime.ObjectCreater.
+// New creates an empty object. It implements runtime.ObjectCreater.
 func (o *objects) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	if legacyscheme.Scheme.Recognizes(gvk) {
 		return legacyscheme.Scheme.New(gvk)
@@ -114,7 +114,7 @@ func (o *objects) Default(obj runtime.Object) {
 	legacyscheme.Scheme.Default(obj)
 }
 
-// Convert makes out what in is in out's version. It implements runtime.ObjectConvertor.
+// Convert sets out to in, converted to out's version. It implements runtime.ObjectConvertor.
 func (o *objects) Convert(in, out, context any) error {
 	from, ok := in.(client.Object)
 	to, same := out.(client.Object)
@@ -142,7 +142,7 @@ func (o *objects) Convert(in, out, context any) error {
 	return nil
 }
 
-// convert gives an object of a kind of ours, or of a custom one, in another of its versions; an empty one is the object's own.
+// convert converts an object of one of our own kinds, or of a custom one, to another version. If to is empty, it returns the object's own.
 func (o *objects) convert(obj client.Object, source *kind.Resource, to schema.GroupVersionKind) (client.Object, error) {
 	if to.Empty() || to == source.GroupVersionKind {
 		return obj, nil

@@ -16,8 +16,8 @@ import (
 	rbacregistry "k8s.io/kubernetes/pkg/registry/rbac"
 )
 
-// mayReadParams refuses admission policies and bindings whose author may not read their parameters: a policy's messages tell what is in
-// them. The rules are those of upstream's strategies, which are run once more with the authorizer.
+// mayReadParams rejects admission policies and bindings whose author may not read their parameters, because a policy's messages can reveal
+// them. The checks are those of upstream's strategies, run once more with the authorizer.
 func (c *call) mayReadParams(obj, old runtime.Object) error {
 	p := c.authorizer.Load()
 	if p == nil || c.user == nil || c.Resource.Group != admissionregistration.GroupName || rbacregistry.EscalationAllowed(c.ctx) {

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// maxSeries bounds the containers of one reading. No node runs as many.
+// maxSeries is the maximum number of containers in one reading, more than any node runs.
 const maxSeries = 16 << 10
 
 // Sample is the usage of a container or a node at one time.
 type Sample struct {
 	At      time.Time
-	CPU     float64 // seconds since Started
-	Memory  float64 // bytes of the working set
+	CPU     float64 // seconds of processor time since Started
+	Memory  float64 // working set, in bytes
 	Started time.Time
 }
 
 // container names a container of a pod.
 type container struct{ namespace, pod, name string }
 
-// Reading is what a node says of itself once.
+// Reading is one reading of a node's usage.
 type Reading struct {
 	Node       Sample
 	Containers map[container]Sample
@@ -31,8 +31,8 @@ type Reading struct {
 
 var errTooMany = fmt.Errorf("more than %d containers", maxSeries)
 
-// Parse reads the text of a node's /metrics/resource (KEP-727). Lines about anything else are ignored, values that no usage can have are
-// an error. A sample without a time of its own has the time now.
+// Parse parses a node's /metrics/resource (KEP-727). Unknown metrics are ignored; values that no usage can have are an error. A sample without a
+// timestamp gets the time now.
 func Parse(text []byte, now time.Time) (*Reading, error) {
 	r := &Reading{Containers: map[container]Sample{}}
 	for line := range strings.Lines(string(text)) {
@@ -72,7 +72,7 @@ func Parse(text []byte, now time.Time) (*Reading, error) {
 	return r, nil
 }
 
-// mostValue is beyond any time in seconds or memory in bytes that a machine has.
+// mostValue is more seconds or bytes than any machine can report.
 const mostValue = 1 << 53
 
 // series parses one line of Prometheus's text format: name{label="value",...} value [time in ms].
@@ -84,27 +84,27 @@ func series(line string, now time.Time) (name string, labels map[string]string, 
 			return "", nil, 0, at, err
 		}
 	} else if name, rest, _ = strings.Cut(line, " "); rest == "" {
-		return "", nil, 0, at, errors.New("a line without value")
+		return "", nil, 0, at, errors.New("a line without a value")
 	}
 	fields := strings.Fields(rest)
 	if len(fields) < 1 || len(fields) > 2 {
 		return "", nil, 0, at, fmt.Errorf("%s: %d values", clip(name), len(fields))
 	}
 	if value, err = strconv.ParseFloat(fields[0], 64); err != nil || math.IsNaN(value) || value < 0 || value > mostValue {
-		return "", nil, 0, at, fmt.Errorf("%s has the value %s", clip(name), clip(fields[0]))
+		return "", nil, 0, at, fmt.Errorf("%s has the invalid value %s", clip(name), clip(fields[0]))
 	}
 	at = now
 	if len(fields) == 2 {
 		ms, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil {
-			return "", nil, 0, at, fmt.Errorf("%s has the time %s", clip(name), clip(fields[1]))
+			return "", nil, 0, at, fmt.Errorf("%s has the invalid timestamp %s", clip(name), clip(fields[1]))
 		}
 		at = time.UnixMilli(ms)
 	}
 	return name, labels, value, at, nil
 }
 
-// clip bounds what an error repeats.
+// clip bounds the text that an error quotes.
 func clip(s string) string {
 	if len(s) > 64 {
 		return strconv.Quote(s[:64]) + "..."
@@ -112,7 +112,7 @@ func clip(s string) string {
 	return strconv.Quote(s)
 }
 
-// parseLabels parses the labels up to the closing brace, and returns what follows it.
+// parseLabels parses labels up to the closing brace and returns the rest of the line.
 func parseLabels(s string) (labels map[string]string, rest string, err error) {
 	labels = make(map[string]string, 3)
 	for n := 0; ; n++ {
@@ -122,15 +122,15 @@ func parseLabels(s string) (labels map[string]string, rest string, err error) {
 		}
 		name, value, ok := strings.Cut(s, "=")
 		if !ok || n == 16 {
-			return nil, "", errors.New("labels without end")
+			return nil, "", errors.New("unterminated labels")
 		}
 		quoted, err := strconv.QuotedPrefix(value)
 		if err != nil {
-			return nil, "", fmt.Errorf("the label %s has no value", clip(name))
+			return nil, "", fmt.Errorf("label %s has no value", clip(name))
 		}
 		plain, err := strconv.Unquote(quoted)
 		if err != nil {
-			return nil, "", fmt.Errorf("the label %s has no value", clip(name))
+			return nil, "", fmt.Errorf("label %s has no value", clip(name))
 		}
 		labels[name], s = plain, value[len(quoted):]
 	}

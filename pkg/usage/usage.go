@@ -1,8 +1,8 @@
-// Package usage tells how much processor time and memory nodes and containers use, as metrics-server does: from two readings of each
-// node's own counters.
+// Package usage computes the CPU and memory usage of nodes and containers, like metrics-server, from two readings of each node's
+// counters.
 //
-// It may import bounded and the Kubernetes libraries. Its invariants: no node is read unless somebody asks, none more often than every
-// 15 seconds, and what a node says counts for the pods that are bound to it alone.
+// It may import bounded and the Kubernetes libraries. Its invariants: a node is read only on request, at most every 15 seconds, and its
+// readings count only for pods that are bound to it.
 package usage
 
 import (
@@ -19,43 +19,43 @@ import (
 )
 
 const (
-	// resolution is the least time between two readings of a node, once it has two.
+	// resolution is the minimum time between two readings of a node, once there are two.
 	resolution = 15 * time.Second
-	// stale is the age from which a reading says nothing about the present: two are made then, a second apart.
+	// stale is the age at which a reading is too old to use: two new ones are made, glance apart.
 	stale = time.Minute
-	// glance is the time between two such readings.
+	// glance is the time between two readings of a node that has none, or only stale ones.
 	glance = time.Second
 	// readTimeout bounds one reading.
 	readTimeout = 5 * time.Second
-	// readers bounds the nodes that are read at once.
+	// readers is the maximum number of nodes read concurrently.
 	readers = 32
-	// maxNodes bounds the nodes whose readings are kept.
+	// maxNodes is the maximum number of nodes whose readings are kept.
 	maxNodes = 16 << 10
-	// forget is the time after which the readings of a node that nobody asks about, such as one that is gone, are dropped.
+	// forget is the time after which the readings of a node without requests, such as a deleted one, are dropped.
 	forget = 10 * time.Minute
 )
 
-// Reader reads a node's /metrics/resource. The answer is bounded by the reader.
+// Reader reads a node's /metrics/resource. It bounds the response.
 type Reader func(ctx context.Context, node string) ([]byte, error)
 
-// Collector keeps the latest two readings of each node that was asked about.
+// Collector keeps the latest two readings of each requested node.
 type Collector struct {
 	read Reader
 	log  *slog.Logger
 
 	mu     sync.Mutex
 	nodes  map[string]*state
-	pruned time.Time // when forgotten nodes were last looked for
+	pruned time.Time // time of the last search for forgotten nodes
 }
 
-// New makes a Collector.
+// New creates a Collector.
 func New(read Reader, log *slog.Logger) *Collector {
 	return &Collector{read: read, log: log, nodes: map[string]*state{}}
 }
 
-// state is the readings of one node.
+// state holds the readings of one node.
 type state struct {
-	turn      chan struct{} // holds one token: who has it may read the node
+	turn      chan struct{} // a token: its holder may read the node
 	mu        sync.Mutex    // guards the fields below
 	was, is   *Reading
 	at, tried time.Time // of is, and of the last attempt
@@ -79,14 +79,14 @@ func (c *Collector) state(node string) *state {
 	return s
 }
 
-// forgotten reports whether nobody has read the node for long.
+// forgotten reports whether the node has not been read for a long time.
 func (s *state) forgotten(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.tried.IsZero() && now.Sub(s.tried) > forget
 }
 
-// pair is the latest two readings, nil where there are none.
+// pair returns the latest two readings, nil where there are none.
 func (s *state) pair(now time.Time) (was, is *Reading) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *state) fresh(now time.Time) bool {
 	return s.was != nil && now.Sub(s.at) < resolution || now.Sub(s.tried) < resolution && (s.is == nil || now.Sub(s.at) > resolution)
 }
 
-// refresh reads the nodes whose readings are older than the resolution. It returns when all have answered or failed, or ctx ends.
+// refresh reads the nodes whose readings are older than the resolution. It returns once all have responded or failed, or ctx is done.
 func (c *Collector) refresh(ctx context.Context, nodes []string) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, readers)
@@ -121,14 +121,14 @@ func (c *Collector) refresh(ctx context.Context, nodes []string) {
 		wg.Go(func() {
 			defer func() { <-slots }()
 			if err := c.update(ctx, name, s); err != nil && ctx.Err() == nil {
-				c.log.Warn("could not read a node's usage", "node", name, "error", err)
+				c.log.Warn("could not read node usage", "node", name, "error", err)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// update reads one node, unless somebody else just did.
+// update reads one node, unless another goroutine just did.
 func (c *Collector) update(ctx context.Context, name string, s *state) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -176,7 +176,7 @@ func (c *Collector) once(ctx context.Context, name string) (*Reading, error) {
 	return Parse(text, time.Now())
 }
 
-// Nodes is the usage of those of the nodes that have been read twice.
+// Nodes returns the usage of those nodes that have been read twice.
 func (c *Collector) Nodes(ctx context.Context, nodes []*corev1.Node) []*metrics.NodeMetrics {
 	names := make([]string, len(nodes))
 	for i, n := range nodes {
@@ -203,7 +203,7 @@ func (c *Collector) Nodes(ctx context.Context, nodes []*corev1.Node) []*metrics.
 	return out
 }
 
-// Pods is the usage of those of the pods all of whose running containers have been read twice.
+// Pods returns the usage of those pods whose running containers all have been read twice.
 func (c *Collector) Pods(ctx context.Context, pods []*corev1.Pod) []*metrics.PodMetrics {
 	seen := map[string]bool{}
 	var names []string
@@ -240,11 +240,11 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 		key := container{p.Namespace, p.Name, name}
 		last, ok := is.Containers[key]
 		if !ok {
-			return true // it does not run
+			return true // not running
 		}
 		first, ok := was.Containers[key]
 		if started := last.Started; !ok && !started.IsZero() && last.At.Sub(started) >= glance && last.At.Sub(started) < stale {
-			first, ok = Sample{At: started, Started: started}, true // it used nothing before it started
+			first, ok = Sample{At: started, Started: started}, true // its usage was zero when it started
 		}
 		if !ok || !first.Started.Equal(last.Started) {
 			return false
@@ -275,8 +275,8 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 	return m
 }
 
-// between is the rate of processor time between two samples and the memory at the second. It is false where the counter did not
-// grow with time: there is nothing to say then.
+// between returns the CPU usage between two samples and the memory at the second. The result is false if the counter did not grow over
+// time.
 func between(was, is Sample) (corev1.ResourceList, time.Duration, bool) {
 	window := is.At.Sub(was.At)
 	if window <= 0 || is.CPU < was.CPU || is.Memory < 0 {

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fake is a node that uses half a core, and whose containers use a tenth.
+// fake is a node that uses half a core, with containers that use a tenth.
 type fake struct {
 	reads int
 	start time.Time
@@ -71,13 +71,13 @@ func TestRates(t *testing.T) {
 		ask()
 		require.Equal(t, 3, f.reads)
 		time.Sleep(time.Hour)
-		require.Equal(t, 3, f.reads, "nobody asks")
+		require.Equal(t, 3, f.reads, "not read without requests")
 		ask()
-		require.Equal(t, 5, f.reads, "what was an hour ago is not now")
+		require.Equal(t, 5, f.reads, "hour-old readings are not used")
 	})
 }
 
-// TestANodeSpeaksForItsOwnPods only: another's pods are not looked up in its answer.
+// TestANodeSpeaksForItsOwnPods: readings of other nodes' pods are ignored.
 func TestANodeSpeaksForItsOwnPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{start: time.Now()}
@@ -128,7 +128,7 @@ func TestARestartedContainerIsAbsent(t *testing.T) {
 	})
 }
 
-// TestHostileAnswers: whatever a node says, nothing negative, infinite or endless comes of it.
+// TestHostileAnswers: whatever a node reports, no usage is negative, infinite or unbounded.
 func TestHostileAnswers(t *testing.T) {
 	for name, text := range map[string]string{
 		"negative":          "node_cpu_usage_seconds_total -1\n",
@@ -154,7 +154,7 @@ func TestHostileAnswers(t *testing.T) {
 	_, err := Parse([]byte(b.String()), time.Now())
 	require.ErrorIs(t, err, errTooMany)
 	_, _, ok := between(Sample{At: time.Unix(1, 0)}, Sample{At: time.Unix(2, 0), CPU: mostValue})
-	require.False(t, ok, "no machine is as large")
+	require.False(t, ok, "no machine is that large")
 }
 
 func FuzzParse(f *testing.F) {

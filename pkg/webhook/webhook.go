@@ -1,8 +1,7 @@
-// Package webhook is how the API server calls webhooks, for admission and for conversion: where their services are, and how much of a
-// response is read.
+// Package webhook calls admission and conversion webhooks for the API server: it resolves their services and bounds their responses.
 //
 // It may import bounded and the Kubernetes libraries other than k8s.io/kubernetes. Its invariant: no response takes more memory than
-// maxResponse, whoever serves the webhook.
+// maxResponse, whichever server sends it.
 package webhook
 
 import (
@@ -22,22 +21,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// maxResponse bounds a webhook's response, in bytes: a patch of the largest object in base64, and room for warnings.
+// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and some warnings.
 const maxResponse = 8 << 20
 
-// Services finds an address of a service for calls from the API server to webhooks. It implements webhook.ServiceResolver of
-// k8s.io/apiserver.
+// Services resolves the services of webhooks to addresses. It implements webhook.ServiceResolver of k8s.io/apiserver.
 type Services struct {
 	services corelisters.ServiceLister
 	slices   discoverylisters.EndpointSliceLister
 }
 
-// NewServices makes a Services that reads the shared cache.
+// NewServices creates a Services that reads the shared cache.
 func NewServices(f informers.SharedInformerFactory) Services {
 	return Services{f.Core().V1().Services().Lister(), f.Discovery().V1().EndpointSlices().Lister()}
 }
 
-// ResolveEndpoint picks a random ready endpoint. Pods are called directly, because the API server's host need not route cluster IPs.
+// ResolveEndpoint returns a random ready endpoint. Pods are called directly, because the API server's host may not route cluster IPs.
 func (s Services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	return proxy.ResolveEndpoint(s.services, s, namespace, name, port)
 }
@@ -47,7 +45,7 @@ func (s Services) GetEndpointSlices(namespace, name string) ([]*discoveryv1.Endp
 	return s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name}))
 }
 
-// BoundResponses limits the responses that webhooks give to maxResponse bytes. It is a webhook.AuthenticationInfoResolverWrapper.
+// BoundResponses limits responses of webhooks to maxResponse bytes. It is a webhook.AuthenticationInfoResolverWrapper.
 func BoundResponses(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
 	return boundedResolver{r}
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// factory is client-go's factory with our informers, for those groups that admission plugins ask for. client-go's own would do, but links
-// generated informers, listers and their wrappers for all of some 150 kinds: a tenth of the binary. The embedded interface is nil, so a
-// plugin that asks for another group panics when it is installed: add the group here.
+// factory is a client-go informer factory with our informers, for the groups that admission plugins use. client-go's own factory would link
+// generated informers, listers and wrappers for some 150 kinds: a tenth of the binary. The embedded interface is nil, so a plugin that
+// uses another group panics when it is initialized: add the group here.
 type factory struct {
 	informers.SharedInformerFactory
 	clients *Clients
@@ -42,7 +42,8 @@ func (s *Clients) newFactory() informers.SharedInformerFactory {
 	return f
 }
 
-// InformerFor is our informer of a kind of the table. That of any other kind has no objects; it has no client, and cannot be started.
+// InformerFor returns our informer of a kind in the table. For other kinds it returns an informer without objects, which has no client and
+// cannot be started.
 func (f *factory) InformerFor(obj runtime.Object, make internalinterfaces.NewInformerFunc) toolscache.SharedIndexInformer {
 	t := reflect.TypeOf(obj)
 	if r := f.rows[t]; r != nil {
@@ -58,16 +59,16 @@ func (f *factory) InformerFor(obj runtime.Object, make internalinterfaces.NewInf
 	return i
 }
 
-// InformerName is nil: the informers have no metrics of their own.
+// InformerName returns nil: the informers have no metrics of their own.
 func (f *factory) InformerName() *toolscache.InformerName { return nil }
 
 // Start does nothing: the server maintains the cache.
 func (f *factory) Start(<-chan struct{}) {}
 
-// StartWithContext does nothing, as Start.
+// StartWithContext does nothing, like Start.
 func (f *factory) StartWithContext(context.Context) {}
 
-// ForResource is the informer of any kind that is served at the time of the call.
+// ForResource returns the informer of any kind that is served at the time of the call.
 func (f *factory) ForResource(gvr schema.GroupVersionResource) (informers.GenericInformer, error) {
 	r := f.clients.kinds.Table().ByGVR(gvr)
 	if r == nil {
@@ -76,7 +77,7 @@ func (f *factory) ForResource(gvr schema.GroupVersionResource) (informers.Generi
 	return generic{f.clients.informer(r, native), r.GR()}, nil
 }
 
-// generic is an informer and its lister.
+// generic pairs an informer with its lister.
 type generic struct {
 	informer toolscache.SharedIndexInformer
 	resource schema.GroupResource

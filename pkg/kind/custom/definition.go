@@ -1,9 +1,9 @@
-// Package custom makes the rows of custom resources from their definitions (CustomResourceDefinition, apiextensions.k8s.io/v1), and the
-// row of the definitions themselves. Schemas, pruning, defaults, validation, CEL rules, columns and conversion are upstream's
+// Package custom creates the rows of custom resources from their CustomResourceDefinitions (apiextensions.k8s.io/v1), and the row of
+// CustomResourceDefinition itself. Schemas, pruning, defaults, validation, CEL rules, columns and conversion are upstream's
 // (k8s.io/apiextensions-apiserver).
 //
-// It may import kind, kind/own and the Kubernetes libraries, never k8s.io/kubernetes. Its invariants: a row is cheap until it is used,
-// whatever the size of its schema; and nothing that a definition says can stop the rows of other definitions.
+// It may import kind, kind/own and the Kubernetes libraries, never k8s.io/kubernetes. Its invariants: an unused row is cheap, whatever
+// the size of its schema; and no definition can prevent the rows of other definitions from being served.
 package custom
 
 import (
@@ -25,14 +25,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// scheme holds the versions of definitions. It is made when first needed.
+// scheme contains the versions of CustomResourceDefinition. It is created on first use.
 var scheme = sync.OnceValue(func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	install.Install(s)
 	return s
 })
 
-// typer is the scheme as what strategies ask for types.
+// typer implements runtime.ObjectTyper with the scheme.
 type typer struct{}
 
 func (typer) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
@@ -41,10 +41,10 @@ func (typer) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, err
 
 func (typer) Recognizes(gvk schema.GroupVersionKind) bool { return scheme().Recognizes(gvk) }
 
-// Definitions makes the row of CustomResourceDefinition, v1. Definitions are stored as JSON, as upstream stores them; a kube-apiserver
-// writes v1beta1, which is read as well.
+// Definitions creates the row of CustomResourceDefinition v1. Definitions are stored as JSON, like upstream's. kube-apiserver may have stored
+// them as v1beta1, which can be read too.
 func Definitions() *kind.Resource {
-	fields := kind.MetaFields() // upstream lets definitions be selected by a namespace, which they do not have
+	fields := kind.MetaFields() // upstream has metadata.namespace as a field label, although definitions are cluster-scoped
 	r := definitions(apiextensionsv1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1.CustomResourceDefinition{} })
 	r.NewList = func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} }
 	r.Singular, r.ShortNames, r.Categories = "customresourcedefinition", []string{"crd", "crds"}, []string{"api-extensions"}
@@ -67,7 +67,7 @@ func Definitions() *kind.Resource {
 	return r
 }
 
-// definitions is what the rows of the versions have in common.
+// definitions creates the part of the row that all versions have in common.
 func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resource {
 	return &kind.Resource{
 		GroupVersionKind: gv.WithKind("CustomResourceDefinition"), Plural: "customresourcedefinitions", Keys: "apiextensions.k8s.io/customresourcedefinitions",
@@ -91,7 +91,7 @@ func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resour
 	}
 }
 
-// beginDelete keeps a definition until its objects are gone.
+// beginDelete adds what keeps a definition until its objects are deleted.
 func beginDelete(o runtime.Object) {
 	crd, ok := o.(*apiextensions.CustomResourceDefinition)
 	if !ok {

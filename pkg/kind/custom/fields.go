@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// selectable is the version's name, namespace and selectable fields.
+// selectable returns the version's field labels: name, namespace and its selectable fields.
 func (v *version) selectable() kind.Selectable {
 	all := kind.MetaFields()
 	if !v.of.namespaced() {
@@ -61,7 +61,7 @@ func fieldNames(list []apiextensionsv1.SelectableField) []string {
 	return out
 }
 
-// scale is where the version's objects keep the numbers of the scale subresource.
+// scale returns the row's scale subresource, which reads and writes the paths that the version declares.
 func (v *version) scale() *kind.Scale {
 	spec := v.spec.Subresources.Scale
 	s := &kind.Scale{Missing: spec.SpecReplicasPath, Paths: managedfields.ResourcePathMappings{}}
@@ -83,7 +83,7 @@ func (v *version) scale() *kind.Scale {
 			return nil, 0, "", err
 		}
 		if found {
-			number := int32(n) //nolint:gosec // validated when it was written
+			number := int32(n) //nolint:gosec // validated on write
 			want = &number
 		}
 		if n, _, err = unstructured.NestedInt64(content, path(spec.StatusReplicasPath)...); err != nil {
@@ -94,7 +94,7 @@ func (v *version) scale() *kind.Scale {
 				return nil, 0, "", err
 			}
 		}
-		return want, int32(n), selector, nil //nolint:gosec // validated when it was written
+		return want, int32(n), selector, nil //nolint:gosec // validated on write
 	}
 	s.Write = func(o client.Object, n int32) error {
 		return unstructured.SetNestedField(o.(*unstructured.Unstructured).Object, int64(n), path(spec.SpecReplicasPath)...)

@@ -32,14 +32,14 @@ const (
 	conventions     = "More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
 )
 
-// model is the name under which OpenAPI documents define a kind: its group, reversed, version and kind.
+// model returns the name of a kind's definition in OpenAPI documents: the reversed group, the version and the kind.
 func (v *version) model(k string) string {
 	parts := strings.Split(v.gvk.Group, ".")
 	slices.Reverse(parts)
 	return strings.Join(parts, ".") + "." + v.gvk.Version + "." + k
 }
 
-// describe makes the schemas of an object and of a list as upstream publishes them, for OpenAPI 2 or 3.
+// describe returns the schemas of an object and of a list as upstream publishes them in OpenAPI 2 or 3.
 func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 	s, err := guarded(func() (*structuralschema.Structural, error) { return v.published() })
 	if err != nil {
@@ -51,7 +51,7 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 	}
 	switch {
 	case s == nil, form == 2 && (s.XPreserveUnknownFields || v.of.crd.Spec.PreserveUnknownFields):
-		// With any properties, kubectl would take all others for mistakes.
+		// If the schema had any properties, kubectl would reject all others.
 		object = &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}
 	default:
 		if form == 2 {
@@ -77,13 +77,13 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 		object.AddExtension(fieldsExtension, paths)
 		list.AddExtension(fieldsExtension, paths)
 	}
-	if form != 2 { // where a reference has a description beside it
+	if form != 2 { // in OpenAPI 3 a reference may have a description beside it
 		object, list = wrap.WrapRefs(object), wrap.WrapRefs(list)
 	}
 	return object, list, nil
 }
 
-// published is the schema that is published, nil if there is none that can be: it is not pruned of defaults that do not fit.
+// published returns the schema to publish, or nil if it is invalid. Unlike the structural schema, it keeps invalid defaults.
 func (v *version) published() (*structuralschema.Structural, error) {
 	in, err := internalSchema(v.spec)
 	if err != nil || in == nil || validation.SchemaHasInvalidTypes(in) {
@@ -91,7 +91,7 @@ func (v *version) published() (*structuralschema.Structural, error) {
 	}
 	s, err := structuralschema.NewStructural(in)
 	if err != nil || len(structuralschema.ValidateStructural(nil, s)) > 0 {
-		return nil, nil //nolint:nilerr // the condition NonStructuralSchema says why
+		return nil, nil //nolint:nilerr // the condition NonStructuralSchema has the reason
 	}
 	return s.Unfold(), nil
 }
@@ -110,7 +110,7 @@ func typeMeta(s *spec.Schema) {
 	s.SetProperty("kind", text(docs["kind"]))
 }
 
-// embedded gives the objects within an object their metadata.
+// embedded adds metadata to the schemas of embedded resources.
 func embedded(s *spec.Schema, refs string, form int) {
 	if s == nil {
 		return
@@ -126,7 +126,7 @@ func embedded(s *spec.Schema, refs string, form int) {
 		embedded(s.AdditionalProperties.Schema, refs, form)
 	}
 	if unknown, _ := s.Extensions.GetBool("x-kubernetes-preserve-unknown-fields"); unknown && form == 2 {
-		return // kubectl would take unknown fields for mistakes
+		return // kubectl would reject unknown fields
 	}
 	if is, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !is {
 		return
@@ -141,10 +141,10 @@ func embedded(s *spec.Schema, refs string, form int) {
 	}
 }
 
-// metaModels are the schemas of metadata.
+// metaModels returns the schemas of ObjectMeta and the types that it refers to.
 var metaModels = sync.OnceValue(func() map[string]*spec.Schema { return generatedModels(metav1.ObjectMeta{}.OpenAPIModelName()) })
 
-// generatedModels are the schema of a Go type and those that it refers to, as upstream generates them.
+// generatedModels returns upstream's generated schemas of a Go type and of the types that it refers to.
 func generatedModels(root string) map[string]*spec.Schema {
 	all := generated.GetOpenAPIDefinitions(func(name string) spec.Ref { return spec.MustCreateRef(definitionsV3 + name) })
 	models := map[string]*spec.Schema{}
@@ -163,7 +163,7 @@ func generatedModels(root string) map[string]*spec.Schema {
 	return models
 }
 
-// definitionTypes is the type converter of definitions, which client-go does not know.
+// definitionTypes returns the type converter of CustomResourceDefinition, which client-go's schema does not contain.
 var definitionTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 	name := apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName()
 	models := generatedModels(name)
@@ -174,7 +174,7 @@ var definitionTypes = sync.OnceValues(func() (managedfields.TypeConverter, error
 	return managedfields.NewTypeConverter(models, false)
 })
 
-// definitionManagers makes the field manager of definitions, or of their status.
+// definitionManagers creates the field manager of definitions, or of their status.
 func definitionManagers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	types, err := definitionTypes()
 	if err != nil {
@@ -184,7 +184,7 @@ func definitionManagers(subresource string, reset map[fieldpath.APIVersion]field
 	return managedfields.NewDefaultFieldManager(types, scheme(), scheme(), scheme(), gvk, gvk.GroupVersion(), subresource, reset)
 }
 
-// typeConverter is that of all versions, made from their schemas when first needed.
+// typeConverter returns the type converter of all versions. It is created from their schemas on first use.
 func (d *definition) typeConverter() (managedfields.TypeConverter, error) {
 	if t := d.types.Load(); t != nil {
 		return *t, nil
@@ -215,10 +215,10 @@ func (d *definition) typeConverter() (managedfields.TypeConverter, error) {
 	return t, nil
 }
 
-// dropTypes lets go of the type converter, which is made again at the next write.
+// dropTypes releases the type converter; the next write recreates it.
 func (d *definition) dropTypes() { d.types.Store(nil) }
 
-// managers makes the field manager of the version or of its status.
+// managers creates the field manager of the version or of its status.
 func (v *version) managers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	convertor, err := v.of.convertor()
 	if err != nil {
@@ -227,7 +227,7 @@ func (v *version) managers(subresource string, reset map[fieldpath.APIVersion]fi
 	return managedfields.NewDefaultCRDFieldManager(typesOf{v.of}, convertor, v.of, v.of, v.gvk, v.gvk.GroupVersion(), subresource, reset)
 }
 
-// typesOf is the definition's type converter; it lets the definition drop it between writes.
+// typesOf is the definition's type converter. It looks the converter up for each call, so that it can be released between writes.
 type typesOf struct{ *definition }
 
 func (t typesOf) ObjectToTyped(o runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
@@ -246,7 +246,7 @@ func (t typesOf) TypedToObject(value *typed.TypedValue) (runtime.Object, error) 
 	return c.TypedToObject(value)
 }
 
-// Default gives an object of any version of the definition its defaults.
+// Default sets defaults in an object of any version of the definition.
 func (d *definition) Default(o runtime.Object) {
 	for _, v := range d.versions {
 		if o.GetObjectKind().GroupVersionKind() == v.gvk {
@@ -255,7 +255,7 @@ func (d *definition) Default(o runtime.Object) {
 	}
 }
 
-// New makes an empty object.
+// New creates an empty object.
 func (d *definition) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetGroupVersionKind(gvk)

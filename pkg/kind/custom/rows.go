@@ -21,18 +21,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
 
-// Maker makes the rows of definitions, and holds what they share. Safe for concurrent use.
+// Maker creates the rows of definitions, and holds their shared state. It is safe for concurrent use.
 type Maker struct {
 	converters func() (*converters, error)
 	programs   programs
 }
 
-// NewMaker creates a maker. webhooks reaches the webhooks that convert objects between versions.
+// NewMaker creates a Maker. webhooks connects to conversion webhooks.
 func NewMaker(webhooks Webhooks) *Maker {
 	return &Maker{converters: sync.OnceValues(func() (*converters, error) { return newConverters(webhooks) })}
 }
 
-// definition is one definition, whose versions share conversion and the schema of their fields' managers.
+// definition is one definition. Its versions share the conversion and the type converter of their field managers.
 type definition struct {
 	crd      *apiextensionsv1.CustomResourceDefinition // shared with the cache: immutable
 	names    apiextensionsv1.CustomResourceDefinitionNames
@@ -49,11 +49,11 @@ func (d *definition) namespaced() bool {
 	return d.crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 }
 
-// Rows makes the rows of a definition's served versions, under the names that were accepted. The definition must not be changed
-// afterwards. Where was are the rows of an earlier state of the same definition, the objects stay where they can: the rows have the same
-// Storage unless objects would be read differently.
+// Rows creates the rows of a definition's served versions under its accepted names. crd must not be changed afterwards. was, which may be nil,
+// is the result for an earlier state of the same definition: the new rows have the same Storage unless stored objects would be decoded
+// differently.
 //
-// The errors are about the definition's frame alone: what its schemas say is looked at when they are used.
+// Rows does not look at the schemas. Errors in them are reported when the rows are used.
 func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*Set, error) {
 	d := &definition{crd: crd, names: crd.Status.AcceptedNames, shared: m}
 	for what, name := range map[string]string{"plural": d.names.Plural, "singular": d.names.Singular, "kind": d.names.Kind, "listKind": d.names.ListKind} {
@@ -101,44 +101,44 @@ func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*
 	}
 	set.Stored = stored
 	if len(set.Rows) == 0 && crd.DeletionTimestamp != nil {
-		set.Rows = append(set.Rows, stored) // its objects must be found to be deleted
+		set.Rows = append(set.Rows, stored) // needed to find and delete its objects
 	}
 	return set, nil
 }
 
 // Set is the rows of one definition.
 type Set struct {
-	// Rows are those of the served versions. Stored is the one in which objects are stored; it need not be served.
+	// Rows are the rows of the served versions. Stored is the row of the storage version, which may not be served.
 	Rows       []*kind.Resource
 	Stored     *kind.Resource
 	definition *definition
 	storage    *kind.Storage
 }
 
-// Close lets go of what the rows compiled.
+// Close releases what was compiled for the rows.
 func (s *Set) Close() {
 	for _, v := range s.definition.versions {
 		s.definition.shared.programs.forget(v)
 	}
 }
 
-// Same reports whether rows of crd would be no different from these.
+// Same reports whether Rows would return the same rows for crd.
 func (s *Set) Same(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	is := s.definition.crd
 	return is.UID == crd.UID && is.Generation == crd.Generation && SameNames(is.Status.AcceptedNames, crd.Status.AcceptedNames) &&
 		(is.DeletionTimestamp == nil) == (crd.DeletionTimestamp == nil)
 }
 
-// Of reports whether the rows are those of the definition with that UID, not of an earlier one of the same name.
+// Of reports whether the rows belong to the definition with this UID, rather than to an earlier one of the same name.
 func (s *Set) Of(uid types.UID) bool { return s.definition.crd.UID == uid }
 
-// SameNames reports whether a definition would be served under the same names.
+// SameNames reports whether definitions with these names are served under the same names.
 func SameNames(a, b apiextensionsv1.CustomResourceDefinitionNames) bool {
 	return a.Plural == b.Plural && a.Singular == b.Singular && a.Kind == b.Kind && a.ListKind == b.ListKind &&
 		slices.Equal(a.ShortNames, b.ShortNames) && slices.Equal(a.Categories, b.Categories)
 }
 
-// row makes a version's row, but for what it shares with the others.
+// row creates the row of a version, without what it shares with other versions.
 func (v *version) row() *kind.Resource {
 	crd := v.of.crd
 	r := own.Untyped{
@@ -147,7 +147,7 @@ func (v *version) row() *kind.Resource {
 	}.Row()
 	r.ListKind = v.of.names.ListKind
 	r.PerVersion = true
-	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"} // in upstream's order
+	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"} // upstream's order
 	s := newStrategy(v)
 	r.Strategy = s
 	if v.hasStatus() {
@@ -175,7 +175,7 @@ func (v *version) row() *kind.Resource {
 	return r
 }
 
-// deprecation is the warning for requests of a deprecated version: the author's, or upstream's.
+// deprecation returns the warning for requests to a deprecated version: the author's, or upstream's default.
 func (v *version) deprecation() string {
 	if v.spec.DeprecationWarning != nil {
 		return *v.spec.DeprecationWarning
@@ -196,7 +196,7 @@ func (v *version) deprecation() string {
 	return text
 }
 
-// columns prints a version's objects. Its columns are parsed when first asked for.
+// columns prints a version's objects. Its columns are parsed on first use.
 type columns struct {
 	v    *version
 	once sync.Once
@@ -210,7 +210,7 @@ func (c *columns) ConvertToTable(ctx context.Context, obj runtime.Object, option
 			list = []apiextensionsv1.CustomResourceColumnDefinition{{
 				Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"], JSONPath: ".metadata.creationTimestamp"}}
 		}
-		c.made, _ = tableconvertor.New(list) // on an error it prints what it understands, as upstream
+		c.made, _ = tableconvertor.New(list) // with an error it still prints the valid columns, as upstream does
 	})
 	return c.made.ConvertToTable(ctx, obj, options)
 }

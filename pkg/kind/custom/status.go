@@ -14,10 +14,10 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 )
 
-// Names are those in use in one group.
+// Names are the names in use in one group.
 type Names struct {
 	Resources map[string]bool // plural, singular and short names
-	Kinds     map[string]bool // of objects and lists
+	Kinds     map[string]bool // kinds of objects and lists
 }
 
 // Add adds names that are in use.
@@ -31,9 +31,9 @@ func (n *Names) Add(names apiextensionsv1.CustomResourceDefinitionNames) {
 	n.Kinds[names.Kind], n.Kinds[names.ListKind] = true, true
 }
 
-// Accept sets the names that a definition is served under, and the conditions NamesAccepted and Established: a name that is in use is not
-// accepted. used holds the accepted names of all definitions of the group, this one's included. It reports whether the definition
-// can be served. One whose names are accepted is Established, unless its webhook's certificates cannot be read: write the status once the
+// Accept sets status.acceptedNames and the conditions NamesAccepted and Established. A name that is in use is not accepted; used holds the
+// accepted names of all definitions of the group, including this one. Accept reports whether the definition can be served. A definition whose
+// names are accepted becomes Established unless the CA bundle of its conversion webhook is invalid. Write the status only after the
 // definition is served.
 func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	want, have := crd.Spec.Names, crd.Status.AcceptedNames
@@ -89,7 +89,7 @@ func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	return ok || established.Status == apiextensionsv1.ConditionTrue
 }
 
-// readable reports whether the certificates of the conversion webhook, if there is one, can be read.
+// readable reports whether the CA bundle of the conversion webhook is valid or there is no webhook.
 func readable(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	c := crd.Spec.Conversion
 	return c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) == 0
@@ -102,7 +102,7 @@ func free(want, have string, used map[string]bool) error {
 	return fmt.Errorf("%q is already in use", want)
 }
 
-// set sets a condition if it differs from what there is in more than its time.
+// set sets a condition if more than its transition time differs.
 func set(crd *apiextensionsv1.CustomResourceDefinition, c apiextensionsv1.CustomResourceDefinitionCondition) {
 	if !apihelpers.IsCRDConditionEquivalent(&c, apihelpers.FindCRDCondition(crd, c.Type)) {
 		c.LastTransitionTime = metav1.Time{}
@@ -112,8 +112,8 @@ func set(crd *apiextensionsv1.CustomResourceDefinition, c apiextensionsv1.Custom
 	}
 }
 
-// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant, and returns what keeps the definition's schemas
-// from being used at all.
+// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant. It returns an error if the definition's schemas
+// cannot be used at all.
 func Inspect(crd *apiextensionsv1.CustomResourceDefinition) error {
 	condition, err := nonStructural(crd)
 	if condition != nil {
@@ -163,7 +163,7 @@ func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextension
 	return c, errors.Join(broken...)
 }
 
-// maxMessage is the length, in bytes, of a condition's message at most.
+// maxMessage is the maximum length of a condition's message, in bytes.
 const maxMessage = 32 << 10
 
 func brief(s string) string {
@@ -173,7 +173,7 @@ func brief(s string) string {
 	return s
 }
 
-// approval is the condition of definitions in a group that belongs to the Kubernetes community, nil for others.
+// approval returns the condition for definitions in a protected Kubernetes community group, nil for others.
 func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinitionCondition {
 	if !apihelpers.IsProtectedCommunityGroup(crd.Spec.Group) {
 		return nil
@@ -195,7 +195,7 @@ func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cu
 	return c
 }
 
-// Terminating sets the condition that says how the deletion of a definition's objects goes.
+// Terminating sets the condition Terminating, which reports the progress of deleting a definition's objects.
 func Terminating(crd *apiextensionsv1.CustomResourceDefinition, status apiextensionsv1.ConditionStatus, reason, message string) {
 	set(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: status, Reason: reason, Message: brief(message)})
 }

@@ -20,27 +20,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// compiled is what writes of one version need: upstream's strategies with validators and the programs of CEL rules.
+// compiled is what writes of one version need: upstream's strategies with their validators and CEL programs.
 type compiled struct {
 	main   kind.Strategy
-	status rest.RESTUpdateStrategy // nil if status is no subresource
+	status rest.RESTUpdateStrategy // nil without a status subresource
 }
 
-// lazily is a value that can be dropped and made again.
+// lazily holds a value that can be dropped and recreated.
 type lazily[T any] struct{ atomic.Pointer[T] }
 
-// maxCompiled is how many versions keep what they compiled. The ones that were not used for longest are compiled again at their next
-// write: programs of large schemas take megabytes, and milliseconds to compile.
+// maxCompiled is the maximum number of versions whose compiled strategies are kept. The least recently used are dropped, and compiled again at
+// their next write: the programs of a large schema take megabytes, and milliseconds to compile.
 const maxCompiled = 256
 
-// programs holds the versions that are compiled, by when they were last used.
+// programs tracks the compiled versions by when they were last used.
 type programs struct {
 	mu    sync.Mutex
 	order list.List // of *version, most recently used first
 	at    map[*version]*list.Element
 }
 
-// used notes that a version was used, and drops what the least recently used one compiled if there are too many.
+// used records the use of a version. If there are too many compiled versions, it drops the least recently used.
 func (p *programs) used(v *version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +60,7 @@ func (p *programs) used(v *version) {
 	}
 }
 
-// forget drops a version that is no longer served.
+// forget removes a version that is no longer served.
 func (p *programs) forget(v *version) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *programs) forget(v *version) {
 	v.compiled.Store(nil)
 }
 
-// compile returns the strategies, which it makes if they are not there.
+// compile returns the version's strategies, compiling them if necessary.
 func (v *version) compile() (*compiled, error) {
 	v.of.shared.programs.used(v)
 	if c := v.compiled.Load(); c != nil {
@@ -132,7 +132,7 @@ func (v *version) makeCompiled() (*compiled, error) {
 	return c, nil
 }
 
-// strategy is upstream's strategy of a version's main resource, compiled when it is first used. Where that fails, objects are refused.
+// strategy is upstream's strategy for a version's main resource, compiled on first use. If that fails, it rejects all objects.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -194,7 +194,7 @@ func (s *strategy) WarningsOnUpdate(ctx context.Context, obj, old runtime.Object
 	return c.main.WarningsOnUpdate(ctx, obj, old)
 }
 
-// GetResetFields says what server-side apply must not own through the main resource.
+// GetResetFields returns the fields that server-side apply to the main resource must not own.
 func (s *strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if !s.v.hasStatus() {
 		return map[fieldpath.APIVersion]*fieldpath.Set{}
@@ -202,7 +202,7 @@ func (s *strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{s.v.apiVersion(): fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
 }
 
-// statusStrategy is the same of the status subresource.
+// statusStrategy is the strategy for the status subresource.
 type statusStrategy struct{ *strategy }
 
 func (s *statusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
@@ -223,7 +223,7 @@ func (s *statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runti
 	return nil
 }
 
-// GetResetFields says what server-side apply must not own through the status, in all versions that have one.
+// GetResetFields returns the fields that server-side apply to the status must not own, in all versions with a status subresource.
 func (s *statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range s.v.of.versions {

@@ -18,15 +18,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// version is one version of a definition. Everything that costs is made when it is first needed.
+// version is one version of a definition. Expensive parts are created on first use.
 type version struct {
 	of   *definition
 	spec *apiextensionsv1.CustomResourceDefinitionVersion
 	gvk  schema.GroupVersionKind
 
-	// structural is the schema by which objects are pruned and get their defaults; nil if the version has none.
+	// structural returns the schema used for pruning and defaults; nil if the version has none.
 	structural func() (*structuralschema.Structural, error)
-	mu         sync.Mutex // while programs are compiled
+	mu         sync.Mutex // held while compiling
 	compiled   lazily[compiled]
 }
 
@@ -38,10 +38,10 @@ func newVersion(of *definition, spec *apiextensionsv1.CustomResourceDefinitionVe
 	return v
 }
 
-// errSchema is what a request gets whose definition cannot be used, in upstream's words.
+// errSchema is upstream's error for requests whose definition cannot be used.
 var errSchema = fmt.Errorf("the server could not properly serve the CR schema")
 
-// guarded turns a panic of a library that reads a definition into an error: definitions may come from stores of other servers.
+// guarded turns a panic of a library that reads a definition into an error: definitions may have been stored by other servers.
 func guarded[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -51,7 +51,7 @@ func guarded[T any](f func() (T, error)) (out T, err error) {
 	return f()
 }
 
-// internalSchema is the version's schema in upstream's internal form, nil if there is none.
+// internalSchema returns the version's schema in upstream's internal form, nil if there is none.
 func internalSchema(spec *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
 	if spec.Schema == nil || spec.Schema.OpenAPIV3Schema == nil {
 		return nil, nil
@@ -71,7 +71,7 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 	s, err := structuralschema.NewStructural(in)
 	if v.of.crd.Spec.PreserveUnknownFields {
 		if err != nil {
-			return nil, nil //nolint:nilerr // such definitions, of the time of v1beta1, need no structural schema
+			return nil, nil //nolint:nilerr // definitions from v1beta1 need no structural schema
 		}
 		return s, nil
 	}
@@ -85,7 +85,7 @@ func (v *version) makeStructural() (*structuralschema.Structural, error) {
 	return s, nil
 }
 
-// fill gives an object its defaults.
+// fill sets defaults in an object.
 func (v *version) fill(o runtime.Object) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -96,8 +96,8 @@ func (v *version) fill(o runtime.Object) {
 	}
 }
 
-// coerce does for objects what decoding into Go types does for others, as upstream: it validates and prunes metadata, prunes unknown
-// fields by the schema, and removes nulls that are not allowed and have no default.
+// coerce does for unstructured objects what decoding does for Go types, like upstream: it validates and prunes metadata, prunes unknown
+// fields by the schema, and drops nulls that are not allowed and have no default.
 func (v *version) coerce(o client.Object, how kind.Coercion) ([]string, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {

@@ -1,8 +1,8 @@
-// Package customresources serves what CustomResourceDefinitions define: it keeps the kinds of a catalog, and the status of the
-// definitions, in line with the definitions in the store, and deletes the objects of definitions that are deleted.
+// Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the status of the
+// definitions, and deletes the objects of definitions that are being deleted.
 //
-// It may import kind, kind/custom, client and reconcile/engine. It is a part of the server rather than a reconciler because it changes the
-// catalog. Its invariants: a definition is Established only once its kind is served, and no definition holds up another.
+// It may import kind, kind/custom, client and reconcile/engine. It is part of the server rather than a reconciler because it changes the
+// catalog. Its invariants: a definition is Established only once its kind is served, and no definition blocks another.
 package customresources
 
 import (
@@ -26,9 +26,9 @@ import (
 type Config struct {
 	// Client may read and write everything. Required.
 	Client client.Interface
-	// Kinds is the catalog that the kinds are added to. Required.
+	// Kinds is the catalog to which the kinds are added. Required.
 	Kinds *kind.Catalog
-	// Webhooks finds the services of conversion webhooks; nil: only those with URLs can be called.
+	// Webhooks resolves the services of conversion webhooks; if nil, only webhooks with URLs can be called.
 	Webhooks custom.Webhooks
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
@@ -42,17 +42,17 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Controller is the component "customresources". It is ready once the kinds of all definitions in the store are served.
+// Controller is the component "customresources". It is ready once the kinds of all stored definitions are served.
 type Controller struct {
 	cfg   Config
 	maker *custom.Maker
 	ready chan struct{}
 
 	mu       sync.Mutex
-	sets     map[string]*custom.Set      // what is served, by definition
-	builtin  map[string]custom.Names     // names of kinds that are not custom, by group
-	groups   map[string]map[string]claim // the names of definitions, by group and definition
-	emptying map[string]bool             // definitions whose objects are watched until they are gone
+	sets     map[string]*custom.Set      // the served definitions, by name
+	builtin  map[string]custom.Names     // names of built-in kinds, by group
+	groups   map[string]map[string]claim // names of definitions, by group and definition
+	emptying map[string]bool             // definitions waiting for the deletion of their objects
 	watching sync.WaitGroup
 }
 
@@ -91,7 +91,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.watching.Wait()
 	follow := func(f func(context.Context)) { c.watching.Go(func() { f(ctx) }) }
 	r := &engine.Reconciler{
-		Name: "customresourcedefinition", Workers: 1, // one at a time: names are given to who comes first
+		Name: "customresourcedefinition", Workers: 1, // one at a time: the first definition gets a name
 		Watches: []engine.Watch{{Object: &apiextensionsv1.CustomResourceDefinition{}}},
 		Writes:  []engine.Write{{Object: &apiextensionsv1.CustomResourceDefinition{}, Parts: []engine.Part{engine.Status, engine.Finalizers}}},
 		New:     func(env engine.Env) engine.Func { return (&reconciler{c, env, follow}).reconcile },
@@ -99,11 +99,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
 }
 
-// load serves all definitions of the store that were accepted once, in one change of the catalog.
+// load serves all stored definitions that were accepted earlier, in one change of the catalog.
 func (c *Controller) load(ctx context.Context) error {
 	var list apiextensionsv1.CustomResourceDefinitionList
 	if err := c.cfg.Client.List(ctx, &list); err != nil {
-		return fmt.Errorf("cannot read the definitions of custom resources: %w", err)
+		return fmt.Errorf("could not list custom resource definitions: %w", err)
 	}
 	var add []*kind.Resource
 	sets := map[string]*custom.Set{}
@@ -129,7 +129,7 @@ func (c *Controller) load(ctx context.Context) error {
 		c.sets = sets
 		return nil
 	}
-	// One of them does not fit: each on its own.
+	// One of them cannot be served: add them one by one.
 	c.cfg.Log.Warn("could not serve all custom resource definitions at once", "definitions", len(sets), "error", err)
 	for name, set := range sets {
 		if err := c.cfg.Kinds.Change(ctx, nil, set.Rows); err != nil {
@@ -144,13 +144,13 @@ func (c *Controller) load(ctx context.Context) error {
 	return nil
 }
 
-// claim is what a definition holds of its group's names.
+// claim is the set of names that a definition holds in its group.
 type claim struct {
 	names   apiextensionsv1.CustomResourceDefinitionNames
-	waiting bool // for names that others hold
+	waiting bool // for names that other definitions hold
 }
 
-// remember notes the names that a definition holds, and returns whether it has let go of some that others may want.
+// remember records the names that a definition holds, and reports whether it released names that others may be waiting for.
 func (c *Controller) remember(crd *apiextensionsv1.CustomResourceDefinition) (released bool) {
 	group := c.groups[crd.Spec.Group]
 	if group == nil {
@@ -162,7 +162,7 @@ func (c *Controller) remember(crd *apiextensionsv1.CustomResourceDefinition) (re
 	return known && !custom.SameNames(was.names, crd.Status.AcceptedNames)
 }
 
-// used are the names that are in use in a group.
+// used returns the names in use in a group.
 func (c *Controller) used(group string) custom.Names {
 	var names custom.Names
 	for name := range c.builtin[group].Resources {
@@ -177,7 +177,7 @@ func (c *Controller) used(group string) custom.Names {
 	return names
 }
 
-// serve makes what is served of a definition what it says, within the change of the catalog. Without a definition nothing is.
+// serve updates the catalog with the rows of a definition, or removes its rows if crd is nil.
 func (c *Controller) serve(ctx context.Context, name string, crd *apiextensionsv1.CustomResourceDefinition) error {
 	was := c.sets[name]
 	if was != nil && crd != nil && was.Same(crd) {

@@ -111,7 +111,7 @@ func TestCustomResources(t *testing.T) {
 		}
 	}
 
-	// The status is written by itself, and the generation counts the rest.
+	// The status is written separately, and the generation changes with the rest only.
 	patch := func(path, body string, kind types.PatchType, query string) reply {
 		return w.do("PATCH", path+query, body, "Content-Type", string(kind))
 	}
@@ -132,7 +132,7 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, scale.body, `"replicas":5`)
 	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t), "too many replicas")
 
-	// Server-side apply merges by the schema.
+	// Server-side apply merges according to the schema.
 	apply := func(spec, manager string) reply {
 		return patch(widgetsPath+"/b", widget("b", spec), types.ApplyPatchType, "?fieldManager="+manager)
 	}
@@ -156,13 +156,13 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, v3, `"org.example.v1.WidgetList"`)
 	require.Contains(t, w.do("GET", "/openapi/v2", "").body, "Spec says what the widget is.")
 
-	// All of it is there again after a restart, before the server is ready.
+	// Everything is served again after a restart, before the server is ready.
 	w.end()
 	w = newWorld(t, dir)
 	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"phase":"Ready"`)
 	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`, types.MergePatchType).code)
 
-	// Deleting the definition deletes the objects first.
+	// Deleting the definition first deletes its objects.
 	gone := w.do("DELETE", definitionsPath+"/widgets.example.org", "")
 	require.Equal(t, http.StatusOK, gone.code, gone.body)
 	require.Contains(t, gone.body, `"customresourcecleanup.apiextensions.k8s.io"`)
@@ -186,7 +186,7 @@ func patchIn(w *world, path, body string, kind types.PatchType) reply {
 	return w.do("PATCH", path, body, "Content-Type", string(kind))
 }
 
-// Names that another definition of the group has are not accepted until they are free.
+// Names held by another definition of the group are not accepted until they are released.
 func TestNamesConflict(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.namespace("default")

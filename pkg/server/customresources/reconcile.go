@@ -18,17 +18,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// emptyWait bounds one watch for the end of a definition's objects, after which they are counted again.
+// emptyWait bounds one watch for the deletion of a definition's objects. After it the objects are counted again.
 const emptyWait = time.Minute
 
 type reconciler struct {
 	*Controller
 	env engine.Env
-	// follow runs a function until the controller ends.
+	// follow runs a function until the controller stops.
 	follow func(func(context.Context))
 }
 
-// accepted reports whether a definition is served: its names were accepted, now or once.
+// accepted reports whether a definition is to be served: its names have been accepted at some time.
 func accepted(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 }
@@ -40,14 +40,14 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	} else if err != nil {
 		return engine.Result{}, err
 	}
-	if set := r.sets[req.Name]; set != nil && !set.Of(stored.UID) { // deleted, and created anew
+	if set := r.sets[req.Name]; set != nil && !set.Of(stored.UID) { // deleted and recreated
 		if err := r.gone(ctx, req.Name); err != nil {
 			return engine.Result{}, err
 		}
 	}
 	crd := withOwnStatus(&stored)
 	if err := custom.Inspect(crd); err != nil {
-		r.env.Log.Error("a custom resource definition has a schema that cannot be used", "definition", crd.Name, "error", err)
+		r.env.Log.Error("custom resource definition has an invalid schema", "definition", crd.Name, "error", err)
 	}
 	serve := accepted(crd)
 	if !serve || !custom.SameNames(crd.Spec.Names, crd.Status.AcceptedNames) {
@@ -67,7 +67,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, nil
 }
 
-// withOwnStatus copies a definition but for its spec, which may be large.
+// withOwnStatus copies a definition, except for its spec, which may be large.
 func withOwnStatus(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	out := *crd
 	crd.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
@@ -75,7 +75,7 @@ func withOwnStatus(crd *apiextensionsv1.CustomResourceDefinition) *apiextensions
 	return &out
 }
 
-// write writes the status if it changed, and lets those try again who may have waited for names.
+// write writes the status if it changed, and enqueues the definitions that may be waiting for released names.
 func (r *reconciler) write(ctx context.Context, was, is *apiextensionsv1.CustomResourceDefinition) error {
 	if !equality.Semantic.DeepEqual(was.Status, is.Status) {
 		if err := r.env.Client.Status().Update(ctx, is); err != nil {
@@ -88,7 +88,7 @@ func (r *reconciler) write(ctx context.Context, was, is *apiextensionsv1.CustomR
 	return nil
 }
 
-// gone stops serving a definition that is no more.
+// gone stops serving a deleted definition.
 func (r *reconciler) gone(ctx context.Context, name string) error {
 	if err := r.serve(ctx, name, nil); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (r *reconciler) gone(ctx context.Context, name string) error {
 	return nil
 }
 
-// retry enqueues the definitions of a group of which not all names were accepted.
+// retry enqueues the group's definitions that are waiting for names.
 func (r *reconciler) retry(group string) {
 	for name, held := range r.groups[group] {
 		if held.waiting {
@@ -114,7 +114,7 @@ func (r *reconciler) retry(group string) {
 	}
 }
 
-// empty deletes a definition's objects, and lets the definition go once there are none.
+// empty deletes a definition's objects, and removes its finalizer once there are none.
 func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
 	before := withOwnStatus(crd)
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) || r.sets[crd.Name] == nil {
@@ -151,8 +151,8 @@ func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResou
 	return nil
 }
 
-// release removes the finalizer. It is not written through the reconciler's own client, which would wait for the cache to show a
-// definition that is gone by then.
+// release removes the finalizer. It does not use the reconciler's own client, which would wait for the cache to show the definition, deleted
+// by then.
 func (r *reconciler) release(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
 	apihelpers.CRDRemoveFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer)
 	return ctrl.IgnoreNotFound(r.cfg.Client.Status().Update(ctx, crd))
@@ -170,14 +170,14 @@ func metadataListOf(row *kind.Resource) *metav1.PartialObjectMetadataList {
 	return l
 }
 
-// count is how many objects of a kind there are.
+// count returns the number of objects of a kind.
 func (r *reconciler) count(ctx context.Context, row *kind.Resource) (int, error) {
 	l := metadataListOf(row)
 	err := r.cfg.Client.List(ctx, l)
 	return len(l.Items), err
 }
 
-// await enqueues a definition when its objects are gone, or after a while.
+// await enqueues a definition when its objects are deleted, or after emptyWait.
 func (r *reconciler) await(name string, row *kind.Resource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

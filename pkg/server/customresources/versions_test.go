@@ -59,13 +59,13 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Equal(t, http.StatusCreated, made.code, made.body)
 	require.Contains(t, made.header.Get("Warning"), "example.org/v1beta1 Boat is deprecated; use example.org/v1 Boat")
 	require.Contains(t, made.body, `"apiVersion":"example.org/v1beta1"`)
-	require.NotContains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"hostPort":"p"`, "the stored version does not know it")
+	require.NotContains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"hostPort":"p"`, "the storage version does not have the field")
 	list := w.do("GET", boatsPath("v1beta1", ""), "")
 	require.Contains(t, list.body, `"kind":"Fleet"`)
 	require.Contains(t, list.body, `"apiVersion":"example.org/v1beta1"`)
 	require.Contains(t, w.do("GET", "/apis/example.org", "").body, `"preferredVersion":{"groupVersion":"example.org/v1"`)
 
-	// Another version becomes the stored one: what is there is read as before, and moves when it is written.
+	// Another version becomes the storage version: existing objects are read as before, and converted when they are written.
 	got := patchIn(w, definitionsPath+"/boats.example.org", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
 	require.Equal(t, http.StatusOK, got.code, got.body)
 	crd := w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return len(crd.Status.StoredVersions) == 2 })
@@ -79,7 +79,7 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Equal(t, http.StatusOK, got.code, got.body)
 	require.Equal(t, "example.org/v1beta1", w.stored("boats/a"))
 	require.Contains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"apiVersion":"example.org/v1"`)
-	// A version can go once nothing is stored in it.
+	// A version can be removed once no objects are stored in it.
 	remove := `[{"op":"remove","path":"/spec/versions/0"}]`
 	require.Contains(t, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).message(t), "v1 was previously a storage version, and must remain in spec.versions")
 	got = patchIn(w, definitionsPath+"/boats.example.org/status", `{"status":{"storedVersions":["v1beta1"]}}`, types.MergePatchType)
@@ -87,7 +87,7 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Equal(t, http.StatusOK, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).code)
 }
 
-// stored is the version in which an object is in the store.
+// stored returns the version in which an object is stored.
 func (w *world) stored(key string) string {
 	w.t.Helper()
 	kvs, _, _, err := w.store.Range(w.t.Context(), "/registry/example.org/"+key, "", 1, 0)
@@ -98,7 +98,7 @@ func (w *world) stored(key string) string {
 	return meta.APIVersion
 }
 
-// converter is a conversion webhook, which splits and joins host and port. lie may change its answers.
+// converter is a conversion webhook that splits and joins host and port. lie may change its responses.
 type converter struct {
 	*httptest.Server
 	calls, objects atomic.Int64
@@ -168,7 +168,7 @@ func TestConversionByWebhook(t *testing.T) {
 	got = w.do("PATCH", boatsPath("v1beta1", "/b1")+"?fieldManager=x", boat("v1beta1", "b1", `{hostPort: "h:81"}`), "Content-Type", string(types.ApplyPatchType))
 	require.Equal(t, http.StatusOK, got.code, got.body)
 
-	// A list is converted with one call, and a server starts while the webhook is away.
+	// A list is converted with one call, and a server starts while the webhook is down.
 	w.end()
 	before := hook.calls.Load()
 	w = newWorld(t, dir)
@@ -179,7 +179,7 @@ func TestConversionByWebhook(t *testing.T) {
 	require.Equal(t, before+1, hook.calls.Load())
 	require.EqualValues(t, 5, hook.objects.Load())
 
-	// Fields are selected on as the version that is asked for has them.
+	// Field selectors use the fields of the requested version.
 	require.Equal(t, 4, strings.Count(w.do("GET", boatsPath("v1beta1", "")+"?fieldSelector=spec.hostPort%3Dh:80", "").body, `"uid"`))
 	require.Equal(t, 1, strings.Count(w.do("GET", boatsPath("v1", "")+"?fieldSelector=spec.port%3D81", "").body, `"uid"`))
 	for name, c := range map[string]struct {
@@ -210,7 +210,7 @@ func TestConversionByWebhook(t *testing.T) {
 	w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil })
 }
 
-// What upstream refuses is refused, in its words.
+// Definitions that upstream rejects are rejected with its messages.
 func TestBadDefinitions(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	with := func(s string) string {
@@ -233,7 +233,7 @@ func TestBadDefinitions(t *testing.T) {
 	}
 }
 
-// A stored definition that cannot be used stops neither the server nor other definitions.
+// A stored definition that cannot be used affects neither the server nor other definitions.
 func TestStoredDefinitionThatIsBroken(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t, dir)

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
-// world is a server without a socket, with custom resources.
+// world is a server with custom resources and without a socket.
 type world struct {
 	t      testing.TB
 	store  *store.Store
@@ -105,7 +105,7 @@ func newWorld(t testing.TB, dir string) *world {
 	return w
 }
 
-// end stops the server, so that another can be started on the same directory.
+// end stops the server, so that another one can be started on the same directory.
 func (w *world) end() {
 	w.http.CloseClientConnections()
 	for i := len(w.stop) - 1; i >= 0; i-- {
@@ -168,7 +168,7 @@ func (w *world) until(name string, condition apiextensionsv1.CustomResourceDefin
 	})
 }
 
-// wait waits until a definition is as it should be; of one that is deleted, it is nil.
+// wait waits until a definition satisfies ok; a deleted definition is nil.
 func (w *world) wait(name string, ok func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
 	w.t.Helper()
 	events, err := w.client.Watch(w.t.Context(), &apiextensionsv1.CustomResourceDefinitionList{}, ctrl.MatchingFields{"metadata.name": name})
@@ -184,6 +184,6 @@ func (w *world) wait(name string, ok func(*apiextensionsv1.CustomResourceDefinit
 			return crd
 		}
 	}
-	w.t.Fatalf("%s did not become what it should", name)
+	w.t.Fatalf("%s did not reach the expected state", name)
 	return nil
 }

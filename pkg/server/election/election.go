@@ -190,7 +190,7 @@ func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context)
 	case <-ctx.Done():
 		stop()
 		<-over
-		return l.release(ctx, e.RenewDeadline) // it may have been elected at this moment
+		return l.release(ctx, e.RenewDeadline) // it may have been elected just before ctx ended
 	}
 	if !e.Alone() {
 		e.Log.Info("became leader", "lease", e.Lease, "identity", l.identity)
