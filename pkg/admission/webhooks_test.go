@@ -128,6 +128,7 @@ func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
 	require.Equal(t, "i", task.Spec.Image)
 
 	// Updates and deletions are sent too, with the old object.
+	made = copied(made)
 	made.Labels = map[string]string{"c": "d"}
 	res, err := h.Update(h.ctx, v1("ConfigMap", "one"), made, metav1.UpdateOptions{})
 	require.Equal(t, map[string]string{"c": "d", "hooked": "yes"}, answer[*corev1.ConfigMap](t, res, err).Labels)
