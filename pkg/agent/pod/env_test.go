@@ -40,7 +40,7 @@ func TestEnvironmentIsBounded(t *testing.T) {
 			}
 			return all
 		}()},
-		"one argument":  {env: wide[:1], args: []string{"$(V0)$(V0)"}, want: "becomes longer than"},
+		"one argument":  {env: wide[:1], args: []string{"$(V0)$(V0)"}, want: "bytes after variable expansion"},
 		"all arguments": {env: wide[:1], args: slices.Repeat([]string{"$(V0)"}, 100), want: "more than 6291456 bytes"},
 		"few arguments": {env: wide[:1], args: slices.Repeat([]string{"$(V0)"}, 10)},
 	} {
