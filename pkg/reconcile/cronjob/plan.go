@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	CronJob *batchv1.CronJob
-	// Jobs are those whose controller it is.
+	// Jobs are the jobs that the cron job controls.
 	Jobs []*batchv1.Job
 }
 
@@ -25,21 +25,21 @@ type Observed struct {
 type Actions struct {
 	// Delete are jobs beyond the history limits, and those that the next run replaces.
 	Delete []*batchv1.Job
-	// Create is the job of the run that is due at Scheduled, or nil. Its name is derived from that time, so that a run happens once.
+	// Create is the job of the run that was due at Scheduled, or nil. Its name is derived from that time, so that each run happens once.
 	Create    *batchv1.Job
 	Scheduled time.Time
-	// Status as it is without Create: see started.
+	// Status is the status without Create: see started.
 	Status batchv1.CronJobStatus
-	// Events to record.
+	// Events are the events to record.
 	Events []Event
-	// Again is the time until the next run; 0: there is none.
+	// Again is the time until the next run; 0: none.
 	Again time.Duration
 }
 
 // Event is an event about the cron job.
 type Event struct{ Type, Reason, Message string }
 
-// Plan decides. It does not change o.
+// Plan computes the actions. It does not change o.
 func Plan(o Observed, now time.Time) Actions {
 	p := &plan{Observed: o, now: now, spec: &o.CronJob.Spec}
 	p.Status = *o.CronJob.Status.DeepCopy()
@@ -56,7 +56,7 @@ type plan struct {
 	Actions
 	spec *batchv1.CronJobSpec
 	now  time.Time
-	// unrecorded is a job whose run the status does not record yet.
+	// unrecorded is a job whose run is not recorded in the status yet.
 	unrecorded *batchv1.Job
 }
 
@@ -76,7 +76,7 @@ func (p *plan) dropActive(uid types.UID) {
 	p.Status.Active = slices.DeleteFunc(p.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == uid })
 }
 
-// ended is how a job ended: Complete, Failed, or empty if it did not.
+// ended returns Complete or Failed, or an empty string if the job has not ended.
 func ended(j *batchv1.Job) batchv1.JobConditionType {
 	for _, c := range j.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
@@ -122,7 +122,7 @@ func (p *plan) trimHistory() {
 		}
 		var list []*batchv1.Job
 		for _, j := range p.Jobs {
-			if ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // without it, its run would happen again
+			if ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // otherwise its run would happen again
 				list = append(list, j)
 			}
 		}
@@ -133,7 +133,7 @@ func (p *plan) trimHistory() {
 	}
 }
 
-// startedAt is when a job started; those that never did, such as suspended ones, count as the youngest.
+// startedAt returns when a job started. Jobs that never did, such as suspended ones, count as the youngest.
 func startedAt(j *batchv1.Job) time.Time {
 	if j.Status.StartTime == nil {
 		return j.CreationTimestamp.Add(oldest)
@@ -141,7 +141,7 @@ func startedAt(j *batchv1.Job) time.Time {
 	return j.Status.StartTime.Time
 }
 
-// schedule starts the run that is due, if there is one, and finds the time of the next.
+// schedule starts the run that is due, if any, and computes the time of the next.
 func (p *plan) schedule() {
 	c := p.CronJob
 	if z := p.spec.TimeZone; z != nil {
@@ -180,7 +180,7 @@ func (p *plan) schedule() {
 	p.start(r.due)
 }
 
-// start starts the run due at a time, unless it is too late, was started already, or may not run beside another.
+// start starts the run due at a time, unless it is too late, has been started, or must not run concurrently with another.
 func (p *plan) start(due time.Time) {
 	if d := p.spec.StartingDeadlineSeconds; d != nil && p.now.Sub(due) > time.Duration(min(*d, int64(oldest/time.Second)))*time.Second {
 		p.warn("MissSchedule", "Missed scheduled time to start a job: %s", due.UTC().Format(time.RFC1123Z))
@@ -192,7 +192,7 @@ func (p *plan) start(due time.Time) {
 		return
 	}
 	if i := slices.IndexFunc(p.Jobs, func(j *batchv1.Job) bool { return j.Name == job.Name }); i >= 0 {
-		// The call that created it did not get to write the status.
+		// The call that created it was interrupted before it wrote the status.
 		p.unrecorded = p.Jobs[i]
 		p.Status = started(p.Status, p.unrecorded, due)
 		return
@@ -212,7 +212,7 @@ func (p *plan) start(due time.Time) {
 	p.Create, p.Scheduled = job, due
 }
 
-// started is the status once a run's job has been created.
+// started returns the status after the creation of a run's job.
 func started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.CronJobStatus {
 	last := metav1.Unix(at.Unix(), 0)
 	s.LastScheduleTime = &last
@@ -224,7 +224,7 @@ func started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.Cron
 	return s
 }
 
-// newJob is the job of the run at a time. Its name has the minutes since 1970.
+// newJob returns the job for a run. Its name contains the minutes since 1970.
 func newJob(c *batchv1.CronJob, at time.Time) *batchv1.Job {
 	zone := time.UTC
 	if c.Spec.TimeZone != nil {

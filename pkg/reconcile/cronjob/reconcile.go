@@ -1,6 +1,6 @@
 // Package cronjob creates a Job whenever a CronJob's schedule says so.
 //
-// It may import engine. Its invariant: of each scheduled time there is at most one job, whenever the process is killed.
+// It may import engine. Its invariant: each scheduled time has at most one job, even if the process is killed at any time.
 package cronjob
 
 import (
@@ -44,8 +44,8 @@ func New() *engine.Reconciler {
 	}
 }
 
-// changed maps a change of a cron job to itself. A new schedule holds from its next run on: what it would have started before, had it
-// held then, was not missed.
+// changed maps a change of a cron job to itself. A new schedule takes effect with its next run: runs that it would have had in the past do not
+// count as missed.
 func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	c, ok := is.(*batchv1.CronJob)
 	if !ok {
@@ -97,7 +97,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, failed
 }
 
-// apply deletes and creates jobs. It adds the new job to the status.
+// apply deletes and creates jobs, and adds the new job to the status.
 func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *Actions) error {
 	for _, j := range a.Delete {
 		err := r.Client.Delete(ctx, j, engine.Preconditions(j), client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -119,7 +119,7 @@ func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *Actions) 
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsAlreadyExists(err):
-		// A job of that name that is not its own takes the place of this run. Its own are observed before.
+		// A job with this name and another owner takes the place of this run. The cron job's own jobs are handled before.
 		r.Events.Event(c, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
 		last := metav1.Unix(a.Scheduled.Unix(), 0)
 		a.Status.LastScheduleTime = &last

@@ -5,25 +5,25 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine need not have the time zones
+	_ "time/tzdata" // the machine may lack time zone data
 
 	"github.com/robfig/cron/v3"
 	batchv1 "k8s.io/api/batch/v1"
 )
 
 const (
-	// late is how much later than scheduled a timer fires, so that small differences between clocks do not matter.
+	// late is how long after the scheduled time a timer fires, so that small clock differences do not matter.
 	late = 100 * time.Millisecond
-	// oldest bounds how far back missed runs are looked for, whatever the status says.
+	// oldest bounds how far back missed runs are searched for, whatever the status says.
 	oldest = 10 * 365 * 24 * time.Hour
-	// many missed runs are worth a warning.
+	// many is the number of missed runs above which there is a warning.
 	many = 100
 )
 
-// errNever is the error of a line such as "0 0 30 2 *".
+// errNever is the error for schedules such as "0 0 30 2 *", which never match.
 var errNever = errors.New("time difference between two schedules is less than 1 second")
 
-// parse parses the line in its time zone. The library panics on some lines.
+// parse parses the schedule in its time zone. The library panics on some inputs.
 func parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -37,15 +37,15 @@ func parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
 	return cron.ParseStandard(line)
 }
 
-// runs is what a schedule says of a time.
+// runs are the missed and due runs of a schedule at a time.
 type runs struct {
-	since  time.Time // runs after this time were looked for
-	due    time.Time // the latest run that was due by now; zero if none
-	missed bool      // there was more than one
-	many   bool      // there were many
+	since  time.Time // start of the searched period
+	due    time.Time // the latest run that is due; zero if none
+	missed bool      // more than one run is due
+	many   bool      // more than many runs are due
 }
 
-// look finds the latest run since the last one, or since the job was created.
+// look finds the latest run since the last recorded one, or since the cron job was created.
 func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (runs, error) {
 	since := c.CreationTimestamp.Time
 	if c.Status.LastScheduleTime != nil {
@@ -74,8 +74,8 @@ func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (ru
 	}
 	n := int64(now.Sub(first)/apart) + 1
 	r.missed, r.many = true, n > many
-	// Most of the way is skipped by the first interval, and the rest is walked, since intervals may differ. Where that skips too much,
-	// such as into a month without runs, the way back doubles until there is a run on it.
+	// Most of the period is skipped using the first interval, and the rest is iterated, since intervals may differ. If that skips too much,
+	// for example into a month without runs, the step back doubles until a run is found.
 	from := first.Add(time.Duration(n-2) * apart)
 	for back := 2 * apart; s.Next(from).After(now); back *= 2 {
 		from = now.Add(-back)
@@ -86,7 +86,7 @@ func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (ru
 	return r, nil
 }
 
-// next is the time until the first run that is not due yet; 0 if there is none.
+// next returns the time until the first run that is not due yet; 0 if there is none.
 func next(c *batchv1.CronJob, s cron.Schedule, now time.Time) time.Duration {
 	from := now
 	if r, err := look(c, s, now, false); err == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// TestModel: whatever users, nodes and pods do between its steps, the plan keeps its promises at each of them, and ends with one
-// current pod on each eligible node.
+// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a DaemonSet, and each eligible node ends
+// with one current pod.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.IntRange(0, 6).Draw(t, "nodes"))
@@ -117,7 +117,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// complete says what is not as it should be when all is settled.
+// complete returns an error if the final state is wrong.
 func (s *sim) complete() error {
 	fit := newEligibility(s.set)
 	byNode := map[string][]*corev1.Pod{}
@@ -132,9 +132,9 @@ func (s *sim) complete() error {
 		case run && len(pods) != 1:
 			return fmt.Errorf("%d pods on %s", len(pods), n.Name)
 		case !stay && len(pods) > 0:
-			return errors.New("a pod where it may not stay")
+			return errors.New("a pod on an ineligible node")
 		case run && s.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType && pods[0].Spec.Containers[0].Image != s.set.Spec.Template.Spec.Containers[0].Image:
-			return errors.New("an old pod")
+			return errors.New("an outdated pod")
 		}
 		if run {
 			want++
@@ -152,7 +152,7 @@ func TestRollingUpdateOneByOne(t *testing.T) {
 	s.settle()
 	require.Equal(t, map[string]string{"n1": "1", "n2": "1", "n3": "1"}, s.images())
 	s.image("2")
-	s.step() // the revision
+	s.step() // creates the revision
 	a, _ := s.step()
 	require.Len(t, a.Delete, 1)
 	require.Zero(t, a.Status.UpdatedNumberScheduled)
@@ -193,7 +193,7 @@ func TestFailedPodsWait(t *testing.T) {
 	require.Len(t, a.Ended, 1)
 }
 
-// TestPodOfItsNode: the pod can be bound to its node alone, tolerates what daemons do, and keeps the template's own affinities.
+// TestPodOfItsNode: the pod can be scheduled only to its node, has the tolerations of daemon pods, and keeps the template's own affinities.
 func TestPodOfItsNode(t *testing.T) {
 	s := newSim(t, 0)
 	spec := &s.set.Spec.Template.Spec
@@ -210,12 +210,12 @@ func TestPodOfItsNode(t *testing.T) {
 	require.Nil(t, p.Spec.Tolerations[0].TolerationSeconds, "forever")
 	require.NotNil(t, p.Spec.Affinity.PodAntiAffinity)
 	require.Len(t, p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution, 1)
-	require.Len(t, spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions, 1, "the template is left alone")
+	require.Len(t, spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions, 1, "the template is not changed")
 	require.Equal(t, map[string]string{"app": "log", appsv1.DefaultDaemonSetUniqueLabelKey: "h", generationLabel: "1"}, p.Labels)
 	require.Equal(t, "log-", p.GenerateName)
 }
 
-// TestBurst: a thousand nodes are taken in bounded steps.
+// TestBurst: a thousand nodes are handled in bounded steps.
 func TestBurst(t *testing.T) {
 	s := newSim(t, 1200)
 	s.step()
@@ -228,7 +228,7 @@ func TestBurst(t *testing.T) {
 	require.False(t, a.More)
 }
 
-// TestDuplicatesOfTheCurrentRevision: an adopted copy of the current revision is dropped, and no pod restarts for it.
+// TestDuplicatesOfTheCurrentRevision: an adopted copy of the current revision is deleted, and no pod is restarted because of it.
 func TestDuplicatesOfTheCurrentRevision(t *testing.T) {
 	s := newSim(t, 2)
 	s.settle()

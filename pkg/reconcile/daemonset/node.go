@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// tolerations are what every daemon pod tolerates: nodes that are not ready, unreachable, under pressure or cordoned still need their
+// tolerations are those of every daemon pod: nodes that are not ready, unreachable, under pressure or cordoned still need their
 // daemons.
 var tolerations = []corev1.Toleration{
 	{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -23,7 +23,7 @@ var tolerations = []corev1.Toleration{
 
 var hostNetworkToleration = corev1.Toleration{Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
 
-// tolerated is the tolerations of the template's pods, with those of every daemon pod. One that matches but for its seconds is replaced.
+// tolerated returns the template's tolerations and those of every daemon pod, which replace template tolerations that differ only in seconds.
 func tolerated(spec *corev1.PodSpec) []corev1.Toleration {
 	out := slices.Clone(spec.Tolerations)
 	add := func(t corev1.Toleration) {
@@ -45,7 +45,7 @@ func tolerated(spec *corev1.PodSpec) []corev1.Toleration {
 
 // eligibility decides which nodes run a set's pods.
 type eligibility struct {
-	name        string // of the only node, or ""
+	name        string // of the only eligible node, or ""
 	tolerations []corev1.Toleration
 	required    nodeaffinity.RequiredNodeAffinity
 }
@@ -55,12 +55,12 @@ func newEligibility(set *appsv1.DaemonSet) eligibility {
 	return eligibility{spec.NodeName, tolerated(spec), nodeaffinity.NewRequiredNodeAffinity(spec.NodeSelector, spec.Affinity)}
 }
 
-// of reports whether a pod should run on the node, and whether one that is there may stay: it may if it tolerates the NoExecute taints.
+// of reports whether the node should run a pod, and whether an existing pod may stay: it may if it tolerates the NoExecute taints.
 func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	if e.name != "" && e.name != n.Name {
 		return false, false
 	}
-	if fits, _ := e.required.Match(n); !fits { // what does not parse matches no node
+	if fits, _ := e.required.Match(n); !fits { // an invalid selector matches no node
 		return false, false
 	}
 	run, stay = true, true
@@ -77,7 +77,8 @@ func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	return run, stay
 }
 
-// onto makes an affinity require the node of that name in place of what it required before, which the node fulfils.
+// onto returns the affinity with a requirement for the node of that name. It replaces the existing node requirements, which the node
+// satisfies.
 func onto(a *corev1.Affinity, node string) *corev1.Affinity {
 	out := a.DeepCopy()
 	if out == nil {
@@ -92,7 +93,7 @@ func onto(a *corev1.Affinity, node string) *corev1.Affinity {
 	return out
 }
 
-// target is the node that a pod is on, or is meant for by its affinity; "" if neither.
+// target returns the node that a pod is bound to or, by its affinity, intended for; "" if neither.
 func target(p *corev1.Pod) string {
 	if p.Spec.NodeName != "" {
 		return p.Spec.NodeName

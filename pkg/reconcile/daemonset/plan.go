@@ -15,20 +15,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// burst is the maximum number of pods that one call creates, and deletes.
+// burst is the maximum number of pods that one call creates, and that it deletes.
 const burst = 500
 
 // generationLabel is the label with the template's generation, which upstream still sets for old clients.
 const generationLabel = "pod-template-generation"
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Set   *appsv1.DaemonSet
 	Nodes []*corev1.Node
-	// Owned are the pods whose controller it is, Orphans those of its namespace without any; the revisions likewise.
+	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions likewise.
 	Owned, Orphans                  []*corev1.Pod
 	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
-	// Wait is the time until a failed pod on the node may be replaced.
+	// Wait returns the time until a failed pod on the node may be replaced.
 	Wait func(node string) time.Duration
 }
 
@@ -36,20 +36,21 @@ type Observed struct {
 type Actions struct {
 	Pods      podstate.Claimed
 	Revisions history.Claimed
-	// Create is the revision of the template, if there is none; Renumber makes an old one the latest. Nothing below is decided before.
+	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is set, nothing below is.
 	Create, Renumber *appsv1.ControllerRevision
 	Number           int64
-	// Hash is the label of up-to-date pods, Relabel the pods of duplicates of the current revision, which get it.
+	// Hash is the label value of up-to-date pods. Relabel are the pods of duplicates of the current revision, whose label is changed to
+	// it.
 	Hash    string
 	Relabel []*corev1.Pod
-	// Run are the nodes that get a pod.
+	// Run are the nodes on which to create a pod.
 	Run    []string
 	Delete []*corev1.Pod
-	// Ended are the pods among Delete that ended, for events and the back-off.
+	// Ended are the pods in Delete that have ended, for events and the back-off.
 	Ended []*corev1.Pod
-	// Forget are revisions beyond the history limit, and duplicates.
+	// Forget are duplicate revisions and those beyond the history limit.
 	Forget []*appsv1.ControllerRevision
-	// Status as it is before pods are created and deleted.
+	// Status is the status before pods are created and deleted.
 	Status appsv1.DaemonSetStatus
 	// Again is the time until a pod becomes available or a failed one may be replaced; 0: none.
 	Again time.Duration
@@ -57,7 +58,7 @@ type Actions struct {
 	More bool
 }
 
-// Plan decides one step. The set is not being deleted and its selector is not empty. Plan does not change o.
+// Plan computes one step. The set must not be being deleted, and its selector must not be empty. Plan does not change o.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	set := o.Set
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -87,26 +88,26 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.a, nil
 }
 
-// plan is the work of one call.
+// plan is the state of one call.
 type plan struct {
 	set   *appsv1.DaemonSet
 	now   time.Time
 	wait  func(string) time.Duration
 	nodes map[string]*node
-	order []string // of nodes, by name
+	order []string // node names, sorted
 	old   []*appsv1.ControllerRevision
 	dups  []*appsv1.ControllerRevision
 	a     Actions
 }
 
-// node is what the set has, and should have, on a node.
+// node is the actual and desired state of a node.
 type node struct {
-	here      bool // the node exists
+	here      bool // the Node object exists
 	run, stay bool
-	pods      []*corev1.Pod // without those that ended and are being deleted
+	pods      []*corev1.Pod // without pods that have ended and are being deleted
 }
 
-// revise finds the current revision. It is false if that must be written first.
+// revise determines the current revision. It returns false if that must be written first.
 func (p *plan) revise(data []byte) bool {
 	t := &p.set.Spec.Template
 	current, old := history.Split(p.a.Revisions.All, t, data)
@@ -136,7 +137,7 @@ func (p *plan) revise(data []byte) bool {
 	return true
 }
 
-// arrange sorts the pods by node.
+// arrange groups the pods by node.
 func (p *plan) arrange(nodes []*corev1.Node) {
 	fit := newEligibility(p.set)
 	for _, n := range nodes {
@@ -161,7 +162,7 @@ func (p *plan) arrange(nodes []*corev1.Node) {
 	p.order = slices.Sorted(maps.Keys(p.nodes))
 }
 
-// older sorts bound pods first, then by age.
+// older sorts bound pods first, and then by age.
 func older(a, b *corev1.Pod) int {
 	unbound := func(p *corev1.Pod) int {
 		if p.Spec.NodeName == "" {
@@ -172,7 +173,7 @@ func older(a, b *corev1.Pod) int {
 	return cmp.Or(cmp.Compare(unbound(a), unbound(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// current reports whether the pod is of the current template.
+// current reports whether the pod was created from the current template.
 func (p *plan) current(pod *corev1.Pod) bool {
 	generation := p.set.Annotations[appsv1.DeprecatedTemplateGeneration]
 	return pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == p.a.Hash ||
@@ -191,12 +192,12 @@ func (p *plan) again(in time.Duration) {
 	}
 }
 
-// manage gives every eligible node a pod, and takes away pods that ended, are too many, or are where they should not be.
+// manage creates a pod on every eligible node, and deletes pods that have ended, are in excess, or are on the wrong nodes.
 func (p *plan) manage() {
 	for _, name := range p.order {
 		switch n := p.nodes[name]; {
 		case !n.here:
-			// The pod collector deletes bound pods; unbound ones would wait forever for their node.
+			// podgc deletes bound pods; unbound ones would wait for their node forever.
 			p.delete(n.pods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
 		case n.run && len(n.pods) == 0:
 			p.a.Run = append(p.a.Run, name)
@@ -216,7 +217,7 @@ func (p *plan) delete(pods []*corev1.Pod, which func(*corev1.Pod) bool) {
 	}
 }
 
-// prune takes care of a node whose pods may stay.
+// prune deletes ended and excess pods on a node whose pods may stay.
 func (p *plan) prune(name string, n *node) {
 	var running []*corev1.Pod
 	for _, pod := range n.pods {
@@ -245,7 +246,7 @@ func (p *plan) prune(name string, n *node) {
 	}
 }
 
-// pruneSurge leaves one new pod and one old one, and takes the old one away once it is not ready, or the new one is available.
+// pruneSurge keeps one new and one old pod, and deletes the old one once it is not ready or the new one is available.
 func (p *plan) pruneSurge(running []*corev1.Pod) {
 	var fresh, old *corev1.Pod
 	for _, pod := range running {
@@ -263,7 +264,7 @@ func (p *plan) pruneSurge(running []*corev1.Pod) {
 	}
 }
 
-// forget drops duplicates of the current revision, and old ones beyond the limit that no pod is of.
+// forget deletes duplicates of the current revision, and old revisions beyond the limit that no pod uses.
 func (p *plan) forget() {
 	p.a.Forget = append(p.a.Forget, p.dups...)
 	live := map[string]bool{}
@@ -274,7 +275,7 @@ func (p *plan) forget() {
 	if p.set.Spec.RevisionHistoryLimit != nil {
 		limit = *p.set.Spec.RevisionHistoryLimit
 	}
-	// Revisions that pods are of count against the limit, as upstream has it.
+	// Revisions in use count against the limit, as in upstream.
 	excess := len(p.old) - int(limit)
 	for _, r := range p.old {
 		if excess > 0 && r.DeletionTimestamp == nil && !live[r.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] {
@@ -327,7 +328,7 @@ func (p *plan) limit() {
 	p.a.Ended = slices.DeleteFunc(p.a.Ended, func(pod *corev1.Pod) bool { return !slices.Contains(p.a.Delete, pod) })
 }
 
-// Pod is the pod of a set for a node.
+// Pod returns the pod of a set for a node.
 func Pod(set *appsv1.DaemonSet, hash, node string) *corev1.Pod {
 	pod := podstate.FromTemplate(&set.Spec.Template, set, kind)
 	pod.Spec.Tolerations = tolerated(&set.Spec.Template.Spec)

@@ -1,7 +1,7 @@
 // Package daemonset runs a pod of a DaemonSet on every node that is eligible for it.
 //
-// It may import engine. The scheduler binds the pods, which require their node by its name. Its invariant: it deletes only pods whose
-// controller is the set, and a rolling update takes no more pods away, nor adds more, than its strategy allows.
+// It may import engine. The scheduler binds the pods, which require their node by name. Its invariant: it deletes only pods that the set
+// controls, and a rolling update never makes more pods unavailable, nor creates more extra ones, than its strategy allows.
 package daemonset
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// A failed pod on a node is replaced with back-off from failedFirst to failedMost.
+// The back-off for replacing a failed pod on a node starts at failedFirst and is at most failedMost.
 const (
 	failedFirst = time.Second
 	failedMost  = 15 * time.Minute
@@ -54,7 +54,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// owner names what a pod's change concerns: its controller or, if it has none, itself.
+// owner returns a key for what a pod's change concerns: its controller or, without one, the pod itself.
 func owner(o client.Object) string {
 	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
 		return string(ref.UID)
@@ -64,7 +64,7 @@ func owner(o client.Object) string {
 
 var byController = engine.Controller(kind.GroupKind())
 
-// sets maps a pod to its controller or, if it has none, to the sets that could adopt it.
+// sets maps a pod to its controller or, without one, to the sets that could adopt it.
 func sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	if metav1.GetControllerOfNoCopy(o) != nil {
 		return byController(ctx, env, o)
@@ -99,7 +99,7 @@ func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request 
 	return out
 }
 
-// placementChanged reports whether a node's labels or taints changed; heartbeats do not concern daemons.
+// placementChanged reports whether a node's labels or taints changed; heartbeats do not matter here.
 func placementChanged(was, is client.Object) bool {
 	a, ok1 := was.(*corev1.Node)
 	b, ok2 := is.(*corev1.Node)
@@ -121,7 +121,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, nil
 	}
 	if set.DeletionTimestamp != nil {
-		return engine.Result{}, nil // its revisions may be gone, so not even a status can be computed
+		return engine.Result{}, nil // its revisions may be deleted already, so not even a status can be computed
 	}
 	o, err := r.observe(ctx, &set)
 	if err != nil {
@@ -187,12 +187,12 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1.DaemonSet) (o Obse
 	return o, err
 }
 
-// backoffKey has the generation in it: a new template is tried at once.
+// backoffKey contains the generation, so that a new template is tried without back-off.
 func backoffKey(set *appsv1.DaemonSet, node string) string {
 	return fmt.Sprintf("%s/%d/%s", set.UID, set.Status.ObservedGeneration, node)
 }
 
-// own adopts and releases, and writes the current revision. settled is false if the plan has to be made again after it.
+// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed afterwards.
 func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) (settled bool, err error) {
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
@@ -206,7 +206,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 		return false, err
 	}
 	if len(a.Revisions.Adopt) > 0 {
-		return false, nil // what is written below has changed
+		return false, nil // the objects written below have changed
 	}
 	switch {
 	case a.Create != nil:
@@ -226,7 +226,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 			next.Labels = map[string]string{}
 		}
 		if next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == "" {
-			next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = next.Name // as upstream labels what it finds without
+			next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = next.Name // upstream labels revisions that lack it
 		}
 		return false, history.Renumber(ctx, r.Client, next, a.Number)
 	}

@@ -13,7 +13,7 @@ func (p *plan) rolling() *appsv1.RollingUpdateDaemonSet {
 	return p.set.Spec.UpdateStrategy.RollingUpdate
 }
 
-// surge is maxSurge of that many nodes; what does not parse, which validation refuses, is none.
+// surge returns maxSurge for that number of nodes, or 0 if it is invalid, which validation rejects.
 func (p *plan) surge(nodes int) int {
 	r := p.rolling()
 	if r == nil || r.MaxSurge == nil {
@@ -26,7 +26,7 @@ func (p *plan) surge(nodes int) int {
 	return n
 }
 
-// fences resolves maxSurge and maxUnavailable; both zero would never move.
+// fences resolves maxSurge and maxUnavailable. If both were zero, an update could not make progress.
 func (p *plan) fences(nodes int) (surge, unavailable int, err error) {
 	surge = p.surge(nodes)
 	if r := p.rolling(); r != nil && r.MaxUnavailable != nil {
@@ -40,7 +40,7 @@ func (p *plan) fences(nodes int) (surge, unavailable int, err error) {
 	return surge, unavailable, nil
 }
 
-// updated is the new and the old pod of a node that are not being deleted; ok is false if there is more than one of either.
+// updated returns the new and the old pod of a node, ignoring those being deleted; ok is false if there is more than one of either.
 func (p *plan) updated(n *node) (fresh, old *corev1.Pod, ok bool) {
 	for _, pod := range n.pods {
 		slot := &old
@@ -58,7 +58,7 @@ func (p *plan) updated(n *node) (fresh, old *corev1.Pod, ok bool) {
 	return fresh, old, true
 }
 
-// roll takes one step of a rolling update, when each node has what it should have.
+// roll takes one step of a rolling update, if each node has the pods that it should.
 func (p *plan) roll() error {
 	desired := 0
 	for _, n := range p.nodes {
@@ -78,7 +78,7 @@ func (p *plan) roll() error {
 	return nil
 }
 
-// replace deletes old pods: those that are not available, and as many others as may be unavailable. Their nodes get new ones after.
+// replace deletes old pods: those that are unavailable, and as many others as maxUnavailable allows. Their replacements are created later.
 func (p *plan) replace(most int) {
 	unavailable := 0
 	var candidates []*corev1.Pod
@@ -90,7 +90,7 @@ func (p *plan) replace(most int) {
 		fresh, old, ok := p.updated(n)
 		switch {
 		case !ok, (old == nil) == (fresh == nil):
-			unavailable++ // it is managed first
+			unavailable++ // manage handles it first
 		case fresh != nil:
 			if !p.available(fresh) {
 				unavailable++
@@ -105,8 +105,8 @@ func (p *plan) replace(most int) {
 	p.a.Delete = append(p.a.Delete, candidates[:min(max(most-unavailable, 0), len(candidates))]...)
 }
 
-// surgeOn creates new pods beside old ones: wherever the old one is not available, and on as many other nodes as the surge allows. The
-// old pod goes once the new one is available.
+// surgeOn creates new pods beside old ones: on nodes whose old pod is unavailable, and on as many others as maxSurge allows. The old pod is
+// deleted once the new one is available.
 func (p *plan) surgeOn(most, desired int) {
 	surging, available := 0, 0
 	var candidates []string
@@ -130,7 +130,7 @@ func (p *plan) surgeOn(most, desired int) {
 			surging++
 		case fresh != nil:
 			p.a.Delete = append(p.a.Delete, old)
-		case !n.here: // the pod collector takes the pod
+		case !n.here: // podgc deletes the pod
 		case !n.run && p.available(old):
 			misplaced = append(misplaced, old)
 		case !n.run:
@@ -141,7 +141,7 @@ func (p *plan) surgeOn(most, desired int) {
 			candidates = append(candidates, name)
 		}
 	}
-	// A pod that may stay, but would not be placed where it is, goes once another one is available in its stead.
+	// A pod that may stay, but would not be placed on its node now, is deleted once another pod is available in its place.
 	p.a.Delete = append(p.a.Delete, misplaced[:min(max(available-desired, 0), len(misplaced))]...)
 	p.a.Run = append(p.a.Run, candidates[:min(max(most-surging, 0), len(candidates))]...)
 }

@@ -18,7 +18,7 @@ import (
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// sim applies plans as the server would.
+// sim applies plans like the server.
 type sim struct {
 	t     require.TestingT
 	set   *appsv1.DaemonSet
@@ -93,7 +93,7 @@ func (s *sim) drop(p *corev1.Pod) {
 	s.pods = slices.DeleteFunc(s.pods, func(o *corev1.Pod) bool { return o.Name == p.Name })
 }
 
-// step plans, checks and applies; it is false if there was nothing to do.
+// step plans, checks and applies; it returns false if there was nothing to do.
 func (s *sim) step() (Actions, bool) {
 	a, err := Plan(s.observed(), s.now)
 	require.NoError(s.t, err)
@@ -156,7 +156,7 @@ func (s *sim) run(p *corev1.Pod) {
 	})
 }
 
-// settle lets the nodes catch up until nothing changes.
+// settle advances the nodes until nothing changes.
 func (s *sim) settle() {
 	for range 400 {
 		s.now = s.now.Add(time.Second)
@@ -164,26 +164,26 @@ func (s *sim) settle() {
 		for _, p := range slices.Clone(s.pods) {
 			node := slices.ContainsFunc(s.nodes, func(n *corev1.Node) bool { return n.Name == target(p) })
 			switch {
-			case p.DeletionTimestamp != nil, !node && p.Spec.NodeName != "": // the pod collector's
+			case p.DeletionTimestamp != nil, !node && p.Spec.NodeName != "": // deleted by podgc
 				s.drop(p)
 				changed = true
 			case node && p.Status.Phase == corev1.PodPending || node && p.Status.Phase == corev1.PodRunning && !podstate.Ready(p):
 				s.run(p)
 				changed = true
 			case p.Status.Phase == corev1.PodFailed:
-				changed = true // it is replaced after a while
+				changed = true // it is replaced after the back-off
 			}
 		}
 		if !changed {
 			a, again := s.step()
-			require.False(s.t, again, "a second plan on the result is empty: %+v", a)
+			require.False(s.t, again, "a second plan must be empty: %+v", a)
 			return
 		}
 	}
-	require.FailNow(s.t, "it does not settle")
+	require.FailNow(s.t, "no stable state")
 }
 
-// check holds whatever is planned to the promises of the strategy.
+// check verifies that a plan respects the guarantees of the update strategy.
 func (s *sim) check(a Actions) {
 	if a.Create != nil || a.Renumber != nil {
 		require.Empty(s.t, a.Run)
@@ -215,7 +215,7 @@ func (s *sim) check(a Actions) {
 		require.True(s.t, run, "a pod for a node that is not eligible")
 		require.LessOrEqual(s.t, len(live[n])+runs[n], most, "too many pods on %s", n)
 	}
-	// Of the available pods on eligible nodes, no more go than may, for the sake of an update.
+	// An update deletes no more available pods on eligible nodes than maxUnavailable allows.
 	surplus, unavailable, taken := 0, 0, 0
 	for _, n := range s.nodes {
 		run, stay := fit.of(n)
@@ -244,16 +244,16 @@ func (s *sim) check(a Actions) {
 		}
 	}
 	for _, p := range a.Delete {
-		require.True(s.t, owned[p.Name], "it deletes only its own")
+		require.True(s.t, owned[p.Name], "deletes a pod that it does not own")
 	}
 	switch {
 	case surging:
-		require.Zero(s.t, taken, "an update with surge takes no available pod before there is another one")
-		require.LessOrEqual(s.t, surplus, int(r.MaxSurge.IntVal), "more than the surge")
+		require.Zero(s.t, taken, "an update with surge deletes an available pod before there is another one")
+		require.LessOrEqual(s.t, surplus, int(r.MaxSurge.IntVal), "more than maxSurge")
 	case rolling && taken > 0:
-		require.LessOrEqual(s.t, unavailable+taken, int(r.MaxUnavailable.IntVal), "more than may be unavailable")
+		require.LessOrEqual(s.t, unavailable+taken, int(r.MaxUnavailable.IntVal), "more than maxUnavailable")
 	case !rolling:
-		require.Zero(s.t, taken, "nothing is taken away but by the user")
+		require.Zero(s.t, taken, "OnDelete deletes an available pod")
 	}
 }
 

@@ -9,21 +9,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// A failed pod is replaced after backoffFirst, which doubles with each failure in a row, to backoffMost.
+// Failed pods are replaced after a delay of backoffFirst, which doubles with each consecutive failure, up to backoffMost.
 const (
 	backoffFirst = 10 * time.Second
 	backoffMost  = 10 * time.Minute
 )
 
-// Failures is what the back-off of a job without a limit per index depends on.
+// Failures is the state of the back-off of a job without a limit per index.
 type Failures struct {
-	// InARow is the number of pods that failed since the last success.
+	// InARow is the number of pods that have failed since the last success.
 	InARow int32
-	// Last is when the last of them did.
+	// Last is when the last of them failed.
 	Last time.Time
 }
 
-// after is the state after further pods ended.
+// after returns the state after further pods have ended.
 func (f Failures) after(succeeded, failed []*corev1.Pod) Failures {
 	if len(succeeded)+len(failed) == 0 {
 		return f
@@ -42,7 +42,7 @@ func (f Failures) after(succeeded, failed []*corev1.Pod) Failures {
 	return f
 }
 
-// left is how long the next pod has to wait.
+// left returns how long the creation of the next pod is delayed.
 func (f Failures) left(now time.Time) time.Duration {
 	if f.InARow == 0 {
 		return 0
@@ -56,7 +56,8 @@ func (f Failures) left(now time.Time) time.Duration {
 
 func byFinish(a, b *corev1.Pod) int { return finishedAt(a).Compare(finishedAt(b)) }
 
-// finishedAt is when a pod ended: when its last container did or, if they do not say so, when it ceased to be ready, or when it was deleted.
+// finishedAt returns when a pod ended: when its last container terminated or, if that is unknown, when the pod ceased to be ready or
+// was deleted.
 func finishedAt(p *corev1.Pod) time.Time {
 	if at, ok := containersFinishedAt(p); ok {
 		return at

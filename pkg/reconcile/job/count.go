@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// classify says of each pod what it is to the counts, and adds them up.
+// classify determines the outcome of each pod and computes the totals.
 func (p *plan) classify() {
 	waiting := p.fold()
 	if indexed(p.Job) {
@@ -66,7 +66,8 @@ func (p *plan) classify() {
 	}
 }
 
-// fold adds to the counters the pods that were counted and have lost their finalizer since, or are gone. It returns the others.
+// fold moves pods from status.uncountedTerminatedPods to the counters once they have lost their finalizer or are gone. It returns the
+// remaining ones.
 func (p *plan) fold() map[types.UID]bool {
 	u := p.status.UncountedTerminatedPods
 	if u == nil {
@@ -116,8 +117,8 @@ func (p *plan) outcomeOf(m *member, waiting map[types.UID]bool) outcome {
 	return failure
 }
 
-// hasFailed reports whether a pod counts as failed. One that is being deleted does, since it may never get to say so, unless it is
-// to be replaced only once it has failed; those of a job that failed all do, those of a job that succeeded do not.
+// hasFailed reports whether a pod counts as failed. A terminating pod does, since it may disappear without reporting a phase, unless pods are
+// replaced only once they have failed. Once a job has failed, all its terminating pods count; once it has succeeded, none do.
 func (p *plan) hasFailed(pod *corev1.Pod) bool {
 	switch {
 	case pod.Status.Phase == corev1.PodFailed:
@@ -130,7 +131,7 @@ func (p *plan) hasFailed(pod *corev1.Pod) bool {
 	return !afterFailure(p.Job)
 }
 
-// indexFailed reports whether with this failed pod its index has failed.
+// indexFailed reports whether the failure of this pod makes its index fail.
 func (p *plan) indexFailed(m *member) bool {
 	if !perIndex(p.Job) || p.completed.Has(m.index) {
 		return false
@@ -139,7 +140,7 @@ func (p *plan) indexFailed(m *member) bool {
 	return m.judged.action == batchv1.PodFailurePolicyActionFailIndex || m.judged.counts() && before >= int(*p.Job.Spec.BackoffLimitPerIndex)
 }
 
-// delay finds the failed pods that wait for their replacement: for each index that is to be tried again, the last one.
+// delay finds the failed pods that are in back-off: for each index that will be retried, the last one.
 func (p *plan) delay() {
 	p.delayed = map[int]*member{}
 	running := make(map[int]bool, len(p.active))
@@ -157,13 +158,13 @@ func (p *plan) delay() {
 	}
 }
 
-// later reports whether of two failed pods of one index a is the one that failed later.
+// later reports whether a failed after b, both being failed pods of one index.
 func later(a, b *corev1.Pod) bool {
 	total := func(p *corev1.Pod) int { n, ignored := failuresOf(p); return n + ignored }
 	return cmp.Or(cmp.Compare(total(a), total(b)), byFinish(a, b)) > 0
 }
 
-// count enters the pods that ended into the status, as many as a step may, and says which lose their finalizer.
+// count adds ended pods to the status, at most step of them, and determines which pods lose their finalizer.
 func (p *plan) count() {
 	u := p.status.UncountedTerminatedPods
 	room := func() bool { return len(u.Succeeded)+len(u.Failed) < step }
@@ -218,12 +219,13 @@ func (p *plan) count() {
 	}
 }
 
-// abandoned reports whether a pod that has not ended will never be counted: its job is being deleted, or it was discarded by success.
+// abandoned reports whether an unfinished pod will never be counted, because its job is being deleted or the pod was discarded when the
+// job succeeded.
 func (p *plan) abandoned(m *member) bool {
 	return p.deleting || p.recorded && p.verdict.Type == batchv1.JobSuccessCriteriaMet && m.DeletionTimestamp != nil
 }
 
-// manage creates and discards pods so that as many are active as should be.
+// manage creates and discards pods to reach the desired number of active ones.
 func (p *plan) manage() {
 	if suspended(p.Job) {
 		p.discard(p.active)
@@ -233,7 +235,7 @@ func (p *plan) manage() {
 	if p.completions != noIndex {
 		want = max(min(want, p.completions-p.succeeded), 0)
 	} else if p.succeeded > 0 {
-		want = len(p.active) // the first success is the last pod's sign to end
+		want = len(p.active) // after the first success no new pods are started
 	}
 	keep := p.active
 	if indexed(p.Job) {
@@ -273,7 +275,7 @@ func (p *plan) discard(list []*member) {
 	}
 }
 
-// unique discards active pods whose index another has too, or that have none, and returns the others.
+// unique discards active pods without an index and all but one for each index, and returns the others.
 func (p *plan) unique() []*member {
 	best := make(map[int]*member, len(p.active))
 	var out, excess []*member
@@ -303,7 +305,7 @@ func (p *plan) unique() []*member {
 	return out
 }
 
-// fill plans n pods: if the job is Indexed, for the lowest indexes that are neither done nor taken nor in back-off.
+// fill plans n new pods. For an Indexed job they get the lowest indexes that are not completed, not taken and not in back-off.
 func (p *plan) fill(n int) {
 	if !indexed(p.Job) {
 		for range n {
@@ -343,7 +345,7 @@ func (p *plan) fill(n int) {
 	}
 }
 
-// rebuild is the back-off as the pods that were counted tell it, for a reconciler that was restarted.
+// rebuild computes the back-off from the counted pods, after a restart of the reconciler.
 func rebuild(pods []*corev1.Pod) Failures {
 	var succeeded, failed []*corev1.Pod
 	for _, pod := range pods {

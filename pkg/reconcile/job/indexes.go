@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Range is the completion indexes from First to Last, both included.
+// Range is the range of completion indexes from First to Last, both inclusive.
 type Range struct{ First, Last int }
 
-// Indexes is a set of completion indexes: ordered ranges that neither overlap nor touch. A set costs what its gaps cost, not what it
-// holds: all but one of 10^9 indexes are two ranges.
+// Indexes is a set of completion indexes: ordered ranges that neither overlap nor touch. Its size depends on the number of gaps, not of
+// indexes: all but one of 10^9 indexes are two ranges.
 type Indexes []Range
 
-// parseIndexes reads what String writes, such as "1,3-5". Indexes that are not below the limit are dropped, and so is what cannot be
-// parsed: others may have written the status.
+// parseIndexes parses the output of String, such as "1,3-5". Indexes that are not below the limit, and anything that cannot be parsed,
+// are dropped: other clients may have written the status.
 func parseIndexes(s string, below int) Indexes {
 	if s == "" {
 		return nil
@@ -52,7 +52,7 @@ func normal(ranges []Range) Indexes {
 	return out
 }
 
-// String has the form of the status: pairs are listed, longer ranges are "3-5".
+// String formats the set as in the status: two consecutive indexes are listed, longer ranges are written as "3-5".
 func (x Indexes) String() string {
 	var b strings.Builder
 	for _, r := range x {
@@ -73,7 +73,7 @@ func (x Indexes) String() string {
 	return b.String()
 }
 
-// Count is the number of indexes in the set.
+// Count returns the number of indexes in the set.
 func (x Indexes) Count() (n int) {
 	for _, r := range x {
 		n += r.Last - r.First + 1
@@ -81,13 +81,13 @@ func (x Indexes) Count() (n int) {
 	return n
 }
 
-// Has reports whether the set holds i.
+// Has reports whether i is in the set.
 func (x Indexes) Has(i int) bool {
 	at, found := slices.BinarySearchFunc(x, i, func(r Range, i int) int { return cmp.Compare(r.Last, i) })
 	return found || at < len(x) && x[at].First <= i
 }
 
-// With is the set and the indexes of list, in any order.
+// With returns the union of the set and list, which may be in any order.
 func (x Indexes) With(list []int) Indexes {
 	if len(list) == 0 {
 		return x
@@ -100,7 +100,7 @@ func (x Indexes) With(list []int) Indexes {
 	return normal(all)
 }
 
-// Union is the indexes of both sets.
+// Union returns the indexes that are in either set.
 func (x Indexes) Union(y Indexes) Indexes {
 	if len(y) == 0 {
 		return x
@@ -108,7 +108,7 @@ func (x Indexes) Union(y Indexes) Indexes {
 	return normal(slices.Concat(x, y))
 }
 
-// Common is the number of indexes in both sets.
+// Common returns the number of indexes that are in both sets.
 func (x Indexes) Common(y Indexes) (n int) {
 	for i, j := 0, 0; i < len(x) && j < len(y); {
 		if common := min(x[i].Last, y[j].Last) - max(x[i].First, y[j].First) + 1; common > 0 {
@@ -123,7 +123,7 @@ func (x Indexes) Common(y Indexes) (n int) {
 	return n
 }
 
-// Missing lists the n lowest indexes below the limit that are not in the set.
+// Missing returns the n lowest indexes below the limit that are not in the set.
 func (x Indexes) Missing(n, below int) []int {
 	out := make([]int, 0, n)
 	next := 0

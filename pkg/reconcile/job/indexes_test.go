@@ -17,7 +17,7 @@ func TestIndexesText(t *testing.T) {
 	}
 }
 
-// Indexes are a set: they are compared with one.
+// Indexes behaves like a set of integers.
 func TestIndexesAreASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const below = 40

@@ -23,7 +23,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 
 func ptr[T any](v T) *T { return &v }
 
-// drawJob draws a job as validation and defaults would leave it.
+// drawJob draws a job as it is after defaulting and validation.
 func drawJob(t *rapid.T) *batchv1.Job {
 	l := map[string]string{batchv1.ControllerUidLabel: "job"}
 	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "j", UID: "job", ResourceVersion: "1", Generation: 1}}
@@ -70,7 +70,7 @@ func drawJob(t *rapid.T) *batchv1.Job {
 	return j
 }
 
-// happen lets one thing happen to a pod.
+// happen makes one thing happen to a pod.
 func (w *world) happen(t *rapid.T) {
 	pods := w.sorted()
 	if len(pods) == 0 {
@@ -102,7 +102,7 @@ func (w *world) happen(t *rapid.T) {
 		if p.DeletionTimestamp == nil {
 			w.remove(p)
 		}
-	case "lost": // with its node: podgc
+	case "lost": // with its node: podgc deletes it
 		end(corev1.PodFailed, 137)
 		if is := w.pods[p.Name]; is != nil && is.DeletionTimestamp == nil {
 			w.remove(is)
@@ -124,7 +124,7 @@ func (w *world) reconciler() *reconciler {
 	return r
 }
 
-// sync calls the reconciler until it writes no more.
+// sync calls the reconciler until it stops writing.
 func (w *world) sync(r *reconciler) {
 	for range 1000 {
 		was := w.writes
@@ -135,7 +135,7 @@ func (w *world) sync(r *reconciler) {
 			return
 		}
 	}
-	w.fatalf("it does not come to rest")
+	w.fatalf("the reconciler does not stop writing")
 }
 
 func TestModel(t *testing.T) {
@@ -179,7 +179,7 @@ func (w *world) edit(f func(*batchv1.JobSpec)) {
 	w.job = next
 }
 
-// end lets every pod succeed: the job must finish, and every pod that ended must be counted.
+// end lets every pod succeed: the job must finish, and every ended pod must be counted.
 func (w *world) end(r *reconciler) {
 	w.edit(func(s *batchv1.JobSpec) { s.Parallelism, s.Suspend = ptr(int32(3)), ptr(false) })
 	for range 60 {
@@ -205,7 +205,7 @@ func (w *world) end(r *reconciler) {
 	}
 	was := w.writes
 	w.sync(r)
-	require.Equal(w.t, was, w.writes, "at rest")
+	require.Equal(w.t, was, w.writes, "no further writes")
 	succeeded, failed := int32(0), int32(0)
 	for _, as := range w.entered {
 		if as == "failed" {

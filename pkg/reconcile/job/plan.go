@@ -17,45 +17,46 @@ import (
 // step is the maximum number of pods that one call creates, deletes or counts. It bounds the UIDs in the status to 20 KB.
 const step = 500
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Job *batchv1.Job
-	// Pods are those whose controller it is, but for those that ended and are counted: they have no finalizer.
+	// Pods are the pods that the job controls, without ended pods that are counted and have no finalizer.
 	Pods []*corev1.Pod
-	// Orphans are pods of its namespace without a controller.
+	// Orphans are pods of the job's namespace without a controller.
 	Orphans []*corev1.Pod
-	// Failures as of the last status.
+	// Failures is the back-off as of the last status.
 	Failures Failures
 }
 
 // Actions is what to do, in this order. A kill between any two of them changes no count: a pod keeps its finalizer until the status
-// that counts it is written, and the status keeps its UID until the finalizer is gone.
+// that counts it is written, and the status keeps its UID until the finalizer is removed.
 type Actions struct {
-	// Adopt are pods that become the job's, or get back its finalizer; Release those that no longer are. Neither comes with further actions.
+	// Adopt are pods that the job takes control of, or that get their finalizer back. Release are those that no longer match. Neither comes
+	// with further actions.
 	Adopt, Release []*corev1.Pod
-	// Discard are active pods that are too many: they lose the finalizer, so that they are never counted, and are deleted.
+	// Discard are active pods in excess. They lose the finalizer, so that they are never counted, and are deleted.
 	Discard []*corev1.Pod
-	// Stop are the active pods of a job that failed: they are deleted, and counted as failed once that is observed.
+	// Stop are the active pods of a failed job. They are deleted, and counted as failed once the deletion is observed.
 	Stop   []*corev1.Pod
 	Create []Slot
-	// Status as it is when all of the above has succeeded.
+	// Status is the status once all of the above has succeeded.
 	Status batchv1.JobStatus
-	// Failures as of Status.
+	// Failures is the back-off as of Status.
 	Failures Failures
-	// Untrack are pods that are counted, or never will be: they lose the finalizer once Status is written.
+	// Untrack are pods that are counted or never will be. They lose the finalizer once Status is written.
 	Untrack []*corev1.Pod
-	// Events to record once Status is written.
+	// Events are recorded once Status is written.
 	Events []Event
-	// Again is the time until the deadline, or the end of a back-off; 0: none.
+	// Again is the time until the deadline or the end of a back-off; 0: none.
 	Again time.Duration
-	// More is set if there is more to do at once.
+	// More is set if the next call has more to do at once.
 	More bool
 }
 
 // Event is an event about the job.
 type Event struct{ Type, Reason, Message string }
 
-// finished reports whether the job has ended, one way or the other.
+// finished reports whether the job is complete or failed.
 func finished(j *batchv1.Job) bool {
 	return is(j.Status.Conditions, batchv1.JobComplete) || is(j.Status.Conditions, batchv1.JobFailed)
 }
@@ -67,12 +68,12 @@ func is(list []batchv1.JobCondition, t batchv1.JobConditionType) bool {
 
 func suspended(j *batchv1.Job) bool { return j.Spec.Suspend != nil && *j.Spec.Suspend }
 
-// afterFailure reports whether a pod is replaced only once it has failed, not while it terminates (KEP-3939).
+// afterFailure reports whether a pod is replaced only once it has failed, rather than while it is terminating (KEP-3939).
 func afterFailure(j *batchv1.Job) bool {
 	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
 }
 
-// Plan decides. It does not change o.
+// Plan computes the actions. It does not change o.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	p := &plan{Observed: o, now: now, deleting: o.Job.DeletionTimestamp != nil, completions: noIndex}
 	p.Actions.Failures, p.status = o.Failures, *o.Job.Status.DeepCopy()
@@ -108,7 +109,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	}
 	switch {
 	case p.verdict != nil && !p.recorded:
-		// It is recorded before anything is done because of it.
+		// It is recorded before any action follows from it.
 		p.status.Conditions = append(p.status.Conditions, *p.verdict)
 		p.More = true
 	case p.verdict != nil:
@@ -123,38 +124,39 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.decided(), nil
 }
 
-// plan is a decision in the making.
+// plan is a decision being made.
 type plan struct {
 	Observed
 	Actions
 	now         time.Time
 	status      batchv1.JobStatus
 	deleting    bool
-	completions int // noIndex if not given
+	completions int // noIndex if not set
 
 	members             []member
 	active, terminating []*member
-	uncounted           map[types.UID]bool // counted in the status, and still with a finalizer
+	uncounted           map[types.UID]bool // counted in the status, but still with a finalizer
 
-	// succeeded and failed are the counts with all that is observed, completed and failedIndexes the same for indexes.
+	// succeeded and failed are the totals including all observed pods; completed and failedIndexes likewise for indexes.
 	succeeded, failed        int
 	completed, failedIndexes Indexes
 	newSucceeded, newFailed  []*corev1.Pod
-	// delayed are failed pods, by index, that are not counted before the pod that replaces them exists: it continues their count of failures.
+	// delayed are failed pods, by index, that are counted only once their replacement exists, because the replacement continues their failure
+	// count.
 	delayed map[int]*member
 
 	verdict  *batchv1.JobCondition // FailureTarget or SuccessCriteriaMet
-	recorded bool                  // it is in the status already
+	recorded bool                  // the verdict is in the status already
 }
 
-// outcome is what a pod is to the counts.
+// outcome is how a pod is counted.
 type outcome int
 
 const (
-	untracked  outcome = iota // without finalizer: never counted, or no longer
-	unfinished                // it may still be counted
-	counted                   // in the status
-	ignored                   // it ended, and does not count
+	untracked  outcome = iota // without finalizer: never counted, or not any more
+	unfinished                // not ended; it may still be counted
+	counted                   // recorded in the status
+	ignored                   // ended, but does not count
 	success
 	failure
 )
@@ -182,7 +184,7 @@ func (p *plan) event(kind, reason, message string) {
 	p.Events = append(p.Events, Event{kind, reason, message})
 }
 
-// untrack reports false if there are enough for one step.
+// untrack adds a pod to Untrack. It returns false if the step is full.
 func (p *plan) untrack(pod *corev1.Pod) bool {
 	if len(p.Untrack) == step {
 		p.More = true
@@ -192,7 +194,7 @@ func (p *plan) untrack(pod *corev1.Pod) bool {
 	return true
 }
 
-// claim finds the job's pods.
+// claim determines the job's pods.
 func (p *plan) claim() error {
 	selector, err := metav1.LabelSelectorAsSelector(p.Job.Spec.Selector)
 	if err != nil {
@@ -206,7 +208,7 @@ func (p *plan) claim() error {
 			p.Release = append(p.Release, pod)
 			continue
 		case mayAdopt && !suspended(p.Job) && podstate.Active(pod) && !tracked(pod):
-			p.Adopt = append(p.Adopt, pod) // the call that discarded it did not get further, or somebody else took the finalizer
+			p.Adopt = append(p.Adopt, pod) // the call that discarded it was interrupted, or another client removed the finalizer
 		}
 		p.members = append(p.members, member{Pod: pod, index: noIndex})
 	}
@@ -218,12 +220,12 @@ func (p *plan) claim() error {
 	return nil
 }
 
-// known reports whether an orphan that ended was counted by this very job before somebody took its controller away.
+// known reports whether an ended orphan was counted by this job before its controller reference was removed.
 func (p *plan) known(pod *corev1.Pod) bool {
 	return podstate.Ended(pod) && !tracked(pod) && pod.Labels[batchv1.ControllerUidLabel] == string(p.Job.UID)
 }
 
-// judge decides whether the job has failed or succeeded.
+// judge determines whether the job has failed or succeeded.
 func (p *plan) judge() *batchv1.JobCondition {
 	spec := p.Job.Spec
 	failed := func(reason, message string) *batchv1.JobCondition {
@@ -264,7 +266,7 @@ func (p *plan) judge() *batchv1.JobCondition {
 	return condition(batchv1.JobSuccessCriteriaMet, corev1.ConditionTrue, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods", p.now)
 }
 
-// restartedTooOften counts the restarts of containers, for pods that the node restarts itself.
+// restartedTooOften checks the container restarts of pods with restartPolicy OnFailure against the back-off limit.
 func (p *plan) restartedTooOften() bool {
 	if p.Job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
 		return false
@@ -282,7 +284,7 @@ func (p *plan) restartedTooOften() bool {
 	return restarts >= max(*p.Job.Spec.BackoffLimit, 1)
 }
 
-// stop ends the active pods of a job that is decided. Those of one that succeeded do not count.
+// stop ends the active pods of a job with a verdict. If the job succeeded, they are not counted.
 func (p *plan) stop() {
 	pods := make([]*corev1.Pod, 0, min(len(p.active), step))
 	for _, m := range p.active[:min(len(p.active), step)] {
@@ -296,7 +298,7 @@ func (p *plan) stop() {
 	}
 }
 
-// showSuspended maintains the condition Suspended, and the start time, which is that of the latest resumption.
+// showSuspended maintains the condition Suspended, and the start time, which is the time of the last resumption.
 func (p *plan) showSuspended() {
 	i := slices.IndexFunc(p.status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == batchv1.JobSuspended })
 	switch was := i >= 0 && p.status.Conditions[i].Status == corev1.ConditionTrue; {
@@ -316,7 +318,7 @@ func (p *plan) showSuspended() {
 	}
 }
 
-// finish ends the job once nothing of it is left but counted pods.
+// finish ends the job once all its remaining pods are counted.
 func (p *plan) finish() {
 	if p.verdict == nil || len(p.active)+len(p.terminating) > 0 || len(p.uncounted) > 0 ||
 		slices.ContainsFunc(p.members, func(m member) bool { return m.outcome != untracked }) {
@@ -324,7 +326,7 @@ func (p *plan) finish() {
 	}
 	p.More = false
 	if p.status.StartTime == nil && p.completions != 0 {
-		// Its pods ended after it was suspended, and the API wants a finished job to have started.
+		// Its pods ended after it was suspended, and validation requires a start time of a finished job.
 		p.status.StartTime = stamp(p.now)
 	}
 	if p.verdict.Type == batchv1.JobFailureTarget {
@@ -340,7 +342,8 @@ func (p *plan) finish() {
 	p.event(corev1.EventTypeNormal, "Completed", "Job completed")
 }
 
-// stamp is a time as a client reads it from the API: upstream's validation compares the start time with what clients send back, bit by bit.
+// stamp truncates a time to what clients read from the API: upstream's validation compares the start time with the one that clients send
+// back.
 func stamp(t time.Time) *metav1.Time {
 	at := metav1.Unix(t.Unix(), 0)
 	return &at

@@ -29,7 +29,7 @@ func limitPerIndex(n int32) func(*batchv1.Job) {
 	return func(j *batchv1.Job) { j.Spec.BackoffLimitPerIndex, j.Spec.BackoffLimit = &n, ptr(int32(1<<31-1)) }
 }
 
-// podAt is a pod of an index, which failed so long ago unless that is zero.
+// podAt returns a pod with an index. If failed is not zero, the pod failed that long ago.
 func podAt(j *batchv1.Job, index, failures int, failed time.Duration) *corev1.Pod {
 	p := newPod(j, Slot{Index: index, Failed: failures})
 	p.Name = fmt.Sprintf("p%d-%d", index, failures)
@@ -48,7 +48,7 @@ func indexesOf(slots []Slot) (out []int) {
 	return out
 }
 
-// A job of 10^9 costs a step no more than one of 500.
+// A job with 10^9 completions costs a step no more than one with 500.
 func TestHugeJobs(t *testing.T) {
 	const most = 1_000_000_000
 	for name, j := range map[string]*batchv1.Job{
@@ -74,7 +74,7 @@ func TestHugeJobs(t *testing.T) {
 	require.EqualValues(t, 999_999_990, a.Status.Succeeded)
 }
 
-// An index in back-off keeps no other from running, and its next pod goes on counting.
+// An index in back-off does not delay others, and its next pod continues the failure count.
 func TestBackoffOfAnIndex(t *testing.T) {
 	j := aJob(10, 2, limitPerIndex(5))
 	o := Observed{Job: j, Pods: []*corev1.Pod{podAt(j, 0, 1, 5*time.Second), podAt(j, 1, 0, time.Minute)}}
@@ -117,11 +117,11 @@ func TestPodsOfAnIndexedJob(t *testing.T) {
 	require.Equal(t, "metadata.labels['batch.kubernetes.io/job-completion-index']", p.Spec.Containers[0].Env[0].ValueFrom.FieldRef.FieldPath)
 	require.Equal(t, []corev1.EnvVar{{Name: indexEnv, Value: "own"}}, p.Spec.Containers[1].Env)
 	require.True(t, tracked(p))
-	require.Empty(t, j.Spec.Template.Finalizers, "the job is not changed")
+	require.Empty(t, j.Spec.Template.Finalizers, "Plan does not change the job")
 	require.Empty(t, j.Spec.Template.Spec.Containers[0].Env)
 }
 
-// An index has one pod: of several the one that got furthest stays, and one with an index that is none goes.
+// Each index has one pod: of several, the one furthest along stays, and a pod with an invalid index is removed.
 func TestRepeatedIndexes(t *testing.T) {
 	j := aJob(3, 3)
 	pending := podAt(j, 0, 0, 0)
@@ -131,7 +131,7 @@ func TestRepeatedIndexes(t *testing.T) {
 	a, err := Plan(Observed{Job: j, Pods: []*corev1.Pod{pending, podAt(j, 0, 0, 0), beyond, garbage}}, now)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []*corev1.Pod{pending, beyond, garbage}, a.Discard)
-	require.Empty(t, a.Create, "one after the other")
+	require.Empty(t, a.Create, "only once the others are gone")
 	require.EqualValues(t, 1, a.Status.Active)
 }
 

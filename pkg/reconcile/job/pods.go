@@ -13,13 +13,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// indexEnv is the variable that tells the containers of an Indexed job their completion index.
+// indexEnv is the environment variable with the completion index, for containers of an Indexed job.
 const indexEnv = "JOB_COMPLETION_INDEX"
 
 // noIndex is the index of pods that have none.
 const noIndex = -1
 
-// longestPrefix is the longest generateName that the API server does not cut off.
+// longestPrefix is the longest generateName that the API server does not truncate.
 const longestPrefix = 58
 
 func indexed(j *batchv1.Job) bool {
@@ -31,7 +31,7 @@ func perIndex(j *batchv1.Job) bool { return indexed(j) && j.Spec.BackoffLimitPer
 // tracked reports whether the pod has the finalizer that keeps it until it is counted.
 func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, batchv1.JobTrackingFinalizer) }
 
-// number is an annotation that is a number from 0 to 2^31-1, and otherwise when it is not.
+// number returns the value of an annotation that is a number from 0 to 2^31-1, or otherwise if it is not.
 func number(p *corev1.Pod, annotation string, otherwise int) int {
 	n, err := strconv.ParseInt(p.Annotations[annotation], 10, 32)
 	if err != nil || n < 0 {
@@ -42,20 +42,20 @@ func number(p *corev1.Pod, annotation string, otherwise int) int {
 
 func indexOf(p *corev1.Pod) int { return number(p, batchv1.JobCompletionIndexAnnotation, noIndex) }
 
-// failuresOf is how often the pods before this one failed at its index, and how often a policy had these failures ignored.
+// failuresOf returns how many pods with this index failed before this one, and how many of their failures a policy ignored.
 func failuresOf(p *corev1.Pod) (counted, ignored int) {
 	return number(p, batchv1.JobIndexFailureCountAnnotation, 0), number(p, batchv1.JobIndexIgnoredFailureCountAnnotation, 0)
 }
 
-// Slot is a pod to be created.
+// Slot is a pod to create.
 type Slot struct {
-	// Index is its completion index; noIndex if the job is not Indexed.
+	// Index is the pod's completion index; noIndex if the job is not Indexed.
 	Index int
-	// Failed and Ignored count the failures of the pods that it replaces, if there is a limit per index.
+	// Failed and Ignored count the failures of the pods that this one replaces, if there is a limit per index.
 	Failed, Ignored int
 }
 
-// newPod is the pod for a slot.
+// newPod returns the pod for a slot.
 func newPod(j *batchv1.Job, s Slot) *corev1.Pod {
 	p := podstate.FromTemplate(&j.Spec.Template, j, kind)
 	if !tracked(p) {
@@ -99,7 +99,7 @@ func with(m map[string]string, k, v string) map[string]string {
 
 var phaseRank = map[corev1.PodPhase]int{corev1.PodPending: 0, "": 0, corev1.PodUnknown: 1, corev1.PodRunning: 2}
 
-// leastWork orders pods so that those with the least work done come first: unassigned, pending, not ready, young.
+// leastWork orders pods by how little work they have done: unassigned, pending, not ready and young pods come first.
 func leastWork(a, b *corev1.Pod) int {
 	return cmp.Or(
 		first(a.Spec.NodeName == "", b.Spec.NodeName == ""),

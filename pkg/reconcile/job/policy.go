@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// judged is what a job's pod failure policy says of a failed pod.
+// judged is the result of a job's pod failure policy for a failed pod.
 type judged struct {
-	action  batchv1.PodFailurePolicyAction // empty: no rule matches
+	action  batchv1.PodFailurePolicyAction // empty if no rule matches
 	message string                         // for FailJob
 }
 
 // counts reports whether the failure counts towards the back-off limits.
 func (j judged) counts() bool { return j.action != batchv1.PodFailurePolicyActionIgnore }
 
-// judge applies the first rule that matches (KEP-3329).
+// judge applies the first matching rule (KEP-3329).
 func judge(policy *batchv1.PodFailurePolicy, p *corev1.Pod) judged {
 	if policy == nil {
 		return judged{}

@@ -1,7 +1,7 @@
 // Package job runs the pods of a Job until enough of them have succeeded, or too many have failed.
 //
 // It may import engine. Its invariants: each pod is counted at most once, and every pod that ends while it has the job's finalizer is
-// counted, whenever the process is killed; no more than parallelism pods are active; a job that has finished stays so.
+// counted, even if the process is killed at any time; no more than parallelism pods are active; a finished job stays finished.
 package job
 
 import (
@@ -29,9 +29,9 @@ var kind = batchv1.SchemeGroupVersion.WithKind("Job")
 const (
 	// writers is the number of pods of one job that are written concurrently.
 	writers = 32
-	// told is how many creations, and deletions, of one call have an event each.
-	told = 20
-	// orphan, and a pod's name, is the request to take the finalizer from a pod that no job counts. No job has such a name.
+	// maxEvents is the maximum number of events for pods created by one call, and for pods deleted.
+	maxEvents = 20
+	// A request for orphan plus a pod's name removes the finalizer from a pod without a job. No job can have such a name.
 	orphan = "pods/"
 )
 
@@ -58,7 +58,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// elsewhere reports whether another controller runs the job (KEP-4368).
+// elsewhere reports whether another controller manages the job (KEP-4368).
 func elsewhere(j *batchv1.Job) bool {
 	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
 }
@@ -69,7 +69,7 @@ type reconciler struct {
 	writers int
 
 	mu       sync.Mutex
-	failures map[types.NamespacedName]failures // of jobs that have not finished
+	failures map[types.NamespacedName]failures // of unfinished jobs
 }
 
 func newReconciler(env engine.Env, find finder) *reconciler {
@@ -94,7 +94,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err != nil {
 		return engine.Result{}, err
 	}
-	// Pods of an earlier job of that name are counted by nobody.
+	// Pods of a deleted job with the same name are not counted.
 	own := func(p *corev1.Pod) bool { return j.UID != "" && metav1.GetControllerOfNoCopy(p).UID == j.UID }
 	if err := r.untrack(ctx, slices.DeleteFunc(slices.Clone(all), func(p *corev1.Pod) bool { return own(p) || !tracked(p) })); err != nil {
 		return engine.Result{}, err
@@ -195,7 +195,7 @@ func (r *reconciler) apply(ctx context.Context, j *batchv1.Job, a Actions) error
 // claim adopts and releases pods. A conflict is retried.
 func (r *reconciler) claim(ctx context.Context, j *batchv1.Job, a Actions) error {
 	if slices.ContainsFunc(a.Adopt, func(p *corev1.Pod) bool { return metav1.GetControllerOfNoCopy(p) == nil }) {
-		// The job may be gone and its name taken by another: ask the server before owning anything.
+		// The job may have been deleted and its name reused: check with the server before adopting.
 		if err := engine.Current(ctx, r.Client, j); err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (r *reconciler) claim(ctx context.Context, j *batchv1.Job, a Actions) error
 	})
 }
 
-// scale discards, stops and creates pods, and corrects the status by what failed.
+// scale discards, stops and creates pods, and corrects the status for pods whose creation or deletion failed.
 func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) error {
 	var mu sync.Mutex
 	var errs []error
@@ -230,7 +230,7 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 		p := remove[i]
 		var err error
 		if i < len(a.Discard) {
-			err = r.untrackOne(ctx, p, p.ResourceVersion) // if it ended meanwhile, it counts
+			err = r.untrackOne(ctx, p, p.ResourceVersion) // if it has ended in the meantime, it counts
 		}
 		if err == nil {
 			err = r.Client.Delete(ctx, p, engine.Preconditions(p))
@@ -238,7 +238,7 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case err == nil && i < told:
+		case err == nil && i < maxEvents:
 			r.Events.Event(j, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
 		case client.IgnoreNotFound(err) != nil:
 			if len(errs) == 0 && !apierrors.IsConflict(err) {
@@ -250,7 +250,7 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 		}
 		return nil
 	})
-	// Slow start in batches of 1, 2, 4 ...: if quota or admission rejects pods, it rejects a few, not hundreds.
+	// Slow start in batches of 1, 2, 4 ...: if quota or admission rejects pods, only a few requests fail, not hundreds.
 	created := 0
 	for done, batch := 0, 1; done < len(a.Create) && len(errs) == 0; done, batch = done+batch, 2*batch {
 		batch = min(batch, len(a.Create)-done)
@@ -261,10 +261,10 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-				if created++; done+i < told {
+				if created++; done+i < maxEvents {
 					r.Events.Event(j, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", p.Name)
 				}
-			case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // so will be the job
+			case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the job will be deleted too
 			default:
 				r.Events.Event(j, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
 				errs = append(errs, err)
@@ -279,12 +279,12 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 	return nil
 }
 
-// untrack takes the finalizer from pods.
+// untrack removes the finalizer from pods.
 func (r *reconciler) untrack(ctx context.Context, pods []*corev1.Pod) error {
 	return r.parallel(len(pods), func(i int) error { return client.IgnoreNotFound(r.untrackOne(ctx, pods[i], "")) })
 }
 
-// untrackOne takes the finalizer from a pod if it still is at that version, or at any if that is empty.
+// untrackOne removes the finalizer from a pod. If version is not empty, the pod must still have that resource version.
 func (r *reconciler) untrackOne(ctx context.Context, p *corev1.Pod, version string) error {
 	if !tracked(p) {
 		return nil
@@ -295,13 +295,13 @@ func (r *reconciler) untrackOne(ctx context.Context, p *corev1.Pod, version stri
 	}
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
-	if apierrors.IsConflict(err) && version == "" { // another pod has taken the name
+	if apierrors.IsConflict(err) && version == "" { // the name is in use by another pod
 		return apierrors.NewNotFound(corev1.Resource("pods"), p.Name)
 	}
 	return err
 }
 
-// releaseOrphan takes the finalizer from a pod that nobody counts.
+// releaseOrphan removes the finalizer from a pod that no job counts.
 func (r *reconciler) releaseOrphan(ctx context.Context, key client.ObjectKey) error {
 	var p corev1.Pod
 	if err := r.Cache.Get(ctx, key, &p); err != nil {
@@ -316,7 +316,7 @@ func (r *reconciler) releaseOrphan(ctx context.Context, key client.ObjectKey) er
 	return client.IgnoreNotFound(r.untrackOne(ctx, &p, ""))
 }
 
-// parallel calls f for 0..n-1, by as many writers at once, and returns the error with the lowest index.
+// parallel calls f for 0 to n-1 from up to writers goroutines, and returns the error with the lowest index.
 func (r *reconciler) parallel(n int, f func(int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64

@@ -17,15 +17,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// settle is how long after a pod's change its job is looked at, once for all changes meanwhile.
+// settle is the delay between a pod's change and the reconciliation of its job, so that changes are handled together.
 const settle = 10 * time.Millisecond
 
-// The indexes are such that a call costs what runs and what is not counted yet, however many pods have ended.
+// With these indexes a call costs as much as there are running and uncounted pods, however many have ended.
 const (
-	// podIndex finds pods: those of a job, by ofJob, without the ones that ended and are counted; and those without a controller, by
-	// without and, if they have the label that the API server gives a job's template, by labeled.
+	// podIndex finds the pods of a job, by ofJob, except those that have ended and are counted; and pods without a controller, by without and,
+	// if they have the label that the API server adds to a job's template, by labeled.
 	podIndex = "batch.job.pods"
-	// jobIndex finds jobs with a selector of their own by manual, all others by their UID.
+	// jobIndex finds jobs with manualSelector by manual, and all others by their UID.
 	jobIndex = "batch.job.selector"
 )
 
@@ -73,7 +73,7 @@ func jobValues(o client.Object) []string {
 	return []string{labeled(string(j.UID))}
 }
 
-// jobs maps a change of a job to itself: at once, unless only its status changed.
+// jobs maps a change of a job to the job: without delay, unless only its status changed.
 func jobs(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	o := is
 	if o == nil {
@@ -87,7 +87,7 @@ func jobs(_ context.Context, env engine.Env, was, is client.Object) []engine.Req
 	return []engine.Request{req}
 }
 
-// pods maps a change of a pod to its job or, if it has none, to the jobs that could adopt it or, if there is none and it has the
+// pods maps a change of a pod to its job. A pod without a controller maps to the jobs that could adopt it or, if there are none and it has the
 // finalizer, to itself.
 func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
@@ -110,7 +110,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 		}
 		adopters, err := adopters(ctx, env.ByIndex, p)
 		if err != nil {
-			env.Log.Warn("could not look for the job of a pod", "pod", client.ObjectKeyFromObject(p), "error", err)
+			env.Log.Warn("could not find the job of a pod", "pod", client.ObjectKeyFromObject(p), "error", err)
 		}
 		for _, j := range adopters {
 			env.Enqueue(engine.RequestFor(j.Namespace, j.Name), settle)
@@ -122,7 +122,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 	return nil
 }
 
-// matters reports whether a pod changed in a way that concerns its job.
+// matters reports whether a change of a pod concerns its job.
 func matters(was, is *corev1.Pod) bool {
 	return was.Status.Phase != is.Status.Phase || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
 		tracked(was) != tracked(is) || podstate.Ready(was) != podstate.Ready(is) || restarts(was) != restarts(is) ||
@@ -139,10 +139,10 @@ func restarts(p *corev1.Pod) (n int32) {
 	return n
 }
 
-// finder is engine.Env.ByIndex.
+// finder is the type of engine.Env.ByIndex.
 type finder func(ctx context.Context, list client.ObjectList, namespace, index, value string) error
 
-// adopters are the jobs that may take a pod without a controller.
+// adopters returns the jobs that may adopt a pod without a controller.
 func adopters(ctx context.Context, find finder, p *corev1.Pod) ([]batchv1.Job, error) {
 	if p.DeletionTimestamp != nil {
 		return nil, nil

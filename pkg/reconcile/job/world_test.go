@@ -25,21 +25,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// world is an API with one job and its pods, in memory, which checks each write of the reconciler. A write may be the last one that
-// comes through, and something may happen in the cluster before each.
+// world is an in-memory API with one job and its pods, which checks each write of the reconciler. The process may be killed after any
+// write, and something may happen in the cluster before each.
 type world struct {
-	client.Client // what the reconciler does not call
+	client.Client // methods that the reconciler does not call
 	t             *rapid.T
 	job           *batchv1.Job
 	pods          map[string]*corev1.Pod
 	now           time.Time
 	version, n    int
 	writes        int
-	left          int    // writes until the process is killed; negative: it is not
-	before        func() // called before each write, if not nil
+	left          int    // writes until the process is killed; negative: never
+	before        func() // called before each write; may be nil
 
 	entered map[types.UID]string // the list of the status in which a pod was counted
-	dropped map[types.UID]bool   // discarded before it ended
+	dropped map[types.UID]bool   // pods discarded before they ended
 }
 
 var errKilled = errors.New("killed")
@@ -86,7 +86,7 @@ func (w *world) touch(p *corev1.Pod) {
 	}
 }
 
-// set changes a pod, as a node or a user does.
+// set changes a pod like a node or a user would.
 func (w *world) set(p *corev1.Pod, f func(*corev1.Pod)) {
 	next := p.DeepCopy()
 	f(next)
@@ -110,7 +110,7 @@ func (w *world) Get(_ context.Context, key client.ObjectKey, o client.Object, _ 
 	return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
 }
 
-// find is engine.Env.ByIndex.
+// find implements engine.Env.ByIndex.
 func (w *world) find(_ context.Context, list client.ObjectList, _, index, value string) error {
 	out, ok := list.(*corev1.PodList)
 	if !ok {
@@ -157,7 +157,7 @@ func (w *world) Create(_ context.Context, o client.Object, _ ...client.CreateOpt
 	case finished(w.job) || suspended(w.job):
 		w.fatalf("created a pod of a finished or suspended job")
 	case active > int(*w.job.Spec.Parallelism):
-		w.fatalf("%d pods are active, %d may be", active, *w.job.Spec.Parallelism)
+		w.fatalf("%d pods are active, at most %d may be", active, *w.job.Spec.Parallelism)
 	case !tracked(p):
 		w.fatalf("created a pod without finalizer")
 	case indexed(w.job) && (indexOf(p) < 0 || indexOf(p) >= int(*w.job.Spec.Completions) || w.completed().Has(indexOf(p))):
@@ -220,7 +220,7 @@ func (w *world) Patch(_ context.Context, o client.Object, patch client.Patch, _ 
 	return nil
 }
 
-// checkUntracked: no pod that ended loses its finalizer before it is counted on disk.
+// checkUntracked: an ended pod does not lose its finalizer before the status that counts it is written.
 func (w *world) checkUntracked(p *corev1.Pod) {
 	if !podstate.Ended(p) && w.entered[p.UID] == "" {
 		w.dropped[p.UID] = true
@@ -274,7 +274,7 @@ func (s statusWriter) Update(_ context.Context, o client.Object, opts ...client.
 			}
 			left++
 			if p := w.pods[string(uid)]; p != nil && tracked(p) {
-				w.fatalf("pod %s is counted and forgotten, but has its finalizer", uid)
+				w.fatalf("pod %s was removed from the uncounted pods, but still has its finalizer", uid)
 			}
 		}
 		if l.name == "failed" || !indexed(w.job) {
@@ -304,7 +304,7 @@ func uncounted(s *batchv1.JobStatus) batchv1.UncountedTerminatedPods {
 	return *s.UncountedTerminatedPods
 }
 
-// validate asks upstream's strategy, which knows what no job's status may do.
+// validate runs upstream's strategy, which rejects invalid transitions of a job's status.
 func (w *world) validate(was, next *batchv1.Job) {
 	row := builtin.Kinds().ByGVK(kind)
 	in, err := row.Internal(next)
@@ -316,7 +316,7 @@ func (w *world) validate(was, next *batchv1.Job) {
 		w.fatalf("status is invalid: %v", errs.ToAggregate())
 	}
 	if finished(was) && !slices.Equal(conditionTypes(was), conditionTypes(next)) {
-		w.fatalf("a finished job is not")
+		w.fatalf("a finished job became unfinished")
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// TestModel: whatever users, nodes and pods do between its steps, the plan keeps its promises at each of them, and ends with exactly
-// the pods that are asked for.
+// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a StatefulSet, and the set ends with
+// exactly the desired pods.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.Int32Range(0, 5).Draw(t, "replicas"))
@@ -84,7 +84,7 @@ func TestModel(t *testing.T) {
 				s.change(pod(), func(p *corev1.Pod) { p.OwnerReferences = nil })
 			case "label":
 				s.change(pod(), func(p *corev1.Pod) { delete(p.Labels, appsv1.StatefulSetPodNameLabel) })
-			case "stranger": // a pod with a name that looks like one of the set's
+			case "stranger": // another owner's pod with a name like the set's pods
 				if s.pod("db-01") == nil {
 					p := s.pods
 					s.pods = append(p[:len(p):len(p)], &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-01", Namespace: "default", Labels: map[string]string{"app": "db"}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
@@ -97,7 +97,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// complete checks what should be when all is settled.
+// complete checks the final state.
 func (s *sim) complete(t require.TestingT) {
 	p := &plan{set: s.set, now: s.now, members: map[int64]*corev1.Pod{}}
 	p.sort(s.pods)
@@ -134,7 +134,7 @@ func (s *sim) images() map[string]string {
 
 func TestOneAfterTheOther(t *testing.T) {
 	s := newSim(t, 3)
-	s.step() // the revision
+	s.step() // creates the revision
 	a, _ := s.step()
 	require.Len(t, a.Run, 1)
 	p := a.Run[0]
@@ -155,7 +155,7 @@ func TestOneAfterTheOther(t *testing.T) {
 	a, _ = s.step()
 	require.Equal(t, "db-2", a.Delete[0].Name)
 	a, _ = s.step()
-	require.Empty(t, a.Delete, "db-2 is still there")
+	require.Empty(t, a.Delete, "db-2 still exists")
 	s.settle()
 	require.Empty(t, s.pods)
 }
@@ -172,7 +172,7 @@ func TestPartition(t *testing.T) {
 	require.Equal(t, map[string]string{"db-0": "1", "db-1": "1", "db-2": "2"}, s.images())
 	require.NotEqual(t, s.set.Status.CurrentRevision, s.set.Status.UpdateRevision)
 	require.Equal(t, []int32{2, 1}, []int32{s.set.Status.CurrentReplicas, s.set.Status.UpdatedReplicas})
-	// A pod below the partition comes back as it was.
+	// A pod below the partition is recreated from the current revision.
 	s.drop("db-0")
 	s.settle()
 	require.Equal(t, "1", s.images()["db-0"])
@@ -182,18 +182,18 @@ func TestPartition(t *testing.T) {
 	require.Equal(t, s.set.Status.CurrentRevision, s.set.Status.UpdateRevision)
 }
 
-// TestBrokenUpdateIsMended: in parallel, pods of a revision that never gets ready do not stop the one that mends it.
+// TestBrokenUpdateIsMended: with parallel pod management, pods of a revision that never become ready do not block the update that fixes it.
 func TestBrokenUpdateIsMended(t *testing.T) {
 	s := newSim(t, 3)
 	s.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	s.settle()
 	s.image("broken")
 	s.step()
-	s.step() // db-2 goes
+	s.step() // db-2 is deleted
 	s.drop("db-2")
-	s.step() // db-2 comes, and is not ready
+	s.step() // db-2 is recreated, and not ready
 	a, _ := s.step()
-	require.Empty(t, a.Delete, "no other goes meanwhile")
+	require.Empty(t, a.Delete, "no other pod is deleted in the meantime")
 	s.image("2")
 	s.step()
 	a, _ = s.step()
@@ -224,7 +224,7 @@ func TestHistory(t *testing.T) {
 	require.Equal(t, last.Name, s.set.Status.CurrentRevision)
 }
 
-// TestCollision: a name that is taken is not used again once it has been counted.
+// TestCollision: a name that caused a collision is not used again.
 func TestCollision(t *testing.T) {
 	s := newSim(t, 1)
 	a, err := Plan(s.observed(), s.now)
@@ -266,7 +266,7 @@ func TestAPodIsReplacedOnceItHasEnded(t *testing.T) {
 	a, _ := s.step()
 	require.Equal(t, "db-0", a.Delete[0].Name)
 	a, _ = s.step()
-	require.Empty(t, a.Run, "its name is taken while it is there")
+	require.Empty(t, a.Run, "its name is in use while it exists")
 	s.settle()
 	require.Len(t, s.pods, 2)
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// burst is the maximum number of pods that one call creates, and deletes.
+// burst is the maximum number of pods that one call creates, and that it deletes.
 const burst = 500
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Set *appsv1.StatefulSet
-	// Owned are the pods whose controller it is, Orphans those of its namespace without any; the revisions likewise.
+	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions likewise.
 	Owned, Orphans                  []*corev1.Pod
 	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
 }
@@ -30,14 +30,14 @@ type Observed struct {
 type Actions struct {
 	Pods      podstate.Claimed
 	Revisions history.Claimed
-	// Create is the revision of the template, if there is none; Renumber makes an old one the latest. Nothing below is decided before.
+	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is set, nothing below is.
 	Create, Renumber *appsv1.ControllerRevision
 	Number           int64
-	// Run are the pods to create, Repair those whose identity labels are to be set, Delete those to delete.
+	// Run are pods to create, Repair pods whose identity labels must be set, Delete pods to delete.
 	Run, Repair, Delete []*corev1.Pod
 	// Forget are revisions beyond the history limit.
 	Forget []*appsv1.ControllerRevision
-	// Status as it is before pods are created and deleted.
+	// Status is the status before pods are created and deleted.
 	Status appsv1.StatefulSetStatus
 	// Again is the time until a pod becomes available; 0: none.
 	Again time.Duration
@@ -45,8 +45,8 @@ type Actions struct {
 	More bool
 }
 
-// Plan decides one step. It does not change o. Its work is bounded by the number of pods that exist and by burst, not by
-// the number of replicas.
+// Plan computes one step. It does not change o. Its cost is bounded by the number of existing pods and burst, not by the number of
+// replicas.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	set := o.Set
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -81,19 +81,19 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.a, nil
 }
 
-// plan is the work of one call.
+// plan is the state of one call.
 type plan struct {
 	set             *appsv1.StatefulSet
 	now             time.Time
 	current, update string                  // names of revisions
 	template        *corev1.PodTemplateSpec // of the current revision
-	members         map[int64]*corev1.Pod   // by ordinal, as far as they are within the range
-	ordered         []*corev1.Pod           // the members, the highest ordinal first
-	condemned       []*corev1.Pod           // pods out of the range, the highest ordinal first
+	members         map[int64]*corev1.Pod   // by ordinal, those within the range
+	ordered         []*corev1.Pod           // the members, highest ordinal first
+	condemned       []*corev1.Pod           // pods outside the range, highest ordinal first
 	a               Actions
 }
 
-// Ordinal is the number of the set's pod of that name, or -1 if it is not one. "web-01" is not a pod of "web".
+// Ordinal returns the ordinal of the set's pod with that name, or -1 if it is not a pod of the set. "web-01" is not a pod of "web".
 func Ordinal(set *appsv1.StatefulSet, pod string) int64 {
 	number, ok := strings.CutPrefix(pod, set.Name+"-")
 	if !ok {
@@ -106,7 +106,7 @@ func Ordinal(set *appsv1.StatefulSet, pod string) int64 {
 	return n
 }
 
-// bounds are the ordinals of the set: from the first to before the end.
+// bounds returns the set's ordinals, from first up to but not including end.
 func (p *plan) bounds() (first, end int64) {
 	if o := p.set.Spec.Ordinals; o != nil {
 		first = int64(o.Start)
@@ -121,7 +121,7 @@ func (p *plan) replicas() int64 {
 	return int64(*p.set.Spec.Replicas)
 }
 
-// partition is the ordinal from which pods are updated.
+// partition returns the lowest ordinal whose pod is updated.
 func (p *plan) partition() int64 {
 	first, _ := p.bounds()
 	if r := p.set.Spec.UpdateStrategy.RollingUpdate; r != nil && r.Partition != nil {
@@ -130,12 +130,12 @@ func (p *plan) partition() int64 {
 	return first
 }
 
-// inOrder reports whether pods come and go one after the other.
+// inOrder reports whether pods are created and deleted one at a time.
 func (p *plan) inOrder() bool {
 	return p.set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement
 }
 
-// revise finds the revisions. It is false if that of the template must be written first.
+// revise determines the revisions. It returns false if the template's revision must be written first.
 func (p *plan) revise(data []byte) (bool, error) {
 	t, all := &p.set.Spec.Template, p.a.Revisions.All
 	var same *appsv1.ControllerRevision
@@ -201,15 +201,15 @@ func runs(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning &
 
 func revision(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRevisionLabel] }
 
-// delete deletes a pod, unless that is under way.
+// delete deletes a pod, unless it is already being deleted.
 func (p *plan) delete(pod *corev1.Pod) {
 	if pod.DeletionTimestamp == nil {
 		p.a.Delete = append(p.a.Delete, pod)
 	}
 }
 
-// keep creates the pods that are missing, and replaces those that ended. It is false if pods are kept in order and one of them is not
-// available: then nothing else may happen.
+// keep creates missing pods and replaces ended ones. It returns false if pod management is ordered and a pod is not available: then
+// nothing else may be done.
 func (p *plan) keep() bool {
 	first, end := p.bounds()
 	for n := first; n < end; n++ {
@@ -236,7 +236,7 @@ func (p *plan) keep() bool {
 	return true
 }
 
-// shrink deletes the pods beyond the range, the highest ordinal first. It is false if that has to be waited for.
+// shrink deletes the pods outside the range, highest ordinal first. It returns false if that must wait.
 func (p *plan) shrink() bool {
 	if !p.inOrder() {
 		for _, pod := range p.condemned {
@@ -247,7 +247,7 @@ func (p *plan) shrink() bool {
 	if len(p.condemned) == 0 {
 		return true
 	}
-	// All within the range are available. One that is not, beyond it, may only go if all below it are.
+	// All pods within the range are available. An unavailable pod outside it may be deleted only if all pods below it are available.
 	last := p.condemned[0]
 	if last.DeletionTimestamp == nil && (runs(last) && p.available(last) || last == p.lowestUnavailable()) {
 		p.delete(last)
@@ -264,7 +264,7 @@ func (p *plan) lowestUnavailable() *corev1.Pod {
 	return nil
 }
 
-// pod is the pod of an ordinal: below the partition of the current revision, otherwise of the latest.
+// pod returns the new pod for an ordinal: of the current revision below the partition, otherwise of the update revision.
 func (p *plan) pod(n int64) *corev1.Pod {
 	t, revision := &p.set.Spec.Template, p.update
 	if p.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && n < p.partition() {
@@ -278,7 +278,7 @@ func (p *plan) pod(n int64) *corev1.Pod {
 	return pod
 }
 
-// identify sets the labels of a pod's identity.
+// identify sets the identity labels of a pod.
 func identify(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
@@ -287,7 +287,7 @@ func identify(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	pod.Labels[appsv1.PodIndexLabel] = strconv.FormatInt(Ordinal(set, pod.Name), 10)
 }
 
-// forget drops old revisions beyond the limit that no pod is of.
+// forget deletes old revisions beyond the limit that no pod uses.
 func (p *plan) forget() {
 	live := map[string]bool{p.current: true, p.update: true}
 	for _, pod := range p.a.Pods.Pods {
@@ -315,7 +315,7 @@ func (p *plan) status() {
 				s.AvailableReplicas++
 			}
 		}
-		p.available(pod) // when it will be
+		p.available(pod) // records when it becomes available
 		if pod.DeletionTimestamp != nil {
 			continue
 		}

@@ -1,7 +1,7 @@
-// Package statefulset maintains a StatefulSet's pods, each with an identity that it keeps.
+// Package statefulset maintains the pods of a StatefulSet, each of which keeps its identity.
 //
-// It may import engine. Its invariant: there is never more than one pod of an ordinal, and with ordered pod management none is created,
-// deleted or updated while one that comes before it is not available.
+// It may import engine. Its invariant: an ordinal never has more than one pod, and with ordered pod management no pod is created, deleted
+// or updated while a pod that precedes it is unavailable.
 package statefulset
 
 import (
@@ -44,7 +44,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// namesake is the name of the set that the pod is named after, or "".
+// namesake returns the name of the set to which the pod belongs by its name, or "".
 func namesake(pod client.Object) string {
 	i := strings.LastIndexByte(pod.GetName(), '-')
 	if i <= 0 || strings.Trim(pod.GetName()[i+1:], "0123456789") != "" {
@@ -53,7 +53,7 @@ func namesake(pod client.Object) string {
 	return pod.GetName()[:i]
 }
 
-// controller is the name of the set that controls the pod, or "".
+// controller returns the name of the set that controls the pod, or "".
 func controller(pod client.Object) string {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
@@ -62,7 +62,7 @@ func controller(pod client.Object) string {
 	return ref.Name
 }
 
-// sets maps a pod to the set that controls it, and to the one that it is named after: that may adopt it, or waits for its name.
+// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be waiting for the name.
 func sets(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	var out []engine.Request
 	a, b := namesake(o), controller(o)
@@ -75,7 +75,7 @@ func sets(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	return out
 }
 
-// group names what sets returns, so that a burst of changes is one.
+// group returns a key for the result of sets, so that a burst of changes is coalesced.
 func group(o client.Object) string {
 	return o.GetNamespace() + "/" + namesake(o) + "/" + controller(o)
 }
@@ -136,7 +136,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Ob
 	return o, err
 }
 
-// own adopts and releases, and writes the current revision. settled is false if the plan has to be made again after it.
+// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed afterwards.
 func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions) (settled bool, err error) {
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
@@ -150,7 +150,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions
 		return false, err
 	}
 	if len(a.Pods.Adopt)+len(a.Revisions.Adopt) > 0 {
-		return false, nil // what is written below has changed
+		return false, nil // the objects written below have changed
 	}
 	switch {
 	case a.Create != nil:
@@ -189,7 +189,7 @@ func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Action
 		p := a.Delete[i]
 		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil // it is gone, or another one of that name
+			return nil // it is gone, or replaced by another pod with the same name
 		}
 		r.record(set, "delete", p, err)
 		return err
@@ -208,14 +208,14 @@ func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *cor
 			return err
 		}
 		if there.DeletionTimestamp != nil {
-			return nil // its end is an event that enqueues the set
+			return nil // its deletion enqueues the set
 		}
 	}
 	r.record(set, "create", p, err)
 	return err
 }
 
-// record records an event about a pod, in upstream's words.
+// record records an event about a pod, with upstream's messages.
 func (r *reconciler) record(set *appsv1.StatefulSet, verb string, p *corev1.Pod, err error) {
 	title := strings.ToUpper(verb[:1]) + verb[1:]
 	if err == nil {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// maxUnavailable is at least 1, and 1 if it is not set.
+// maxUnavailable returns the update strategy's maxUnavailable, at least 1 and by default 1.
 func (p *plan) maxUnavailable() (int64, error) {
 	r := p.set.Spec.UpdateStrategy.RollingUpdate
 	if r == nil || r.MaxUnavailable == nil {
@@ -17,14 +17,14 @@ func (p *plan) maxUnavailable() (int64, error) {
 	return int64(max(n, 1)), err
 }
 
-// roll takes one step of a rolling update: it deletes old pods from the partition on, the highest ordinal first, as far as so many may be
-// unavailable. They are created anew after.
+// roll takes one step of a rolling update: it deletes outdated pods at or above the partition, highest ordinal first, within maxUnavailable.
+// They are recreated later.
 func (p *plan) roll() error {
 	most, err := p.maxUnavailable()
 	if err != nil {
 		return err
 	}
-	unavailable := p.replicas() - int64(len(p.ordered)) // what is missing
+	unavailable := p.replicas() - int64(len(p.ordered)) // missing pods
 	for _, pod := range p.ordered {
 		if !p.available(pod) {
 			unavailable++
@@ -34,7 +34,7 @@ func (p *plan) roll() error {
 		return Ordinal(p.set, pod.Name) >= p.partition() && revision(pod) != p.update && pod.DeletionTimestamp == nil && !slices.Contains(p.a.Delete, pod)
 	}
 	if !p.inOrder() {
-		// What is not available anyway goes first, whatever else is unavailable: a broken revision must not stop the update that mends it.
+		// Unavailable pods are deleted first, whatever the others' state: a broken revision must not block the update that fixes it.
 		for _, pod := range p.ordered {
 			if old(pod) && !p.available(pod) {
 				p.delete(pod)

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// sim applies plans as the server would.
+// sim applies plans like the server.
 type sim struct {
 	t    require.TestingT
 	set  *appsv1.StatefulSet
@@ -39,7 +39,7 @@ func newSim(t require.TestingT, replicas int32) *sim {
 	}}
 }
 
-// edit changes the set, as a user.
+// edit changes the set like a user.
 func (s *sim) edit(f func(*appsv1.StatefulSetSpec)) {
 	s.set = s.set.DeepCopy()
 	s.set.Generation++
@@ -112,7 +112,7 @@ func (s *sim) step() (a Actions, changed bool) {
 		return a, true
 	}
 	for _, p := range a.Run {
-		if s.pod(p.Name) != nil { // of somebody else
+		if s.pod(p.Name) != nil { // another owner's pod
 			continue
 		}
 		s.n++
@@ -143,7 +143,7 @@ func (s *sim) run(name string) {
 	})
 }
 
-// settle lets the nodes catch up until nothing changes.
+// settle advances the nodes until nothing changes.
 func (s *sim) settle() {
 	for range 400 {
 		s.now = s.now.Add(time.Second)
@@ -161,14 +161,14 @@ func (s *sim) settle() {
 		}
 		if !changed {
 			a, again := s.step()
-			require.False(s.t, again, "a second plan on the result is empty: %+v", a)
+			require.False(s.t, again, "a second plan must be empty: %+v", a)
 			return
 		}
 	}
-	require.FailNow(s.t, "it does not settle")
+	require.FailNow(s.t, "no stable state")
 }
 
-// check holds whatever is planned to the promises of the kind.
+// check verifies that a plan respects the guarantees of a StatefulSet.
 func (s *sim) check(a Actions) {
 	if a.Create != nil || a.Renumber != nil {
 		require.Empty(s.t, a.Run)
@@ -180,17 +180,17 @@ func (s *sim) check(a Actions) {
 	first, end := p.bounds()
 	owned, names := map[string]bool{}, map[string]bool{}
 	for _, pod := range a.Pods.Pods {
-		require.False(s.t, names[pod.Name], "two pods of one ordinal")
+		require.False(s.t, names[pod.Name], "two pods with one ordinal")
 		owned[pod.Name], names[pod.Name] = true, true
 	}
 	for _, pod := range a.Run {
-		require.False(s.t, names[pod.Name], "two pods of one ordinal")
+		require.False(s.t, names[pod.Name], "two pods with one ordinal")
 		names[pod.Name] = true
 		n := Ordinal(s.set, pod.Name)
-		require.True(s.t, n >= first && n < end, "a pod out of the range")
+		require.True(s.t, n >= first && n < end, "a pod outside the range")
 	}
 	for _, pod := range a.Delete {
-		require.True(s.t, owned[pod.Name], "it deletes only its own")
+		require.True(s.t, owned[pod.Name], "deletes a pod that it does not own")
 		require.Nil(s.t, pod.DeletionTimestamp)
 	}
 	good := func(n int64) bool {
@@ -201,7 +201,7 @@ func (s *sim) check(a Actions) {
 		require.LessOrEqual(s.t, len(a.Run), 1)
 		for _, pod := range a.Run {
 			for n := first; n < Ordinal(s.set, pod.Name); n++ {
-				require.True(s.t, good(n), "%s before %d is available", pod.Name, n)
+				require.True(s.t, good(n), "%s is created before %d is available", pod.Name, n)
 			}
 		}
 		for _, pod := range a.Delete {
@@ -212,14 +212,14 @@ func (s *sim) check(a Actions) {
 				require.True(s.t, good(n), "%s is deleted while %d is not available", pod.Name, n)
 			}
 			for _, other := range p.condemned {
-				require.LessOrEqual(s.t, Ordinal(s.set, other.Name), max(Ordinal(s.set, pod.Name), end), "scaled down from the end")
+				require.LessOrEqual(s.t, Ordinal(s.set, other.Name), max(Ordinal(s.set, pod.Name), end), "scaled down in the wrong order")
 			}
 		}
 	}
 	if end-first > 1000 {
 		return
 	}
-	// An update takes no more available pods than may be unavailable.
+	// An update deletes no more available pods than maxUnavailable allows.
 	taken, unavailable := int64(0), int64(0)
 	for n := first; n < end; n++ {
 		pod := p.members[n]
@@ -228,7 +228,7 @@ func (s *sim) check(a Actions) {
 			unavailable++
 		case slices.Contains(a.Delete, pod):
 			taken++
-			require.GreaterOrEqual(s.t, n, p.partition(), "below the partition")
+			require.GreaterOrEqual(s.t, n, p.partition(), "updated below the partition")
 			require.NotEqual(s.t, s.set.Spec.UpdateStrategy.Type, appsv1.OnDeleteStatefulSetStrategyType)
 		}
 	}

@@ -33,7 +33,7 @@ func TestPlan(t *testing.T) {
 		"later":           {job: job(60, batchv1.JobFailed, 20*time.Second), again: 40 * time.Second},
 		"expired":         {job: job(60, batchv1.JobFailed, 61*time.Second), del: true},
 		"runs":            {job: job(0, batchv1.JobSuspended, time.Hour)},
-		"is to fail":      {job: job(0, batchv1.JobFailureTarget, time.Hour)},
+		"failure target":  {job: job(0, batchv1.JobFailureTarget, time.Hour)},
 		"deleted":         {job: deleted},
 		"in the future":   {job: job(1, batchv1.JobComplete, -time.Minute), again: 61 * time.Second},
 		"longest, 68 yrs": {job: job(1<<31-1, batchv1.JobComplete, 0), again: (1<<31 - 1) * time.Second},

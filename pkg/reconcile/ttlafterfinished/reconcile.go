@@ -1,6 +1,6 @@
 // Package ttlafterfinished deletes jobs that have finished once their ttlSecondsAfterFinished has passed (KEP-592).
 //
-// It may import engine. Its invariant: it deletes no job that has not finished, or that has been changed since it was looked at.
+// It may import engine. Its invariant: it deletes no unfinished job, and no job that has changed since it was read.
 package ttlafterfinished
 
 import (
@@ -37,7 +37,7 @@ func New() *engine.Reconciler {
 				if !del {
 					return engine.Result{RequeueAfter: again}, nil
 				}
-				// If somebody changed its time to live meanwhile, the conflict is retried.
+				// If ttlSecondsAfterFinished changed in the meantime, the conflict is retried.
 				err := env.Client.Delete(ctx, &j, client.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
 					client.PropagationPolicy(metav1.DeletePropagationForeground))
 				if apierrors.IsNotFound(err) {
@@ -49,7 +49,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// Plan decides whether to delete the job now or, if it will expire, in how long.
+// Plan decides whether to delete the job now or, if it will expire later, after how long.
 func Plan(j *batchv1.Job, now time.Time) (del bool, again time.Duration) {
 	if !expires(j) {
 		return false, 0
@@ -62,7 +62,7 @@ func expires(j *batchv1.Job) bool {
 	return j.DeletionTimestamp == nil && j.Spec.TTLSecondsAfterFinished != nil && !finishedAt(j).IsZero()
 }
 
-// finishedAt is when the job completed or failed; zero if it did not.
+// finishedAt returns when the job completed or failed; zero if it has not.
 func finishedAt(j *batchv1.Job) time.Time {
 	for _, c := range j.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {

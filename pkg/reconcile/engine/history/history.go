@@ -1,4 +1,4 @@
-// Package history keeps the revisions of a workload's pod template as ControllerRevisions, in upstream's format, so that kubectl rollout
+// Package history records the revisions of a workload's pod template as ControllerRevisions in upstream's format, so that kubectl rollout
 // history and undo work and an upstream controller can take over.
 //
 // It may import engine. Its invariant: Plan is pure; it never deletes a revision that a pod or the status refers to.
@@ -25,10 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// HashLabel is the label of a StatefulSet's revisions with the hash of their data.
+// HashLabel is the label with the hash of a StatefulSet revision's data.
 const HashLabel = "controller.kubernetes.io/hash"
 
-// Data is the data of a revision: a strategic merge patch that replaces the pod template, byte for byte as upstream writes it.
+// Data returns the data of a revision: a strategic merge patch that replaces the pod template, byte for byte as upstream writes it.
 func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	raw, err := json.Marshal(t)
 	if err != nil {
@@ -42,7 +42,7 @@ func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	return json.Marshal(map[string]any{"spec": map[string]any{"template": template}})
 }
 
-// Template is the pod template that a revision records.
+// Template returns the pod template in a revision.
 func Template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, error) {
 	var data struct {
 		Spec struct {
@@ -53,13 +53,13 @@ func Template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("revision %s: %w", r.Name, err)
 	}
 	if data.Spec.Template == nil {
-		return nil, fmt.Errorf("revision %s records no pod template", r.Name)
+		return nil, fmt.Errorf("revision %s has no pod template", r.Name)
 	}
 	return data.Spec.Template, nil
 }
 
-// Split separates the revisions that record the template, whose data is given, from the others, in order. If none has the very same data,
-// the latest one that means the same counts: another version may have serialized it differently.
+// Split separates the revisions of the template, whose encoding is data, from the others, keeping the order. If no revision has exactly this
+// data, the latest one with the same meaning is current: another Kubernetes version may have encoded it differently.
 func Split(all []*appsv1.ControllerRevision, t *corev1.PodTemplateSpec, data []byte) (current, old []*appsv1.ControllerRevision) {
 	for _, r := range all {
 		if bytes.Equal(r.Data.Raw, data) {
@@ -79,7 +79,7 @@ func Split(all []*appsv1.ControllerRevision, t *corev1.PodTemplateSpec, data []b
 	return nil, old
 }
 
-// Hash names the revision of a StatefulSet; collisions is the number of names that were taken.
+// Hash returns the hash in a StatefulSet revision's name; collisions is the number of previous name collisions.
 func Hash(data []byte, collisions int32) string {
 	h := fnv.New32()
 	h.Write(data)
@@ -87,12 +87,12 @@ func Hash(data []byte, collisions int32) string {
 	return rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
 }
 
-// Name is the name of the revision with the hash; long names of owners are truncated to 223 bytes.
+// Name returns the name of a revision with this hash. Long owner names are truncated to 223 bytes.
 func Name(owner, hash string) string {
 	return owner[:min(len(owner), 223)] + "-" + hash
 }
 
-// New makes a revision. Its label with the hash is named by label.
+// New creates a revision. label is the name of its label with the hash.
 func New(owner client.Object, kind schema.GroupVersionKind, t *corev1.PodTemplateSpec, data []byte, number int64, label, hash string) *appsv1.ControllerRevision {
 	set := maps.Clone(t.Labels)
 	if set == nil {
@@ -109,15 +109,14 @@ func New(owner client.Object, kind schema.GroupVersionKind, t *corev1.PodTemplat
 	}
 }
 
-// Claimed are the revisions of an owner.
+// Claimed is the result of Claim.
 type Claimed struct {
-	// All are those that the owner controls or adopts, oldest first.
+	// All are the revisions that the owner controls or adopts, oldest first.
 	All            []*appsv1.ControllerRevision
 	Adopt, Release []*appsv1.ControllerRevision
 }
 
-// Claim decides which revisions belong to an owner that is not being deleted: the owned ones that match its selector and the orphans
-// that do.
+// Claim determines the revisions of an owner that is not being deleted: the owned and the orphaned revisions that match its selector.
 func Claim(owned, orphans []*appsv1.ControllerRevision, selector labels.Selector) Claimed {
 	var c Claimed
 	for _, r := range owned {
@@ -144,7 +143,7 @@ func Sort(all []*appsv1.ControllerRevision) {
 	})
 }
 
-// Next is the number of the next revision. The revisions are sorted.
+// Next returns the number of the next revision. all must be sorted.
 func Next(all []*appsv1.ControllerRevision) int64 {
 	if len(all) == 0 {
 		return 1
@@ -152,7 +151,7 @@ func Next(all []*appsv1.ControllerRevision) int64 {
 	return all[len(all)-1].Revision + 1
 }
 
-// Excess lists the oldest revisions beyond the limit that are not live. The revisions are sorted.
+// Excess returns the oldest revisions beyond the limit that are not live. all must be sorted.
 func Excess(all []*appsv1.ControllerRevision, limit int32, live func(*appsv1.ControllerRevision) bool) []*appsv1.ControllerRevision {
 	var past []*appsv1.ControllerRevision
 	for _, r := range all {

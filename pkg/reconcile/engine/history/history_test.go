@@ -18,8 +18,8 @@ func template() *corev1.PodTemplateSpec {
 	}
 }
 
-// TestRevisionsAreUpstreams: data and names are what upstream's StatefulSet controller writes for the same template, as it may
-// have written them, or take them over.
+// TestRevisionsAreUpstreams: data and names are those that upstream's StatefulSet controller writes for the same template, because either
+// may take over revisions from the other.
 func TestRevisionsAreUpstreams(t *testing.T) {
 	data, err := Data(template())
 	require.NoError(t, err)
@@ -53,10 +53,10 @@ func TestSplitComparesTheMeaning(t *testing.T) {
 		all          []*appsv1.ControllerRevision
 		current, old []int64
 	}{
-		"none":                      {all: make(`{}`, `[`, `{"spec":{"template":{"spec":{"containers":[]}}}}`), old: []int64{1, 2, 3}},
-		"the same, twice":           {all: make(string(data), `{}`, string(data)), current: []int64{1, 3}, old: []int64{2}},
-		"the latest of its meaning": {all: make(older, older, `{}`), current: []int64{2}, old: []int64{1, 3}},
-		"the same before its like":  {all: make(string(data), older), current: []int64{1}, old: []int64{2}},
+		"none":                        {all: make(`{}`, `[`, `{"spec":{"template":{"spec":{"containers":[]}}}}`), old: []int64{1, 2, 3}},
+		"the same, twice":             {all: make(string(data), `{}`, string(data)), current: []int64{1, 3}, old: []int64{2}},
+		"latest equivalent one":       {all: make(older, older, `{}`), current: []int64{2}, old: []int64{1, 3}},
+		"identical before equivalent": {all: make(string(data), older), current: []int64{1}, old: []int64{2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			numbers := func(all []*appsv1.ControllerRevision) (out []int64) {

@@ -14,12 +14,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// Writes declares what the functions of this package write.
+// Writes declares the writes of this package's functions.
 func Writes() engine.Write {
 	return engine.Write{Object: &appsv1.ControllerRevision{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata, engine.Spec}}
 }
 
-// List lists the revisions of a namespace that are controlled by uid, or by nobody if it is engine.NoController.
+// List returns the revisions in a namespace that are controlled by uid, or without a controller if uid is engine.NoController.
 func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1.ControllerRevision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := env.ByIndex(ctx, &list, namespace, engine.ControllerIndex, uid); err != nil {
@@ -32,7 +32,7 @@ func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1
 	return out, nil
 }
 
-// Own adopts and releases revisions. The caller has checked that the owner is current if it adopts.
+// Own adopts and releases revisions. If it adopts, the caller must have checked that the owner is current.
 func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind, claimed Claimed) error {
 	for _, r := range claimed.Adopt {
 		next := r.DeepCopy()
@@ -62,7 +62,7 @@ func update(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) 
 	return client.IgnoreNotFound(c.Update(ctx, r))
 }
 
-// Create creates a revision. collided is true if its name is taken by another one, so that the owner has to count a collision.
+// Create creates a revision. collided is true if another revision has its name, so that the owner must count a collision.
 func Create(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) (collided bool, err error) {
 	err = c.Create(ctx, r.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
@@ -74,7 +74,7 @@ func Create(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) 
 	}
 	want, is := metav1.GetControllerOfNoCopy(r), metav1.GetControllerOfNoCopy(&there)
 	if is != nil && is.UID == want.UID && bytes.Equal(there.Data.Raw, r.Data.Raw) {
-		return false, err // the cache was stale; the next call sees it
+		return false, err // the cache was stale; the next call finds it
 	}
 	return true, nil
 }
