@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// walk is one comparison.
+// walk is the state of one comparison.
 type walk struct {
-	changed, removed writer // what is added or modified, and what is removed
-	odd              bool   // upstream's manager has to be asked
+	changed, removed writer // the fields that were added or modified, and those that were removed
+	odd              bool   // the plan cannot tell: use upstream's field manager
 	items            []item
 	names            []entry
 }
 
-// absent is what an object does not have. A nil pointer, map or list that JSON has as null is there.
+// absent stands for a value that is not in the object. A nil pointer, map or list that is encoded as null is not absent.
 var absent reflect.Value
 
-// compare gives the fields in which two objects differ, as FieldsV1; nil where there are none.
+// compare returns the fields in which two objects differ, as FieldsV1; nil if there are none.
 func (p *Plan) compare(old, obj runtime.Object) (changed, removed []byte, ok bool) {
 	l, r := reflect.ValueOf(old), reflect.ValueOf(obj)
 	if l.Kind() != reflect.Pointer || r.Kind() != reflect.Pointer || l.Type().Elem() != p.kind || r.Type().Elem() != p.kind || l.IsNil() || r.IsNil() {
@@ -40,18 +40,18 @@ func (p *Plan) compare(old, obj runtime.Object) (changed, removed []byte, ok boo
 	return w.changed.text(), w.removed.text(), true
 }
 
-// release keeps the space of a walk for the next one, unless it is much.
+// release returns the memory of a walk to the pool, unless it is large.
 func (p *Plan) release(w *walk) {
 	const most = 1 << 12
 	if max(cap(w.items), cap(w.names), cap(w.changed.buf)/16, cap(w.removed.buf)/16) > most {
 		return
 	}
-	clear(w.items[:cap(w.items)]) // they keep nothing alive
+	clear(w.items[:cap(w.items)]) // so that they do not keep objects alive
 	clear(w.names[:cap(w.names)])
 	p.pool.Put(w)
 }
 
-// resolve follows a pointer. null is what JSON has as null.
+// resolve dereferences a pointer. null reports that the value is encoded as null.
 func resolve(v reflect.Value) (in reflect.Value, null bool) {
 	if !v.IsValid() {
 		return v, false
@@ -72,7 +72,7 @@ func resolve(v reflect.Value) (in reflect.Value, null bool) {
 	return v, false
 }
 
-// differ compares the values of a field, of which at least one is there.
+// differ compares the values of a field, at least one of which is present.
 func (w *walk) differ(n *node, key string, l, r reflect.Value) {
 	l, noL := resolve(l)
 	r, noR := resolve(r)
@@ -116,7 +116,7 @@ func (w *walk) differ(n *node, key string, l, r reflect.Value) {
 	}
 }
 
-// fields compares structs, either of which may be absent. It says whether either has a field.
+// fields compares structs, either of which may be absent. It reports whether either has a field.
 func (w *walk) fields(n *node, l, r reflect.Value) (some bool) {
 	left, right := place(l), place(r)
 	for i := range n.fields {
@@ -145,7 +145,7 @@ func (w *walk) fields(n *node, l, r reflect.Value) (some bool) {
 	return some
 }
 
-// place is where a struct lies, nil if it is absent or a copy.
+// place returns the address of a struct, nil if it is absent or not addressable.
 func place(v reflect.Value) unsafe.Pointer {
 	if !v.CanAddr() {
 		return nil
@@ -153,7 +153,7 @@ func place(v reflect.Value) unsafe.Pointer {
 	return unsafe.Pointer(v.UnsafeAddr())
 }
 
-// at is of for a struct in which the field was seen not to be empty.
+// at is a faster of, for a struct whose field is known not to be empty.
 func (f *field) at(in reflect.Value) reflect.Value {
 	if f.probe != unknown && f.sure && f.index >= 0 {
 		return in.Field(f.index)
@@ -161,7 +161,7 @@ func (f *field) at(in reflect.Value) reflect.Value {
 	return f.of(in)
 }
 
-// of is the field's value; absent where JSON leaves it out.
+// of returns the field's value, or absent if it is omitted from JSON.
 func (f *field) of(in reflect.Value) reflect.Value {
 	if !in.IsValid() {
 		return absent
@@ -173,13 +173,13 @@ func (f *field) of(in reflect.Value) reflect.Value {
 	return v
 }
 
-// entry is a key of a map, with its values.
+// entry is a key of a map with its values.
 type entry struct {
 	name string
 	l, r reflect.Value
 }
 
-// entries compares maps.
+// entries compares maps. It reports whether either has an entry.
 func (w *walk) entries(n *node, l, r reflect.Value) (some bool) {
 	start := len(w.names)
 	if l.IsValid() {
@@ -204,7 +204,7 @@ func (w *walk) entries(n *node, l, r reflect.Value) (some bool) {
 		e := w.names[i]
 		w.odd = w.odd || !utf8.ValidString(e.name)
 		if n.elem.shape == leaf && e.l.IsValid() && e.r.IsValid() && e.l.Kind() != reflect.Pointer && n.elem.equal(w, e.l, e.r) {
-			continue // without making its key
+			continue // avoids building its key
 		}
 		w.differ(n.elem, fieldKey(e.name), e.l, e.r)
 	}
@@ -212,14 +212,14 @@ func (w *walk) entries(n *node, l, r reflect.Value) (some bool) {
 	return end > start
 }
 
-// item is an item of a list and the side that it is on.
+// item is an item of a list, and which of the lists it is in.
 type item struct {
 	identity
 	v     reflect.Value
 	right bool
 }
 
-// list compares lists that are maps or sets.
+// list compares lists that are maps or sets. It reports whether either has an item.
 func (w *walk) list(n *node, l, r reflect.Value) (some bool) {
 	start := len(w.items)
 	if !w.gather(n, l, false) || !w.gather(n, r, true) {
@@ -228,7 +228,7 @@ func (w *walk) list(n *node, l, r reflect.Value) (some bool) {
 		return true
 	}
 	end := len(w.items)
-	// Those of one identity come one after the other, the left ones first, each side in its order.
+	// Items with the same identity become neighbours, the left ones first, each side in its order.
 	slices.SortStableFunc(w.items[start:], func(a, b item) int { return a.compare(&b.identity) })
 	for i := start; i < end; {
 		next := i + 1
@@ -242,7 +242,7 @@ func (w *walk) list(n *node, l, r reflect.Value) (some bool) {
 	return end > start
 }
 
-// same compares the items of one identity. There are several on one side if the list has duplicates, which are managed as one.
+// same compares the items with one identity. One side has several if the list has duplicates, which are managed as one.
 func (w *walk) same(n *node, from, to int) {
 	split := from
 	for split < to && !w.items[split].right {
@@ -280,7 +280,7 @@ func (w *walk) same(n *node, from, to int) {
 	}
 }
 
-// alike compares duplicates one by one.
+// alike compares duplicates pairwise.
 func (w *walk) alike(n *node, from, split, to int) bool {
 	if split-from != to-split {
 		return false
@@ -300,7 +300,7 @@ func (n *node) key(id *identity) string {
 	return itemKey(n.names, id)
 }
 
-// gather adds the items of a list. It fails where upstream finds no identity for one.
+// gather appends the items of a list. It returns false if upstream could not identify one.
 func (w *walk) gather(n *node, list reflect.Value, right bool) bool {
 	if !list.IsValid() {
 		return true
@@ -323,7 +323,7 @@ func (w *walk) gather(n *node, list reflect.Value, right bool) bool {
 	return true
 }
 
-// identify reads the keys of an item.
+// identify reads the key fields of an item.
 func (n *node) identify(v reflect.Value, id *identity) bool {
 	some := false
 	for k := range n.keys {
@@ -340,13 +340,13 @@ func (n *node) identify(v reflect.Value, id *identity) bool {
 	return some
 }
 
-const exact = 1 << 53 // what a number in JSON may be at most without being rounded
+const exact = 1 << 53 // integers below this are exact in JSON
 
 func (s *scalar) set(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.String:
 		*s = scalar{present: true, text: v.String()}
-		return utf8.ValidString(s.text) // upstream does not write what is not UTF-8 the same way twice
+		return utf8.ValidString(s.text) // upstream's encoding of invalid UTF-8 is not stable
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		*s = scalar{present: true, number: true, n: v.Int()}
 		return -exact < s.n && s.n < exact
@@ -354,7 +354,7 @@ func (s *scalar) set(v reflect.Value) bool {
 	return false
 }
 
-// compare is the order in which upstream has items. One that lacks a key is compared by the names of those that it has.
+// compare implements upstream's order of items. If an item lacks a key field, the names of its key fields decide.
 func (id *identity) compare(to *identity) int {
 	for i := range id {
 		a, b := &id[i], &to[i]
@@ -374,7 +374,7 @@ func (id *identity) compare(to *identity) int {
 	return 0
 }
 
-// lacking compares identities of which one lacks key i: the next key of that one has a later name, or it is shorter.
+// lacking compares identities one of which lacks key field i: the next one that it has is later by name, or it has none.
 func (id *identity) lacking(to *identity, i int) int {
 	if !id[i].present {
 		return -to.lacking(id, i)

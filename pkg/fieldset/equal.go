@@ -9,11 +9,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// equality compares two values of one type as their JSON would compare. Pointers have been followed; a nil one is never given.
+// equality compares two values of one type by their JSON form. Pointers have been dereferenced, and are never nil.
 type equality func(w *walk, a, b reflect.Value) bool
 
-// equalities makes one for each type, and for values inside lists and outside. Upstream compares lists as Go values: a field that is empty and one
-// that is nil are different there. Elsewhere they are equal if JSON leaves them out.
+// equalities caches the equality of each type, separately for values inside and outside of lists. Upstream compares lists as Go values, in
+// which nil and empty fields differ; elsewhere, fields that are omitted from JSON are equal.
 type equalities map[typePlace]*equality
 
 type typePlace struct {
@@ -27,10 +27,10 @@ var (
 	quantityType = reflect.TypeFor[resource.Quantity]()
 )
 
-// of is nil for types that built-in kinds do not have.
+// of returns the equality of a type, or nil if built-in kinds have no such type.
 func (m equalities) of(t reflect.Type, listed bool) equality {
 	place := typePlace{t, listed}
-	if known := m[place]; known != nil { // perhaps still being made
+	if known := m[place]; known != nil { // it may not be complete yet
 		return func(w *walk, a, b reflect.Value) bool { return (*known)(w, a, b) }
 	}
 	slot := new(equality)

@@ -1,13 +1,13 @@
-// Package fieldset computes who manages which field of a built-in object (KEP-555), with the results of upstream's field manager at a
-// small part of its cost.
+// Package fieldset computes the managed fields (KEP-555) of built-in objects, with the same result as upstream's field manager at a fraction
+// of its cost.
 //
-// Upstream turns both objects into generic values, compares them by a schema that takes longer to parse than this server to start, and keeps
-// field sets as trees. Here a plan per Go type is made once (plan.go); two objects are compared field by field with it, and what differs is
-// written as FieldsV1 text right away (compare.go, text.go). Sets are merged and subtracted as text too (set.go). Which lists are maps or sets,
-// and what is atomic, is read from topology.txt, which a test derives from upstream's schema.
+// Upstream converts both objects to generic values, compares them by a schema whose parsing takes longer than the start of this server, and
+// represents field sets as trees. This package builds one plan per Go type (plan.go), compares two objects field by field with it, and
+// writes the differences directly as FieldsV1 text (compare.go, text.go). Sets are also merged and subtracted as text (set.go). Which lists
+// are maps or sets, and what is atomic, is read from topology.txt, which a test derives from upstream's schema.
 //
-// Its invariant: either the result is the one that upstream's field manager would give, or it says that it cannot tell (ok is
-// false), and the caller asks upstream's. It knows nothing of storage, HTTP or kinds. Everything is safe for concurrent use.
+// Its invariant: either the result is the one that upstream's field manager would compute, or ok is false, and the caller must use upstream's
+// field manager. It knows nothing of storage, HTTP or kinds. Everything is safe for concurrent use.
 package fieldset
 
 import (
@@ -19,13 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// maxUpdaters is how many entries of updates an object has before upstream merges the oldest.
+// maxUpdaters is the number of Update entries above which upstream merges the oldest.
 const maxUpdaters = 10
 
-// Writer is who writes, and through which version and subresource.
+// Writer identifies a writer, with the version and subresource it writes through.
 type Writer struct {
 	Manager, APIVersion, Subresource string
-	// Time is when, in whole seconds of UTC.
+	// Time is the time of the write in UTC, in whole seconds.
 	Time time.Time
 }
 
@@ -41,7 +41,7 @@ func (w Writer) is(e *metav1.ManagedFieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Manager == w.Manager && e.APIVersion == w.APIVersion && e.Subresource == w.Subresource
 }
 
-// Created gives the managed fields of an object that w creates. Neither object is changed.
+// Created returns the managed fields of an object that w creates. It does not change obj.
 func (p *Plan) Created(obj runtime.Object, w Writer) (entries []metav1.ManagedFieldsEntry, ok bool) {
 	changed, _, ok := p.compare(p.empty, obj)
 	if !ok || changed == nil {
@@ -50,8 +50,8 @@ func (p *Plan) Created(obj runtime.Object, w Writer) (entries []metav1.ManagedFi
 	return []metav1.ManagedFieldsEntry{w.entry(changed)}, true
 }
 
-// Updated gives the managed fields of an object that w changes from old to obj and that were entries before. Entries and objects are not
-// changed; the result may share memory with entries. Without entries the object is not tracked, and stays so.
+// Updated returns the managed fields after w changes an object from old to obj; entries are those before. Entries and objects are not
+// changed; the result may share memory with entries. An object without entries is not tracked, and remains so.
 func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEntry, w Writer) (after []metav1.ManagedFieldsEntry, ok bool) {
 	if len(entries) == 0 {
 		return nil, true
@@ -96,7 +96,7 @@ func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEn
 		updaters++
 	}
 	if updaters > maxUpdaters {
-		return nil, false // they are merged
+		return nil, false // upstream merges them
 	}
 	if len(after) == 0 {
 		return nil, true
@@ -105,7 +105,7 @@ func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEn
 	return after, true
 }
 
-// known says that the entries are of one version and of different managers, and that upstream would read them.
+// known reports whether all entries have the given version, different managers, and a form that upstream can read.
 func known(entries []metav1.ManagedFieldsEntry, version string) bool {
 	for i := range entries {
 		e := &entries[i]
@@ -122,7 +122,7 @@ func known(entries []metav1.ManagedFieldsEntry, version string) bool {
 	return true
 }
 
-// order is upstream's of entries.
+// order is upstream's order of entries.
 func order(a, b metav1.ManagedFieldsEntry) int {
 	return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(unix(a.Time), unix(b.Time)), cmp.Compare(a.Manager, b.Manager),
 		cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Subresource, b.Subresource))

@@ -12,32 +12,32 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// Plan is how the objects of one kind are compared, without the fields that a write does not manage. It is made once and never changes.
+// Plan describes how to compare the objects of one kind, ignoring fields that a write does not manage. It is immutable.
 type Plan struct {
 	root  *node
 	kind  reflect.Type
 	empty runtime.Object
-	pool  sync.Pool // of walks
+	pool  sync.Pool // of *walk
 }
 
 type shape int
 
 const (
-	leaf    shape = iota // a scalar or atomic: it is managed as a whole
+	leaf    shape = iota // a scalar or atomic value, managed as a whole
 	fields               // a struct
 	entries              // a map
 	items                // a list that is a map
 	members              // a list that is a set
 )
 
-// node is how values of one type are compared in one place.
+// node describes how to compare values of one type at one place.
 type node struct {
 	shape  shape
-	fields []field // by their JSON names
+	fields []field // sorted by JSON name
 	elem   *node   // of entries, items and members
-	keys   []field // of items, by their names
+	keys   []field // of items, sorted by name
 	names  []string
-	of     []*string // the defaults of keys, nil where there is none
+	of     []*string // the defaults of keys, nil for none
 	equal  equality
 }
 
@@ -47,10 +47,10 @@ type field struct {
 	key   string
 	node  *node
 	typ   reflect.Type // of a key
-	muted bool         // the write does not manage it, but upstream refuses to record the write if it does not like what is in it
+	muted bool         // the write does not manage it, but upstream fails to record the write if its content is invalid
 }
 
-// stripped are the fields of every object that nobody manages.
+// stripped are the fields of every object that are not managed.
 var stripped = fieldpath.NewSet(
 	fieldpath.MakePathOrDie("apiVersion"), fieldpath.MakePathOrDie("kind"),
 	fieldpath.MakePathOrDie("metadata", "name"), fieldpath.MakePathOrDie("metadata", "namespace"),
@@ -60,8 +60,8 @@ var stripped = fieldpath.NewSet(
 	fieldpath.MakePathOrDie("metadata", "resourceVersion"),
 )
 
-// NewPlan makes the plan for objects like empty, an object of a built-in kind without any content. Writes do not manage the fields of reset,
-// nor what is in them. It is nil where upstream's field manager has to be asked.
+// NewPlan creates the plan for objects like empty, an object of a built-in kind without content. Writes do not manage the fields in reset, or
+// anything below them. It returns nil if upstream's field manager must be used.
 func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	t := reflect.TypeOf(empty)
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -85,7 +85,7 @@ func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	return p
 }
 
-// Describes reports whether upstream's schema of the built-in kinds has objects like obj, so that plans can be made for them.
+// Describes reports whether upstream's schema of the built-in kinds contains the type of obj, so that a plan can be made for it.
 func Describes(obj runtime.Object) bool {
 	t := reflect.TypeOf(obj)
 	if t == nil || t.Kind() != reflect.Pointer {
@@ -95,14 +95,14 @@ func Describes(obj runtime.Object) bool {
 	return ok
 }
 
-// maker makes the nodes of one plan.
+// maker builds the nodes of one plan.
 type maker struct {
 	made   map[reflect.Type]*node // of structs
 	equals equalities
-	odd    bool // something is in the types that plans do not know
+	odd    bool // a type is not supported by plans
 }
 
-// without gives a node without some fields and what is in them; nil where that cannot be said by names of fields.
+// without returns a node without some fields and everything below them, or nil if they cannot be identified by field names.
 func (m *maker) without(n *node, drop *fieldpath.Set) *node {
 	if n.shape != fields {
 		return nil
@@ -140,7 +140,7 @@ func (m *maker) structure(t reflect.Type) *node {
 	return n
 }
 
-// fallible says that there may be a list in a value whose items lack all their keys.
+// fallible reports whether a value may contain a list with items that lack all their key fields.
 func (n *node) fallible(seen map[*node]bool) bool {
 	if n == nil || seen[n] {
 		return false
@@ -163,19 +163,19 @@ func (n *node) fallible(seen map[*node]bool) bool {
 	return n.elem.fallible(seen)
 }
 
-// direct is the short way to a field: where it lies in its struct, and how to see that JSON leaves it out.
+// direct is fast access to a field: its place in the struct, and how to detect that it is omitted from JSON.
 type direct struct {
 	probe  probe
-	sure   bool // the probe tells without fail
+	sure   bool // the probe is exact
 	offset uintptr
-	index  int // in the struct itself, -1 where that is embedded
+	index  int // in the struct itself; -1 if the field is in an embedded struct
 }
 
-// probe is how the memory of an empty field that JSON leaves out looks.
+// probe is the memory representation of an empty field that is omitted from JSON.
 type probe int
 
 const (
-	unknown probe = iota // it has to be asked
+	unknown probe = iota // use the slow way
 	word                 // a nil pointer, map or interface
 	length               // a string or list without items
 	byte1
@@ -183,7 +183,7 @@ const (
 	byte8
 )
 
-// directly finds the short way to a field, if there is one.
+// directly returns the fast access to a field, if possible.
 func directly(t reflect.Type, e *value.FieldCacheEntry) direct {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -221,7 +221,7 @@ func probeOf(t reflect.Type) probe {
 	return unknown
 }
 
-// empty says that JSON leaves the field of the struct at p out. It may say no of one that it does leave out.
+// empty reports whether the field of the struct at p is omitted from JSON. It may return false although the field is omitted.
 func (d direct) empty(p unsafe.Pointer) bool {
 	at := unsafe.Add(p, d.offset)
 	switch d.probe {
@@ -239,12 +239,12 @@ func (d direct) empty(p unsafe.Pointer) bool {
 	return false
 }
 
-// fieldType is the type of a field, which upstream's entry does not tell.
+// fieldType returns the type of a field, which upstream's entry does not contain.
 func fieldType(t reflect.Type, e *value.FieldCacheEntry) reflect.Type {
 	return e.GetFrom(reflect.New(t).Elem()).Type()
 }
 
-// declared is the rule of a field of a struct, or of its type.
+// declared returns the rule for a field of a struct, or else the rule for its type.
 func declared(in reflect.Type, name string, t reflect.Type) rule {
 	if r, ok := topology()[typeName(in)+"."+name]; ok {
 		return r
@@ -281,7 +281,7 @@ func (m *maker) node(t reflect.Type, r rule) *node {
 	return n
 }
 
-// identified gives a list of structs the keys by which its items are known.
+// identified sets the key fields of a list of structs.
 func (m *maker) identified(n *node, elem reflect.Type, r rule) {
 	n.shape = items
 	known := value.TypeReflectEntryOf(elem).Fields()

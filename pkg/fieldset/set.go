@@ -7,11 +7,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// maxDepth bounds how deep the fields of a set nest.
+// maxDepth is the maximum nesting of fields in a set.
 const maxDepth = 128
 
-// subtract gives a without what is in any of the other sets; nil if nothing is left. Where nothing is taken away it gives a itself.
-// A nil set is empty. It is not ok if a set is not written as this package and upstream write it.
+// subtract returns a without the fields of the other sets, or nil if nothing is left. If nothing is removed it returns a itself. A nil set is
+// empty. ok is false if a set is not encoded the way this package and upstream do.
 func subtract(a []byte, sets ...[]byte) (left []byte, ok bool) {
 	if len(a) == 0 || string(a) == "{}" {
 		return nil, true
@@ -31,7 +31,7 @@ func subtract(a []byte, sets ...[]byte) (left []byte, ok bool) {
 	return a, true
 }
 
-// union gives what is in a or b.
+// union returns the fields that are in a or b.
 func union(a, b []byte) (both []byte, ok bool) {
 	if a == nil {
 		return b, true
@@ -41,7 +41,7 @@ func union(a, b []byte) (both []byte, ok bool) {
 	return m.out.text(), ok
 }
 
-// merge reads two sets side by side.
+// merge reads two sets in parallel.
 type merge struct {
 	out   writer
 	bad   bool
@@ -58,8 +58,8 @@ func (m *merge) run(a, b []byte, how func(a, b *cursor)) bool {
 	return !m.bad && !x.bad && !y.bad && x.at == len(a) && y.at == len(b)
 }
 
-// subtract writes the fields of a's object that are not in b's. Both cursors stand behind the brace that opens the object, and after it
-// behind the one that closes it.
+// subtract writes the fields of a's object that are not in b's. Both cursors start after the opening brace of the object, and end after the
+// closing one.
 func (m *merge) subtract(a, b *cursor) {
 	kb := b.next()
 	for ka := a.next(); ka != nil; ka = a.next() {
@@ -124,7 +124,7 @@ func (m *merge) union(a, b *cursor) {
 	}
 }
 
-// copy writes a field with all that is in it.
+// copy writes a field with everything below it.
 func (m *merge) copy(key []byte, from *cursor) {
 	value := from.value()
 	if len(value) < 2 {
@@ -135,7 +135,7 @@ func (m *merge) copy(key []byte, from *cursor) {
 	m.out.buf = append(m.out.buf[:len(m.out.buf)-2], value...)
 }
 
-// compare is the order of keys: fields, items by their keys, items by their value, each by what they are.
+// compare implements the order of keys: fields, items by key fields, and items by value, each sorted by content.
 func (m *merge) compare(a, b []byte) int {
 	if bytes.Equal(a, b) {
 		return 0
@@ -153,7 +153,7 @@ func (m *merge) compare(a, b []byte) int {
 	return c
 }
 
-// element reads a key as upstream does.
+// element parses a key like upstream.
 func element(key []byte) (e fieldpath.PathElement, ok bool) {
 	var text string
 	if json.Unmarshal(key[:len(key)-1], &text) != nil {
@@ -163,7 +163,7 @@ func element(key []byte) (e fieldpath.PathElement, ok bool) {
 	return e, err == nil
 }
 
-// cursor reads a set.
+// cursor reads an encoded set.
 type cursor struct {
 	text []byte
 	at   int
@@ -175,7 +175,7 @@ func (c *cursor) fail() []byte {
 	return nil
 }
 
-// open goes into an object.
+// open enters an object.
 func (c *cursor) open() bool {
 	if c.at >= len(c.text) || c.text[c.at] != '{' {
 		c.fail()
@@ -185,7 +185,7 @@ func (c *cursor) open() bool {
 	return true
 }
 
-// member says that the field whose object was opened is in the set itself, and steps over its mark.
+// member reports whether the field whose object was just opened is itself in the set, and skips its marker.
 func (c *cursor) member() bool {
 	const mark = `".":{}`
 	rest := c.text[c.at:]
@@ -202,7 +202,7 @@ func (c *cursor) member() bool {
 	return true
 }
 
-// next is the next key of the object, with its quotes and colon; nil behind the last, where it leaves the object.
+// next returns the next key of the object, including quotes and colon. At the end of the object it returns nil and leaves the object.
 func (c *cursor) next() []byte {
 	if c.at >= len(c.text) {
 		return c.fail()
@@ -222,7 +222,7 @@ func (c *cursor) next() []byte {
 	return c.text[start:c.at]
 }
 
-// quoted steps over a string.
+// quoted skips a string.
 func (c *cursor) quoted() bool {
 	if c.at >= len(c.text) || c.text[c.at] != '"' {
 		return false
@@ -239,7 +239,7 @@ func (c *cursor) quoted() bool {
 	return false
 }
 
-// value steps over an object.
+// value skips an object and returns it.
 func (c *cursor) value() []byte {
 	start, depth := c.at, 0
 	for c.at < len(c.text) {

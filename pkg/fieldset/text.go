@@ -7,15 +7,15 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// writer writes a set of fields as FieldsV1 text. Its fields come in upstream's order. What encloses a field is written when there is
-// something in it.
+// writer encodes a set of fields as FieldsV1. Fields must be written in upstream's order. A parent field is written once something below it
+// is.
 type writer struct {
 	buf     []byte
 	stack   []frame
-	written int // how many of stack are in buf
+	written int // how many frames are in buf
 }
 
-// frame is a field with others in it. Its key is `"f:name":`.
+// frame is a field with others below it. Its key has the form `"f:name":`.
 type frame struct {
 	key    string
 	member bool // the field itself is in the set
@@ -58,7 +58,7 @@ func (w *writer) leaf(key string) {
 	w.buf = append(w.buf, '{', '}')
 }
 
-// text is the set, nil if it is empty.
+// text returns the encoded set, nil if it is empty.
 func (w *writer) text() []byte {
 	if len(w.buf) == 0 {
 		return nil
@@ -66,7 +66,7 @@ func (w *writer) text() []byte {
 	return append(append(make([]byte, 0, len(w.buf)+1), w.buf...), '}')
 }
 
-// fieldKey is the key of a field or of an entry of a map.
+// fieldKey returns the key of a field or map entry.
 func fieldKey(name string) string {
 	if plain(name) {
 		return `"f:` + name + `":`
@@ -74,7 +74,7 @@ func fieldKey(name string) string {
 	return oddKey(fieldpath.PathElement{FieldName: &name})
 }
 
-// valueKey is the key of an item of a set.
+// valueKey returns the key of an item of a set.
 func valueKey(v scalar) string {
 	if !v.number && plain(v.text) {
 		return `"v:\"` + v.text + `\"":`
@@ -86,7 +86,7 @@ func valueKey(v scalar) string {
 	return oddKey(fieldpath.PathElement{Value: &odd})
 }
 
-// itemKey is the key of an item of a list that is a map. Names and values are in the order of the names.
+// itemKey returns the key of an item of a list that is a map. Names and values are sorted by name.
 func itemKey(names []string, v *identity) string {
 	var space [128]byte
 	b := append(space[:0], `"k:{`...)
@@ -120,7 +120,7 @@ func oddItemKey(names []string, v *identity) string {
 	return oddKey(fieldpath.PathElement{Key: &fields})
 }
 
-// oddKey leaves the escapes to upstream.
+// oddKey uses upstream's encoder for keys that need escapes.
 func oddKey(e fieldpath.PathElement) string {
 	text, err := fieldpath.NewSet(fieldpath.Path{e}).ToJSON()
 	if err != nil || len(text) < len(`{"":{}}`) {
@@ -129,7 +129,7 @@ func oddKey(e fieldpath.PathElement) string {
 	return string(text[1 : len(text)-3])
 }
 
-// plain says that a text stands in JSON as it is, and in JSON within JSON.
+// plain reports whether s needs no escaping in JSON, nor in JSON within JSON.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
@@ -139,7 +139,7 @@ func plain(s string) bool {
 	return true
 }
 
-// scalar is one of the values by which an item of a list is known.
+// scalar is the value of a key field of a list item.
 type scalar struct {
 	present, number bool
 	n               int64
@@ -153,8 +153,8 @@ func (s scalar) value() value.Value {
 	return value.NewValueInterface(s.text)
 }
 
-// maxKeys is how many fields identify an item at most.
+// maxKeys is the maximum number of key fields of an item.
 const maxKeys = 4
 
-// identity is what an item of a list is known by: the values of its keys, or the first one is the item of a set.
+// identity identifies a list item: the values of its key fields or, in a set, the item itself as the first value.
 type identity [maxKeys]scalar

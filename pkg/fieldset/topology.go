@@ -7,28 +7,28 @@ import (
 	"sync"
 )
 
-// topologyText says where the fields of built-in kinds differ from what their Go types suggest, one rule a line:
+// topologyText describes where the fields of built-in kinds differ from what their Go types suggest, one rule per line:
 //
-//	kind apps/v1.Deployment                               plans may be made of it: all its types agree with upstream's schema
-//	core/v1.PodSpec.containers keys name                  a list that is a map; "protocol=TCP" is a key with its default
+//	kind apps/v1.Deployment                               supported by plans: all its types agree with upstream's schema
+//	core/v1.PodSpec.containers keys name                  a list that is a map; "protocol=TCP" is a key field with a default
 //	meta/v1.ObjectMeta.finalizers set
-//	core/v1.PodSpec.nodeSelector atomic                   of one field
-//	core/v1.ObjectReference atomic                        of all values of a type
-//	core/v1.PersistentVolumeSpec.claimRef granular        but for this field
+//	core/v1.PodSpec.nodeSelector atomic                   for one field
+//	core/v1.ObjectReference atomic                        for all values of a type
+//	core/v1.PersistentVolumeSpec.claimRef granular        an exception for one field
 //
-// Without a rule structs and maps are granular, lists and all else atomic.
+// Without a rule, structs and maps are granular, lists and everything else are atomic.
 //
 //go:embed topology.txt
 var topologyText string
 
-// rule is how the values of a field or type are compared.
+// rule describes how values of a field or type are compared.
 type rule struct {
 	atomic, set bool
 	keys        []string
-	defaults    []*string // of the keys; nil where there is none
+	defaults    []*string // of the keys; nil for none
 }
 
-// topology is read when it is first needed.
+// topology parses topologyText on first use.
 var topology = sync.OnceValue(func() map[string]rule {
 	rules := map[string]rule{}
 	for line := range strings.Lines(topologyText) {
@@ -60,7 +60,7 @@ var topology = sync.OnceValue(func() map[string]rule {
 	return rules
 })
 
-// typeName is a Go type as the rules name it.
+// typeName returns the name of a Go type in the rules.
 func typeName(t reflect.Type) string {
 	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(t.PkgPath(), "k8s.io/api/"), "k8s.io/apimachinery/pkg/apis/"), "k8s.io/apimachinery/pkg/") + "." + t.Name()
 }

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// TestTopologyIsUpstreams derives topology.txt from the schema by which upstream's field manager goes. UPDATE=1 writes it.
+// TestTopologyIsUpstreams derives topology.txt from the schema of upstream's field manager. UPDATE=1 writes it.
 func TestTopologyIsUpstreams(t *testing.T) {
 	convert := applyconfigurations.NewTypeConverter(scheme.Scheme)
 	all := map[string]bool{}
@@ -31,7 +31,7 @@ func TestTopologyIsUpstreams(t *testing.T) {
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
 		typed, err := convert.ObjectToTyped(obj)
 		if err != nil {
-			continue // not a kind of the schema
+			continue // not in the schema
 		}
 		d := deriver{schema: typed.Schema(), rules: map[string]bool{}, seen: map[reflect.Type]bool{}}
 		d.derive(goType, typed.TypeRef(), typeName(goType))
@@ -48,10 +48,10 @@ func TestTopologyIsUpstreams(t *testing.T) {
 		require.NoError(t, os.WriteFile("topology.txt", []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, want, topologyText, "UPDATE=1 go test -run Topology ./pkg/fieldset writes it anew")
+	require.Equal(t, want, topologyText, "run UPDATE=1 go test -run Topology ./pkg/fieldset to update it")
 }
 
-// deriver follows the Go type and the schema of a kind side by side.
+// deriver walks the Go type and the schema of a kind in parallel.
 type deriver struct {
 	schema *schema.Schema
 	rules  map[string]bool
@@ -67,7 +67,7 @@ func (d *deriver) fail(where, why string) {
 
 func (d *deriver) rule(where, what string) { d.rules[where+" "+what] = true }
 
-// derive looks at the values of one type in one place: a field, or a type where they are items of maps and lists.
+// derive examines the values of one type in one place: a field, or a type for items of maps and lists.
 func (d *deriver) derive(t reflect.Type, ref schema.TypeRef, where string) {
 	atom, ok := d.schema.Resolve(ref)
 	if !ok {
@@ -109,7 +109,7 @@ func (d *deriver) derive(t reflect.Type, ref schema.TypeRef, where string) {
 		d.fail(where, "is an interface")
 	default:
 		if atom.Scalar == nil || atom.Map != nil || atom.List != nil {
-			d.fail(where, "is no scalar in the schema")
+			d.fail(where, "is not a scalar in the schema")
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (d *deriver) structure(t reflect.Type, ref schema.TypeRef, atom schema.Atom
 	}
 }
 
-// item looks at the items of a map or list, for which there can be no rule but that of their type.
+// item examines the items of a map or list, which can only have the rule of their type.
 func (d *deriver) item(t reflect.Type, ref schema.TypeRef, where string) {
 	in := deriver{schema: d.schema, rules: map[string]bool{}, seen: d.seen}
 	in.derive(t, ref, where)
@@ -180,7 +180,7 @@ func (d *deriver) list(t reflect.Type, l *schema.List, where string) {
 			return
 		}
 		if !e.CanOmit(e.GetFrom(reflect.New(t.Elem()).Elem())) {
-			continue // it is always there
+			continue // a required field
 		}
 		field, _ := atom.Map.FindField(key)
 		switch fallback := field.Default.(type) {

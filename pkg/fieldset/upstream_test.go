@@ -29,7 +29,7 @@ import (
 
 var typeConverter = applyconfigurations.NewTypeConverter(scheme.Scheme)
 
-// sameVersion is a converter between a version and itself.
+// sameVersion converts between a version and itself.
 type sameVersion struct{ gvk schema.GroupVersionKind }
 
 func (v sameVersion) New(schema.GroupVersionKind) (runtime.Object, error) {
@@ -65,7 +65,7 @@ func upstream(t require.TestingT, gvk schema.GroupVersionKind, subresource strin
 	return f
 }
 
-// part is the object or a subresource of it, with the fields that writes to it do not change.
+// part is an object or one of its subresources, with the fields that writes to it do not change.
 type part struct {
 	name    string
 	reset   *fieldpath.Set
@@ -75,7 +75,7 @@ type part struct {
 
 var longAgo = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestPlansAgreeWithUpstream writes random objects of all kinds, by several managers, with the plans and with upstream's field manager.
+// TestPlansAgreeWithUpstream makes several managers write random objects of all kinds, with plans and with upstream's field manager.
 func TestPlansAgreeWithUpstream(t *testing.T) {
 	var kinds []schema.GroupVersionKind
 	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
@@ -158,10 +158,10 @@ func TestPlansAgreeWithUpstream(t *testing.T) {
 		}
 	})
 	t.Logf("%d writes, %d left to upstream", steps, refused)
-	require.Less(t, refused, steps/8, "most writes are the plans' own")
+	require.Less(t, refused, steps/8, "plans must handle most writes")
 }
 
-// applied is live after a server-side apply, or live itself where that is refused.
+// applied returns live after a server-side apply, or live itself if the apply is rejected.
 func applied(t *rapid.T, p part, live, config runtime.Object, manager string) runtime.Object {
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(config)
 	require.NoError(t, err)
@@ -175,7 +175,7 @@ func applied(t *rapid.T, p part, live, config runtime.Object, manager string) ru
 	return out
 }
 
-// aged makes the entries old, so that what is written anew shows.
+// aged makes the entries old, so that changed entries are visible.
 func aged(m metav1.Object) {
 	all := m.GetManagedFields()
 	for i := range all {
@@ -195,7 +195,7 @@ func text(v any) string {
 	return string(b)
 }
 
-// generator makes random objects out of few values, so that they often have the same.
+// generator creates random objects from few values, so that equal values are common.
 type generator struct{ *rand.Rand }
 
 func (g generator) pick(all ...string) string { return all[g.IntN(len(all))] }
@@ -204,7 +204,7 @@ func (g generator) word() string {
 	return g.pick("", "a", "a", "b", "c", "TCP", "UDP", "a b", `q"<&>\`, "ü\u2028", "a.b/c", "a{}", "\x01\u007f")
 }
 
-// change fills some fields anew.
+// change assigns new values to some fields.
 func (g generator) change(v reflect.Value) {
 	for range 1 + g.IntN(3) {
 		in := v

@@ -31,15 +31,15 @@ import (
 	ours "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// managers makes the field managers and plans, each when first used: upstream's schema of the built-in kinds is large.
+// managers creates field managers and plans on first use: upstream's schema of the built-in kinds is large.
 type managers struct {
 	mu     sync.RWMutex
 	of     map[managerKey]*managedfields.FieldManager
-	plans  map[managerKey]*fieldset.Plan // nil where upstream's field manager is asked
+	plans  map[managerKey]*fieldset.Plan // nil where upstream's field manager is used
 	schema managedfields.TypeConverter
 }
 
-// maxManagers bounds how many field managers and how many plans are remembered.
+// maxManagers is the maximum number of field managers, and of plans, that are kept.
 const maxManagers = 4096
 
 type managerKey struct {
@@ -47,8 +47,8 @@ type managerKey struct {
 	subresource string
 }
 
-// resets gives the fields that the writes of a strategy do not change. Upstream's subresources of pods do not pass on what their strategies
-// say (rest.ResetFieldsFilterStrategy).
+// resets returns the fields that writes of a strategy do not change. Upstream's subresources of pods do not pass on the reset fields of their
+// strategies (rest.ResetFieldsFilterStrategy).
 func resets(strategy any) map[fieldpath.APIVersion]*fieldpath.Set {
 	if s, ok := strategy.(rest.ResetFieldsStrategy); ok {
 		return s.GetResetFields()
@@ -56,7 +56,7 @@ func resets(strategy any) map[fieldpath.APIVersion]*fieldpath.Set {
 	return nil
 }
 
-// fieldManager is upstream's field manager of the kind that the call writes, or of one of its subresources.
+// fieldManager returns upstream's field manager for the kind that the call writes, or for one of its subresources.
 func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	key, reset := managerKey{c.Resource, c.Subresource}, fieldpath.NewExcludeFilterSetMap(resets(strategy))
 	if c.Resource.Managers != nil {
@@ -66,7 +66,7 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	return c.managers.get(key, versions{c.Resource, c.kinds.Table()}, c.Resource.GroupVersionKind, known, reset)
 }
 
-// converter is what upstream's field manager wants of a kind.
+// converter is what upstream's field manager requires for a kind.
 type converter interface {
 	runtime.ObjectConvertor
 	runtime.ObjectDefaulter
@@ -96,7 +96,7 @@ func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind,
 	return f, nil
 }
 
-// own is the field manager that a row makes itself.
+// own returns the field manager that a row creates itself.
 func (m *managers) own(key managerKey, make func(string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error), reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,13 +112,13 @@ func (m *managers) own(key managerKey, make func(string, map[fieldpath.APIVersio
 }
 
 func (m *managers) keep(key managerKey, f *managedfields.FieldManager) {
-	if m.of == nil || len(m.of) >= maxManagers { // of rows that were replaced, perhaps; they are cheap to make again
+	if m.of == nil || len(m.of) >= maxManagers { // they may belong to rows that were replaced, and are cheap to recreate
 		m.of = map[managerKey]*managedfields.FieldManager{}
 	}
 	m.of[key] = f
 }
 
-// plan is how the objects that the call writes are compared; nil where upstream's field manager has to do that.
+// plan returns the plan for comparing the objects that the call writes, nil where upstream's field manager is used.
 func (c *call) plan(strategy any) *fieldset.Plan {
 	if !c.Resource.Proto || c.Resource.Managers != nil {
 		return nil // it is not in the schema of the built-in kinds
@@ -140,7 +140,7 @@ func (c *call) plan(strategy any) *fieldset.Plan {
 	return p
 }
 
-// settleTimes takes back the times in managed fields of a write that changed nothing else.
+// settleTimes restores the timestamps in managed fields if a write changed nothing else.
 func settleTimes(ctx context.Context, obj, old runtime.Object) (runtime.Object, error) {
 	m, err := metaOf(obj)
 	if err != nil || len(m.GetManagedFields()) == 0 {
@@ -153,7 +153,7 @@ func settleTimes(ctx context.Context, obj, old runtime.Object) (runtime.Object, 
 	return out, nil
 }
 
-// apply is server-side apply (KEP-555). It creates the object if it is not there.
+// apply performs a server-side apply (KEP-555). It creates the object if it does not exist.
 func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOptions) (Result, error) {
 	if c.Subresource == "scale" {
 		return c.applyScale(data, o, update)
@@ -194,7 +194,7 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 	return w.run()
 }
 
-// applyTo gives an object with a configuration applied to it.
+// applyTo returns the object with a configuration applied to it.
 func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[string]any, o *metav1.PatchOptions) (runtime.Object, error) {
 	patch := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(config)}
 	out, err := f.Apply(live, patch, o.FieldManager, o.Force != nil && *o.Force)
@@ -202,16 +202,16 @@ func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[stri
 		if _, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // the field manager does not wrap
 			return nil, err
 		}
-		return nil, apierrors.NewBadRequest(err.Error()) // the schema says no
+		return nil, apierrors.NewBadRequest(err.Error()) // the configuration does not match the schema
 	}
 	return out, nil
 }
 
-// maxApplied bounds the sum of the squares of the lengths of the maps and lists of an applied configuration: sets of fields are kept
-// sorted by insertion.
+// maxApplied bounds the sum of the squared lengths of the maps and lists in an applied configuration: field sets are kept sorted by
+// insertion.
 const maxApplied = 12_000 * 12_000
 
-// configuration is what an apply patch says, which is YAML or, from nearly all clients, JSON.
+// configuration decodes an apply patch, which is YAML or, from nearly all clients, JSON.
 func (c *call) configuration(data []byte, directive string) (map[string]any, error) {
 	config := map[string]any{}
 	shape, err := payload.Measure(data, &config)
@@ -254,7 +254,7 @@ func (c *call) configuration(data []byte, directive string) (map[string]any, err
 
 var errManyFields = errors.New("the configuration has too many fields")
 
-// brief cuts what is said of a body that a client sent.
+// brief truncates an error message about a client's request body.
 func brief(text string) string {
 	const most = 4 << 10
 	if len(text) > most {

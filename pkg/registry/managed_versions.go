@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// versions converts the objects of a kind for upstream's field manager: unstructured ones to their type, and typed ones between the versions that
-// are served, because each entry of managed fields is kept in the version of the request that made it.
+// versions converts the objects of a kind for upstream's field manager: unstructured ones to their type, and typed ones between served
+// versions, because each managed fields entry is kept in the version of the request that wrote it.
 type versions struct {
 	*kind.Resource
 	table *kind.Table
@@ -34,7 +34,7 @@ func (v versions) Default(o runtime.Object) {
 	}
 }
 
-// row is that of another version of the kind, nil if there is none.
+// row returns the row of another version of the kind, nil if there is none.
 func (v versions) row(gvk schema.GroupVersionKind) *kind.Resource {
 	if gvk == v.GroupVersionKind {
 		return v.Resource
@@ -99,7 +99,7 @@ func (v versions) ConvertFieldLabel(_ schema.GroupVersionKind, label, value stri
 	return label, value, nil
 }
 
-// oneVersion is the converter of a subresource that has a kind of its own in one version: conversion to it only gives unstructured objects their
+// oneVersion is the converter for a subresource whose kind exists in one version only. Conversion to it only gives unstructured objects their
 // type.
 type oneVersion struct {
 	gvk  schema.GroupVersionKind

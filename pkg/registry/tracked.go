@@ -21,12 +21,12 @@ import (
 )
 
 // Managed fields are recorded on every write, with the entries that upstream's kube-apiserver would store. Upstream's field manager takes
-// several times as long as our create of a pod; package fieldset computes the same for the built-in kinds in a small part of that. Where it cannot
-// (kinds without a Go type, entries of several versions, clients that write managedFields themselves, more than ten managers), upstream's
+// several times as long as our create of a pod; package fieldset computes the same for the built-in kinds at a fraction of that cost. Where it
+// cannot (kinds without a Go type, entries of several versions, clients that write managedFields themselves, more than ten managers), upstream's
 // field manager is used.
 //
-// As upstream, an object that was stored without managed fields is tracked from its first server-side apply on. Managed fields are dropped
-// from objects that would be too large to store with them, and from those with so many fields that upstream's field manager is too expensive.
+// As in upstream, an object that was stored without managed fields is tracked from its first server-side apply on. Managed fields are dropped
+// from objects that would be too large to store with them, and from objects with so many fields that upstream's field manager is too expensive.
 
 // manageNew records the manager of an object that is being created. obj has its defaults and is of the internal version.
 func (c *call) manageNew(obj runtime.Object, manager string) error {
@@ -61,7 +61,7 @@ func (c *call) manage(strategy any, old *cache.Entry, obj runtime.Object, manage
 		return err
 	}
 	have, given := shown.Object.GetManagedFields(), m.GetManagedFields()
-	own := c.Subresource == "" && given != nil && !slices.EqualFunc(given, have, sameEntry) // the client writes them itself
+	own := c.Subresource == "" && given != nil && !slices.EqualFunc(given, have, sameEntry) // the client writes managed fields itself
 	if len(have) == 0 && !own {
 		m.SetManagedFields(nil)
 		return nil
@@ -109,7 +109,7 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 	return nil
 }
 
-// sameEntry compares entries of managed fields, of which clients send back what they read.
+// sameEntry compares managed fields entries; clients send back those that they read.
 func sameEntry(a, b metav1.ManagedFieldsEntry) bool {
 	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
 		a.FieldsType == b.FieldsType && a.Time.Equal(b.Time) && (a.FieldsV1 == nil) == (b.FieldsV1 == nil) &&
@@ -128,7 +128,7 @@ func wholeSeconds(obj metav1.Object) {
 	obj.SetManagedFields(entries)
 }
 
-// manager returns the given field manager, or else that of the upstream component whose work the user does.
+// manager returns the given field manager or, if empty, the upstream component that does the same work as the user.
 func (c *call) manager(given string) string {
 	if given != "" {
 		return given

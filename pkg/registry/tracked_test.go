@@ -47,7 +47,7 @@ func TestWritesRecordTheirManagers(t *testing.T) {
 	require.Equal(t, []string{`kubectl-create Update {"f:data":{".":{},"f:k":{},"f:l":{}}}`}, managersOf(cm))
 	require.Equal(t, "v1", cm.ManagedFields[0].APIVersion)
 	require.Equal(t, "FieldsV1", cm.ManagedFields[0].FieldsType)
-	require.Zero(t, cm.ManagedFields[0].Time.Nanosecond(), "as a later server reads it")
+	require.Zero(t, cm.ManagedFields[0].Time.Nanosecond(), "as it is read from the store")
 
 	body := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: '2'}\n"
 	_, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.ApplyPatchType, []byte(body), by("alice"))
@@ -70,7 +70,7 @@ func TestWritesRecordTheirManagers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, managersOf(cm), managersOf(stored))
 
-	// A client may clear managed fields, after which nothing is recorded.
+	// A client may clear managed fields; then nothing is recorded.
 	res, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), by("dave"))
 	require.Empty(t, managersOf(answer[*corev1.ConfigMap](t, res, err)))
 }
@@ -101,7 +101,7 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	res, err = h.Update(ctx, sub(deployments("d"), "status"), now, metav1.UpdateOptions{})
 	require.Contains(t, managersOf(answer[*appsv1.Deployment](t, res, err)), `kube-controller-manager/status Update {"f:status":{"f:replicas":{}}}`)
 
-	// Components that write in process have upstream's names.
+	// Components that write in process use upstream's manager names.
 	res, err = h.Create(ctx, v1("ConfigMap", ""), configMap("in-process", "k", "v"), metav1.CreateOptions{})
 	require.Equal(t, []string{`kube-controller-manager Update {"f:data":{".":{},"f:k":{}}}`}, managersOf(answer[*corev1.ConfigMap](t, res, err)))
 
@@ -111,7 +111,7 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	require.Contains(t, managersOf(answer[*tasks.Task](t, res, err))[0], `"f:image":{}`)
 }
 
-// TestManagersAreUpstreams makes the same writes with the plans of pkg/fieldset and with upstream's field manager alone.
+// TestManagersAreUpstreams makes the same writes with plans of pkg/fieldset and with upstream's field manager alone.
 func TestManagersAreUpstreams(t *testing.T) {
 	fast, slow := build(t), build(t)
 	slow.managers.plans = map[managerKey]*fieldset.Plan{}
@@ -192,7 +192,7 @@ func TestManagersOfLargeObjectsAreNotRecorded(t *testing.T) {
 		many.Data[fmt.Sprint(i)] = ""
 	}
 	res, err := h.Create(h.ctx, v1("ConfigMap", ""), many, createdBy("me"))
-	require.Len(t, managersOf(answer[*corev1.ConfigMap](t, res, err)), 1, "as upstream has it")
+	require.Len(t, managersOf(answer[*corev1.ConfigMap](t, res, err)), 1, "as in upstream")
 
 	large := configMap("large")
 	large.Labels = map[string]string{}
@@ -202,7 +202,7 @@ func TestManagersOfLargeObjectsAreNotRecorded(t *testing.T) {
 	}
 	res, err = h.Create(h.ctx, v1("ConfigMap", ""), large, createdBy("me"))
 	cm := answer[*corev1.ConfigMap](t, res, err)
-	require.Greater(t, 2*cm.Size(), store.MaxValueBytes, "with them it would be too large to be stored")
+	require.Greater(t, 2*cm.Size(), store.MaxValueBytes, "too large to store with them")
 	require.Empty(t, managersOf(cm))
 }
 
@@ -230,7 +230,7 @@ func TestApplyScale(t *testing.T) {
 	require.Contains(t, all, `bob/scale Apply {"f:spec":{"f:replicas":{}}}`)
 	require.NotContains(t, strings.Join(all, ""), `alice Apply {"f:spec":{"f:replicas"`)
 
-	// An update of the scale takes over the replicas too, and alice cannot take them back without force.
+	// An update of the scale also takes over the replicas, and alice cannot take them back without force.
 	_, err = h.Patch(h.ctx, target, types.MergePatchType, []byte(`{"spec":{"replicas":5}}`), by("hpa"))
 	require.NoError(t, err)
 	require.Contains(t, managersOf(got()), `hpa/scale Update {"f:spec":{"f:replicas":{}}}`)
@@ -261,7 +261,7 @@ func TestCreateWithAResourceVersionIsRefusedLast(t *testing.T) {
 	_, err = h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{})
 	requireStatus(t, err, 400, "resourceVersion should not be set on objects to be created")
 	res, err := h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	require.Equal(t, "5", answer[*corev1.ConfigMap](t, res, err).ResourceVersion, "a dry run does not come as far as the storage")
+	require.Equal(t, "5", answer[*corev1.ConfigMap](t, res, err).ResourceVersion, "a dry run does not reach the storage")
 	good.ResourceVersion = "0"
 	_, err = h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{})
 	require.NoError(t, err)

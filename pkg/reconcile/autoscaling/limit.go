@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	// stabilization is how long a higher recommendation keeps replicas where nothing else is said
+	// stabilization is the default window in which the highest recommendation counts when scaling down
 	// (--horizontal-pod-autoscaler-downscale-stabilization).
 	stabilization = 5 * time.Minute
-	// longest bounds what an autoscaler remembers: no window or period may be longer.
+	// longest bounds an autoscaler's history: no window or period may be longer.
 	longest = time.Hour
-	// upFactor and upLeast bound one scale up where no behavior is given.
+	// upFactor and upLeast limit a scale up if no behavior is set.
 	upFactor, upLeast = 2, 4
 )
 
-// Moment is a number of replicas at a time.
+// Moment is a number of replicas at a point in time.
 type Moment struct {
 	At time.Time
 	N  int32
 }
 
-// History is what an autoscaler remembers: its recommendations before limits, and by how much it scaled.
+// History is the state of an autoscaler: its recommendations before limits, and the changes that it made.
 type History struct{ Recommended, Up, Down []Moment }
 
-// after drops what is older than any window.
+// after drops entries that are older than any window.
 func (h History) after(now time.Time) History {
 	old := func(m Moment) bool { return now.Sub(m.At) > longest }
 	return History{slices.DeleteFunc(slices.Clone(h.Recommended), old), slices.DeleteFunc(slices.Clone(h.Up), old), slices.DeleteFunc(slices.Clone(h.Down), old)}
 }
 
-// within is the sum of the changes of a period.
+// within returns the sum of the changes in a period.
 func within(list []Moment, period int32, now time.Time) (n int32) {
 	for _, m := range list {
 		if m.At.After(now.Add(-time.Duration(period) * time.Second)) {
@@ -43,13 +43,13 @@ func within(list []Moment, period int32, now time.Time) (n int32) {
 	return n
 }
 
-// limits are what bounds a change.
+// limits restricts a change of the replicas.
 type limits struct {
 	current, least, most int32
-	up, down             *autoscalingv2.HPAScalingRules // nil: no behavior is given
+	up, down             *autoscalingv2.HPAScalingRules // nil if no behavior is set
 }
 
-// stabilize brings a recommendation in line with those of the window.
+// stabilize limits a recommendation to the range of those in the stabilization window.
 func (l limits) stabilize(desired int32, h []Moment, now time.Time) int32 {
 	upTo, downTo := desired, desired
 	upWindow, downWindow := time.Duration(0), stabilization
@@ -70,7 +70,7 @@ func (l limits) stabilize(desired int32, h []Moment, now time.Time) int32 {
 	return min(max(l.current, upTo), downTo)
 }
 
-// limit bounds a stabilized recommendation, and says why in upstream's words.
+// limit restricts a stabilized recommendation. reason and message are upstream's.
 func (l limits) limit(desired int32, h History, now time.Time) (n int32, reason, message string) {
 	if l.up == nil {
 		upTo := int32(min(max(upFactor*int64(l.current), upLeast), math.MaxInt32))
@@ -112,7 +112,7 @@ const (
 	withinMessage = "the desired count is within the acceptable range"
 )
 
-// rate is as far as the policies allow to scale, up (sign 1) or down (-1).
+// rate returns the limit of the scaling policies when scaling up (sign 1) or down (-1).
 func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.Time, sign int32) int32 {
 	selected := *rules.SelectPolicy
 	if selected == autoscalingv2.DisabledPolicySelect {
@@ -126,7 +126,7 @@ func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.T
 		switch {
 		case p.Type == autoscalingv2.PodsScalingPolicy:
 			n = clamp(start + float64(sign)*float64(p.Value))
-		case sign > 0: // rounded up, since otherwise a few replicas would never become more
+		case sign > 0: // rounded up, otherwise a few replicas could never increase
 			n = clamp(math.Ceil(start * (1 + float64(p.Value)/100)))
 		default:
 			n = clamp(math.Trunc(start * (1 - float64(p.Value)/100)))
@@ -142,7 +142,7 @@ func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.T
 	return out
 }
 
-// rulesOf fills in what the API server's defaults would.
+// rulesOf sets the API server's defaults.
 func rulesOf(given *autoscalingv2.HPAScalingRules, window int32, policies ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
 	out := &autoscalingv2.HPAScalingRules{}
 	if given != nil {
@@ -161,7 +161,7 @@ func rulesOf(given *autoscalingv2.HPAScalingRules, window int32, policies ...aut
 	return out
 }
 
-// limitsOf is the bounds that an autoscaler gives.
+// limitsOf returns the limits that an autoscaler specifies.
 func limitsOf(a *autoscalingv2.HorizontalPodAutoscaler, current, least int32) limits {
 	l := limits{current: current, least: least, most: a.Spec.MaxReplicas}
 	if b := a.Spec.Behavior; b != nil {

@@ -12,26 +12,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Value is what was read of one of an autoscaler's metrics.
+// Value is the current value of one of an autoscaler's metrics.
 type Value struct {
-	// Samples are those of pods, by name, for metrics of resources and pods.
+	// Samples are the values of pods by name, for resource and pod metrics.
 	Samples map[string]Sample
-	// Total is the value of an object's metric, or the sum of the external one's, in thousandths.
+	// Total is the value of an object metric, or the sum of an external metric, in thousandths.
 	Total int64
-	// Err is why it could not be read.
+	// Err is why the metric could not be read.
 	Err error
 }
 
-// measured is a metric's proposal.
+// measured is the result of evaluating one metric.
 type measured struct {
 	proposal
-	name   string // for people
+	name   string // for messages
 	status autoscalingv2.MetricStatus
 	failed string // the reason of the condition if err is not nil
 	err    error
 }
 
-// measure computes what one metric proposes.
+// measure evaluates one metric.
 func (o *Observed) measure(spec *autoscalingv2.MetricSpec, v Value, now time.Time) measured {
 	t := o.tolerances()
 	m := measured{status: autoscalingv2.MetricStatus{Type: spec.Type}}
@@ -79,14 +79,14 @@ func (o *Observed) measure(spec *autoscalingv2.MetricSpec, v Value, now time.Tim
 	return m
 }
 
-// wrap says in an error what failed; the condition's message is without that, so it is kept apart.
+// wrap adds context to the error. The condition's message omits the context, so the cause is kept.
 func (m *measured) wrap(format string, args ...any) {
 	if m.err != nil {
 		m.err = &metricError{what: fmt.Sprintf(format, args...), cause: m.err}
 	}
 }
 
-// metricError is an error whose cause is what conditions tell.
+// metricError is an error whose cause alone appears in conditions.
 type metricError struct {
 	what  string
 	cause error
@@ -130,7 +130,7 @@ func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer s
 	}
 }
 
-// whole is for metrics that are one value for all pods.
+// whole evaluates metrics with one value for all pods.
 func (m *measured) whole(o *Observed, to autoscalingv2.MetricTarget, metric autoscalingv2.MetricIdentifier, v Value, t tolerances, kind string, current *autoscalingv2.MetricValueStatus) {
 	spec, have := o.Scale.Spec.Replicas, o.Scale.Status.Replicas
 	perEach := to.AverageValue != nil

@@ -13,31 +13,31 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Autoscaler *autoscalingv2.HorizontalPodAutoscaler
 	Scale      *autoscalingv1.Scale
-	// Unselectable is why the pods are not known; the reason is of the condition.
+	// Unselectable is why the pods are not known, with the reasons of the condition and of the event.
 	Unselectable, UnselectableReason, UnselectableEvent string
 	Pods                                                []*corev1.Pod
-	// Values are those of the autoscaler's metrics, in their order.
+	// Values are the values of the autoscaler's metrics, in the same order.
 	Values  []Value
 	History History
 }
 
-// Event is for people.
+// Event is an event about the autoscaler.
 type Event struct{ Type, Reason, Message string }
 
 // Actions is what to do.
 type Actions struct {
-	// Rescale is set if the target must get Replicas, for the Reason.
+	// Rescale is set if the target must be scaled to Replicas. Reason is for the event.
 	Rescale  bool
 	Replicas int32
 	Reason   string
 	Status   autoscalingv2.HorizontalPodAutoscalerStatus
 	Events   []Event
 	History  History
-	// Err is why no number could be computed, or not from all metrics.
+	// Err is why no replica count could be computed, or not from all metrics.
 	Err error
 }
 
@@ -56,7 +56,7 @@ func (o *Observed) tolerances() tolerances {
 	return t
 }
 
-// Plan decides. It does not change o. The Status is as before the scale is written; Rescaled completes it.
+// Plan computes the actions. It does not change o. Status is the status before the scale is written; Rescaled completes it.
 func Plan(o Observed, now time.Time) Actions {
 	hpa, current := o.Autoscaler, o.Scale.Spec.Replicas
 	least := int32(1)
@@ -68,7 +68,7 @@ func Plan(o Observed, now time.Time) Actions {
 	if len(a.History.Recommended) == 0 {
 		a.History.Recommended = []Moment{{now, current}}
 	}
-	byItself := scaledToZero(hpa) // the autoscaler, not somebody else, took the last replica
+	byItself := scaledToZero(hpa) // the autoscaler itself scaled to zero, not a user
 	switch {
 	case current == 0 && !(least != 0 && byItself) && !(byItself && ofWholes(hpa)):
 		a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, "ScalingDisabled", "scaling is disabled since the replica count of the target is zero")
@@ -128,7 +128,7 @@ func Plan(o Observed, now time.Time) Actions {
 	return a
 }
 
-// metrics asks each metric. The highest proposal counts. If one fails, a lower number than the current one is not believed.
+// metrics evaluates all metrics. The highest proposal counts. If a metric fails, proposals below the current count are ignored.
 func (a *Actions) metrics(o Observed, now time.Time) (replicas int32, name string, statuses []autoscalingv2.MetricStatus, ok bool) {
 	specs := o.Autoscaler.Spec.Metrics
 	if o.Unselectable != "" {
@@ -164,7 +164,7 @@ func (a *Actions) metrics(o Observed, now time.Time) (replicas int32, name strin
 	}
 	if failures >= len(specs) || failures > 0 && replicas < o.Scale.Spec.Replicas {
 		if a.Err == nil {
-			a.Err = fmt.Errorf("the autoscaler names no metrics")
+			a.Err = fmt.Errorf("the autoscaler has no metrics")
 		} else {
 			a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, first.failed, fmt.Sprintf("the HPA was unable to compute the replica count: %v", cause(first.err)))
 		}
@@ -175,7 +175,7 @@ func (a *Actions) metrics(o Observed, now time.Time) (replicas int32, name strin
 }
 
 func cause(err error) error {
-	if m, ok := err.(*metricError); ok { //nolint:errorlint // made above, never wrapped
+	if m, ok := err.(*metricError); ok { //nolint:errorlint // created above, never wrapped
 		return m.cause
 	}
 	return err
@@ -183,7 +183,7 @@ func cause(err error) error {
 
 func (a *Actions) rescale(n int32, reason string) { a.Rescale, a.Replicas, a.Reason = true, n, reason }
 
-// finish completes the status for a decision.
+// finish completes the status after a decision.
 func (a *Actions) finish(o Observed, desired int32, statuses []autoscalingv2.MetricStatus) {
 	if !a.Rescale {
 		desired = o.Scale.Spec.Replicas
@@ -198,7 +198,7 @@ func (a *Actions) observe(hpa *autoscalingv2.HorizontalPodAutoscaler) {
 	a.Status.ObservedGeneration = &generation
 }
 
-// Rescaled records that the target got its replicas, or why not.
+// Rescaled records the result of writing the scale.
 func (a *Actions) Rescaled(o Observed, err error, now time.Time) {
 	hpa, current := o.Autoscaler, o.Scale.Spec.Replicas
 	if err != nil {
@@ -226,14 +226,14 @@ func (a *Actions) Rescaled(o Observed, err error, now time.Time) {
 	}
 }
 
-// Unreachable is the status of an autoscaler whose target has no scale.
+// Unreachable returns the status of an autoscaler whose target's scale cannot be read.
 func Unreachable(hpa *autoscalingv2.HorizontalPodAutoscaler, err error, now time.Time) Actions {
 	a := Actions{Status: *hpa.Status.DeepCopy(), Err: err, Events: []Event{{corev1.EventTypeWarning, "FailedGetScale", err.Error()}}}
 	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedGetScale", fmt.Sprintf("the HPA controller was unable to get the target's current scale: %v", err))
 	return a
 }
 
-// set sets a condition; its time changes with its status.
+// set sets a condition. Its transition time changes with its status.
 func (a *Actions) set(now time.Time, kind autoscalingv2.HorizontalPodAutoscalerConditionType, is corev1.ConditionStatus, reason, message string) {
 	i := slices.IndexFunc(a.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool { return c.Type == kind })
 	if i < 0 {
@@ -253,7 +253,7 @@ func scaledToZero(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
 	})
 }
 
-// ofWholes reports whether a metric exists without pods.
+// ofWholes reports whether the autoscaler has a metric that exists without pods.
 func ofWholes(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
 	return slices.ContainsFunc(hpa.Spec.Metrics, func(m autoscalingv2.MetricSpec) bool {
 		return m.Type == autoscalingv2.ObjectMetricSourceType || m.Type == autoscalingv2.ExternalMetricSourceType

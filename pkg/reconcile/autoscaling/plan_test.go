@@ -18,7 +18,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// hpa wants 50 % of the requested processor time.
+// hpa targets a CPU utilization of 50 %.
 func hpa(least, most int32, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
 	half := int32(50)
 	a := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", Generation: 2}}
@@ -43,7 +43,7 @@ func pod(i int, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// observed has n pods that each use so much, in thousandths of a core; negative values are pods without sample.
+// observed has n pods with the given usage in millicores; negative values are pods without a sample.
 func observed(a *autoscalingv2.HorizontalPodAutoscaler, uses ...int64) Observed {
 	o := Observed{Autoscaler: a, Scale: &autoscalingv1.Scale{}}
 	o.Scale.Spec.Replicas, o.Scale.Status.Replicas = int32(len(uses)), int32(len(uses))
@@ -134,7 +134,7 @@ func TestFailures(t *testing.T) {
 	o.Pods[1].Spec.Containers[0].Resources.Requests = nil
 	require.Contains(t, condition(Plan(o, now), autoscalingv2.ScalingActive).Message, "missing request for cpu in container c of Pod p1")
 
-	// One metric that fails does not keep another from scaling up, but from scaling down.
+	// One failing metric does not prevent another from scaling up, but prevents scaling down.
 	both := func(use int64) Actions {
 		o := observed(hpa(1, 9), use, use)
 		o.Autoscaler.Spec.Metrics = append(o.Autoscaler.Spec.Metrics, o.Autoscaler.Spec.Metrics[0])
@@ -154,7 +154,7 @@ func TestFailures(t *testing.T) {
 	require.Equal(t, "FailedGetScale", condition(a, autoscalingv2.AbleToScale).Reason)
 }
 
-// TestStartingPods: what a pod uses while it starts tells nothing of its load.
+// TestStartingPods: the CPU usage of a starting pod is not taken as load.
 func TestStartingPods(t *testing.T) {
 	o := observed(hpa(1, 10), 600, 5000)
 	fresh := metav1.NewTime(now.Add(-10 * time.Second))
@@ -170,7 +170,7 @@ func TestScaleDownIsStabilized(t *testing.T) {
 	require.False(t, a.Rescale)
 	require.Equal(t, "ScaleDownStabilized", condition(a, autoscalingv2.AbleToScale).Reason)
 	require.Len(t, a.History.Recommended, 2)
-	require.Len(t, o.History.Recommended, 1, "the argument is left alone")
+	require.Len(t, o.History.Recommended, 1, "Plan does not change its argument")
 	o.History.Recommended = []Moment{{now.Add(-6 * time.Minute), 3}}
 	require.EqualValues(t, 1, Plan(o, now).Replicas)
 }
@@ -237,7 +237,7 @@ func TestRescaledIsRemembered(t *testing.T) {
 	require.Empty(t, a.History.Up)
 }
 
-// TestNeverOutsideTheBounds: whatever pods say and an autoscaler remembers, and as long as nobody disabled it.
+// TestNeverOutsideTheBounds: whatever pods report and the history contains, unless scaling is disabled.
 func TestNeverOutsideTheBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		least := rapid.Int32Range(1, 10).Draw(t, "least")

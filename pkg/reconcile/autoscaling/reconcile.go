@@ -1,6 +1,6 @@
-// Package autoscaling scales what HorizontalPodAutoscalers name, so that the metrics they name come near their targets.
+// Package autoscaling scales the targets of HorizontalPodAutoscalers, so that their metrics approach the target values.
 //
-// It may import engine. Its invariant: it writes no number of replicas outside an autoscaler's bounds.
+// It may import engine. Its invariant: it never writes a number of replicas outside an autoscaler's bounds.
 package autoscaling
 
 import (
@@ -24,13 +24,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// period is the time between two looks at an autoscaler (--horizontal-pod-autoscaler-sync-period).
+// period is the sync period of an autoscaler (--horizontal-pod-autoscaler-sync-period).
 const period = 15 * time.Second
 
-// attempts bounds the writes of one scale.
+// attempts is the maximum number of attempts to write a scale.
 const attempts = 5
 
-// Metrics gives the usage of running pods; those without any yet are left out.
+// Metrics returns the usage of running pods, without pods that have none yet.
 type Metrics interface {
 	Pods(ctx context.Context, pods []*corev1.Pod) []*metricsv1beta1.PodMetrics
 }
@@ -43,7 +43,7 @@ func New(metrics Metrics) *engine.Reconciler {
 		Reads:   []client.Object{&corev1.Pod{}},
 		Writes: []engine.Write{
 			{Object: &autoscalingv2.HorizontalPodAutoscaler{}, Parts: []engine.Part{engine.Status}},
-			{Parts: []engine.Part{engine.Spec}}, // the scale of whatever has one
+			{Parts: []engine.Part{engine.Spec}}, // the scale of any kind that has one
 		},
 		New: func(env engine.Env) engine.Func {
 			return (&reconciler{Env: env, metrics: metrics, memory: map[types.NamespacedName]*memory{}}).reconcile
@@ -51,11 +51,11 @@ func New(metrics Metrics) *engine.Reconciler {
 	}
 }
 
-// memory is what is remembered of one autoscaler.
+// memory is the state kept for one autoscaler.
 type memory struct {
 	uid      types.UID
 	history  History
-	selector labels.Selector // of its target's pods; nil before the first look
+	selector labels.Selector // selects the target's pods; nil before the first sync
 }
 
 type reconciler struct {
@@ -95,7 +95,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: period}, nil
 }
 
-// decide looks at the target and its metrics, and scales.
+// decide observes the target and its metrics, and scales.
 func (r *reconciler) decide(ctx context.Context, key types.NamespacedName, hpa *autoscalingv2.HorizontalPodAutoscaler) (Actions, error) {
 	target, scale, err := r.scale(ctx, hpa)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *reconciler) remember(key types.NamespacedName, uid types.UID) *memory {
 	return m
 }
 
-// scale finds the scale of an autoscaler's target, and the target's kind.
+// scale returns the scale and kind of an autoscaler's target.
 func (r *reconciler) scale(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (schema.GroupVersionKind, *autoscalingv1.Scale, error) {
 	ref := hpa.Spec.ScaleTargetRef
 	var none schema.GroupVersionKind
@@ -155,7 +155,7 @@ func (r *reconciler) scale(ctx context.Context, hpa *autoscalingv2.HorizontalPod
 	return none, nil, first
 }
 
-// observe reads the target's pods and metrics.
+// observe reads the pods and metrics of the target.
 func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *Observed) error {
 	text := o.Scale.Status.Selector
 	if text == "" {
@@ -189,7 +189,7 @@ func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *O
 	return nil
 }
 
-// rival notes the selector of an autoscaler, and finds another that selects one of its pods.
+// rival records the selector of an autoscaler, and returns another autoscaler that selects one of the pods.
 func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector, pods []*corev1.Pod) *types.NamespacedName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,7 +209,7 @@ func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector, p
 	return nil
 }
 
-// What upstream's clients answer where nobody serves these APIs.
+// Upstream's errors when these APIs are not served.
 var (
 	errNoResourceMetrics = errors.New("no metrics returned from resource metrics API")
 	errNoCustomMetrics   = errors.New("unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered")
@@ -247,7 +247,7 @@ func (r *reconciler) values(ctx context.Context, specs []autoscalingv2.MetricSpe
 	return out
 }
 
-// usageOf is what pods, or one container in each, use of a resource.
+// usageOf returns the pods' usage of a resource, in total or in one container of each.
 func usageOf(list []*metricsv1beta1.PodMetrics, of corev1.ResourceName, inContainer string) Value {
 	if len(list) == 0 {
 		return Value{Err: fmt.Errorf("unable to fetch metrics from resource metrics API: %w", errNoResourceMetrics)}
@@ -271,7 +271,7 @@ func usageOf(list []*metricsv1beta1.PodMetrics, of corev1.ResourceName, inContai
 	return v
 }
 
-// write sets the replicas of a target.
+// write writes the replicas of a target.
 func (r *reconciler) write(ctx context.Context, target schema.GroupVersionKind, scale *autoscalingv1.Scale, replicas int32) error {
 	for n := 1; ; n++ {
 		next := scale.DeepCopy()

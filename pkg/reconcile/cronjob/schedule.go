@@ -37,7 +37,7 @@ func parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
 	return cron.ParseStandard(line)
 }
 
-// runs are the missed and due runs of a schedule at a time.
+// runs is the result of look.
 type runs struct {
 	since  time.Time // start of the searched period
 	due    time.Time // the latest run that is due; zero if none

@@ -14,15 +14,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// deletionTimeout is how long an evicted pod may take to be marked as deleted. After that the eviction no longer counts.
+// deletionTimeout is the time after which an evicted pod that was not marked as deleted no longer counts as disrupted.
 const deletionTimeout = 2 * time.Minute
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Budget *policyv1.PodDisruptionBudget
-	// Pods are those that the budget selects.
+	// Pods are the pods that the budget selects.
 	Pods []*corev1.Pod
-	// Expected is the sum of the scales of the pods' controllers. It is used only if NeedsScale.
+	// Expected is the sum of the scales of the pods' controllers. It is used only if NeedsScale returns true.
 	Expected int64
 }
 
@@ -35,7 +35,7 @@ type Actions struct {
 	Again time.Duration
 }
 
-// NeedsScale reports whether the budget is relative to the number of pods that their controllers want.
+// NeedsScale reports whether the budget is relative to the number of pods that the controllers want.
 func NeedsScale(b *policyv1.PodDisruptionBudget) bool {
 	return b.Spec.MaxUnavailable != nil || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.Type == intstr.String
 }
@@ -70,7 +70,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 			healthy++
 		}
 	}
-	// Without expected pods nothing is allowed: the first pods may appear before this is computed anew.
+	// Without expected pods nothing is allowed: the first pods may appear before the next computation.
 	allowed := max(healthy-desired, 0)
 	if expected <= 0 {
 		allowed = 0
@@ -89,7 +89,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return a, nil
 }
 
-// counts is the number of pods that there should be, and how many of them must be healthy.
+// counts returns the number of expected pods, and how many of them must be healthy.
 func counts(o Observed) (expected, desired int32, err error) {
 	spec := &o.Budget.Spec
 	whole := int32(min(o.Expected, math.MaxInt32))
@@ -112,7 +112,7 @@ func counts(o Observed) (expected, desired int32, err error) {
 	return whole, int32(min(n, math.MaxInt32)), nil
 }
 
-// Failed is the status that forbids all disruptions because they could not be counted.
+// Failed returns the status that forbids all disruptions because the pods could not be counted.
 func Failed(b *policyv1.PodDisruptionBudget, err error, now time.Time) policyv1.PodDisruptionBudgetStatus {
 	next := b.DeepCopy()
 	next.Status.DisruptionsAllowed = 0
@@ -124,7 +124,7 @@ func Failed(b *policyv1.PodDisruptionBudget, err error, now time.Time) policyv1.
 	return next.Status
 }
 
-// stamp replaces the time of a transition by the reconciler's clock, which helpers do not know.
+// stamp sets the transition times by the reconciler's clock, which upstream's helpers do not use.
 func stamp(next, was *policyv1.PodDisruptionBudget, now time.Time) {
 	is := meta.FindStatusCondition(next.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	before := meta.FindStatusCondition(was.Status.Conditions, policyv1.DisruptionAllowedCondition)

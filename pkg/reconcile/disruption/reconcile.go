@@ -1,4 +1,4 @@
-// Package disruption computes how many pods of each PodDisruptionBudget may be disrupted, and clears the DisruptionTarget
+// Package disruption computes how many pods of each PodDisruptionBudget may be disrupted, and resets the DisruptionTarget
 // condition of pods that were not deleted after all.
 //
 // It may import engine. Its invariant: while the pods of a budget cannot be counted, it allows no disruption.
@@ -124,7 +124,7 @@ func (r *reconciler) plan(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 	return a, err
 }
 
-// expected adds up the scales of the pods' controllers.
+// expected returns the sum of the scales of the pods' controllers.
 func (r *reconciler) expected(ctx context.Context, pods []*corev1.Pod) (total int64, unmanaged bool, err error) {
 	scales := map[types.UID]int32{}
 	asked := map[types.UID]bool{}
@@ -153,7 +153,7 @@ func (r *reconciler) expected(ctx context.Context, pods []*corev1.Pod) (total in
 	return total, unmanaged, nil
 }
 
-// controller is the scale of a pod's controller, or of the Deployment that controls it. An empty UID is returned if it does not exist.
+// controller returns the scale of a pod's controller, or of the Deployment that controls it. The UID is empty if the controller does not exist.
 func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference, namespace string) (types.UID, int32, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
@@ -182,7 +182,7 @@ func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference,
 	return scale.UID, scale.Spec.Replicas, nil
 }
 
-// deployment is the Deployment that controls a ReplicaSet, or nil.
+// deployment returns the Deployment that controls a ReplicaSet, or nil.
 func (r *reconciler) deployment(ctx context.Context, ref *metav1.OwnerReference, namespace string) *appsv1.Deployment {
 	var rs appsv1.ReplicaSet
 	if r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &rs) != nil || rs.UID != ref.UID {

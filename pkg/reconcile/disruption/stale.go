@@ -11,7 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// staleAfter is how long a pod that is not being deleted may be marked as disrupted.
+// staleAfter is the time after which the DisruptionTarget condition of a pod that is not being deleted is stale.
 const staleAfter = 2 * time.Minute
 
 // NewStale declares the reconciler that resets the DisruptionTarget condition of pods that were not deleted.
@@ -44,7 +44,7 @@ func NewStale() *engine.Reconciler {
 	}
 }
 
-// Stale reports whether a pod's DisruptionTarget condition must be reset; if only later, in is the time until then.
+// Stale reports whether a pod's DisruptionTarget condition must be reset. If it must be later, in is the time until then.
 func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
 	c := marked(p)
 	if c == nil {
@@ -54,8 +54,8 @@ func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
 	return in <= 0, max(in, 0)
 }
 
-// marked is the condition of a pod that is not about to end, nil if it has none. The kubelet's own are never stale: it may take as long
-// as it takes until the pod is deleted.
+// marked returns the DisruptionTarget condition of an active pod, or nil. Conditions set by the kubelet are never stale, because the
+// kubelet may take any time until the pod is deleted.
 func marked(p *corev1.Pod) *corev1.PodCondition {
 	c := podstate.Condition(p, corev1.DisruptionTarget)
 	if c == nil || c.Status != corev1.ConditionTrue || c.Reason == corev1.PodReasonTerminationByKubelet || !podstate.Active(p) {
