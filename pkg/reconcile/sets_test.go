@@ -88,20 +88,19 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	require.Empty(t, revisions.Items)
 }
 
-// TestDaemonSetOnAThousandNodes is fast: it reads by index, and is called once for a burst of changes.
-func TestDaemonSetOnAThousandNodes(t *testing.T) {
+// TestDaemonSetOnManyNodes is fast: it reads by index, and is called once for a burst of changes.
+func TestDaemonSetOnManyNodes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("makes a thousand nodes")
+		t.Skip("makes many nodes")
 	}
 	c := start(t, options{agent: true, log: slog.LevelWarn})
-	const nodes = 1000
-	for i := range nodes {
+	for i := range many {
 		c.node(fmt.Sprintf("n%d", i))
 	}
 	began := time.Now()
 	c.create(daemonSet("log", "one"))
-	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(nodes))
-	t.Log("a daemon on each of", nodes, "nodes in", time.Since(began))
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(many))
+	t.Log("a daemon on each of", many, "nodes in", time.Since(began))
 }
 
 func statefulSet(name, image string, replicas int32) *appsv1.StatefulSet {
@@ -161,19 +160,19 @@ func TestStatefulSetKeepsIdentities(t *testing.T) {
 	require.Empty(t, pods.Items)
 }
 
-// TestStatefulSetOfAThousand: in parallel.
-func TestStatefulSetOfAThousand(t *testing.T) {
+// TestStatefulSetOfMany: in parallel.
+func TestStatefulSetOfMany(t *testing.T) {
 	if testing.Short() {
-		t.Skip("makes a thousand pods")
+		t.Skip("makes many pods")
 	}
 	c := start(t, options{agent: true, log: slog.LevelWarn})
 	for i := range 10 {
 		c.node(fmt.Sprintf("n%d", i))
 	}
-	s := statefulSet("db", "one", 1000)
+	s := statefulSet("db", "one", many)
 	s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	began := time.Now()
 	c.create(s)
 	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
-	t.Log("a thousand pods in", time.Since(began))
+	t.Log(many, "pods in", time.Since(began))
 }
