@@ -128,7 +128,7 @@ func (d *declared) resource(r *kind.Resource) {
 	d.out[collection] = all
 
 	item := &pathItem{params: append(pathParams(r.Namespaced, r.Kind), pretty), operations: map[string]*operation{}}
-	d.part(item, r.Verbs, name, "", r.Kind, model, r.GroupVersionKind)
+	d.part(r, item, r.Verbs, name, "", model, r.GroupVersionKind)
 	if has("delete") {
 		answer := modelName(&metav1.Status{})
 		if r.ReturnsDeleted {
@@ -188,10 +188,10 @@ func (d *declared) create(id, description, model string, gvk schema.GroupVersion
 }
 
 // part adds the operations on one object or subresource.
-func (d *declared) part(item *pathItem, verbs []string, name, sub, what, model string, gvk schema.GroupVersionKind) {
-	of := "the specified " + what
+func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, sub, model string, gvk schema.GroupVersionKind) {
+	of := "the specified " + r.Kind
 	if sub != "" {
-		of = sub + " of the specified " + what
+		of = sub + " of the specified " + r.Kind
 		name += upper(sub)
 	}
 	for _, verb := range verbs {
@@ -208,6 +208,9 @@ func (d *declared) part(item *pathItem, verbs []string, name, sub, what, model s
 		case "patch":
 			op.id, op.action, op.description = "patch"+d.group+name, "patch", "partially update "+of
 			op.params, op.body, op.consumes = queryOf(metav1.PatchOptions{}), modelName(&metav1.Patch{}), patchTypes
+			if r.Unstructured() { // kubectl sends what is declared here
+				op.consumes = untypedPatchTypes
+			}
 			op.answers["201"] = model
 			item.operations["patch"] = op
 		}
@@ -222,7 +225,7 @@ func (d *declared) subresource(r *kind.Resource, s *kind.Subresource, model stri
 		what = s.Kind
 	}
 	item := &pathItem{params: append(pathParams(r.Namespaced, what), pretty), operations: map[string]*operation{}}
-	d.part(item, s.Verbs, scope+r.Kind, s.Name, r.Kind, model, s.GroupVersionKind)
+	d.part(r, item, s.Verbs, scope+r.Kind, s.Name, model, s.GroupVersionKind)
 	if slices.Contains(s.Verbs, "create") {
 		item.params = append(queryOf(metav1.CreateOptions{}), item.params...)
 		item.operations["post"] = d.create("create"+d.group+scope+r.Kind+upper(s.Name), "create "+s.Name+" of "+article(r.Kind), model, s.GroupVersionKind)
@@ -314,4 +317,6 @@ var (
 	answerTypes = []string{typeJSON, typeProto, typeYAML}
 	listTypes   = []string{typeJSON, typeJSON + ";stream=watch", typeProto, typeProto + ";stream=watch", typeYAML}
 	patchTypes  = []string{string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
+	// untypedPatchTypes are those of kinds without a Go type, which have no merge keys.
+	untypedPatchTypes = patchTypes[:3:3]
 )

@@ -64,8 +64,8 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	if pt == types.ApplyPatchType {
 		return c.apply(data, &o, update)
 	}
-	if pt == types.StrategicMergePatchType && !t.Resource.Proto {
-		return Result{}, unsupportedPatch(pt) // as for custom resources: these kinds have no merge keys
+	if pt == types.StrategicMergePatchType && t.Resource.Unstructured() {
+		return Result{}, unsupportedPatch(pt) // without a Go type there are no merge keys
 	}
 	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation, coerce: c.Resource.Coerce}
 	if err := p.parse(); err != nil {

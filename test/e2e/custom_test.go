@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,6 +101,8 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, h.Ctl("get cert-manager -o name"), "certificate.cert-manager.example.org/web")
 	require.Contains(t, h.Ctl("explain certificate.spec"), "Name of the Secret.")
 	require.Equal(t, "Issuer", h.Ctl("get cert web -o jsonpath={.spec.issuerRef.kind}"))
+	h.Pipe(strings.Replace(certificate, "web-tls", "web-tls-2", 1), "ctl", "apply", "-f", "-") // with a patch of the kind that OpenAPI declares
+	require.Equal(t, "web-tls-2", h.Ctl("get cert web -o jsonpath={.spec.secretName}"))
 	h.Ctl("scale certificate/web --replicas=3")
 	sees("replicas 3")
 	require.Contains(t, h.Fails("ctl", "patch", "cert", "web", "--type=merge", "-p", `{"spec":{"secretName":7}}`), "spec.secretName: Invalid value: \"integer\"")
