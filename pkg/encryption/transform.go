@@ -103,7 +103,7 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 			continue
 		}
 		found = true
-		plain, _, err = p.transformer.TransformFromStorage(context.Background(), data, value.DefaultContext(key))
+		plain, err = p.open(key, data)
 		if err == nil {
 			value.RecordTransformation(r.resource, "from_storage", p.metric(), time.Since(began), nil)
 			return plain, i == 0, nil
@@ -118,6 +118,17 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 	}
 	value.RecordTransformation(r.resource, "from_storage", "unknown", time.Since(began), err)
 	return nil, false, err
+}
+
+// open decrypts data. Upstream's AES-CBC panics where nothing follows the initialization vector.
+func (p *provider) open(key string, data []byte) (plain []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, v)
+		}
+	}()
+	plain, _, err = p.transformer.TransformFromStorage(context.Background(), data, value.DefaultContext(key))
+	return plain, err
 }
 
 // metric returns the label value in upstream's metric.
