@@ -10,7 +10,7 @@ import (
 
 // BenchmarkPlugins creates a pod as a dry run, with and without upstream's plugins: the difference is their cost.
 func BenchmarkPlugins(b *testing.B) {
-	bench := func(b *testing.B, h *house) {
+	bench := func(b *testing.B, h *env) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, err := h.Create(h.ctx, v1("Pod", ""), smallPod("p"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {

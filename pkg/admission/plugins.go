@@ -61,9 +61,9 @@ type plugin struct {
 	register func(*admission.Plugins)
 	// config is used if the file has no configuration for the plugin.
 	config string
-	// from, if not nil, are the kinds whose objects configure the plugin, which is made when there is one.
+	// from returns the informers of the objects that configure the plugin, which is created once one exists. nil: created at start.
 	from func(informers.SharedInformerFactory) []cache.SharedIndexInformer
-	// check reports what is wrong with a configuration that is used later.
+	// check validates the configuration of a plugin that is created on demand.
 	check func(config []byte) error
 }
 

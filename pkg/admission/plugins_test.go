@@ -73,7 +73,7 @@ func TestAdmissionConfigurationIsStrict(t *testing.T) {
 	}
 }
 
-func (h *house) label(labels map[string]string) []string {
+func (h *env) label(labels map[string]string) []string {
 	h.t.Helper()
 	var said warnings
 	ctx := warning.WithWarningRecorder(h.ctx, &said)
@@ -175,7 +175,7 @@ plugins:
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("e", i), Namespace: "work"},
 			InvolvedObject: corev1.ObjectReference{Namespace: "work"}, FirstTimestamp: metav1.Now()}
 	}
-	create := func(h *house) (err error) {
+	create := func(h *env) (err error) {
 		for i := 0; i < 20 && err == nil; i++ {
 			err = h.try(v1("Event", ""), event(i))
 		}

@@ -87,12 +87,12 @@ func validatingHook(name string, k *hook, resources ...string) registration.Vali
 		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(5))}
 }
 
-func mutate(h *house, name string, hooks ...registration.MutatingWebhook) {
+func mutate(h *env, name string, hooks ...registration.MutatingWebhook) {
 	put(h, at(registration.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"), "", ""),
 		&registration.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: hooks})
 }
 
-func validateBy(h *house, name string, hooks ...registration.ValidatingWebhook) {
+func validateBy(h *env, name string, hooks ...registration.ValidatingWebhook) {
 	put(h, at(registration.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration"), "", ""),
 		&registration.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: hooks})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/clienttest"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 )
 
 // The HTTP client passes the same suite as the in-process client.
@@ -16,6 +17,6 @@ func TestHTTPClientConforms(t *testing.T) {
 	w.namespace("work")
 	c, err := client.New(client.Config{REST: &rest.Config{Host: w.url, Transport: w.http.Transport}, ReadOwnWrites: true})
 	require.NoError(t, err)
-	start(t, c)
+	runtest.Start(t, c)
 	clienttest.Run(t, c, "work")
 }

@@ -36,7 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -99,28 +99,6 @@ type world struct {
 	clients *local.Clients
 }
 
-func start(t testing.TB, c run.Component) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			require.NoError(t, <-done)
-		}
-	}
-	t.Cleanup(stop)
-	select {
-	case <-c.Ready():
-	case err := <-done:
-		t.Fatalf("%s did not start: %v", c.Name(), err)
-	}
-	return stop
-}
-
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -129,11 +107,11 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	}
 	s, err := store.New(store.Config{Dir: t.TempDir(), Logger: quiet})
 	require.NoError(t, err)
-	start(t, s)
+	runtest.Start(t, s)
 	kinds := kind.NewCatalog(builtin.Kinds())
 	c, err := cache.New(cache.Config{Kinds: kinds, Source: s, Logger: quiet, RingSize: ringSize})
 	require.NoError(t, err)
-	start(t, c)
+	runtest.Start(t, c)
 	w := &world{t: t, ca: newAuthority(t)}
 	saKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -157,7 +135,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	}
 	w.srv, err = New(w.cfg)
 	require.NoError(t, err)
-	w.stop = start(t, w.srv)
+	w.stop = runtest.Start(t, w.srv)
 	w.http = w.as("admin", "system:masters")
 	return w
 }

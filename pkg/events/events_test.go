@@ -1,12 +1,10 @@
 package events
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	cc "github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,24 +83,6 @@ func TestRecordingNeverBlocks(t *testing.T) {
 	none.Event(pod, corev1.EventTypeNormal, "R", "m")
 }
 
-// lockedBuffer is a log that is written and read concurrently.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // TestLostEventsAreLogged checks that lost events are logged at once, then once a minute, and when the recorder stops.
 func TestLostEventsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +95,7 @@ func TestLostEventsAreLogged(t *testing.T) {
 				return c.Create(ctx, o, opts...)
 			},
 		})}
-		var out lockedBuffer
+		var out runtest.Buffer
 		r := New(c, "test-controller", "", slog.New(slog.NewTextHandler(&out, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

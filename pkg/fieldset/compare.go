@@ -19,7 +19,7 @@ type walk struct {
 	names            []entry
 }
 
-// absent stands for a value that is not in the object. A nil pointer, map or list that is encoded as null is not absent.
+// absent is the value of a field that an object does not have. A nil pointer, map or list that is encoded as null is not absent.
 var absent reflect.Value
 
 // compare returns the fields in which two objects differ, as FieldsV1; nil if there are none.

@@ -83,7 +83,7 @@ func TestPluginsSeeSubresourcesBeforeAnythingIsWritten(t *testing.T) {
 	}
 }
 
-func readPod(h *house, name string) Result {
+func readPod(h *env, name string) Result {
 	h.t.Helper()
 	res, err := h.Get(h.ctx, v1("Pod", name), metav1.GetOptions{})
 	require.NoError(h.t, err)

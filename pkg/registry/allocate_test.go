@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -48,7 +48,7 @@ func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan ki
 }
 
 // another returns a second server's registry over the same store, with a cache of its own.
-func (h *house) another(cfg Config) (*house, *gate) {
+func (h *env) another(cfg Config) (*env, *gate) {
 	h.t.Helper()
 	g := &gate{Store: h.store}
 	kinds := kind.NewCatalog(builtin.Kinds())
@@ -57,26 +57,14 @@ func (h *house) another(cfg Config) (*house, *gate) {
 	cfg.Kinds, cfg.Store, cfg.Cache, cfg.Admission, cfg.Logger = kinds, h.store, c, admission.NewChainHandler(), slog.New(slog.DiscardHandler)
 	r, err := New(cfg)
 	require.NoError(h.t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, c) }()
-	h.t.Cleanup(func() {
-		cancel()
-		require.NoError(h.t, <-ended)
-	})
-	select {
-	case <-c.Ready():
-	case err := <-ended:
-		ended <- err
-		h.t.Fatal(err)
-	}
-	return &house{r, h.t, h.ctx}, g
+	runtest.Start(h.t, c)
+	return &env{r, h.t, h.ctx}, g
 }
 
 // small has 13 allocatable addresses and 20 ports.
 var small = Config{ServiceCIDR: netip.MustParsePrefix("10.43.0.0/28"), NodePortMin: 30000, NodePortMax: 30019}
 
-func (h *house) createService(s *corev1.Service) (*corev1.Service, error) {
+func (h *env) createService(s *corev1.Service) (*corev1.Service, error) {
 	res, err := h.Create(h.ctx, v1("Service", ""), s, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -90,7 +78,7 @@ func (h *house) createService(s *corev1.Service) (*corev1.Service, error) {
 
 // reserved returns the holder of each address and port according to the store's reservations, and according to the
 // Services.
-func (h *house) reserved() (reserved, users map[string]holder) {
+func (h *env) reserved() (reserved, users map[string]holder) {
 	_, err := h.sync(h.ctx)
 	require.NoError(h.t, err)
 	reserved, users = map[string]holder{}, map[string]holder{}
@@ -132,7 +120,7 @@ func TestServersShareAddresses(t *testing.T) {
 	var mu sync.Mutex
 	made := map[string]bool{}
 	full := 0
-	for i, h := range []*house{a, b} {
+	for i, h := range []*env{a, b} {
 		for n := range 12 {
 			wg.Go(func() {
 				s, err := h.createService(service(fmt.Sprintf("s%d-%d", i, n), corev1.ServiceTypeNodePort))
@@ -186,7 +174,7 @@ func TestAServerThatIsBehind(t *testing.T) {
 	require.Len(t, users, 13)
 }
 
-func (h *house) get(name string) *corev1.Service {
+func (h *env) get(name string) *corev1.Service {
 	res, err := h.Get(h.ctx, v1("Service", name), metav1.GetOptions{})
 	return answer[*corev1.Service](h.t, res, err)
 }
@@ -199,7 +187,7 @@ func TestNoReservationIsLeft(t *testing.T) {
 	b, _ := first.another(small)
 	var wg sync.WaitGroup
 	for worker := range 4 {
-		h := []*house{a, b}[worker%2]
+		h := []*env{a, b}[worker%2]
 		random := rand.New(rand.NewPCG(1, uint64(worker)))
 		wg.Go(func() {
 			for range 60 {
@@ -286,7 +274,7 @@ func TestRepairOfAllocations(t *testing.T) {
 }
 
 // erase deletes a key directly in the store.
-func (h *house) erase(key string) error {
+func (h *env) erase(key string) error {
 	kv, err := h.store.Get(h.ctx, key)
 	if err == nil {
 		_, err = h.store.Delete(h.ctx, key, kv.Revision)

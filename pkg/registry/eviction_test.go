@@ -18,7 +18,7 @@ func budgetTarget(name string) Target {
 }
 
 // guard puts a budget over the pods labelled app=x, and gives it a status.
-func (h *house) guard(name string, status policyv1.PodDisruptionBudgetStatus, change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus, change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
 	one := intstr.FromInt32(1)
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
@@ -33,7 +33,7 @@ func (h *house) guard(name string, status policyv1.PodDisruptionBudgetStatus, ch
 }
 
 // runs puts a running pod labelled app=x.
-func (h *house) runs(name string, ready bool) *corev1.Pod {
+func (h *env) runs(name string, ready bool) *corev1.Pod {
 	p := smallPod(name)
 	p.Labels, p.Spec.NodeName = map[string]string{"app": "x"}, "n"
 	p = copied(put(h, v1("Pod", ""), p))
@@ -47,12 +47,12 @@ func (h *house) runs(name string, ready bool) *corev1.Pod {
 	return answer[*corev1.Pod](h.t, res, err)
 }
 
-func (h *house) evict(pod string, o metav1.CreateOptions) error {
+func (h *env) evict(pod string, o metav1.CreateOptions) error {
 	_, err := h.Create(h.ctx, sub(v1("Pod", pod), "eviction"), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "work"}}, o)
 	return err
 }
 
-func (h *house) budget(name string) *policyv1.PodDisruptionBudget {
+func (h *env) budget(name string) *policyv1.PodDisruptionBudget {
 	res, err := h.Get(h.ctx, budgetTarget(name), metav1.GetOptions{})
 	return answer[*policyv1.PodDisruptionBudget](h.t, res, err)
 }

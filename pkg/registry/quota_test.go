@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota"
 )
 
-// quotaHouse is a house with quota checks.
-func quotaHouse(t testing.TB) *house {
+// quotaEnv is an env with quota checks.
+func quotaEnv(t testing.TB) *env {
 	h := build(t)
 	require.NoError(t, h.UseQuotas(nil))
 	return h
@@ -31,13 +31,13 @@ func hard(pairs ...string) corev1.ResourceList {
 }
 
 // limit creates a quota and sets its status as the reconciler would.
-func (h *house) limit(name string, spec corev1.ResourceQuotaSpec) {
+func (h *env) limit(name string, spec corev1.ResourceQuotaSpec) {
 	h.t.Helper()
 	q := put(h, v1("ResourceQuota", ""), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: spec})
 	h.recount(q)
 }
 
-func (h *house) recount(q *corev1.ResourceQuota) {
+func (h *env) recount(q *corev1.ResourceQuota) {
 	h.t.Helper()
 	used, err := h.QuotaUsage(q)
 	require.NoError(h.t, err)
@@ -47,19 +47,19 @@ func (h *house) recount(q *corev1.ResourceQuota) {
 	require.NoError(h.t, err)
 }
 
-func (h *house) quota(name string) *corev1.ResourceQuota {
+func (h *env) quota(name string) *corev1.ResourceQuota {
 	h.t.Helper()
 	res, err := h.Get(h.ctx, v1("ResourceQuota", name), metav1.GetOptions{})
 	return answer[*corev1.ResourceQuota](h.t, res, err)
 }
 
-func (h *house) used(name, what string) string {
+func (h *env) used(name, what string) string {
 	h.t.Helper()
 	n := h.quota(name).Status.Used[corev1.ResourceName(what)]
 	return n.String()
 }
 
-func (h *house) try(t Target, o runtime.Object, options ...string) error {
+func (h *env) try(t Target, o runtime.Object, options ...string) error {
 	t.Name = ""
 	_, err := h.Create(h.ctx, t, o, metav1.CreateOptions{DryRun: options})
 	return err
@@ -67,7 +67,7 @@ func (h *house) try(t Target, o runtime.Object, options ...string) error {
 
 // TestAQuotaIsNeverExceeded makes fifty concurrent creates where ten are allowed, while the quota is recounted.
 func TestAQuotaIsNeverExceeded(t *testing.T) {
-	h := quotaHouse(t)
+	h := quotaEnv(t)
 	h.limit("q", corev1.ResourceQuotaSpec{Hard: hard("pods", "10", "requests.cpu", "1")})
 	var made, refused atomic.Int32
 	var wg, counting sync.WaitGroup
@@ -110,7 +110,7 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 }
 
 func TestQuotaChecks(t *testing.T) {
-	h := quotaHouse(t)
+	h := quotaEnv(t)
 	put(h, v1("Pod", ""), smallPod("before"))
 	h.limit("counts", corev1.ResourceQuotaSpec{Hard: hard("pods", "2", "secrets", "1", "count/deployments.apps", "0", "count/configmaps", "1",
 		"services", "2", "services.nodeports", "1", "resourcequotas", "2")})
@@ -151,7 +151,7 @@ func TestQuotaChecks(t *testing.T) {
 }
 
 func TestQuotaScopes(t *testing.T) {
-	h := quotaHouse(t)
+	h := quotaEnv(t)
 	h.limit("best-effort", corev1.ResourceQuotaSpec{Hard: hard("pods", "1"), Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}})
 	h.limit("high", corev1.ResourceQuotaSpec{Hard: hard("pods", "1"), ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
 		{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}}}}})

@@ -51,7 +51,7 @@ func answer[T runtime.Object](t testing.TB, res Result, err error) T {
 	return out
 }
 
-func put[T runtime.Object](h *house, t Target, obj T) T {
+func put[T runtime.Object](h *env, t Target, obj T) T {
 	h.t.Helper()
 	t.Name = ""
 	res, err := h.Create(h.ctx, t, obj.DeepCopyObject(), metav1.CreateOptions{})

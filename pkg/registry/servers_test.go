@@ -14,9 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// increment adds one to the counter as a client would: it reads, and writes on the condition that nobody else wrote in
-// between.
-func (h *house) increment(ctx context.Context) error {
+// increment adds one to the counter like a client: it reads the ConfigMap, and updates it on condition that it has not changed.
+func (h *env) increment(ctx context.Context) error {
 	for {
 		res, err := h.Get(ctx, v1("ConfigMap", "counter"), metav1.GetOptions{})
 		if err != nil {
@@ -106,7 +105,7 @@ func TestTwoServersServeOneCluster(t *testing.T) {
 	}
 }
 
-func counter(t *testing.T, h *house) string {
+func counter(t *testing.T, h *env) string {
 	_, err := h.sync(h.ctx)
 	require.NoError(t, err)
 	res, err := h.Get(h.ctx, v1("ConfigMap", "counter"), metav1.GetOptions{})

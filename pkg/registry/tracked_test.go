@@ -166,7 +166,7 @@ func TestManagersAreUpstreams(t *testing.T) {
 	}
 	for i, s := range steps {
 		var got [2][]string
-		for k, h := range []*house{fast, slow} {
+		for k, h := range []*env{fast, slow} {
 			target := s.target
 			if s.obj != nil {
 				target.Name = ""

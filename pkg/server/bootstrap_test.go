@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -47,38 +47,26 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"), services: netip.MustParsePrefix("10.43.0.0/16"),
 		servers: newServerList(s, netip.MustParseAddr("192.0.2.1"), s.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))), repair: r.RepairAllocations,
 		log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, s, ca, b) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	select {
-	case <-b.Ready():
-	case err := <-ended:
-		ended <- err
-		t.Fatal(err)
-	}
+	runtest.Start(t, s, ca, b)
 
 	for _, o := range b.objects([]netip.Addr{b.api.Addr()}) {
 		first := o.DeepCopyObject().(ctrl.Object)
-		require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(o), first), "%T %s", o, o.GetName())
-		err := c.Delete(ctx, first.DeepCopyObject().(ctrl.Object))
+		require.NoError(t, c.Get(t.Context(), ctrl.ObjectKeyFromObject(o), first), "%T %s", o, o.GetName())
+		err := c.Delete(t.Context(), first.DeepCopyObject().(ctrl.Object))
 		if apierrors.IsForbidden(err) {
 			continue // it cannot be deleted
 		}
 		require.NoError(t, err)
 		if ns, ok := first.(*corev1.Namespace); ok { // there is no namespace controller in this test
-			require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(o), ns))
+			require.NoError(t, c.Get(t.Context(), ctrl.ObjectKeyFromObject(o), ns))
 			ns.Spec.Finalizers = nil
-			require.NoError(t, c.SubResource("finalize").Update(ctx, ns))
+			require.NoError(t, c.SubResource("finalize").Update(t.Context(), ns))
 		}
 		shows(t, c, o, func(have ctrl.Object) bool { return have.GetUID() != first.GetUID() })
 	}
 
 	change := func(o ctrl.Object, patch string, restored func(ctrl.Object) bool) {
-		require.NoError(t, c.Patch(ctx, o, ctrl.RawPatch(types.MergePatchType, []byte(patch))))
+		require.NoError(t, c.Patch(t.Context(), o, ctrl.RawPatch(types.MergePatchType, []byte(patch))))
 		shows(t, c, o, restored)
 	}
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}

@@ -35,6 +35,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
@@ -255,14 +256,7 @@ func TestTwoServersAct(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s, err := store.New(store.Config{Dir: dir})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, s) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	<-s.Ready()
+	runtest.Start(t, s)
 
 	var running atomic.Int64
 	a := startOne(t, s, "a", "192.0.2.1:6443", &running)

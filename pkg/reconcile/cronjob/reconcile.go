@@ -1,4 +1,4 @@
-// Package cronjob creates a Job whenever a CronJob's schedule says so.
+// Package cronjob creates the Jobs of CronJobs at their scheduled times.
 //
 // It may import engine. Its invariant: each scheduled time has at most one job, even if the process is killed at any time.
 package cronjob

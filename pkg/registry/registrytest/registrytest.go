@@ -4,7 +4,6 @@
 package registrytest
 
 import (
-	"context"
 	"os"
 	"testing"
 
@@ -19,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -60,19 +59,7 @@ func Start(t testing.TB, o Options) *Engine {
 	} else {
 		require.NoError(t, admission.Install(o.Plugins, e.Registry, e.Clients))
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, e.Store, e.Cache) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	select {
-	case <-e.Cache.Ready():
-	case err := <-ended:
-		ended <- err
-		t.Fatal(err)
-	}
+	runtest.Start(t, e.Store, e.Cache)
 	return e
 }
 

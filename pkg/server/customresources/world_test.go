@@ -2,7 +2,6 @@ package customresources
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -29,7 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -51,28 +50,6 @@ type world struct {
 	stop   []func()
 }
 
-func start(t testing.TB, c run.Component) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	ended := false
-	stop = func() {
-		if !ended {
-			ended = true
-			cancel()
-			require.NoError(t, <-done)
-		}
-	}
-	t.Cleanup(stop)
-	select {
-	case <-c.Ready():
-	case err := <-done:
-		t.Fatalf("%s did not start: %v", c.Name(), err)
-	}
-	return stop
-}
-
 func newWorld(t testing.TB, dir string) *world {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
@@ -83,10 +60,10 @@ func newWorld(t testing.TB, dir string) *world {
 	var err error
 	w.store, err = store.New(store.Config{Dir: dir, Logger: quiet})
 	require.NoError(t, err)
-	w.stop = append(w.stop, start(t, w.store))
+	w.stop = append(w.stop, runtest.Start(t, w.store))
 	w.cache, err = cache.New(cache.Config{Kinds: w.kinds, Source: w.store, Logger: quiet})
 	require.NoError(t, err)
-	w.stop = append(w.stop, start(t, w.cache))
+	w.stop = append(w.stop, runtest.Start(t, w.cache))
 	reg, err := registry.New(registry.Config{Kinds: w.kinds, Store: w.store, Cache: w.cache, Logger: quiet})
 	require.NoError(t, err)
 	clients := local.New(reg, w.cache, w.kinds)
@@ -97,7 +74,7 @@ func newWorld(t testing.TB, dir string) *world {
 	require.NoError(t, err)
 	srv, err := apiserver.New(apiserver.Config{Registry: reg, Cache: w.cache, Kinds: w.kinds, Logger: quiet, Version: version.Info{GitVersion: "v1.37.1+coracle"}})
 	require.NoError(t, err)
-	w.stop = append(w.stop, start(t, c), start(t, srv))
+	w.stop = append(w.stop, runtest.Start(t, c), runtest.Start(t, srv))
 	w.http = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 		srv.Handler().ServeHTTP(rw, req.WithContext(request.WithUser(req.Context(), admin)))
 	}))

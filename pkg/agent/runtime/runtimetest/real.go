@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 )
 
 func (p *pod) output(id string, command ...string) string {
@@ -42,7 +43,7 @@ func terminal(t *testing.T, p *pod) {
 	sizes := make(chan runtime.Size, 1)
 	sizes <- runtime.Size{Width: 77, Height: 33}
 	r, w := io.Pipe()
-	var out lockedBuffer
+	var out runtest.Buffer
 	done := make(chan error, 1)
 	go func() {
 		_, err := p.Exec(p.ctx, id, runtime.Exec{Command: []string{"sh"}, TTY: true, Streams: runtime.Streams{In: r, Out: &out, Resize: sizes}})
@@ -58,7 +59,7 @@ func terminal(t *testing.T, p *pod) {
 
 	attached := make(chan error, 1)
 	ar, aw := io.Pipe()
-	var aout lockedBuffer
+	var aout runtest.Buffer
 	go func() { attached <- p.Attach(p.ctx, id, runtime.Streams{In: ar, Out: &aout}) }()
 	_, _ = io.WriteString(aw, "echo at$((1+1))tached; exit 6\n")
 	require.NoError(t, <-attached)

@@ -15,26 +15,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
-// house is a registry without plugins, with helpers for the most frequent calls. (This package cannot import
+// env is a registry without plugins, with helpers for the most frequent calls. (This package cannot import
 // registrytest.)
-type house struct {
+type env struct {
 	*Registry
 	t   testing.TB
 	ctx context.Context
 }
 
-// build returns a house with the namespace "work".
-func build(t testing.TB) *house {
+// build returns an env with the namespace "work".
+func build(t testing.TB) *env {
 	t.Helper()
 	return over(t, store.Config{})
 }
 
 // over is build with the given store configuration.
-func over(t testing.TB, config store.Config) *house {
+func over(t testing.TB, config store.Config) *env {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "coracle-registry-")
 	require.NoError(t, err)
@@ -47,20 +47,8 @@ func over(t testing.TB, config store.Config) *house {
 	require.NoError(t, err)
 	r, err := New(Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, s, c) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	select {
-	case <-c.Ready():
-	case err := <-ended:
-		ended <- err
-		t.Fatal(err)
-	}
-	h := &house{r, t, asUser(context.Background())}
+	runtest.Start(t, s, c)
+	h := &env{r, t, asUser(context.Background())}
 	for _, ns := range []string{"default", "work"} {
 		put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	}

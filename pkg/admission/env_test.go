@@ -21,22 +21,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// house is a registry with helpers for the most frequent calls. (registrytest imports this package.)
-type house struct {
+// env is a registry with helpers for the most frequent calls. (registrytest imports this package.)
+type env struct {
 	*registry.Registry
 	clients *local.Clients
 	t       testing.TB
 	ctx     context.Context
 }
 
-// build returns a house without plugins, with the namespace "work".
-func build(t testing.TB) *house {
+// build returns an env without plugins, with the namespace "work".
+func build(t testing.TB) *env {
 	t.Helper()
 	s, err := store.New(store.Config{Dir: t.TempDir()})
 	require.NoError(t, err)
@@ -45,29 +45,17 @@ func build(t testing.TB) *house {
 	require.NoError(t, err)
 	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- run.All(ctx, run.Observer{}, s, c) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-	})
-	select {
-	case <-c.Ready():
-	case err := <-ended:
-		ended <- err
-		t.Fatal(err)
-	}
-	h := &house{r, local.New(r, c, kinds), t,
+	runtest.Start(t, s, c)
+	h := &env{r, local.New(r, c, kinds), t,
 		request.WithUser(context.Background(), &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})}
 	put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}})
 	return h
 }
 
-func (h *house) install(p Plugins) error { return Install(p, h.Registry, h.clients) }
+func (h *env) install(p Plugins) error { return Install(p, h.Registry, h.clients) }
 
-// secured returns a house with plugins and the service account that pods need.
-func secured(t testing.TB, p Plugins) *house {
+// secured returns an env with plugins and the service account that pods need.
+func secured(t testing.TB, p Plugins) *env {
 	t.Helper()
 	h := build(t)
 	require.NoError(t, h.install(p))
@@ -103,20 +91,20 @@ func answer[T runtime.Object](t testing.TB, res registry.Result, err error) T {
 	return out
 }
 
-func put[T runtime.Object](h *house, t registry.Target, obj T) T {
+func put[T runtime.Object](h *env, t registry.Target, obj T) T {
 	h.t.Helper()
 	t.Name = ""
 	res, err := h.Create(h.ctx, t, obj.DeepCopyObject(), metav1.CreateOptions{})
 	return answer[T](h.t, res, err)
 }
 
-func (h *house) try(t registry.Target, o runtime.Object) error {
+func (h *env) try(t registry.Target, o runtime.Object) error {
 	t.Name = ""
 	_, err := h.Create(h.ctx, t, o, metav1.CreateOptions{})
 	return err
 }
 
-func readAt(h *house, t registry.Target) registry.Result {
+func readAt(h *env, t registry.Target) registry.Result {
 	h.t.Helper()
 	res, err := h.Get(h.ctx, t, metav1.GetOptions{})
 	require.NoError(h.t, err)
