@@ -109,7 +109,7 @@ func build(out string) error {
 		config v1.Config
 	}{
 		{image.Agnhost, tools, pause}, {image.AgnhostPrev, tools, pause}, {image.Pause, tools, pause},
-		{image.BusyBox, map[string]content{"bin/sh": {link: "busybox"}}, shell}, {image.IpcUtils, nil, shell}, {image.GlibcDnsTesting, tools, shell},
+		{image.BusyBox, map[string]content{"etc/busybox-shell": {text: "see ./sh\n", mode: 0o644}}, shell}, {image.IpcUtils, nil, shell}, {image.GlibcDnsTesting, tools, shell},
 		{image.Kitten, kitten, kittenConfig}, {image.Nautilus, nautilus, nautilusConfig},
 		{image.Nginx, nginx, nginxConfig}, {image.NginxNew, nginx, nginxConfig},
 		{image.Nonewprivs, nnp, v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}}, {image.NonRoot, tools, nonRoot},
