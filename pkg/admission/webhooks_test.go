@@ -16,6 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	registration "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/warning"
@@ -180,6 +181,25 @@ func TestValidatingWebhooksRefuse(t *testing.T) {
 }
 
 // A webhook that misbehaves fails the request within its timeout, or is ignored if its failurePolicy says so.
+// A kind whose internal version is not in upstream's main scheme.
+func TestWebhooksSeeDefinitions(t *testing.T) {
+	h := secured(t, Plugins{})
+	k := serveHook(t, func(_ *admissionv1.AdmissionRequest, a *admissionv1.AdmissionResponse) {
+		a.Allowed, a.Result = false, &metav1.Status{Message: "no definitions"}
+	})
+	labels := serveHook(t, patchWith(`[{"op":"add","path":"/metadata/labels","value":{"hooked":"yes"}}]`))
+	mutate(h, "labels", mutatingHook("labels", labels, "customresourcedefinitions"))
+	validateBy(h, "none", validatingHook("none", k, "customresourcedefinitions"))
+	schema := &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
+	err := h.try(at(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), "", ""), &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "boats.example.org"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: "example.org", Scope: apiextensionsv1.NamespaceScoped,
+			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: "boats", Kind: "Boat"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: schema}}}})
+	requireStatus(t, err, 400, "no definitions")
+	require.Contains(t, string(k.request().Object.Raw), `"hooked":"yes"`)
+}
+
 func TestWebhooksThatMisbehave(t *testing.T) {
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })

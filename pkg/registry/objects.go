@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -114,32 +115,60 @@ func (o *objects) Default(obj runtime.Object) {
 	legacyscheme.Scheme.Default(obj)
 }
 
-// Convert sets out to in, converted to out's version. It implements runtime.ObjectConvertor.
+// Convert sets out to in, converted to out's version, which may be the internal one. What it sets an object without a Go type to is brought
+// into the form that its schema gives: webhooks may have added fields that are not in it. It implements runtime.ObjectConvertor.
 func (o *objects) Convert(in, out, context any) error {
-	from, ok := in.(client.Object)
-	to, same := out.(client.Object)
-	if !ok || !same {
+	from, ok := in.(runtime.Object)
+	to, same := out.(runtime.Object)
+	if !ok || !same || known(from) {
 		return legacyscheme.Scheme.Convert(in, out, context)
 	}
-	source, err := o.rowOf(from)
-	if err != nil || source.Proto {
-		return legacyscheme.Scheme.Convert(in, out, context)
-	}
-	result, err := o.convert(from, source, to.GetObjectKind().GroupVersionKind())
+	result, err := o.converted(from, to)
 	if err != nil {
 		return err
 	}
 	if u, ok := to.(*unstructured.Unstructured); ok {
-		if made, ok := result.(*unstructured.Unstructured); ok {
-			u.Object = made.Object
-			return nil
+		made, ok := result.(*unstructured.Unstructured)
+		if !ok {
+			return fmt.Errorf("a %T is not an unstructured object", result)
 		}
+		u.Object = made.Object
+		if r, err := o.rowOf(u); err == nil && r.Coerce != nil {
+			_, err = r.Coerce(u, kind.Coercion{})
+			return err
+		}
+		return nil
 	}
 	if reflect.TypeOf(result) != reflect.TypeOf(to) {
-		return legacyscheme.Scheme.Convert(in, out, context)
+		return fmt.Errorf("cannot convert a %T to a %T", from, to)
 	}
 	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(result).Elem())
 	return nil
+}
+
+// known reports whether an object's type is in upstream's scheme.
+func known(o runtime.Object) bool {
+	if _, ok := o.(runtime.Unstructured); ok { // the scheme takes any of them for what it says it is
+		return legacyscheme.Scheme.Recognizes(o.GetObjectKind().GroupVersionKind())
+	}
+	_, _, err := legacyscheme.Scheme.ObjectKinds(o)
+	return err == nil
+}
+
+// converted returns from in the version of to.
+func (o *objects) converted(from, to runtime.Object) (runtime.Object, error) {
+	source, notVersioned := o.rowOf(from)
+	target, internal := o.rowOf(to)
+	external, ok := from.(client.Object)
+	switch {
+	case notVersioned == nil && internal == nil && ok:
+		return o.convert(external, source, target.GroupVersionKind)
+	case notVersioned == nil && ok:
+		return source.Internal(external)
+	case internal == nil:
+		return target.External(from)
+	}
+	return nil, notVersioned
 }
 
 // convert converts an object of one of our own kinds, or of a custom one, to another version. If to is empty, it returns the object's own.
