@@ -25,12 +25,8 @@ func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, inf
 	r := builtin.ComponentStatuses()
 	warning.AddWarning(req.Context(), "", r.Deprecated)
 	t := registry.Target{Resource: r, Name: info.Name}
-	whole := len(info.Parts) < 2
-	switch {
-	case info.Namespace != "" || len(info.Parts) > 2:
-		s.notFound(w, req)
-	case !slices.Contains(r.Verbs, info.Verb) || (info.Verb == "list") != whole:
-		s.wrongMethod(w, req, info)
+	switch whole, ok := s.unstored(w, req, info, r); {
+	case !ok:
 	case whole:
 		s.listComponents(w, req, t)
 	default:
@@ -54,25 +50,15 @@ func (s *Server) listComponents(w http.ResponseWriter, req *http.Request, t regi
 		s.fail(w, req, err)
 		return
 	}
-	o, err := listOptions(req)
+	q, err := selection(req, t)
 	if err != nil {
 		s.fail(w, req, err)
-		return
-	}
-	byLabel, err := labels.Parse(o.LabelSelector)
-	if err != nil {
-		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
-		return
-	}
-	byField, err := fields.ParseSelector(o.FieldSelector)
-	if err != nil {
-		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	var list registry.List
 	for i := range s.cfg.Components {
 		c := &s.cfg.Components[i]
-		if byLabel.Matches(labels.Set{}) && byField.Matches(fields.Set{"metadata.name": c.Name}) {
+		if q.Labels.Matches(labels.Set{}) && q.Fields.Matches(fields.Set{"metadata.name": c.Name}) {
 			list.Entries = append(list.Entries, s.component(req.Context(), t.Resource, c))
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -40,14 +39,12 @@ func usageOf(gvr schema.GroupVersionResource) *kind.Resource {
 // usage serves metrics.k8s.io, whose objects are stored nowhere: each read asks the nodes.
 func (s *Server) usage(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	t := registry.Target{Resource: r, Namespace: info.Namespace, Name: info.Name}
-	whole := len(info.Parts) < 2
-	switch {
-	case s.cfg.Usage == nil:
+	if s.cfg.Usage == nil {
 		s.fail(w, req, apierrors.NewServiceUnavailable("this server does not read the usage of nodes"))
-	case info.Namespace != "" && !r.Namespaced, len(info.Parts) > 2, !whole && r.Namespaced && info.Namespace == "":
-		s.notFound(w, req)
-	case !slices.Contains(r.Verbs, info.Verb) || (info.Verb == "list") != whole:
-		s.wrongMethod(w, req, info)
+		return
+	}
+	switch whole, ok := s.unstored(w, req, info, r); {
+	case !ok:
 	case whole:
 		s.listUsage(w, req, t)
 	default:
@@ -79,21 +76,9 @@ func (s *Server) listUsage(w http.ResponseWriter, req *http.Request, t registry.
 		s.fail(w, req, err)
 		return
 	}
-	o, err := listOptions(req)
+	q, err := selection(req, t)
 	if err != nil {
 		s.fail(w, req, err)
-		return
-	}
-	q := cache.Query{Namespace: t.Namespace}
-	if q.Labels, err = labels.Parse(o.LabelSelector); err != nil {
-		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
-		return
-	}
-	if q.Fields, err = fields.ParseSelector(o.FieldSelector); err == nil {
-		q.Fields, err = t.Resource.Selector(q.Fields)
-	}
-	if err != nil {
-		s.fail(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	s.writeList(w, req, n, t, &registry.List{Entries: s.used(req.Context(), t.Resource, q)})

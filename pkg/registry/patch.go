@@ -402,7 +402,7 @@ func (p *patch) reportProblems(value string, problems []error) error {
 func strategicMerge(before, patch map[string]any, schema runtime.Object) (after map[string]any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = fmt.Errorf("%w: malformed directive: %v", mergepatch.ErrBadJSONDoc, v)
+			err = fmt.Errorf("%w: malformed directive of a strategic merge patch", mergepatch.ErrBadJSONDoc)
 		}
 	}()
 	return strategicpatch.StrategicMergeMapPatch(before, patch, schema)

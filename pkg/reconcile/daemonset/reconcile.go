@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,29 +61,9 @@ func owner(o client.Object) string {
 	return o.GetNamespace() + "/" + o.GetName()
 }
 
-var byController = engine.Controller(kind.GroupKind())
-
 // sets maps a pod to its controller or, without one, to the sets that could adopt it.
-func sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-	if metav1.GetControllerOfNoCopy(o) != nil {
-		return byController(ctx, env, o)
-	}
-	if o.GetDeletionTimestamp() != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	var all appsv1.DaemonSetList
-	if env.Cache.List(ctx, &all, client.InNamespace(o.GetNamespace())) != nil {
-		return nil
-	}
-	var out []engine.Request
-	for i := range all.Items {
-		s, err := metav1.LabelSelectorAsSelector(all.Items[i].Spec.Selector)
-		if err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
-			out = append(out, engine.RequestFor(all.Items[i].Namespace, all.Items[i].Name))
-		}
-	}
-	return out
-}
+var sets = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList { return &appsv1.DaemonSetList{} },
+	func(o client.Object) *metav1.LabelSelector { return o.(*appsv1.DaemonSet).Spec.Selector })
 
 // all maps a node to every set.
 func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request {
@@ -197,11 +176,6 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
 	}
-	if len(a.Revisions.Adopt) > 0 {
-		if err := engine.Current(ctx, r.Client, set); err != nil {
-			return false, err
-		}
-	}
 	if err := history.Own(ctx, r.Client, set, kind, a.Revisions); err != nil {
 		return false, err
 	}
@@ -210,16 +184,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 	}
 	switch {
 	case a.Create != nil:
-		collided, err := history.Create(ctx, r.Client, a.Create)
-		if collided {
-			next := set.DeepCopy()
-			if next.Status.CollisionCount == nil {
-				next.Status.CollisionCount = new(int32)
-			}
-			*next.Status.CollisionCount++
-			err = r.Client.Status().Update(ctx, next)
-		}
-		return false, err
+		return false, history.Create(ctx, r.Client, set, a.Create, collisions)
 	case a.Renumber != nil:
 		next := a.Renumber.DeepCopy()
 		if next.Labels == nil {
@@ -239,6 +204,8 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 	}
 	return true, nil
 }
+
+func collisions(o client.Object) **int32 { return &o.(*appsv1.DaemonSet).Status.CollisionCount }
 
 // pods creates and deletes pods.
 func (r *reconciler) pods(ctx context.Context, set *appsv1.DaemonSet, a Actions) error {

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -50,26 +49,8 @@ var (
 )
 
 // deployments maps a set to its controller or, if it has none, to the deployments that could adopt it.
-func deployments(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-	if metav1.GetControllerOfNoCopy(o) != nil {
-		return byController(ctx, env, o)
-	}
-	if o.GetDeletionTimestamp() != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	var all appsv1.DeploymentList
-	if env.Cache.List(ctx, &all, client.InNamespace(o.GetNamespace())) != nil {
-		return nil
-	}
-	var out []engine.Request
-	for i := range all.Items {
-		s, err := metav1.LabelSelectorAsSelector(all.Items[i].Spec.Selector)
-		if err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
-			out = append(out, engine.RequestFor(all.Items[i].Namespace, all.Items[i].Name))
-		}
-	}
-	return out
-}
+var deployments = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList { return &appsv1.DeploymentList{} },
+	func(o client.Object) *metav1.LabelSelector { return o.(*appsv1.Deployment).Spec.Selector })
 
 // recreated maps a deleted pod to the deployment that waits for its deletion.
 func recreated(ctx context.Context, env engine.Env, o client.Object) []engine.Request {

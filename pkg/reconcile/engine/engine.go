@@ -13,7 +13,10 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -158,6 +161,35 @@ func Controller(gk schema.GroupKind) func(context.Context, Env, client.Object) [
 			return nil
 		}
 		return []Request{RequestFor(o.GetNamespace(), ref.Name)}
+	}
+}
+
+// ControllerOrAdopters maps an object to its controller, if that is of the kind. An object without a controller is mapped to those objects of
+// list, in its namespace, whose selector matches its labels and is not empty: they may adopt it.
+func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList, selector func(client.Object) *metav1.LabelSelector) func(context.Context, Env, client.Object) []Request {
+	controller := Controller(gk)
+	return func(ctx context.Context, env Env, o client.Object) []Request {
+		if metav1.GetControllerOfNoCopy(o) != nil {
+			return controller(ctx, env, o)
+		}
+		if o.GetDeletionTimestamp() != nil || len(o.GetLabels()) == 0 {
+			return nil
+		}
+		all := list()
+		if env.Cache.List(ctx, all, client.InNamespace(o.GetNamespace())) != nil {
+			return nil
+		}
+		var out []Request
+		_ = meta.EachListItem(all, func(item runtime.Object) error {
+			if adopter, ok := item.(client.Object); ok {
+				s, err := metav1.LabelSelectorAsSelector(selector(adopter))
+				if err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
+					out = append(out, RequestFor(adopter.GetNamespace(), adopter.GetName()))
+				}
+			}
+			return nil
+		})
+		return out
 	}
 }
 

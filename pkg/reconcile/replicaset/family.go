@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,25 +86,8 @@ func withStatus(c *corev1.ReplicationController, s appsv1.ReplicaSetStatus) *cor
 }
 
 // sets maps a pod to its controller or, if it has none, to the objects of the family that could adopt it.
-func (f family) sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-	if metav1.GetControllerOfNoCopy(o) != nil {
-		return engine.Controller(f.kind.GroupKind())(ctx, env, o)
-	}
-	if o.GetDeletionTimestamp() != nil || len(o.GetLabels()) == 0 {
-		return nil
-	}
-	all := f.list()
-	if env.Cache.List(ctx, all, client.InNamespace(o.GetNamespace())) != nil {
-		return nil
-	}
-	var out []engine.Request
-	for rs := range f.views(all) {
-		s, err := metav1.LabelSelectorAsSelector(rs.Spec.Selector)
-		if err == nil && !s.Empty() && s.Matches(labels.Set(o.GetLabels())) {
-			out = append(out, engine.RequestFor(rs.Namespace, rs.Name))
-		}
-	}
-	return out
+func (f family) sets() func(context.Context, engine.Env, client.Object) []engine.Request {
+	return engine.ControllerOrAdopters(f.kind.GroupKind(), f.list, func(o client.Object) *metav1.LabelSelector { return f.view(o).Spec.Selector })
 }
 
 func (f family) views(all client.ObjectList) iter.Seq[*appsv1.ReplicaSet] {

@@ -29,7 +29,7 @@ func declare(name string, f family) *engine.Reconciler {
 		Name: name, Workers: 4,
 		Watches: []engine.Watch{
 			{Object: f.object()},
-			{Object: &corev1.Pod{}, Map: f.sets},
+			{Object: &corev1.Pod{}, Map: f.sets()},
 		},
 		Writes: []engine.Write{
 			{Object: f.object(), Parts: []engine.Part{engine.Status}},

@@ -141,11 +141,6 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
 	}
-	if len(a.Revisions.Adopt) > 0 {
-		if err := engine.Current(ctx, r.Client, set); err != nil {
-			return false, err
-		}
-	}
 	if err := history.Own(ctx, r.Client, set, kind, a.Revisions); err != nil {
 		return false, err
 	}
@@ -154,21 +149,14 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions
 	}
 	switch {
 	case a.Create != nil:
-		collided, err := history.Create(ctx, r.Client, a.Create)
-		if collided {
-			next := set.DeepCopy()
-			if next.Status.CollisionCount == nil {
-				next.Status.CollisionCount = new(int32)
-			}
-			*next.Status.CollisionCount++
-			err = r.Client.Status().Update(ctx, next)
-		}
-		return false, err
+		return false, history.Create(ctx, r.Client, set, a.Create, collisions)
 	case a.Renumber != nil:
 		return false, history.Renumber(ctx, r.Client, a.Renumber, a.Number)
 	}
 	return true, nil
 }
+
+func collisions(o client.Object) **int32 { return &o.(*appsv1.StatefulSet).Status.CollisionCount }
 
 // pods creates, repairs and deletes pods.
 func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Actions) error {

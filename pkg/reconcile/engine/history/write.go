@@ -32,8 +32,13 @@ func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1
 	return out, nil
 }
 
-// Own adopts and releases revisions. If it adopts, the caller must have checked that the owner is current.
+// Own adopts and releases revisions. Before it adopts, it asks the server whether the owner is still the one that the caller read.
 func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind, claimed Claimed) error {
+	if len(claimed.Adopt) > 0 {
+		if err := engine.Current(ctx, c, owner); err != nil {
+			return err
+		}
+	}
 	for _, r := range claimed.Adopt {
 		next := r.DeepCopy()
 		next.OwnerReferences = append(next.OwnerReferences, *metav1.NewControllerRef(owner, kind))
@@ -62,21 +67,31 @@ func update(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) 
 	return client.IgnoreNotFound(c.Update(ctx, r))
 }
 
-// Create creates a revision. collided is true if another revision has its name, so that the owner must count a collision.
-func Create(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) (collided bool, err error) {
-	err = c.Create(ctx, r.DeepCopy())
+// Create creates a revision. If another revision has its name, it counts a collision in the owner's status instead, at the address that
+// collisions returns, and the next name is another one.
+func Create(ctx context.Context, c client.Client, owner client.Object, r *appsv1.ControllerRevision, collisions func(client.Object) **int32) error {
+	err := c.Create(ctx, r.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
-		return false, err
+		return err
 	}
 	var there appsv1.ControllerRevision
 	if err := c.Get(ctx, client.ObjectKeyFromObject(r), &there); err != nil {
-		return false, err
+		return err
 	}
 	want, is := metav1.GetControllerOfNoCopy(r), metav1.GetControllerOfNoCopy(&there)
 	if is != nil && is.UID == want.UID && bytes.Equal(there.Data.Raw, r.Data.Raw) {
-		return false, err // the cache was stale; the next call finds it
+		return err // the cache was stale; the next call finds it
 	}
-	return true, nil
+	next, ok := owner.DeepCopyObject().(client.Object)
+	if !ok {
+		return err
+	}
+	count := collisions(next)
+	if *count == nil {
+		*count = new(int32)
+	}
+	**count++
+	return c.Status().Update(ctx, next)
 }
 
 // Delete deletes revisions.
