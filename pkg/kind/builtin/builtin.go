@@ -67,6 +67,7 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		budgetRows(),
 		autoscalerRows(),
 		admission(),
+		csiRows(),
 		listed(),
 		ourRows(),
 	)...)
