@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
 	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/defaultingressclass"
 	"k8s.io/kubernetes/plugin/pkg/admission/network/denyserviceexternalips"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
@@ -82,6 +83,7 @@ var ordered = []plugin{
 	{name: priority.PluginName, register: priority.Register},
 	{name: defaulttolerationseconds.PluginName, register: defaulttolerationseconds.Register},
 	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
+	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -213,6 +214,20 @@ plugins:
 	p.Spec.PriorityClassName = "high"
 	require.ErrorContains(t, h.try(v1("Pod", ""), p), "insufficient quota to match these scopes")
 	require.NoError(t, h.try(v1("Pod", ""), smallPod("b")))
+}
+
+func TestIngressesGetTheDefaultClass(t *testing.T) {
+	h := secured(t, Plugins{})
+	target := at(networkingv1.SchemeGroupVersion.WithKind("Ingress"), "work", "")
+	ingress := func(name string) *networkingv1.Ingress {
+		backend := &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "s", Port: networkingv1.ServiceBackendPort{Number: 80}}}
+		return &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: networkingv1.IngressSpec{DefaultBackend: backend}}
+	}
+	require.Nil(t, put(h, target, ingress("before")).Spec.IngressClassName)
+	put(h, at(networkingv1.SchemeGroupVersion.WithKind("IngressClass"), "", ""), &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "main", Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"}},
+		Spec:       networkingv1.IngressClassSpec{Controller: "example.com/main"}})
+	require.Equal(t, "main", *put(h, target, ingress("after")).Spec.IngressClassName)
 }
 
 func TestUpstreamPlugins(t *testing.T) {

@@ -68,6 +68,7 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		autoscalerRows(),
 		admission(),
 		csiRows(),
+		ingressRows(),
 		listed(),
 		ourRows(),
 	)...)

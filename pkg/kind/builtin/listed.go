@@ -2,10 +2,8 @@ package builtin
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim"
-	"k8s.io/kubernetes/pkg/registry/networking/ingress"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -21,10 +19,8 @@ func listed() []*kind.Resource {
 	volumes.ShortNames = []string{"pv"}
 	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
 	claims.ShortNames = []string{"pvc"}
-	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](gv("networking.k8s.io", "v1"), "ingresses", "ingress", ingress.Strategy, metaFields)
-	ingresses.Keys, ingresses.ShortNames = "ingress", []string{"ing"}
 	volumes.ReturnsDeleted, claims.ReturnsDeleted = true, true
-	rows := []*kind.Resource{volumes, claims, ingresses}
+	rows := []*kind.Resource{volumes, claims}
 	for _, r := range rows {
 		r.Verbs = listVerbs
 	}
