@@ -57,6 +57,7 @@ type Recorder struct {
 
 // happening is the identity of an event for counting repeats.
 type happening struct {
+	by              string // the component
 	about           corev1.ObjectReference
 	kind            string // Normal or Warning
 	reason, message string
@@ -101,21 +102,39 @@ func (r *Recorder) Event(obj client.Object, kind, reason, format string, args ..
 	if r == nil {
 		return
 	}
-	gvk, err := apiutil.GVKForObject(obj, r.client.Scheme())
-	if err != nil {
+	r.EventBy(r.component, obj, kind, reason, format, args...)
+}
+
+// EventBy is Event in the name of another component than the recorder's.
+func (r *Recorder) EventBy(component string, obj client.Object, kind, reason, format string, args ...any) {
+	if r == nil {
 		return
 	}
-	r.About(corev1.ObjectReference{
+	ref, err := r.reference(obj)
+	if err == nil {
+		r.record(component, ref, kind, reason, format, args...)
+	}
+}
+
+func (r *Recorder) reference(obj client.Object) (corev1.ObjectReference, error) {
+	gvk, err := apiutil.GVKForObject(obj, r.client.Scheme())
+	if err != nil {
+		return corev1.ObjectReference{}, err
+	}
+	return corev1.ObjectReference{
 		APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID(), ResourceVersion: obj.GetResourceVersion(),
-	}, kind, reason, format, args...)
+	}, nil
 }
 
 // About is Event for an object reference.
 func (r *Recorder) About(ref corev1.ObjectReference, kind, reason, format string, args ...any) {
-	if r == nil {
-		return
+	if r != nil {
+		r.record(r.component, ref, kind, reason, format, args...)
 	}
+}
+
+func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, reason, format string, args ...any) {
 	message := format
 	if len(args) > 0 {
 		message = fmt.Sprintf(format, args...)
@@ -124,7 +143,7 @@ func (r *Recorder) About(ref corev1.ObjectReference, kind, reason, format string
 		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
 	}
 	select {
-	case r.queue <- happening{about: ref, kind: kind, reason: reason, message: message, at: time.Now()}:
+	case r.queue <- happening{by: component, about: ref, kind: kind, reason: reason, message: message, at: time.Now()}:
 	default:
 		r.overflow.Add(1)
 	}
@@ -198,8 +217,8 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name},
 		InvolvedObject: h.about, Reason: h.reason, Message: h.message, Type: h.kind, Count: 1,
 		FirstTimestamp: at, LastTimestamp: at,
-		Source:              corev1.EventSource{Component: r.component, Host: r.host},
-		ReportingController: r.component, ReportingInstance: r.host,
+		Source:              corev1.EventSource{Component: h.by, Host: r.host},
+		ReportingController: h.by, ReportingInstance: r.host,
 	})
 	switch {
 	case err == nil:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -248,4 +249,31 @@ func BenchmarkLatency(b *testing.B) {
 	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+}
+
+// TestTasks: pods of the profile "task" go to where the heartbeat was last heard, and the profile is named in events.
+func TestTasks(t *testing.T) {
+	c := start(t)
+	require.NoError(t, c.Create(c.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
+	for i, name := range []string{"a", "b", "c"} {
+		c.node(name, "4")
+		renewed := metav1.NewMicroTime(time.Unix(int64(i%2), 0)) // b was heard of last
+		require.NoError(t, c.Create(c.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name},
+			Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}))
+	}
+	defer c.schedule()()
+	for i := range 2 {
+		p := pod(fmt.Sprint("task", i))
+		p.Spec.SchedulerName = scheduler.TaskProfile
+		require.NoError(t, c.Create(c.ctx, p))
+		c.wait(i+1, isBound)
+	}
+	var pods corev1.PodList
+	require.NoError(t, c.List(c.ctx, &pods))
+	require.Equal(t, "b", pods.Items[0].Spec.NodeName)
+	require.NotEqual(t, "b", pods.Items[1].Spec.NodeName, "it has a task already")
+	c.event("Scheduled", "Successfully assigned default/task0 to b")
+	var events corev1.EventList
+	require.NoError(t, c.List(c.ctx, &events))
+	require.Equal(t, scheduler.TaskProfile, events.Items[0].Source.Component)
 }

@@ -18,15 +18,15 @@ type metrics struct {
 	victims                          prometheus.Histogram
 }
 
-// result counts the attempts with one result.
+// result counts the attempts with one result, by profile.
 type result struct {
-	attempts prometheus.Counter
-	duration prometheus.Observer
+	attempts *prometheus.CounterVec
+	duration prometheus.ObserverVec
 }
 
 func (r result) count(p *pending) {
-	r.attempts.Inc()
-	r.duration.Observe(time.Since(p.tried).Seconds())
+	r.attempts.WithLabelValues(p.info.profile.name).Inc()
+	r.duration.WithLabelValues(p.info.profile.name).Observe(time.Since(p.tried).Seconds())
 }
 
 func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
@@ -46,7 +46,8 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 2, 7)}),
 	}
 	of := func(name string) result {
-		return result{attempts.WithLabelValues(name, s.name), duration.WithLabelValues(name, s.name)}
+		by := prometheus.Labels{"result": name}
+		return result{attempts.MustCurryWith(by), duration.MustCurryWith(by)}
 	}
 	m.scheduled, m.unschedulable, m.failed = of("scheduled"), of("unschedulable"), of("error")
 	if reg != nil {

@@ -297,7 +297,7 @@ func (m *model) fire() bool {
 func TestNodesComeAndGo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{T: t, nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, seen: map[string]*corev1.Pod{}, assumed: map[string]*corev1.Pod{}}
-		m.s = &Scheduler{client: m, name: corev1.DefaultSchedulerName, log: slog.New(slog.DiscardHandler), queue: newQueue(),
+		m.s = &Scheduler{client: m, log: slog.New(slog.DiscardHandler), queue: newQueue(),
 			state: newState(10, func(string) map[string]string { return nil })}
 		m.s.metrics = newMetrics(nil, m.s)
 		m.s.queue.later = func(*pending) {} // settle and the action "fire" are the clock

@@ -70,10 +70,15 @@ type podInfo struct {
 	affinity *podAffinity
 	node     *nodeInfo // the node it is assigned to, nil if none
 	assumed  bool      // assigned, but the binding is not yet observed
+	profile  *profile  // whose steps place it
+	task     bool
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
-	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p)}
+	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileOf(p), task: isTask(p)}
+	if i.profile == nil {
+		i.profile = profiles[0] // it is only counted, or explained
+	}
 	i.need = amountsOf(resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: p.Spec.NodeName != ""}))
 	i.scoreCPU, i.scoreMem = i.need.cpu, i.need.memory
 	if i.scoreCPU == 0 {
@@ -142,6 +147,7 @@ type nodeInfo struct {
 	score  struct{ cpu, mem int64 }
 	ports  map[port]int
 	groups map[string]int
+	tasks  int              // pods that run tasks
 	images map[string]int64 // bytes by name
 	// nominated are pods that preempted others here and wait for them to terminate.
 	nominated map[types.UID]*podInfo
@@ -208,6 +214,9 @@ func (n *nodeInfo) count(p *podInfo, sign int) {
 		if n.groups[p.group] += sign; n.groups[p.group] <= 0 {
 			delete(n.groups, p.group)
 		}
+	}
+	if p.task {
+		n.tasks += sign
 	}
 	if sign > 0 {
 		n.pods[p.pod.UID] = p

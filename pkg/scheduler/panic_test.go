@@ -15,7 +15,7 @@ import (
 // TestAPodThatPanics: it backs off, others are scheduled, and once the cause is gone it is scheduled too.
 func TestAPodThatPanics(t *testing.T) {
 	broken := true
-	s := &Scheduler{name: corev1.DefaultSchedulerName, log: slog.New(slog.DiscardHandler), queue: newQueue(),
+	s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(),
 		state: newState(10, func(string) map[string]string {
 			if broken {
 				panic("injected")

@@ -47,7 +47,7 @@ func (f *failure) preempt() (*eviction, string) {
 			count["Preemption is not helpful for scheduling"]++
 			continue
 		}
-		if lower && (len(found) < c.state.enough() || !clean) {
+		if lower && (len(found) < c.state.enough(c.profile) || !clean) {
 			if e := f.victims(n, budgets); e != nil {
 				found = append(found, e)
 				clean = clean || e.violations == 0

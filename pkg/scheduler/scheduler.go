@@ -1,4 +1,4 @@
-// Package scheduler assigns pods to nodes.
+// Package scheduler assigns pods to nodes, by the profile that they name in spec.schedulerName.
 //
 // It may import client and events. Its invariant: a pod's resources are
 // accounted to its node from the scheduling decision on, before it is bound, so
@@ -31,8 +31,6 @@ const Identity = "system:kube-scheduler"
 type Config struct {
 	// Client reaches the cluster, as Identity. Required.
 	Client client.Interface
-	// Name is the spec.schedulerName of the pods it places; empty means "default-scheduler".
-	Name string
 	// SamplePercent is the percentage of nodes that are scored in clusters of more than 100 nodes (at least 100
 	// are); 0 means 10.
 	SamplePercent int
@@ -60,7 +58,6 @@ func (c Config) Validate() error {
 // Scheduler is the component "scheduler".
 type Scheduler struct {
 	client  client.Interface
-	name    string
 	binders int
 	log     *slog.Logger
 	events  *events.Recorder
@@ -80,10 +77,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Scheduler{client: cfg.Client, name: cfg.Name, binders: cfg.Binders, log: cfg.Log, ready: make(chan struct{})}
-	if s.name == "" {
-		s.name = corev1.DefaultSchedulerName
-	}
+	s := &Scheduler{client: cfg.Client, binders: cfg.Binders, log: cfg.Log, ready: make(chan struct{})}
 	if s.binders == 0 {
 		s.binders = 64
 	}
@@ -95,12 +89,13 @@ func New(cfg Config) (*Scheduler, error) {
 	if sample == 0 {
 		sample = 10
 	}
-	s.events = events.New(cfg.Client, s.name, "", cfg.Log)
+	s.events = events.New(cfg.Client, corev1.DefaultSchedulerName, "", cfg.Log)
 	s.metrics = newMetrics(cfg.Metrics, s)
 	s.queue = newQueue()
 	s.queue.later = s.backedOff
 	s.state = newState(sample, s.namespaceLabels)
 	s.state.budgets = s.budgets
+	s.state.heartbeat = (&heartbeats{cache: cfg.Client.Cache()}).of
 	return s, nil
 }
 
@@ -232,7 +227,7 @@ func (s *Scheduler) next() (write func(context.Context)) {
 		s.backOff(p)
 	}
 	return func(context.Context) {
-		s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "internal error of the scheduler, retrying: %s", err)
+		s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "internal error of the scheduler, retrying: %s", err)
 	}
 }
 
@@ -261,7 +256,7 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 			s.metrics.failed.count(p)
 			s.backOff(p)
 			return func(context.Context) {
-				s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not reserve on node %s: %s", n.name, err)
+				s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not reserve on node %s: %s", n.name, err)
 			}
 		}
 		return func(ctx context.Context) {
@@ -306,7 +301,7 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	again := message == p.reported && nominated == pod.Status.NominatedNodeName
 	p.reported = message
 	return func(ctx context.Context) {
-		s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
+		s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
 		if !again {
 			s.report(ctx, pod, corev1.PodReasonUnschedulable, message, nominated)
 		}

@@ -22,9 +22,12 @@ func (c *cycle) best(nodes []*nodeInfo) *nodeInfo {
 	if len(nodes) == 1 {
 		return nodes[0]
 	}
+	if c.profile.ordered {
+		return c.first(nodes)
+	}
 	total, raw := c.state.scratch(len(nodes))
-	for i := range scores {
-		f := &scores[i]
+	for i := range c.profile.scores {
+		f := &c.profile.scores[i]
 		if f.prepare != nil && !f.prepare(c) {
 			continue
 		}

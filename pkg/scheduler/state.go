@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,8 @@ type state struct {
 	sample                int                       // percent of the nodes
 
 	namespaceLabels func(name string) map[string]string
+	// heartbeat is when a node was last heard of.
+	heartbeat func(*nodeInfo) time.Time
 	// budgets lists the disruption budgets.
 	budgets func() []*budget
 
@@ -40,7 +43,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		antiAffinity: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil },
+		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 	}
 }
 
@@ -217,8 +220,11 @@ func (s *state) clearNomination(uid types.UID) *nodeInfo {
 	return n
 }
 
-// enough is the number of feasible nodes to find: all in a small cluster, a sample in a large one.
-func (s *state) enough() int {
+// enough is the number of feasible nodes to find for a profile: all in a small cluster, a sample in a large one.
+func (s *state) enough(f *profile) int {
+	if f.ordered {
+		return max(len(s.order), 1)
+	}
 	const least = 100
 	return min(max(least, len(s.order)*s.sample/100), max(len(s.order), 1))
 }
@@ -240,9 +246,9 @@ func (s *state) cycle(p *podInfo) *cycle {
 }
 
 func (c *cycle) prepare() []*filter {
-	active := make([]*filter, 0, len(filters))
-	for i := range filters {
-		if f := &filters[i]; f.prepare == nil || f.prepare(c) {
+	active := make([]*filter, 0, len(c.profile.filters))
+	for i := range c.profile.filters {
+		if f := &c.profile.filters[i]; f.prepare == nil || f.prepare(c) {
 			active = append(active, f)
 		}
 	}
@@ -265,7 +271,7 @@ func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
 	if n := s.nominations[p.pod.UID]; n != nil && n.node != nil && c.refusedBy(active, n) < 0 {
 		return n, nil
 	}
-	enough, count := s.enough(), len(s.order)
+	enough, count := s.enough(p.profile), len(s.order)
 	passed := s.passed[:0]
 	if cap(s.refused) < count {
 		s.refused = make([]uint8, count)

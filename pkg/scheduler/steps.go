@@ -68,7 +68,7 @@ type score struct {
 	relative bool
 }
 
-// scores are added up, with upstream's default weights.
+// scores are those of the default profile, with upstream's default weights.
 var scores = []score{
 	{name: "NodeResourcesFit", weight: 1, of: least},
 	{name: "NodeResourcesBalancedAllocation", weight: 1, of: balance},
@@ -87,7 +87,10 @@ type reserve struct {
 	release func(*state, *podInfo, *nodeInfo)
 }
 
-var reserves = []reserve{{name: "NodeResources", take: assume, release: unassume}}
+// reserves run in this order.
+var reserves = []reserve{
+	{name: "NodeResources", take: assume, release: unassume},
+}
 
 // assume accounts a pod to its node before it is bound.
 func assume(s *state, p *podInfo, n *nodeInfo) error {

@@ -53,7 +53,7 @@ func TestReservesAndPreBinds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var steps []string
-			s := &Scheduler{name: corev1.DefaultSchedulerName, log: slog.New(slog.DiscardHandler), queue: newQueue(),
+			s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(),
 				state: newState(10, func(string) map[string]string { return nil })}
 			s.guard = run.Guard{Log: s.log}
 			s.metrics = newMetrics(nil, s)

@@ -16,12 +16,12 @@ func now() time.Time { return time.Now() }
 // nodeHandler handles node events.
 type nodeHandler struct{ s *Scheduler }
 
-func (h nodeHandler) OnAdd(o any, _ bool) { h.s.event(o, func() { h.add(o) }) }
-func (h nodeHandler) OnUpdate(was, o any) { h.s.event(o, func() { h.update(was, o) }) }
-func (h nodeHandler) OnDelete(o any)      { h.s.event(o, func() { h.remove(o) }) }
+func (h nodeHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.add(o) }) }
+func (h nodeHandler) OnUpdate(was, o any) { h.s.handle(o, func() { h.update(was, o) }) }
+func (h nodeHandler) OnDelete(o any)      { h.s.handle(o, func() { h.remove(o) }) }
 
 // event handles one event and recovers from panics in the handler.
-func (s *Scheduler) event(o any, handle func()) {
+func (s *Scheduler) handle(o any, handle func()) {
 	_ = s.guard.Do("event", handle, "object", named{o})
 }
 
@@ -106,8 +106,8 @@ func (s *state) mayFit(p *podInfo, n *nodeInfo) bool {
 		return false
 	}
 	c := s.cycle(p)
-	for i := range filters {
-		if f := &filters[i]; !f.wide && (f.prepare == nil || f.prepare(c)) && !f.check(c, n) {
+	for i := range p.profile.filters {
+		if f := &p.profile.filters[i]; !f.wide && (f.prepare == nil || f.prepare(c)) && !f.check(c, n) {
 			return false
 		}
 	}
@@ -117,9 +117,9 @@ func (s *state) mayFit(p *podInfo, n *nodeInfo) bool {
 // podHandler handles pod events.
 type podHandler struct{ s *Scheduler }
 
-func (h podHandler) OnAdd(o any, _ bool) { h.s.event(o, func() { h.take(o) }) }
-func (h podHandler) OnUpdate(_, o any)   { h.s.event(o, func() { h.take(o) }) }
-func (h podHandler) OnDelete(o any)      { h.s.event(o, func() { h.remove(o) }) }
+func (h podHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.take(o) }) }
+func (h podHandler) OnUpdate(_, o any)   { h.s.handle(o, func() { h.take(o) }) }
+func (h podHandler) OnDelete(o any)      { h.s.handle(o, func() { h.remove(o) }) }
 
 func (h podHandler) remove(o any) {
 	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
@@ -164,7 +164,7 @@ func (h podHandler) take(o any) {
 		s.bound(pod)
 	case pod.DeletionTimestamp != nil:
 		s.forget(pod)
-	case pod.Spec.SchedulerName == s.name:
+	case profileOf(pod) != nil:
 		s.wanted(pod)
 	}
 }

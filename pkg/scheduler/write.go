@@ -16,6 +16,11 @@ func reference(p *corev1.Pod) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
 }
 
+// event records an event about a pod that this scheduler places, in the name of its profile.
+func (s *Scheduler) event(p *corev1.Pod, kind, reason, format string, args ...any) {
+	s.events.EventBy(p.Spec.SchedulerName, p, kind, reason, format, args...)
+}
+
 // bind writes the binding.
 func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	pod := p.info.pod
@@ -25,7 +30,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	}); err != nil {
 		return err
 	}
-	s.events.Event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
+	s.event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.bound(p)
@@ -93,7 +98,7 @@ func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1
 		if v.DeletionTimestamp != nil {
 			continue
 		}
-		message := s.name + ": preempting to accommodate a higher priority pod"
+		message := by.Spec.SchedulerName + ": preempting to accommodate a higher priority pod"
 		patch, _ := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
 			"type": corev1.DisruptionTarget, "status": corev1.ConditionTrue, "reason": corev1.PodReasonPreemptionByScheduler,
 			"message": message, "lastTransitionTime": metav1.NewTime(now()), "observedGeneration": v.Generation,
@@ -107,6 +112,6 @@ func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1
 			}
 			continue
 		}
-		s.events.Event(v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", by.UID, v.Spec.NodeName)
+		s.events.EventBy(by.Spec.SchedulerName, v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", by.UID, v.Spec.NodeName)
 	}
 }

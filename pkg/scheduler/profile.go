@@ -1,0 +1,94 @@
+package scheduler
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+)
+
+// TaskProfile is the spec.schedulerName of pods that are placed by the rule for tasks: on the node with the fewest tasks, of those on
+// the one with the most free capacity, of those on the one with the latest heartbeat.
+const TaskProfile = "task"
+
+// profile is a set of steps for the pods that name it in spec.schedulerName.
+type profile struct {
+	name    string
+	filters []filter
+	scores  []score
+	// ordered compares nodes by one score after the other, of which each breaks the ties of those before it, and compares all feasible nodes
+	// instead of a sample. Otherwise the weighted scores are added up.
+	ordered bool
+}
+
+// profiles are those of this scheduler. Pods that name none of them are left to others.
+var profiles = []*profile{
+	{name: corev1.DefaultSchedulerName, filters: filters, scores: scores},
+	{name: TaskProfile, filters: filters, scores: taskScores, ordered: true},
+}
+
+// taskScores are compared in this order.
+var taskScores = []score{
+	{name: "FewestTasks", of: fewestTasks, relative: true},
+	{name: "FreeCPU", of: freeCPU, relative: true},
+	{name: "FreeMemory", of: freeMemory, relative: true},
+	{name: "LatestHeartbeat", of: latestHeartbeat, relative: true},
+}
+
+// profileOf returns the profile that schedules a pod; nil if it is left to another scheduler.
+func profileOf(p *corev1.Pod) *profile {
+	if i := slices.IndexFunc(profiles, func(f *profile) bool { return f.name == p.Spec.SchedulerName }); i >= 0 {
+		return profiles[i]
+	}
+	return nil
+}
+
+// isTask reports whether the pod runs a task.
+func isTask(p *corev1.Pod) bool {
+	if p.Spec.SchedulerName == TaskProfile {
+		return true
+	}
+	for i := range p.OwnerReferences {
+		r := &p.OwnerReferences[i]
+		if r.Controller != nil && *r.Controller && r.Kind == "Task" && strings.HasPrefix(r.APIVersion, tasks.GroupVersion.Group+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func fewestTasks(_ *cycle, n *nodeInfo) int64 { return -int64(n.tasks) }
+
+// freeCPU is what the node has left with the pod on it, in millicores.
+func freeCPU(c *cycle, n *nodeInfo) int64 { return n.most.cpu - n.score.cpu - c.scoreCPU }
+
+// freeMemory is what the node has left with the pod on it, in bytes.
+func freeMemory(c *cycle, n *nodeInfo) int64 { return n.most.memory - n.score.mem - c.scoreMem }
+
+func latestHeartbeat(c *cycle, n *nodeInfo) int64 { return c.state.heartbeat(n).UnixNano() }
+
+// first picks the node with the highest scores, compared one after the other; of equals, the first one.
+func (c *cycle) first(nodes []*nodeInfo) *nodeInfo {
+	nodes = slices.Clone(nodes)
+	for i := range c.profile.scores {
+		f := &c.profile.scores[i]
+		if len(nodes) == 1 || f.prepare != nil && !f.prepare(c) {
+			continue
+		}
+		var most int64
+		keep := nodes[:0]
+		for j, n := range nodes {
+			switch v := f.of(c, n); {
+			case j == 0 || v > most:
+				most = v
+				keep = append(keep[:0], n)
+			case v == most:
+				keep = append(keep, n)
+			}
+		}
+		nodes = keep
+	}
+	return nodes[0]
+}
