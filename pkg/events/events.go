@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,9 +47,12 @@ type Recorder struct {
 	component string
 	host      string
 	log       *slog.Logger
-	queue     chan happening
+	wake      chan struct{} // holds a value when waiting may have grown
 	overflow  atomic.Uint64 // events that found the queue full
 	refused   atomic.Uint64 // events that could not be written
+
+	mu      sync.Mutex
+	waiting []happening // at most backlog, nil when empty: most recorders are idle, and there are dozens
 
 	known     map[happening]known // used by Run only, like the following fields
 	reported  uint64              // number of lost events that were logged
@@ -75,7 +79,7 @@ func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Recorder{client: c, component: component, host: host, log: log, queue: make(chan happening, backlog), known: map[happening]known{}}
+	return &Recorder{client: c, component: component, host: host, log: log, wake: make(chan struct{}, 1), known: map[happening]known{}}
 }
 
 // Lost returns the number of events that could not be recorded.
@@ -142,27 +146,54 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
 	}
-	select {
-	case r.queue <- happening{by: component, about: ref, kind: kind, reason: reason, message: message, at: time.Now()}:
-	default:
-		r.overflow.Add(1)
+	r.mu.Lock()
+	full := len(r.waiting) >= backlog
+	if !full {
+		r.waiting = append(r.waiting, happening{by: component, about: ref, kind: kind, reason: reason, message: message, at: time.Now()})
 	}
+	r.mu.Unlock()
+	if full {
+		r.overflow.Add(1)
+		return
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next removes the oldest waiting event, if any.
+func (r *Recorder) next() (h happening, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 {
+		return h, false
+	}
+	h, r.waiting[0] = r.waiting[0], happening{}
+	if r.waiting = r.waiting[1:]; len(r.waiting) == 0 {
+		r.waiting = nil
+	}
+	return h, true
 }
 
 // Run writes recorded events until ctx is done. It logs lost events immediately, and then at most once a minute.
 func (r *Recorder) Run(ctx context.Context) {
 	var quiet <-chan time.Time // while nothing is logged
 	for {
-		select {
-		case <-ctx.Done():
-			r.report()
-			return
-		case <-quiet:
-			quiet = nil
-		case h := <-r.queue:
+		h, ok := r.next()
+		if ok && ctx.Err() == nil {
 			if err := r.write(ctx, h); err != nil && ctx.Err() == nil {
 				r.refused.Add(1)
 				r.lastError = err
+			}
+		} else {
+			select {
+			case <-ctx.Done():
+				r.report()
+				return
+			case <-quiet:
+				quiet = nil
+			case <-r.wake:
 			}
 		}
 		if quiet == nil && r.report() {

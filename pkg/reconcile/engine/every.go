@@ -88,7 +88,7 @@ func (e *every) update(ctx context.Context) (started []*source) {
 		own, cancel := context.WithCancel(ctx)
 		e.running[k] = cancel
 		started = append(started, s)
-		e.wg.Go(func() { s.run(own, e.queue) })
+		e.wg.Go(func() { s.run(own, e.queue, e.wg) })
 	}
 	for k, cancel := range e.running {
 		if !present[k] {

@@ -153,7 +153,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	for _, w := range l.r.Watches {
 		s := sourceOf(w)
 		sources = append(sources, s)
-		wg.Go(func() { s.run(ctx, q) })
+		wg.Go(func() { s.run(ctx, q, &wg) })
 	}
 	if l.r.Every != nil {
 		e := &every{Every: l.r.Every, env: env, source: sourceOf, queue: q, log: l.log, wg: &wg, running: map[Kind]context.CancelFunc{}}
@@ -232,10 +232,10 @@ type source struct {
 	bursts map[string]*burst // by name; nil once the source has ended
 }
 
-// run feeds the queue until ctx ends. It does not wait for Start: a controller that is stopped before it has started all
-// its sources may start the rest when nobody waits for them any more.
-func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request]) {
-	defer s.endBursts()
+// run adds the handler that feeds the queue, and returns once the initial list is queued; the handler is removed when ctx
+// ends, and wg waits for that too. It does not wait for Start: a controller that is stopped before it has started all its
+// sources may start the rest when nobody waits for them any more.
+func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request], wg *sync.WaitGroup) {
 	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
 	if err != nil {
 		s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
@@ -246,13 +246,18 @@ func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface
 		s.failed <- fmt.Errorf("informer of %T: %w", s.watch.Object, err)
 		return
 	}
+	// There are a hundred and more sources: no goroutine waits for the end of each.
+	wg.Add(1)
+	context.AfterFunc(ctx, func() {
+		defer wg.Done()
+		_ = inf.RemoveEventHandler(reg) // a stopped informer has no handlers
+		s.endBursts()
+	})
 	select {
 	case <-reg.HasSyncedChecker().Done():
 		close(s.synced)
-		<-ctx.Done()
 	case <-ctx.Done():
 	}
-	_ = inf.RemoveEventHandler(reg) // a stopped informer has no handlers
 }
 
 // String names the watch. Without it controller-runtime's errors would print the whole source, which others are using.
