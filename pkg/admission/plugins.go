@@ -38,6 +38,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
 	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
 	"k8s.io/kubernetes/plugin/pkg/admission/priority"
+	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
 	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
 	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
 
@@ -83,6 +84,7 @@ var ordered = []plugin{
 	{name: priority.PluginName, register: priority.Register},
 	{name: defaulttolerationseconds.PluginName, register: defaulttolerationseconds.Register},
 	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
+	{name: runtimeclass.PluginName, register: runtimeclass.Register},
 	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
 	{name: podresize.PluginName, register: podresize.Register},

@@ -4,9 +4,11 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typednodev1 "k8s.io/client-go/kubernetes/typed/node/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -20,6 +22,27 @@ type cacheReads struct {
 }
 
 func (c cacheReads) CoreV1() typedcorev1.CoreV1Interface { return coreReads{client: c.client} }
+
+func (c cacheReads) NodeV1() typednodev1.NodeV1Interface { return nodeReads{client: c.client} }
+
+type nodeReads struct {
+	typednodev1.NodeV1Interface
+	client client.Interface
+}
+
+func (n nodeReads) RuntimeClasses() typednodev1.RuntimeClassInterface {
+	return runtimeClassReads{client: n.client}
+}
+
+type runtimeClassReads struct {
+	typednodev1.RuntimeClassInterface
+	client client.Interface
+}
+
+func (r runtimeClassReads) Get(ctx context.Context, name string, _ metav1.GetOptions) (*nodev1.RuntimeClass, error) {
+	out := &nodev1.RuntimeClass{}
+	return out, r.client.Get(ctx, ctrl.ObjectKey{Name: name}, out)
+}
 
 type coreReads struct {
 	typedcorev1.CoreV1Interface

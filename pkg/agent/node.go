@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
 
@@ -285,6 +286,7 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	s.NodeInfo = a.machine.info
 	s.NodeInfo.ContainerRuntimeVersion = a.c.Runtime.Version()
 	s.NodeInfo.KubeletVersion = version.Kubernetes
+	s.RuntimeHandlers = pod.RuntimeHandlers()
 	s.DaemonEndpoints.KubeletEndpoint.Port = port
 	if heartbeat {
 		s.Images = a.imageList()

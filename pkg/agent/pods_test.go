@@ -12,7 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	fakeruntime "github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
 )
@@ -91,6 +94,10 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 			s.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
 		}, reason: "AppArmor", event: "AppArmor: Cannot enforce AppArmor"},
 		"users": {change: func(s *corev1.PodSpec) { s.HostUsers = &no }, event: "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`"},
+		"handler": {change: func(s *corev1.PodSpec) { s.RuntimeClassName = new("other") },
+			event: `FailedCreatePodSandBox: Failed to create pod sandbox: no runtime for "kata" is configured`},
+		"class": {change: func(s *corev1.PodSpec) { s.RuntimeClassName = new("none") },
+			event: `FailedCreatePodSandBox: Failed to create pod sandbox: RuntimeClass "none": `},
 		"seccomp": {change: func(s *corev1.PodSpec) {
 			name := "none.json"
 			s.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}}
@@ -98,6 +105,7 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node(t, fakeruntime.Config{}, func(b *bench) {
+				require.NoError(t, b.cluster.Create(b.ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Handler: "kata"}))
 				p := simple("web", "sleep", "1000000")
 				tt.change(&p.Spec)
 				p = b.create(p)
@@ -113,6 +121,24 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A RuntimeClass may name the node's runtime, and a pod without a runtime starts once its class has one.
+func TestRuntimeClassOfTheNode(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		p := simple("web", "sleep", "1000000")
+		p.Spec.RuntimeClassName = new("plain")
+		b.create(p)
+		b.pass(time.Minute)
+		require.Empty(t, b.containers())
+		require.NoError(t, b.cluster.Create(b.ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Handler: "runc"}))
+		b.pass(2 * time.Minute)
+		require.Equal(t, corev1.PodRunning, b.pod("web").Status.Phase)
+		var n corev1.Node
+		require.NoError(t, b.cluster.Get(b.ctx, ctrl.ObjectKey{Name: p.Spec.NodeName}, &n))
+		require.Len(t, n.Status.RuntimeHandlers, 2)
+		require.Equal(t, "runc", n.Status.RuntimeHandlers[1].Name)
+	})
 }
 
 // A container may make /etc/hosts and its termination message arbitrarily large. Reading them is bounded.

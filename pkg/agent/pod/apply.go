@@ -59,6 +59,9 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 	if wantsUserNamespace(p) {
 		return w.sandboxFailed(ctx, p, errNoUserNamespaces)
 	}
+	if err := w.m.checkHandler(ctx, p); err != nil {
+		return w.sandboxFailed(ctx, p, err)
+	}
 	host, domain := hostnames(p, w.m.c.ClusterDomain)
 	n := network.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Hostname: host,
 		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/informers/discovery"
 	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/informers/networking"
+	"k8s.io/client-go/informers/node"
 	"k8s.io/client-go/informers/scheduling"
 	"k8s.io/client-go/informers/storage"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -92,6 +93,7 @@ func (g generic) Lister() toolscache.GenericLister {
 func (f *factory) Core() core.Interface             { return core.New(f, "", nil) }
 func (f *factory) Discovery() discovery.Interface   { return discovery.New(f, "", nil) }
 func (f *factory) Networking() networking.Interface { return networking.New(f, "", nil) }
+func (f *factory) Node() node.Interface             { return node.New(f, "", nil) }
 func (f *factory) Scheduling() scheduling.Interface { return scheduling.New(f, "", nil) }
 func (f *factory) Storage() storage.Interface       { return storage.New(f, "", nil) }
 func (f *factory) Admissionregistration() admissionregistration.Interface {

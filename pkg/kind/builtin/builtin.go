@@ -70,6 +70,7 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		csiRows(),
 		ingressRows(),
 		listed(),
+		nodeRows(),
 		ourRows(),
 	)...)
 })

@@ -1,0 +1,48 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// handlers are the names by which a RuntimeClass may refer to the one runtime of the node; the empty one is the default.
+var handlers = []string{"", "runc"}
+
+// RuntimeHandlers returns the runtime handlers of this node, for its status.
+func RuntimeHandlers() []corev1.NodeRuntimeHandler {
+	readOnly, no := recursiveReadOnly(), false
+	out := make([]corev1.NodeRuntimeHandler, 0, len(handlers))
+	for _, name := range handlers {
+		out = append(out, corev1.NodeRuntimeHandler{Name: name,
+			Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &no}})
+	}
+	return out
+}
+
+// recursiveReadOnly reports whether the kernel has mount_setattr(2), since Linux 5.12.
+var recursiveReadOnly = sync.OnceValue(func() bool {
+	return unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) != unix.ENOSYS
+})
+
+// checkHandler returns an error if the node does not have the runtime handler of the pod's RuntimeClass.
+func (m *Manager) checkHandler(ctx context.Context, p *corev1.Pod) error {
+	name := p.Spec.RuntimeClassName
+	if name == nil || *name == "" {
+		return nil
+	}
+	var class nodev1.RuntimeClass
+	if err := m.c.Client.Get(ctx, types.NamespacedName{Name: *name}, &class); err != nil {
+		return fmt.Errorf("RuntimeClass %q: %w", *name, err)
+	}
+	if !slices.Contains(handlers, class.Handler) {
+		return fmt.Errorf("no runtime for %q is configured", class.Handler)
+	}
+	return nil
+}
