@@ -1,12 +1,12 @@
-// Package v1alpha1 is the API of tasks: containers that run once, to completion.
+// Package v1alpha1 is the API of tasks: containers that run to completion, once, with retries, as arrays or on a schedule.
 //
-// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a phase never moves back, and a
-// finished task never changes.
+// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a task reaches exactly one of the terminal phases, once,
+// and its status never changes afterwards.
 //
 //	Pending -> Scheduled -> Running -> Completed (exit code 0)
-//	   |           |           `-----> Failed    (exit code not 0, or the node was lost)
-//	   |           `-----------------> Failed    (the node went offline)
-//	   `-----------------------------> Failed    (no node within timeoutSeconds)
+//	   ^           |           |
+//	   `-----------+-----------+-----> Failed    (status.reason and status.error say why)
+//	     the next attempt
 //
 // +kubebuilder:object:generate=true
 // +groupName=tasks.coracle.dev

@@ -11,7 +11,9 @@ func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
 		rule(group, "tasks", "get", "list", "watch"), rule(group, "tasks/status", "update"), rule(group, "tasks/finalizers", "update"),
-		rule("", "pods", "create", "delete", "get", "list", "watch"), rule("", "nodes", "get", "list", "watch"),
+		rule(group, "tasks", "delete"),
+		rule("", "pods", "create", "delete", "get", "list", "patch", "update", "watch"), rule("", "nodes", "get", "list", "watch"),
+		rule("coordination.k8s.io", "leases", "get", "list", "watch"),
 		rule("", "events", "create", "patch", "update"),
 	}
 	edit = []rbacv1.PolicyRule{rule(group, "tasks", "create", "delete", "deletecollection", "patch", "update")}

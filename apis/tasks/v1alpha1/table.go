@@ -16,8 +16,10 @@ func Columns() []metav1.TableColumnDefinition {
 		{Name: "Phase", Type: "string", Description: "Pending, Scheduled, Running, Completed or Failed"},
 		{Name: "Node", Type: "string", Description: "The node it was scheduled to"},
 		{Name: "Exit", Type: "string", Description: "The container's exit code"},
+		{Name: "Attempts", Type: "string", Description: "The attempts so far, or the completed and all indexes of an array"},
 		{Name: "Age", Type: "string", Description: "Time since its creation"},
 		{Name: "Image", Type: "string", Priority: 1, Description: "The container image"},
+		{Name: "Reason", Type: "string", Priority: 1, Description: "Why it failed, in one word"},
 		{Name: "Error", Type: "string", Priority: 1, Description: "Why it failed"},
 	}
 }
@@ -35,5 +37,23 @@ func Cells(t *Task, now time.Time) []any {
 	if t.DeletionTimestamp != nil && !t.Status.Phase.Ended() {
 		phase = "Terminating"
 	}
-	return []any{t.Name, phase, t.Status.Node, exit, age, t.Spec.Image, t.Status.Error}
+	return []any{t.Name, phase, t.Status.Node, exit, Progress(t), age, t.Spec.Image, t.Status.Reason, t.Status.Error}
+}
+
+// Progress returns the number of attempts that have begun, or of an array "completed/all".
+func Progress(t *Task) string {
+	if a := t.Spec.Array; a != nil {
+		done := int32(0)
+		if t.Status.Array != nil {
+			done = t.Status.Array.Completed
+		}
+		return fmt.Sprintf("%d/%d", done, a.Size)
+	}
+	n := t.Status.EndedAttempts
+	for _, a := range t.Status.Attempts {
+		if !a.Phase.Ended() && a.PodUID != "" {
+			n++
+		}
+	}
+	return fmt.Sprint(n)
 }

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -12,8 +13,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
+// The bounds of a task.
+const (
+	MaxName        = 63 // bytes: it is a label of the pods
+	MaxRetries     = 100
+	MaxBackoff     = 3600       // seconds
+	MaxTimeout     = 31_536_000 // seconds: a year
+	MaxArray       = 10_000     // indexes
+	MaxParallelism = 100
+	MaxKey         = 256 // bytes
+	MaxAttempts    = 20  // that have ended and are listed in the status
+	MaxMessage     = 1024
+	maxPorts       = 32
+	maxVolumes     = 32
+	maxEnv         = 1000
+	maxWords       = 1000      // of command and args, each
+	maxText        = 256 << 10 // bytes of command, args and env together
+)
+
+// DefaultParallelism is the parallelism of arrays that do not say.
+const DefaultParallelism = 10
+
 // Default sets the defaults: a new task is Pending since its creation. It is idempotent.
 func Default(t *Task) {
+	if t.Name == "" && t.GenerateName == "" && t.Spec.IdempotencyKey != "" {
+		t.Name = NameForKey(t.Spec.IdempotencyKey)
+	}
+	DefaultSpec(&t.Spec)
 	if t.Status.Phase == "" {
 		t.Status.Phase = TaskPending
 	}
@@ -22,26 +48,138 @@ func Default(t *Task) {
 	}
 }
 
-// Validate validates a new task, except for its metadata.
+// DefaultSpec sets the defaults of a spec.
+func DefaultSpec(s *TaskSpec) {
+	if s.BackoffSeconds == nil && s.Retries > 0 {
+		s.BackoffSeconds = new(int32)
+		*s.BackoffSeconds = 1
+	}
+	if a := s.Array; a != nil && a.Parallelism == nil {
+		a.Parallelism = new(int32)
+		*a.Parallelism = DefaultParallelism
+	}
+	for i := range s.Ports {
+		if s.Ports[i].Protocol == "" {
+			s.Ports[i].Protocol = corev1.ProtocolTCP
+		}
+	}
+}
+
+// Validate validates a new task. What becomes of the pod, such as tolerations and volumes, is validated as a pod in addition.
 func Validate(t *Task) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
-	if t.Spec.Image == "" {
-		errs = append(errs, field.Required(spec.Child("image"), "name the image to run"))
-	} else if strings.TrimSpace(t.Spec.Image) != t.Spec.Image {
-		errs = append(errs, field.Invalid(spec.Child("image"), t.Spec.Image, "must not have leading or trailing whitespace"))
+	if len(t.Name) > MaxName {
+		errs = append(errs, field.TooLong(field.NewPath("metadata", "name"), "", MaxName))
 	}
-	errs = append(errs, validateEnv(t.Spec.Env, spec.Child("env"))...)
-	if r := t.Spec.Resources; r != nil {
+	if key := t.Spec.IdempotencyKey; key != "" {
+		if len(key) > MaxKey {
+			errs = append(errs, field.TooLong(spec.Child("idempotencyKey"), "", MaxKey))
+		}
+		if name := NameForKey(key); t.Name != name && t.Name != "" {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), t.Name,
+				fmt.Sprintf("a task with this idempotency key is named %s: leave the name empty", name)))
+		}
+	}
+	return append(errs, ValidateSpec(&t.Spec, spec)...)
+}
+
+// ValidateSpec validates a spec.
+func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if s.Image == "" {
+		errs = append(errs, field.Required(spec.Child("image"), "name the image to run"))
+	} else if strings.TrimSpace(s.Image) != s.Image {
+		errs = append(errs, field.Invalid(spec.Child("image"), s.Image, "must not have leading or trailing whitespace"))
+	}
+	errs = append(errs, validateSizes(s, spec)...)
+	if len(errs) > 0 { // what follows would list each of too many
+		return errs
+	}
+	errs = append(errs, validateEnv(s.Env, spec.Child("env"))...)
+	if s.WorkingDir != "" && !path.IsAbs(s.WorkingDir) {
+		errs = append(errs, field.Invalid(spec.Child("workingDir"), s.WorkingDir, "must be an absolute path"))
+	}
+	if r := s.Resources; r != nil {
 		errs = append(errs, validateResources(r, spec.Child("resources"))...)
 	}
-	if n := t.Spec.NodeName; n != "" {
+	if n := s.NodeName; n != "" {
 		for _, msg := range apivalidation.NameIsDNSSubdomain(n, false) {
 			errs = append(errs, field.Invalid(spec.Child("nodeName"), n, msg))
 		}
 	}
-	if s := t.Spec.TimeoutSeconds; s != nil && *s < 1 {
-		errs = append(errs, field.Invalid(spec.Child("timeoutSeconds"), *s, "must be at least 1"))
+	within := func(name string, value, low, high int64) {
+		if value < low || value > high {
+			errs = append(errs, field.Invalid(spec.Child(name), value, fmt.Sprintf("must be from %d to %d", low, high)))
+		}
+	}
+	within("retries", int64(s.Retries), 0, MaxRetries)
+	if b := s.BackoffSeconds; b != nil {
+		within("backoffSeconds", int64(*b), 0, MaxBackoff)
+	}
+	if l := s.RunTimeoutSeconds; l != nil {
+		within("runTimeoutSeconds", *l, 1, MaxTimeout)
+	}
+	if l := s.ScheduleTimeoutSeconds; l != nil {
+		within("scheduleTimeoutSeconds", *l, 1, MaxTimeout)
+	}
+	if l := s.TTLSecondsAfterFinished; l != nil {
+		within("ttlSecondsAfterFinished", int64(*l), 0, 1<<31-1)
+	}
+	for i, v := range s.Volumes {
+		if (v.ConfigMap == nil) == (v.Secret == nil) {
+			errs = append(errs, field.Invalid(spec.Child("volumes").Index(i), "", "must have exactly one of configMap and secret"))
+		}
+		if v.MountPath == "" {
+			errs = append(errs, field.Required(spec.Child("volumes").Index(i).Child("mountPath"), "say where to mount it"))
+		}
+	}
+	for i, p := range s.Ports {
+		at := spec.Child("ports").Index(i)
+		if len(validation.IsValidPortNum(int(p.HostPort))) > 0 {
+			errs = append(errs, field.Invalid(at.Child("hostPort"), p.HostPort, "must be from 1 to 65535"))
+		}
+		if len(validation.IsValidPortNum(int(p.ContainerPort))) > 0 {
+			errs = append(errs, field.Invalid(at.Child("containerPort"), p.ContainerPort, "must be from 1 to 65535"))
+		}
+	}
+	if a := s.Array; a != nil {
+		if a.Size < 1 || a.Size > MaxArray {
+			errs = append(errs, field.Invalid(spec.Child("array", "size"), a.Size, fmt.Sprintf("must be from 1 to %d", MaxArray)))
+		}
+		if p := a.Parallelism; p != nil && (*p < 1 || *p > MaxParallelism) {
+			errs = append(errs, field.Invalid(spec.Child("array", "parallelism"), *p, fmt.Sprintf("must be from 1 to %d", MaxParallelism)))
+		}
+	}
+	return errs
+}
+
+// validateSizes bounds the lists and the text of a spec.
+func validateSizes(s *TaskSpec, spec *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, l := range []struct {
+		name     string
+		len, max int
+	}{
+		{"command", len(s.Command), maxWords}, {"args", len(s.Args), maxWords}, {"env", len(s.Env), maxEnv}, {"ports", len(s.Ports), maxPorts},
+		{"volumes", len(s.Volumes), maxVolumes}, {"tolerations", len(s.Tolerations), 64}, {"nodeSelector", len(s.NodeSelector), 64},
+	} {
+		if l.len > l.max {
+			errs = append(errs, field.TooMany(spec.Child(l.name), l.len, l.max))
+		}
+	}
+	text := 0
+	for _, w := range s.Command {
+		text += len(w)
+	}
+	for _, w := range s.Args {
+		text += len(w)
+	}
+	for _, e := range s.Env {
+		text += len(e.Name) + len(e.Value)
+	}
+	if text > maxText {
+		errs = append(errs, field.Invalid(spec, fmt.Sprintf("%d bytes", text), fmt.Sprintf("command, args and env together must have at most %d bytes: use a ConfigMap", maxText)))
 	}
 	return errs
 }
@@ -99,24 +237,33 @@ func validateResources(r *corev1.ResourceRequirements, path *field.Path) field.E
 	return errs
 }
 
-// ValidateUpdate validates a change of the spec: only timeoutSeconds may change, and only before the task has ended.
+// ValidateUpdate validates a change of the spec.
 func ValidateUpdate(t, old *Task) field.ErrorList {
 	errs := Validate(t)
+	path := field.NewPath("spec")
 	was := old.Spec.DeepCopy()
+	was.Suspend, was.Cancel, was.TTLSecondsAfterFinished = t.Spec.Suspend, t.Spec.Cancel, t.Spec.TTLSecondsAfterFinished
 	if !old.Status.Phase.Ended() {
-		was.TimeoutSeconds = t.Spec.TimeoutSeconds
+		was.Retries, was.BackoffSeconds = t.Spec.Retries, t.Spec.BackoffSeconds
+		was.RunTimeoutSeconds, was.ScheduleTimeoutSeconds = t.Spec.RunTimeoutSeconds, t.Spec.ScheduleTimeoutSeconds
+		if was.Array != nil && t.Spec.Array != nil {
+			was.Array.Parallelism = t.Spec.Array.Parallelism
+		}
+	}
+	if old.Spec.Cancel && !t.Spec.Cancel {
+		errs = append(errs, field.Forbidden(path.Child("cancel"), "a cancelled task cannot be resumed; create another task instead"))
 	}
 	if !equality.Semantic.DeepEqual(*was, t.Spec) {
-		errs = append(errs, field.Forbidden(field.NewPath("spec"),
-			"only timeoutSeconds may change, and only before the task has ended; create another task instead"))
+		errs = append(errs, field.Forbidden(path, "only suspend, cancel, ttlSecondsAfterFinished and, before the task has ended, retries, backoffSeconds, "+
+			"runTimeoutSeconds, scheduleTimeoutSeconds and array.parallelism may change; create another task instead"))
 	}
 	return errs
 }
 
 var order = map[TaskPhase]int{"": 0, TaskPending: 1, TaskScheduled: 2, TaskRunning: 3, TaskCompleted: 4, TaskFailed: 4}
 
-// ValidateStatusUpdate validates a change of the status: the phase only moves forward, and the status of a finished
-// task is immutable.
+// ValidateStatusUpdate validates a change of the status: the phase only moves forward unless another attempt has ended, attempts that have
+// ended do not change, and the status of a finished task is immutable.
 func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	path := field.NewPath("status")
 	to, known := order[t.Status.Phase]
@@ -130,8 +277,16 @@ func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 		}
 		return nil
 	}
-	if to < order[old.Status.Phase] {
-		return field.ErrorList{field.Invalid(path.Child("phase"), t.Status.Phase, "a phase never moves back from "+string(old.Status.Phase))}
+	var errs field.ErrorList
+	if to < order[old.Status.Phase] && t.Status.EndedAttempts <= old.Status.EndedAttempts {
+		errs = append(errs, field.Invalid(path.Child("phase"), t.Status.Phase,
+			"a phase never moves back from "+string(old.Status.Phase)+" during an attempt"))
 	}
-	return nil
+	if t.Status.EndedAttempts < old.Status.EndedAttempts {
+		errs = append(errs, field.Invalid(path.Child("endedAttempts"), t.Status.EndedAttempts, "must not decrease"))
+	}
+	if n := len(t.Status.Attempts); n > MaxAttempts+MaxParallelism {
+		errs = append(errs, field.TooMany(path.Child("attempts"), n, MaxAttempts+MaxParallelism))
+	}
+	return errs
 }

@@ -22,7 +22,7 @@ func ours() []ourKind {
 		{own.Row(own.Definition[*tasks.Task]{
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },
-			Default: tasks.Default, Validate: tasks.Validate, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
+			Default: tasks.Default, Validate: validateTask, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
 			Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
 		}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status }), tasks.Rights},
 	}

@@ -70,7 +70,7 @@ func TestOwnSplitsSpecAndStatus(t *testing.T) {
 
 	seconds := int64(9)
 	spec := status.DeepCopy()
-	spec.Spec.TimeoutSeconds, spec.Status.Phase = &seconds, tasks.TaskFailed
+	spec.Spec.ScheduleTimeoutSeconds, spec.Status.Phase = &seconds, tasks.TaskFailed
 	require.NoError(t, rest.BeforeUpdate(r.Strategy, in(r, ""), spec, status))
 	require.Equal(t, int64(2), spec.Generation)
 	require.Equal(t, tasks.TaskRunning, spec.Status.Phase)
@@ -93,6 +93,12 @@ func TestInvalidObjectsNameTheField(t *testing.T) {
 		"service port":           {&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 70000}}}}, "spec.ports[0].port"},
 		"config map key":         {&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a/b": ""}}, "data[a/b]"},
 		"task without image":     {&tasks.Task{ObjectMeta: meta}, "spec.image"},
+		"task volume":            {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Volumes: []tasks.TaskVolume{{MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "../x"}}}}}}}, "spec.volumes[0].secret.items[0].path"},
+		"task mounts":            {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Volumes: []tasks.TaskVolume{{MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, {MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}}, "spec.volumes[1].mountPath"},
+		"task env":               {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "x"}}}}}}, "spec.env[0].valueFrom.fieldRef.fieldPath"},
+		"task toleration":        {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Tolerations: []corev1.Toleration{{Key: "a", Operator: "Near"}}}}, "spec.tolerations[0].operator"},
+		"task port":              {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Ports: []tasks.TaskPort{{HostPort: 80, ContainerPort: 80, Protocol: "X"}}}}, "spec.ports[0].protocol"},
+		"array of a million":     {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Array: &tasks.TaskArray{Size: 1_000_000}}}, "spec.array.size"},
 		"task name":              {&tasks.Task{ObjectMeta: upper, Spec: tasks.TaskSpec{Image: "i"}}, "metadata.name"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,6 +127,21 @@ func rowOf(o client.Object) *kind.Resource {
 		}
 	}
 	return nil
+}
+
+// A task with an idempotency key is named by it, so there is one at most.
+func TestIdempotencyKeyNamesTheTask(t *testing.T) {
+	r := Kinds().ByGVK(tasks.GroupVersion.WithKind("Task"))
+	made := task()
+	made.Name, made.Spec.IdempotencyKey = "", "order 7"
+	out, err := create(r, made)
+	require.NoError(t, err)
+	require.Equal(t, tasks.NameForKey("order 7"), out.GetName())
+	other := task()
+	other.Spec.IdempotencyKey = "order 7"
+	_, err = create(r, other)
+	require.True(t, apierrors.IsInvalid(err))
+	require.ErrorContains(t, err, tasks.NameForKey("order 7"))
 }
 
 func TestSelector(t *testing.T) {

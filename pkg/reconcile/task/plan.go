@@ -71,8 +71,8 @@ func Plan(o Observed, now time.Time) Actions {
 		if c := podstate.Condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 			reason = c.Message
 		}
-		if left := waitFor(t, now); t.Spec.TimeoutSeconds != nil && left <= 0 {
-			fail("no available node within %d s: %s", *t.Spec.TimeoutSeconds, reason)
+		if left := waitFor(t, now); t.Spec.ScheduleTimeoutSeconds != nil && left <= 0 {
+			fail("no available node within %d s: %s", *t.Spec.ScheduleTimeoutSeconds, reason)
 			a.Stop = true
 		} else {
 			s.Error = reason
@@ -147,37 +147,11 @@ func follow(s *tasks.TaskStatus, p *corev1.Pod, fail func(string, ...any), now t
 
 // waitFor is how long the task still waits for a node; 0 if it waits forever.
 func waitFor(t *tasks.Task, now time.Time) time.Duration {
-	if t.Spec.TimeoutSeconds == nil {
+	if t.Spec.ScheduleTimeoutSeconds == nil {
 		return 0
 	}
-	return t.CreationTimestamp.Add(time.Duration(*t.Spec.TimeoutSeconds) * time.Second).Sub(now)
+	return t.CreationTimestamp.Add(time.Duration(*t.Spec.ScheduleTimeoutSeconds) * time.Second).Sub(now)
 }
 
-// Pod is the task's pod, of that name.
-func Pod(t *tasks.Task, name string) *corev1.Pod {
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: t.Namespace, Name: name,
-			Labels:          map[string]string{Label: t.Name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(t, kind)},
-		},
-		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{
-				Name: "task", Image: t.Spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: t.Spec.Command, Args: t.Spec.Args, Env: t.Spec.Env,
-			}},
-		},
-	}
-	if t.Spec.Resources != nil {
-		p.Spec.Containers[0].Resources = *t.Spec.Resources
-	}
-	if t.Spec.NodeName != "" {
-		// Through the scheduler, so that the node's capacity is respected.
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{t.Spec.NodeName}}},
-			}}},
-		}}
-	}
-	return p.DeepCopy()
-}
+// attempt is the only attempt of a task.
+var attempt = &tasks.TaskAttempt{Number: 1}

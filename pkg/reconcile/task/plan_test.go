@@ -36,10 +36,10 @@ func TestPlan(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}}
 	pulling := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
 	limited := task(tasks.TaskPending, "t")
-	limited.Spec.TimeoutSeconds = new(int64)
-	*limited.Spec.TimeoutSeconds = 30
+	limited.Spec.ScheduleTimeoutSeconds = new(int64)
+	*limited.Spec.ScheduleTimeoutSeconds = 30
 	patient := limited.DeepCopy()
-	*patient.Spec.TimeoutSeconds = 90
+	*patient.Spec.ScheduleTimeoutSeconds = 90
 	evicted := pod("n", corev1.ContainerState{})
 	evicted.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "the node was low on memory"}
 	for name, c := range map[string]struct {

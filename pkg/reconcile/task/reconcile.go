@@ -16,9 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// Label is on a task's pod; its value is the task's name.
-const Label = "tasks.coracle.dev/task"
-
 var kind = tasks.GroupVersion.WithKind("Task")
 
 // New declares the reconciler.
@@ -148,9 +145,9 @@ func (r *reconciler) observe(ctx context.Context, t *tasks.Task) (o Observed, er
 	return o, nil
 }
 
-// create creates the task's pod, named like the task or, if that name is taken, with a unique name.
+// create creates the task's pod.
 func (r *reconciler) create(ctx context.Context, t *tasks.Task) (*corev1.Pod, error) {
-	p := Pod(t, t.Name)
+	p := tasks.Pod(t, attempt)
 	err := r.Client.Create(ctx, p)
 	if !apierrors.IsAlreadyExists(err) {
 		return p, err
@@ -162,6 +159,5 @@ func (r *reconciler) create(ctx context.Context, t *tasks.Task) (*corev1.Pod, er
 	if ref := metav1.GetControllerOfNoCopy(&there); ref != nil && ref.UID == t.UID {
 		return &there, nil
 	}
-	p = Pod(t, t.Name+"-"+string(t.UID[:min(5, len(t.UID))]))
-	return p, r.Client.Create(ctx, p)
+	return nil, err
 }

@@ -1,0 +1,83 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The labels of a task's pods: the task's name, and the number and index of the attempt.
+const (
+	LabelTask    = "tasks.coracle.dev/task"
+	LabelAttempt = "tasks.coracle.dev/attempt"
+	LabelIndex   = "tasks.coracle.dev/index"
+)
+
+// ContainerName is the name of the container in a task's pods.
+const ContainerName = "task"
+
+// PodName returns the name of an attempt's pod. It is derived from the task's identity and the attempt, so an attempt has one pod.
+func PodName(t *Task, a *TaskAttempt) string {
+	uid := string(t.UID)
+	name := t.Name + "-" + uid[:min(8, len(uid))]
+	if a.Index != nil {
+		name += fmt.Sprintf("-%d", *a.Index)
+	}
+	return fmt.Sprintf("%s-%d", name, a.Number)
+}
+
+// Pod returns the pod of an attempt. It shares no memory with the task.
+func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
+	s := t.Spec.DeepCopy()
+	c := corev1.Container{
+		Name: ContainerName, Image: s.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: s.Command, Args: s.Args,
+		Env: append(environment(t, a), s.Env...), WorkingDir: s.WorkingDir,
+	}
+	if s.Resources != nil {
+		c.Resources = *s.Resources
+	}
+	for _, p := range s.Ports {
+		c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: p.Protocol, HostIP: p.HostIP})
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: t.Namespace, Name: PodName(t, a),
+			Labels:          map[string]string{LabelTask: t.Name, LabelAttempt: strconv.Itoa(int(a.Number))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(t, GroupVersion.WithKind("Task"))},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
+			PriorityClassName: s.PriorityClassName,
+		},
+	}
+	if a.Index != nil {
+		p.Labels[LabelIndex] = strconv.Itoa(int(*a.Index))
+	}
+	for i, v := range s.Volumes {
+		name := fmt.Sprintf("volume-%d", i)
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: v.ConfigMap, Secret: v.Secret}})
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: v.MountPath, ReadOnly: true})
+	}
+	p.Spec.Containers = []corev1.Container{c}
+	if s.NodeName != "" {
+		// Through the scheduler, so that the node's capacity is respected.
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{s.NodeName}}},
+			}}},
+		}}
+	}
+	return p
+}
+
+func environment(t *Task, a *TaskAttempt) []corev1.EnvVar {
+	env := []corev1.EnvVar{{Name: "TASK_NAME", Value: t.Name}, {Name: "TASK_ATTEMPT", Value: strconv.Itoa(int(a.Number))}}
+	if a.Index != nil && t.Spec.Array != nil {
+		env = append(env, corev1.EnvVar{Name: "TASK_INDEX", Value: strconv.Itoa(int(*a.Index))},
+			corev1.EnvVar{Name: "TASK_COUNT", Value: strconv.Itoa(int(t.Spec.Array.Size))})
+	}
+	return env
+}
