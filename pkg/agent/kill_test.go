@@ -177,12 +177,14 @@ func everything(i int) *corev1.Pod {
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
+		{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "busybox", PullPolicy: corev1.PullIfNotPresent}}},
 	}
 	c := &p.Spec.Containers[0]
 	c.Image, c.ImagePullPolicy, c.TerminationMessagePath = "busybox", corev1.PullIfNotPresent, "/dev/termination-log"
 	c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: int32(18080 + i), Protocol: corev1.ProtocolTCP}}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"},
-		{Name: "config", MountPath: "/config"}, {Name: "memory", MountPath: "/sub", SubPath: "a/b"}}
+		{Name: "config", MountPath: "/config"}, {Name: "memory", MountPath: "/sub", SubPath: "a/b"},
+		{Name: "image", MountPath: "/image"}}
 	return p
 }
 

@@ -138,6 +138,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
 	lap := m.metrics.laps()
+	if f := w.mountImages(ctx, p, c); f != nil {
+		return f
+	}
 	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
 		return m.credentials(ctx, p, c.Image)
 	}})

@@ -117,7 +117,7 @@ func New(c Config) *Manager {
 	}
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
-		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Logger: c.Logger, Failpoints: c.Failpoints,
+		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Images: c.Runtime.Images(), Logger: c.Logger, Failpoints: c.Failpoints,
 	})
 	return m
 }

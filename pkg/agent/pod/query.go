@@ -35,7 +35,7 @@ func (m *Manager) Instances(uid types.UID, name string) []Instance {
 	return group(m.containersOf(uid))[name]
 }
 
-// ImagesInUse returns the names and IDs of the images of all containers.
+// ImagesInUse returns the names and IDs of the images of all containers and volumes.
 func (m *Manager) ImagesInUse() map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,6 +44,9 @@ func (m *Manager) ImagesInUse() map[string]bool {
 		for _, c := range set {
 			used[c.ImageID], used[c.Image], used[c.Labels[labelImageID]] = true, true, true
 		}
+	}
+	for _, id := range m.volumes.ImagesInUse() {
+		used[id] = true
 	}
 	return used
 }

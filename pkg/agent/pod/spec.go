@@ -120,7 +120,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 				return err
 			}
 			var err error
-			if root, err = m.volumes.SubPath(p.UID, v.Name, root, sub, c.Name, i, v.ReadOnly); err != nil {
+			if root, err = m.volumes.SubPath(p.UID, v.Name, root, sub, c.Name, i, v.ReadOnly || mounted.ReadOnly); err != nil {
 				return err
 			}
 		} else if mounted.CreateMissing {
@@ -134,7 +134,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if !filepath.IsAbs(target) {
 			target = filepath.Join("/", target)
 		}
-		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || mounted.ReadOnly}
+		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || mounted.ReadOnly, NoExec: mounted.NoExec}
 		if v.RecursiveReadOnly != nil && *v.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
 			mt.RecursiveReadOnly = true
 		}

@@ -40,6 +40,8 @@ type Mount struct {
 	ReadOnly       bool
 	// RecursiveReadOnly also makes the mounts below read-only.
 	RecursiveReadOnly bool
+	// NoExec forbids running the files.
+	NoExec bool
 	// Propagation is "private", "rslave" or "rshared"; empty is private.
 	Propagation string
 }
@@ -230,6 +232,11 @@ type Images interface {
 	Remove(ctx context.Context, ref string) error
 	// Load reads an OCI or docker archive (tar, optionally gzip or zstd) and returns the names in it.
 	Load(ctx context.Context, archive io.Reader) ([]Image, error)
+	// View returns the directories of the layers of an image on the node, uppermost first, and holds them under the caller's name until Unview,
+	// even if the image is removed. Calling it again with the same name returns the same directories. Nothing may be written to them.
+	View(ctx context.Context, name, ref string) ([]string, error)
+	// Unview releases the layers that View holds under a name. It succeeds if there are none.
+	Unview(ctx context.Context, name string) error
 }
 
 // Progress of a pull, in bytes; Total is 0 while unknown.

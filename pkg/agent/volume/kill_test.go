@@ -39,6 +39,7 @@ func everyKind() *corev1.Pod {
 		corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &limit}}},
 		corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
 		corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}},
+		corev1.Volume{Name: "files", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "two"}}},
 	)
 	group := int64(4242)
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
@@ -47,20 +48,32 @@ func everyKind() *corev1.Pod {
 
 // start does what the start of a pod with containers does.
 func start(m *Manager) error {
-	r, err := m.Setup(context.Background(), everyKind(), "")
+	r, err := startWith(m, everyKind())
 	if err != nil {
 		return err
+	}
+	if err := m.MountImage(context.Background(), "u", "files", "two"); err != nil {
+		return err
+	}
+	_, err = m.SubPath("u", "files", r.Volumes["files"].Path, "dir", "c", 2, true)
+	return err
+}
+
+func startWith(m *Manager, p *corev1.Pod) (Ready, error) {
+	r, err := m.Setup(context.Background(), p, "")
+	if err != nil {
+		return r, err
 	}
 	for i, name := range []string{"disk", "memory"} {
 		at, err := m.SubPath("u", name, r.Volumes[name].Path, "a/b", "c", i, false)
 		if err != nil {
-			return err
+			return r, err
 		}
 		if err := os.WriteFile(filepath.Join(at, "file"), []byte(name), 0o600); err != nil {
-			return err
+			return r, err
 		}
 	}
-	return nil
+	return r, nil
 }
 
 type killed struct{}
@@ -121,12 +134,14 @@ func TestKilledAtEachPoint(t *testing.T) {
 						size, _ := sizeOf(t, filepath.Join(next.PodDir("u"), "volumes/memory"))
 						require.EqualValues(t, 1<<20, size)
 						require.Equal(t, "v", read(t, next.c.MemoryDir, "u/config/k"))
+						require.Equal(t, "upper", read(t, next.PodDir("u"), "volumes/files/dir/file"))
 					}
 					require.NoError(t, next.Teardown(t.Context(), "u", true))
 					left, err := next.List()
 					require.NoError(t, err)
 					require.Empty(t, left)
 					require.Empty(t, mountsBelow(t, next.c.Dir))
+					require.Empty(t, next.c.Images.(*heldLayers).held)
 				})
 			}
 		}
@@ -219,7 +234,10 @@ func TestSubPathLeavesMountsOfTheHost(t *testing.T) {
 // Pods that an agent without records set up are torn down, too.
 func TestAdopt(t *testing.T) {
 	m, _ := manager(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}})
-	require.NoError(t, start(m))
+	p := everyKind()
+	p.Spec.Volumes = p.Spec.Volumes[:4] // those of that time
+	_, err := startWith(m, p)
+	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(m.PodDir("u"), recordFile)))
 	next := New(m.c)
 	require.NoError(t, next.Teardown(t.Context(), "u", true))

@@ -68,6 +68,8 @@ type Mounted struct {
 	Path string
 	// ReadOnly volumes are mounted read-only into all containers.
 	ReadOnly bool
+	// NoExec means that containers may not run its files.
+	NoExec bool
 	// CreateMissing means that Path need not exist: the directory is created when a container mounts it, as container runtimes do for
 	// the kubelet.
 	CreateMissing bool

@@ -30,6 +30,8 @@ type podRecord struct {
 	path string
 	fail failpoint.Hook
 
+	images sync.Mutex // one image volume is mounted at a time
+
 	mu sync.Mutex
 	recorded
 }

@@ -1,5 +1,5 @@
 // Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown side by side:
-// emptyDir, hostPath, configMap, secret, downwardAPI and projected.
+// emptyDir, hostPath, image, configMap, secret, downwardAPI and projected.
 //
 // It may import client, agent/disk, agent/failpoint and the mount system calls. Its invariant: what a plugin acquires is recorded in the
 // pod's directory first, so that Teardown needs to know the pod's UID alone, also after the agent was killed, and undoes exactly
@@ -51,7 +51,9 @@ type Config struct {
 	HostIP string
 	// Allocatable returns the node's allocatable resources, the default of a resourceFieldRef's limits.
 	Allocatable func() corev1.ResourceList
-	Logger      *slog.Logger
+	// Images gives image volumes their files.
+	Images Images
+	Logger *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
@@ -78,7 +80,7 @@ type Ready struct {
 // New returns a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
 func New(c Config) *Manager {
 	m := &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: newTokens(c.Client), records: map[types.UID]*podRecord{}}
-	m.plugins = []Plugin{hostPath{}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}}
+	m.plugins = []Plugin{hostPath{}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}, images{views: c.Images, fail: c.Failpoints}}
 	s := &sources{objects: m.objects, tokens: m.tokens, hostIP: c.HostIP, allocatable: c.Allocatable}
 	m.plugins = append(m.plugins, objectPlugins(s, c.Failpoints)...)
 	return m
@@ -136,7 +138,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		v := &p.Spec.Volumes[i]
 		plugin := m.pluginFor(&v.VolumeSource)
 		if plugin == nil {
-			failed(v.Name, errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, configMap, secret, downwardAPI or projected"))
+			failed(v.Name, errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, image, configMap, secret, downwardAPI or projected"))
 			continue
 		}
 		plugins[v.Name], names[v.Name] = plugin, plugin.Name()

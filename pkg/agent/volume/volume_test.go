@@ -53,7 +53,7 @@ func manager(t *testing.T, objects ...ctrl.Object) (*Manager, ctrl.Client) {
 	}).Build()
 	dir := t.TempDir()
 	m := New(Config{Client: uncached{c}, Dir: filepath.Join(dir, "pods"), MemoryDir: filepath.Join(dir, "memory"), HostIP: "192.0.2.1",
-		Changed: func(types.UID) {}, Allocatable: func() corev1.ResourceList {
+		Images: testImages(t), Changed: func(types.UID) {}, Allocatable: func() corev1.ResourceList {
 			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi")}
 		}, Logger: slog.Default()})
 	require.NoError(t, m.Start())

@@ -386,41 +386,9 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	if dirs, ok := i.layers[img.chain]; ok {
 		return dirs, nil
 	}
-	ctx = i.runtime.engine.in(ctx)
-	layers := i.runtime.engine.SnapshotService(snapshotter)
-	if _, err := layers.Stat(ctx, img.chain); errdefs.IsNotFound(err) { // stopped between fetching and unpacking
-		for _, name := range append(img.Names, img.Digests...) {
-			entry, err := i.runtime.engine.ImageService().Get(ctx, name)
-			if err != nil {
-				continue
-			}
-			if err := i.unpack(ctx, entry); err != nil {
-				return nil, err
-			}
-			break
-		}
-	}
-	mounts, err := layers.View(ctx, hold(img.chain), img.chain, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "coracle"}))
-	if errdefs.IsAlreadyExists(err) {
-		mounts, err = layers.Mounts(ctx, hold(img.chain))
-	}
+	dirs, err := i.hold(ctx, hold(img.chain), img)
 	if err != nil {
-		return nil, fmt.Errorf("layers of %s: %w", img.ID, err)
-	}
-	var dirs []string
-	for _, m := range mounts {
-		if m.Type == "bind" {
-			dirs = append(dirs, m.Source)
-			continue
-		}
-		for _, option := range m.Options {
-			if list, ok := strings.CutPrefix(option, "lowerdir="); ok {
-				dirs = append(dirs, strings.Split(list, ":")...)
-			}
-		}
-	}
-	if len(dirs) == 0 {
-		return nil, fmt.Errorf("layers of %s: containerd's snapshotter gave no directories", img.ID)
+		return nil, err
 	}
 	if i.layers == nil {
 		i.layers = map[string][]string{}

@@ -13,6 +13,7 @@ import (
 	goruntime "runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -162,4 +163,27 @@ func loads(t *testing.T, r *Runtime) {
 	require.Error(t, err)
 	hello := load(t, r, "hello.tar")
 	require.Equal(t, int64(65534), *hello[0].UID)
+}
+
+// A view keeps an image's layers while it exists, also when the image is gone.
+func TestViewOutlivesItsImage(t *testing.T) {
+	engines(t, func(t *testing.T, r *Runtime) {
+		ctx := t.Context()
+		img, err := r.Images().Get(ctx, "busybox")
+		require.NoError(t, err)
+		dirs, err := r.Images().View(ctx, "pod-v", img.ID)
+		require.NoError(t, err)
+		again, err := r.Images().View(ctx, "pod-v", img.ID)
+		require.NoError(t, err)
+		require.Equal(t, dirs, again)
+		require.NoError(t, r.Images().Remove(ctx, img.ID))
+		require.FileExists(t, filepath.Join(dirs[0], "bin/busybox"))
+		_, err = r.Images().View(ctx, "another", img.ID)
+		require.ErrorIs(t, err, runtime.ErrNotFound)
+		require.NoError(t, r.Images().Unview(ctx, "pod-v"))
+		require.NoError(t, r.Images().Unview(ctx, "pod-v"))
+		if r.config.Address == "" {
+			require.Eventually(t, func() bool { _, err := os.Stat(dirs[0]); return os.IsNotExist(err) }, 10*time.Second, 10*time.Millisecond)
+		}
+	})
 }

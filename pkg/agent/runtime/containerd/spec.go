@@ -204,6 +204,9 @@ func mounts(s runtime.Spec) []specs.Mount {
 		default:
 			options = append(options, "rw")
 		}
+		if m.NoExec {
+			options = append(options, "noexec")
+		}
 		list = append(list, specs.Mount{Destination: target, Type: "bind", Source: m.Source, Options: options})
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ type images struct {
 
 	mu     sync.Mutex
 	byName map[string]runtime.Image
+	views  map[string]string // name -> directory
 }
 
 // normal is the form that references have everywhere: with registry and tag.
@@ -127,4 +129,36 @@ func (i *images) Load(_ context.Context, archive io.Reader) ([]runtime.Image, er
 		list = append(list, image)
 	}
 	return list, nil
+}
+
+// View makes an empty directory.
+func (i *images) View(ctx context.Context, name, ref string) ([]string, error) {
+	if _, err := i.Get(ctx, ref); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if dir, has := i.views[name]; has {
+		return []string{dir}, nil
+	}
+	dir, err := os.MkdirTemp("", "coracle-fake-image-")
+	if err != nil {
+		return nil, err
+	}
+	if i.views == nil {
+		i.views = map[string]string{}
+	}
+	i.views[name] = dir
+	return []string{dir}, nil
+}
+
+func (i *images) Unview(_ context.Context, name string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	dir, has := i.views[name]
+	if !has {
+		return nil
+	}
+	delete(i.views, name)
+	return os.RemoveAll(dir)
 }
