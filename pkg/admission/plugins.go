@@ -41,6 +41,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
 	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
 	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 
 	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -83,6 +84,9 @@ var ordered = []plugin{
 	{name: podsecurity.PluginName, register: podsecurity.Register},
 	{name: priority.PluginName, register: priority.Register},
 	{name: defaulttolerationseconds.PluginName, register: defaulttolerationseconds.Register},
+	{name: storageInUse, register: registerInUse},
+	{name: resize.PluginName, register: resize.Register},
+	{name: defaultStorageClass, register: registerClassDefault},
 	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
 	{name: runtimeclass.PluginName, register: runtimeclass.Register},
 	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},

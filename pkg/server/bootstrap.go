@@ -11,10 +11,12 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/dns"
 	"github.com/coracle-dev/coracle/pkg/reconcile/allocations"
@@ -115,7 +117,8 @@ func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 		b.apiService(),
 		// Queried by pods, and answered by DNS on their own node.
 		dns.Service(dnsAddress(b.service).String()),
-		nodeServices())
+		nodeServices(),
+		localStorage())
 }
 
 func apiMeta(slice bool) metav1.ObjectMeta {
@@ -133,6 +136,17 @@ func nodeServices() *rbacv1.ClusterRoleBinding {
 		ObjectMeta: metav1.ObjectMeta{Name: "coracle:node-proxier"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: nodesGroup}},
+	}
+}
+
+// localStorage is the default class of volumes: directories on the node of their first pod.
+func localStorage() *storagev1.StorageClass {
+	return &storagev1.StorageClass{
+		ObjectMeta:           metav1.ObjectMeta{Name: storage.DefaultClass, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		Provisioner:          storage.Provisioner,
+		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),
+		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimDelete),
+		AllowVolumeExpansion: new(true),
 	}
 }
 

@@ -69,8 +69,8 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		admission(),
 		csiRows(),
 		ingressRows(),
-		listed(),
 		nodeRows(),
+		storage(),
 		ourRows(),
 	)...)
 })

@@ -17,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,6 +49,7 @@ func New(objects []client.Object, wanted func(context.Context) ([]client.Object,
 		&corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
 		&corev1.Endpoints{}, //nolint:staticcheck // deprecated, but old clients read the API's own address from it
 		&schedulingv1.PriorityClass{}, &networkingv1.ServiceCIDR{}, &rbacv1.ClusterRoleBinding{},
+		&storagev1.StorageClass{},
 	} {
 		names := map[client.ObjectKey]bool{}
 		for _, o := range objects {

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubectl/pkg/util/prune"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,12 +26,4 @@ func TestKubectlCanPrune(t *testing.T) {
 	for _, m := range append(namespaced, others...) {
 		require.Subset(t, Kinds().ByGVR(m.Resource).Verbs, []string{"delete", "get", "list", "watch"}, m.Resource)
 	}
-}
-
-func TestKindsThatNothingActsOnCannotBeMade(t *testing.T) {
-	r := Kinds().ByGVK(schema.GroupVersionKind{Version: "v1", Kind: "PersistentVolumeClaim"})
-	require.NotContains(t, r.Verbs, "create")
-	require.NotContains(t, r.Verbs, "update")
-	require.NotContains(t, r.Verbs, "patch")
-	require.Empty(t, r.Categories)
 }

@@ -1,0 +1,120 @@
+package admission
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/client-go/informers"
+	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/core/helper"
+)
+
+// Upstream's own plugins of these names would link the kubelet's volume code, for a few constants.
+const (
+	defaultStorageClass = "DefaultStorageClass"
+	storageInUse        = "StorageObjectInUseProtection"
+	volumeProtection    = "kubernetes.io/pv-protection"
+	claimProtection     = "kubernetes.io/pvc-protection"
+	isDefaultClass      = "storageclass.kubernetes.io/is-default-class"
+	isDefaultClassBeta  = "storageclass.beta.kubernetes.io/is-default-class"
+)
+
+// newStorageObject reports whether it is a request to create a claim or a volume.
+func newStorageObject(a admission.Attributes) bool {
+	return a.GetOperation() == admission.Create && a.GetSubresource() == ""
+}
+
+// classDefault gives claims without a storage class the default one, as upstream's plugin DefaultStorageClass.
+type classDefault struct {
+	*admission.Handler
+	classes storagelisters.StorageClassLister
+}
+
+func registerClassDefault(all *admission.Plugins) {
+	all.Register(defaultStorageClass, func(io.Reader) (admission.Interface, error) {
+		return &classDefault{Handler: admission.NewHandler(admission.Create)}, nil
+	})
+}
+
+func (d *classDefault) SetExternalKubeInformerFactory(f informers.SharedInformerFactory) {
+	i := f.Storage().V1().StorageClasses()
+	d.classes = i.Lister()
+	d.SetReadyFunc(i.Informer().HasSynced)
+}
+
+func (d *classDefault) ValidateInitialization() error {
+	if d.classes == nil {
+		return errors.New("missing lister")
+	}
+	return nil
+}
+
+func (d *classDefault) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	claim, ok := a.GetObject().(*core.PersistentVolumeClaim)
+	if !ok || !newStorageObject(a) || helper.PersistentVolumeClaimHasClass(claim) {
+		return nil
+	}
+	all, err := d.classes.List(labels.Everything())
+	if err != nil {
+		return admission.NewForbidden(a, err)
+	}
+	if class := defaultClass(all); class != nil {
+		claim.Spec.StorageClassName = &class.Name
+	}
+	return nil
+}
+
+// defaultClass returns the class that is marked as the default, the newest if there are several, or nil.
+func defaultClass(all []*storagev1.StorageClass) *storagev1.StorageClass {
+	marked := slices.DeleteFunc(slices.Clone(all), func(c *storagev1.StorageClass) bool {
+		return c.Annotations[isDefaultClass] != "true" && c.Annotations[isDefaultClassBeta] != "true"
+	})
+	if len(marked) == 0 {
+		return nil
+	}
+	return slices.MinFunc(marked, func(a, b *storagev1.StorageClass) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// inUse adds the finalizers that keep volumes and claims from being deleted while they are used, as upstream's plugin
+// StorageObjectInUseProtection.
+type inUse struct{ *admission.Handler }
+
+func registerInUse(all *admission.Plugins) {
+	all.Register(storageInUse, func(io.Reader) (admission.Interface, error) {
+		return inUse{admission.NewHandler(admission.Create)}, nil
+	})
+}
+
+func (inUse) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !newStorageObject(a) {
+		return nil
+	}
+	switch o := a.GetObject().(type) {
+	case *core.PersistentVolume:
+		protect(&o.ObjectMeta, volumeProtection)
+	case *core.PersistentVolumeClaim:
+		protect(&o.ObjectMeta, claimProtection)
+	}
+	return nil
+}
+
+func protect(o *metav1.ObjectMeta, finalizer string) {
+	if !slices.Contains(o.Finalizers, finalizer) {
+		o.Finalizers = append(o.Finalizers, finalizer)
+	}
+}
+
+var (
+	_ admission.MutationInterface = (*classDefault)(nil)
+	_ admission.MutationInterface = inUse{}
+)
