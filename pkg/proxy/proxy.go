@@ -16,13 +16,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"regexp"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -31,70 +29,11 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/events"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
-// Config of New and Reset. Reset needs Prefix only.
-type Config struct {
-	Client   client.Interface
-	NodeName string
-	// NodeIP is the node's IPv4 address, on which node ports are served and as which clients from outside are masqueraded.
-	NodeIP netip.Addr
-	// NodePortAddresses are additional addresses for node ports, besides NodeIP and 127.0.0.1. The latter reaches only pods on this node.
-	NodePortAddresses []netip.Addr
-	// ServiceCIDR and ClusterCIDR are the ranges of all cluster IPs and of all nodes' pods. If ClusterCIDR is invalid, pods are treated as
-	// outside of the cluster for externalTrafficPolicy Local.
-	ServiceCIDR, ClusterCIDR netip.Prefix
-	// Local services are served by this node at the given address instead of by endpoints, such as the cluster's DNS.
-	Local map[types.NamespacedName]netip.AddrPort
-	// Ports are those on which the nodes themselves serve (the API, the agent, DNS): no service gets them on a node's address. 22 (SSH) is
-	// always included.
-	Ports []uint16
-	// Metrics registers the proxy's metrics; it may be nil.
-	Metrics prometheus.Registerer
-	Prefix  string       // of the nftables table's name; default "coracle"
-	Logger  *slog.Logger // default slog.Default()
-}
-
-// Validate sets defaults and returns an error for invalid fields.
-func (c *Config) Validate() error {
-	if err := c.fill(); err != nil {
-		return err
-	}
-	switch {
-	case c.Client == nil:
-		return errors.New("proxy: no client given")
-	case c.NodeName == "":
-		return errors.New("proxy: no node name given")
-	case !c.NodeIP.Is4() || c.NodeIP.IsLoopback() || c.NodeIP.IsUnspecified():
-		return fmt.Errorf("proxy: node address %s must be an IPv4 address that pods can reach", c.NodeIP)
-	case c.ServiceCIDR.IsValid() && !c.ServiceCIDR.Addr().Is4(), c.ClusterCIDR.IsValid() && !c.ClusterCIDR.Addr().Is4():
-		return fmt.Errorf("proxy: service CIDR %s and cluster CIDR %s must be IPv4", c.ServiceCIDR, c.ClusterCIDR)
-	}
-	return nil
-}
-
 var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
-
-func (c *Config) fill() error {
-	if c.Prefix == "" {
-		c.Prefix = "coracle"
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if !prefixSyntax.MatchString(c.Prefix) {
-		return fmt.Errorf("proxy: name prefix %q must match %s", c.Prefix, prefixSyntax)
-	}
-	return nil
-}
-
-// ClusterIPsMasquerade reports whether clients from outside of the cluster are masqueraded when they use a cluster IP.
-func (c *Config) ClusterIPsMasquerade() bool {
-	return c.ServiceCIDR.IsValid() && c.ClusterCIDR.IsValid()
-}
 
 // Proxy implements run.Component.
 type Proxy struct {
@@ -317,95 +256,6 @@ func (p *Proxy) sync() error {
 		}
 	}
 	return nil
-}
-
-func (p *Proxy) mark(name types.NamespacedName) {
-	p.dirty[name] = true
-	p.told++
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (p *Proxy) serviceHandler() toolscache.ResourceEventHandler {
-	set := func(s *corev1.Service, there bool) {
-		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if there {
-			p.services[name] = s
-		} else {
-			delete(p.services, name)
-		}
-		p.mark(name)
-	}
-	return handler(&p.guard, set)
-}
-
-func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
-	set := func(s *discoveryv1.EndpointSlice, there bool) {
-		service := s.Labels[discoveryv1.LabelServiceName]
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		name := types.NamespacedName{Namespace: s.Namespace, Name: service}
-		if name == apiService {
-			defer p.recheckGuarded()
-		}
-		if there && service != "" && !ignored(s) {
-			if p.slices[name] == nil {
-				p.slices[name] = map[string]*discoveryv1.EndpointSlice{}
-			}
-			p.slices[name][s.Name] = s
-			p.mark(name)
-			return
-		}
-		if _, ok := p.slices[name][s.Name]; ok {
-			delete(p.slices[name], s.Name)
-			if len(p.slices[name]) == 0 {
-				delete(p.slices, name)
-			}
-			p.mark(name)
-		}
-	}
-	return handlerMoving(&p.guard, set, func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] })
-}
-
-// handler calls set for each event.
-func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
-	return handlerMoving(guard, set, func(T) string { return "" })
-}
-
-// handlerMoving also removes an object from its previous group when its group changes.
-func handlerMoving[T ctrl.Object](guard *run.Guard, unguarded func(object T, there bool), group func(T) string) toolscache.ResourceEventHandler {
-	set := func(object T, there bool) {
-		_ = guard.Do("event", func() { unguarded(object, there) }, "object", ctrl.ObjectKeyFromObject(object))
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			if object, ok := o.(T); ok {
-				set(object, true)
-			}
-		},
-		UpdateFunc: func(before, o any) {
-			if old, ok := before.(T); ok {
-				if object, ok := o.(T); ok && group(old) != group(object) {
-					set(old, false)
-				}
-			}
-			if object, ok := o.(T); ok {
-				set(object, true)
-			}
-		},
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			if object, ok := o.(T); ok {
-				set(object, false)
-			}
-		},
-	}
 }
 
 // Reset removes the table and the route, also those of a killed process. It is idempotent.

@@ -20,7 +20,7 @@ func (w *worker) admit() {
 	w.mu.Lock()
 	p := w.api.pod
 	w.mu.Unlock()
-	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containersOf(p.UID)) > 0 {
+	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containers.of(p.UID)) > 0 {
 		return
 	}
 	v := w.refuse(p, node)

@@ -196,7 +196,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		if ctx.Err() == nil {
 			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
 		}
-		if now, ok := m.container(w.uid, id); ok && now.State == runtime.Exited {
+		if now, ok := m.containers.get(w.uid, id); ok && now.State == runtime.Exited {
 			return nil
 		}
 		return w.fail(c.Name, "RunContainerError", err, time.Second)
@@ -241,7 +241,7 @@ func (w *worker) imageFailure(name string, err error) *Failure {
 }
 
 func (w *worker) remove(ctx context.Context, p *corev1.Pod, id string) error {
-	c, ok := w.m.container(w.uid, id)
+	c, ok := w.m.containers.get(w.uid, id)
 	if err := w.m.c.Runtime.Remove(ctx, id); err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func removeLogs(path string) {
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs []error
 	if forget {
-		for _, c := range w.m.containersOf(w.uid) {
+		for _, c := range w.m.containers.of(w.uid) {
 			errs = append(errs, w.m.c.Runtime.Remove(ctx, c.ID))
 			w.m.refresh(ctx, c.ID)
 		}

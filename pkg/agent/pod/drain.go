@@ -19,7 +19,7 @@ func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	// Report in the order in which they stop, so that the caller can show which remain.
 	ended := make(chan *worker, len(workers))
 	for _, w := range workers {
-		for _, c := range m.containersOf(w.uid) {
+		for _, c := range m.containers.of(w.uid) {
 			running[w] = running[w] || c.State == runtime.Running
 		}
 		drained := w.drain()

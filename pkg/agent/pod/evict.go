@@ -28,7 +28,7 @@ func (m *Manager) Active() []eviction.Pod {
 			continue
 		}
 		one := eviction.Pod{Pod: p}
-		for _, c := range m.containersOf(p.UID) {
+		for _, c := range m.containers.of(p.UID) {
 			one.Running = one.Running || c.State == runtime.Running
 		}
 		out = append(out, one)
@@ -50,7 +50,7 @@ func (m *Manager) Measure(ctx context.Context, p *corev1.Pod) (*eviction.Usage, 
 		}
 		u.Files = u.Files.Plus(one)
 	}
-	for name, runs := range group(m.containersOf(p.UID)) {
+	for name, runs := range group(m.containers.of(p.UID)) {
 		var use eviction.Use
 		if use.Logs, err = disk.Of(ctx, filepath.Join(m.c.LogDir, logDirName(p), name)); err != nil {
 			return nil, err
@@ -105,7 +105,7 @@ func (m *Manager) Reclaim(ctx context.Context) error {
 		if !quiet {
 			continue
 		}
-		for _, runs := range group(m.containersOf(p.UID)) {
+		for _, runs := range group(m.containers.of(p.UID)) {
 			for i, c := range runs {
 				if c.State == runtime.Exited && (i > 0 || isTerminal(p)) {
 					errs = append(errs, w.remove(ctx, p, c.ID))

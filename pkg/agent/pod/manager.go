@@ -85,11 +85,12 @@ type Manager struct {
 	guard   process.Guard
 	metrics *metrics
 
+	containers *containers
+
 	mu       sync.Mutex
 	stopped  bool
 	draining bool // no new pod is started
 	workers  map[types.UID]*worker
-	live     map[string]map[string]runtime.Container // pod UID -> container ID
 }
 
 // New returns a Manager. Call Start first.
@@ -107,7 +108,7 @@ func New(c Config) *Manager {
 		c.Sysctls, _ = NewSysctls(nil)
 	}
 	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(),
-		workers: map[types.UID]*worker{}, live: map[string]map[string]runtime.Container{}}
+		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}}
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
@@ -145,12 +146,8 @@ func (m *Manager) Wait() error {
 	<-m.ctx.Done()
 	m.mu.Lock()
 	m.stopped = true
-	workers := make([]*worker, 0, len(m.workers))
-	for _, w := range m.workers {
-		workers = append(workers, w)
-	}
 	m.mu.Unlock()
-	for _, w := range workers {
+	for _, w := range m.all() {
 		w.loop.stop()
 	}
 	m.probes.StopAll()
@@ -194,96 +191,20 @@ func (m *Manager) follow(ctx context.Context, changes <-chan string) {
 }
 
 func (m *Manager) list(ctx context.Context) error {
-	all, err := m.c.Runtime.List(ctx)
-	if err != nil {
+	if err := m.containers.list(ctx); err != nil {
 		return err
 	}
-	live := map[string]map[string]runtime.Container{}
-	for _, c := range all {
-		if c.Labels[labelName] == "" {
-			continue
-		}
-		if live[c.PodUID] == nil {
-			live[c.PodUID] = map[string]runtime.Container{}
-		}
-		live[c.PodUID][c.ID] = c
-	}
-	m.mu.Lock()
-	m.live = live
-	workers := make([]*worker, 0, len(m.workers))
-	for _, w := range m.workers {
-		workers = append(workers, w)
-	}
-	m.mu.Unlock()
-	for _, w := range workers {
+	for _, w := range m.all() {
 		w.containersChanged()
 	}
 	return nil
 }
 
-func rank(s runtime.State) int {
-	switch s {
-	case runtime.Running:
-		return 1
-	case runtime.Exited:
-		return 2
-	}
-	return 0
-}
-
 // refresh reads a container's state from the runtime and wakes its pod.
 func (m *Manager) refresh(ctx context.Context, id string) {
-	c, err := m.c.Runtime.Get(ctx, id)
-	m.mu.Lock()
-	var uid string
-	switch {
-	case errors.Is(err, runtime.ErrNotFound):
-		for u, set := range m.live {
-			if _, has := set[id]; has {
-				uid = u
-				delete(set, id)
-				if len(set) == 0 {
-					delete(m.live, u)
-				}
-			}
-		}
-	case err == nil && c.Labels[labelName] != "":
-		uid = c.PodUID
-		set := m.live[uid]
-		if set == nil {
-			set = map[string]runtime.Container{}
-			m.live[uid] = set
-		}
-		if old, has := set[id]; !has || rank(old.State) <= rank(c.State) {
-			set[id] = c
-		}
-	}
-	w := m.workers[types.UID(uid)]
-	m.mu.Unlock()
-	if err != nil && uid == "" && ctx.Err() == nil && !errors.Is(err, runtime.ErrNotFound) {
-		m.log.Warn("could not read container state", "container", id, "error", err)
-	}
-	if w != nil {
+	if w := m.worker(m.containers.refresh(ctx, id)); w != nil {
 		w.containersChanged()
 	}
-}
-
-func (m *Manager) containersOf(uid types.UID) []runtime.Container {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	set := m.live[string(uid)]
-	out := make([]runtime.Container, 0, len(set))
-	for _, c := range set {
-		out = append(out, c)
-	}
-	return out
-}
-
-func (m *Manager) container(uid types.UID, id string) (runtime.Container, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c, ok := m.live[string(uid)][id]
-	return c, ok
 }
 
 // Update handles an added or changed pod of this node. It does not modify p.
@@ -320,15 +241,7 @@ func (m *Manager) Delete(p *corev1.Pod) {
 
 // Sync releases the resources of pods that are not in the API. Call it once, after Update was called for each pod of the first list.
 func (m *Manager) Sync(ctx context.Context) error {
-	orphans := map[types.UID]*corev1.Pod{}
-	m.mu.Lock()
-	for uid, set := range m.live {
-		for _, c := range set {
-			orphans[types.UID(uid)] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-				UID: types.UID(uid), Name: c.Labels[labelPodName], Namespace: c.Labels[labelNamespace]}}
-		}
-	}
-	m.mu.Unlock()
+	orphans := m.containers.pods()
 	blank := func(uid types.UID) {
 		if orphans[uid] == nil {
 			orphans[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}

@@ -107,26 +107,22 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	pods, states := 0, map[string]int{"running": 0, "exited": 0, "created": 0}
+	states := map[string]int{"running": 0, "exited": 0, "created": 0}
+	running := map[string]bool{}
+	c.m.containers.each(func(container runtime.Container) {
+		switch container.State {
+		case runtime.Running:
+			running[container.PodUID] = true
+			states["running"]++
+		case runtime.Exited:
+			states["exited"]++
+		default:
+			states["created"]++
+		}
+	})
+	pods := len(running)
 	c.m.mu.Lock()
 	known := len(c.m.workers)
-	for _, set := range c.m.live {
-		running := false
-		for _, container := range set {
-			switch container.State {
-			case runtime.Running:
-				running = true
-				states["running"]++
-			case runtime.Exited:
-				states["exited"]++
-			default:
-				states["created"]++
-			}
-		}
-		if running {
-			pods++
-		}
-	}
 	c.m.mu.Unlock()
 	ch <- prometheus.MustNewConstMetric(descPods, prometheus.GaugeValue, float64(pods))
 	ch <- prometheus.MustNewConstMetric(descWorkers, prometheus.GaugeValue, float64(known))

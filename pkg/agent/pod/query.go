@@ -32,19 +32,15 @@ func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool
 
 // Instances returns the instances of a pod's container that are in the runtime, newest first.
 func (m *Manager) Instances(uid types.UID, name string) []Instance {
-	return group(m.containersOf(uid))[name]
+	return group(m.containers.of(uid))[name]
 }
 
 // ImagesInUse returns the names and IDs of the images of all containers and volumes.
 func (m *Manager) ImagesInUse() map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	used := map[string]bool{}
-	for _, set := range m.live {
-		for _, c := range set {
-			used[c.ImageID], used[c.Image], used[c.Labels[labelImageID]] = true, true, true
-		}
-	}
+	m.containers.each(func(c runtime.Container) {
+		used[c.ImageID], used[c.Image], used[c.Labels[labelImageID]] = true, true, true
+	})
 	for _, id := range m.volumes.ImagesInUse() {
 		used[id] = true
 	}
@@ -56,7 +52,7 @@ func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
 	w := m.worker(uid)
 	for w != nil {
 		changed := w.containers.wait()
-		if c, ok := m.container(uid, id); !ok || c.State == runtime.Exited {
+		if c, ok := m.containers.get(uid, id); !ok || c.State == runtime.Exited {
 			return
 		}
 		select {

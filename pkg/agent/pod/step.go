@@ -55,7 +55,7 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 
 // observe completes a snapshot with the containers and their health.
 func (w *worker) observe(p *corev1.Pod, o *Observed) {
-	o.Containers = group(w.m.containersOf(w.uid))
+	o.Containers = group(w.m.containers.of(w.uid))
 	health := map[string]Health{}
 	ending := o.Gone || p.DeletionTimestamp != nil || o.Verdict != nil || o.Draining || isTerminal(p)
 	for name, list := range o.Containers {

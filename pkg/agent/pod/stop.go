@@ -15,7 +15,7 @@ import (
 // has exited.
 func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
 	m := w.m
-	now, ok := m.container(w.uid, id)
+	now, ok := m.containers.get(w.uid, id)
 	if !ok || now.State == runtime.Exited {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 			timer.Reset(time.Until(b.end()))
 			continue
 		case <-changed:
-			if s, ok := w.m.container(w.uid, id); ok && s.State != runtime.Exited {
+			if s, ok := w.m.containers.get(w.uid, id); ok && s.State != runtime.Exited {
 				continue
 			}
 		case <-timer.C:
@@ -102,7 +102,7 @@ func (w *worker) waitExit(ctx context.Context, b *op, id string) (bool, error) {
 	defer timer.Stop()
 	for {
 		changed := w.containers.wait()
-		if c, ok := w.m.container(w.uid, id); !ok || c.State == runtime.Exited {
+		if c, ok := w.m.containers.get(w.uid, id); !ok || c.State == runtime.Exited {
 			return true, nil
 		}
 		select {
