@@ -105,3 +105,55 @@ type StoreReport struct {
 	Members           int    `json:"members"`
 	Warning           string `json:"warning,omitempty"`
 }
+
+// ScheduleReport is /debug/coracle/schedule: what the scheduler's filters and scores say about a pod now, on each node.
+type ScheduleReport struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Node is the pod's node; empty while it waits.
+	Node          string   `json:"node,omitempty"`
+	NominatedNode string   `json:"nominatedNode,omitempty"`
+	Gates         []string `json:"schedulingGates,omitempty"`
+	SchedulerName string   `json:"schedulerName"`
+	// Ours is false if another scheduler has to place the pod. It is then explained by the default profile.
+	Ours bool `json:"ours"`
+	// Summary is the message for a pod that fits nowhere.
+	Summary string           `json:"summary,omitempty"`
+	Filters []ScheduleFilter `json:"filters"`
+	Scores  []ScheduleScore  `json:"scores"`
+	// Ordered is set if scores are compared one after the other, instead of being added up.
+	Ordered bool `json:"ordered,omitempty"`
+	// Nodes are the best first. NodeCount and Fitting count all, of which at most MostScheduleNodes are listed.
+	Nodes     []ScheduleNode `json:"nodes"`
+	NodeCount int            `json:"nodeCount"`
+	Fitting   int            `json:"fitting"`
+}
+
+// ScheduleFilter is a filter of the pod's profile. One that does not apply to the pod passes on every node.
+type ScheduleFilter struct {
+	Name    string `json:"name"`
+	Applies bool   `json:"applies"`
+}
+
+// ScheduleScore is a score of the pod's profile that applies to the pod.
+type ScheduleScore struct {
+	Name   string `json:"name"`
+	Weight int64  `json:"weight,omitempty"`
+}
+
+// ScheduleNode is the verdict about one node.
+type ScheduleNode struct {
+	Name string `json:"name"`
+	Fits bool   `json:"fits"`
+	// Filters has "ok", or the reasons for which the node is refused, for each filter that applies.
+	Filters map[string]string `json:"filters"`
+	// Scores are weighted, by name; a node that does not fit has none.
+	Scores map[string]int64 `json:"scores,omitempty"`
+	Total  int64            `json:"total,omitempty"`
+}
+
+// MostScheduleNodes is the maximum number of nodes in a ScheduleReport.
+const MostScheduleNodes = 1000
+
+// FilterPassed is the verdict of a filter that accepts a node.
+const FilterPassed = "ok"

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -23,12 +24,12 @@ import (
 func inspectCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
-		Short: "Show the inside of a Coracle server: its cache, reconcilers, fairness and store",
+		Short: "Show the inside of a Coracle server: its cache, reconcilers, fairness, store and scheduling",
 		Long: `Shows the inside of a Coracle server, as it serves it below /debug/coracle/. Only cluster administrators may see that,
 unless a role names the paths in its nonResourceURLs.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("there is no %q to inspect; there are cache, reconcilers, fairness and store", args[0])
+				return fmt.Errorf("there is no %q to inspect; there are cache, reconcilers, fairness, store and schedule", args[0])
 			}
 			return nil
 		},
@@ -38,10 +39,10 @@ unless a role names the paths in its nonResourceURLs.`,
 		sub := &cobra.Command{Use: name, Short: short, Args: cobra.NoArgs}
 		output := sub.Flags().StringP("output", "o", "", "json, for programs")
 		sub.RunE = func(cmd *cobra.Command, _ []string) error {
-			if *output != "" && *output != "json" {
-				return fmt.Errorf("output %q is not known: leave it out, or use json", *output)
+			if err := checkOutput(*output); err != nil {
+				return err
 			}
-			raw, err := inspect(cmd.Context(), flags, name)
+			raw, err := inspect(cmd.Context(), flags, name, nil)
 			if err != nil {
 				return err
 			}
@@ -57,10 +58,18 @@ unless a role names the paths in its nonResourceURLs.`,
 	add("reconcilers", "What each reconciler watches and writes, its queue, and what it cannot reconcile", printed(printReconcilers))
 	add("fairness", "Seats, queues and busiest flows of each priority level", printed(printFairness))
 	add("store", "Size, quota and revisions of the store", printed(printStore))
+	cmd.AddCommand(inspectScheduleCommand(flags, streams))
 	return cmd
 }
 
-func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name string) ([]byte, error) {
+func checkOutput(output string) error {
+	if output != "" && output != "json" {
+		return fmt.Errorf("output %q is not known: leave it out, or use json", output)
+	}
+	return nil
+}
+
+func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name string, query url.Values) ([]byte, error) {
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -68,7 +77,13 @@ func inspect(ctx context.Context, flags *genericclioptions.ConfigFlags, name str
 	if err != nil {
 		return nil, err
 	}
-	raw, err := d.RESTClient().Get().AbsPath("/debug/coracle/" + name).DoRaw(ctx)
+	request := d.RESTClient().Get().AbsPath("/debug/coracle/" + name)
+	for key, values := range query {
+		for _, v := range values {
+			request.Param(key, v)
+		}
+	}
+	raw, err := request.DoRaw(ctx)
 	var status metav1.Status // which the client does not decode
 	if err != nil && json.Unmarshal(raw, &status) == nil && status.Message != "" {
 		return nil, &apierrors.StatusError{ErrStatus: status}

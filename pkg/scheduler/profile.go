@@ -67,7 +67,8 @@ func freeCPU(c *cycle, n *nodeInfo) int64 { return n.most.cpu - n.score.cpu - c.
 // freeMemory is what the node has left with the pod on it, in bytes.
 func freeMemory(c *cycle, n *nodeInfo) int64 { return n.most.memory - n.score.mem - c.scoreMem }
 
-func latestHeartbeat(c *cycle, n *nodeInfo) int64 { return c.state.heartbeat(n).UnixNano() }
+// latestHeartbeat is in milliseconds since 1970.
+func latestHeartbeat(c *cycle, n *nodeInfo) int64 { return c.state.heartbeat(n).UnixMilli() }
 
 // first picks the node with the highest scores, compared one after the other; of equals, the first one.
 func (c *cycle) first(nodes []*nodeInfo) *nodeInfo {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/pki"
@@ -98,6 +99,18 @@ func TestInspection(t *testing.T) {
 			require.Equal(t, http.StatusForbidden, l.get(t, "/debug/coracle/"+path, who).Code, who.Name)
 		}
 	}
+	c := l.client("admin", user.SystemPrivilegedGroup)
+	require.Eventually(t, func() bool {
+		return c.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "default"}, &corev1.ServiceAccount{}) == nil
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, c.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "c", Image: "x"}}}}))
+	for query, code := range map[string]int{"namespace=default&pod=p": http.StatusOK, "namespace=default&pod=q": http.StatusNotFound, "pod=p": http.StatusBadRequest,
+		"namespace=default&pod=p&node=gone": http.StatusBadRequest} {
+		require.Equal(t, code, l.get(t, "/debug/coracle/schedule?"+query, admin).Code, query)
+		require.Equal(t, http.StatusForbidden, l.get(t, "/debug/coracle/schedule?"+query, &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}).Code)
+	}
+	require.Contains(t, l.get(t, "/debug/coracle/schedule?namespace=default&pod=p", admin).Body.String(), `"summary": "no nodes available to schedule pods"`)
 	require.Equal(t, http.StatusNotFound, l.get(t, "/debug/coracle/options", admin).Code, "only on the machine's own socket")
 	l.process.plane = l
 	w := get(l.process.Debug(), "/debug/coracle/options")

@@ -28,6 +28,7 @@ func (l *plane) inspection() *http.ServeMux {
 	serve("cache", func() any { return l.cacheReport() })
 	serve("reconcilers", func() any { return l.reconcilersReport() })
 	serve("fairness", func() any { return l.fairnessReport() })
+	mux.HandleFunc("GET "+debugPath+"schedule", l.inspectSchedule())
 	serve("store", func() any {
 		s := l.store.Stats()
 		return control.StoreReport{Revision: s.Revision, CompactedRevision: s.Compacted, SizeBytes: s.SizeBytes, UsedBytes: s.UsedBytes, QuotaBytes: s.QuotaBytes,

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+)
+
+// inspectSchedule serves how a pod would be scheduled: ?namespace=N&pod=P, and &node=N for some nodes only. It computes one explanation at
+// a time, since each reads all pods; further requests wait.
+func (l *plane) inspectSchedule() http.HandlerFunc {
+	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
+	turn := make(chan struct{}, 1)
+	return func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		key := ctrl.ObjectKey{Namespace: query.Get("namespace"), Name: query.Get("pod")}
+		if key.Namespace == "" || key.Name == "" {
+			answerError(w, apierrors.NewBadRequest("the query parameters namespace and pod are required"))
+			return
+		}
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-r.Context().Done():
+			return
+		}
+		e, err := scheduler.Explain(r.Context(), c, key)
+		if err != nil {
+			answerError(w, err)
+			return
+		}
+		report := scheduleReport(e)
+		if err := e.Only(query["node"]); err != nil {
+			answerError(w, apierrors.NewBadRequest(err.Error()))
+			return
+		}
+		report.Nodes = nodeVerdicts(e)
+		answerJSON(w, report)
+	}
+}
+
+func answerError(w http.ResponseWriter, err error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		status = apierrors.NewInternalError(err)
+	}
+	s := status.Status()
+	s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	raw, err := json.Marshal(s)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(s.Code))
+	_, _ = w.Write(raw)
+}
+
+// scheduleReport is the report without its nodes.
+func scheduleReport(e scheduler.Explanation) control.ScheduleReport {
+	r := control.ScheduleReport{
+		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName, Ours: e.Profile != "",
+		Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []control.ScheduleFilter{}, Scores: []control.ScheduleScore{},
+	}
+	if r.Node == "" {
+		r.NominatedNode = e.Pod.Status.NominatedNodeName
+	}
+	for _, g := range e.Pod.Spec.SchedulingGates {
+		r.Gates = append(r.Gates, g.Name)
+	}
+	applied := map[string]bool{}
+	for _, name := range e.Applied {
+		applied[name] = true
+	}
+	for _, name := range e.Filters {
+		r.Filters = append(r.Filters, control.ScheduleFilter{Name: name, Applies: applied[name]})
+	}
+	for _, s := range e.Scores {
+		r.Scores = append(r.Scores, control.ScheduleScore(s))
+	}
+	for _, n := range e.Nodes {
+		if n.Fits {
+			r.Fitting++
+		}
+	}
+	return r
+}
+
+func nodeVerdicts(e scheduler.Explanation) []control.ScheduleNode {
+	shown := e.Nodes[:min(len(e.Nodes), control.MostScheduleNodes)]
+	out := make([]control.ScheduleNode, 0, len(shown))
+	for _, n := range shown {
+		v := control.ScheduleNode{Name: n.Name, Fits: n.Fits, Filters: map[string]string{}, Total: n.Total}
+		for _, name := range e.Applied {
+			v.Filters[name] = control.FilterPassed
+			if reasons := n.Refused[name]; len(reasons) > 0 {
+				v.Filters[name] = strings.Join(reasons, ", ")
+			}
+		}
+		for i, score := range n.Scores {
+			if v.Scores == nil {
+				v.Scores = make(map[string]int64, len(n.Scores))
+			}
+			v.Scores[e.Scores[i].Name] = score
+		}
+		out = append(out, v)
+	}
+	return out
+}
