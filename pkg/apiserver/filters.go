@@ -148,7 +148,9 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 	info, _ := request.RequestInfoFrom(ctx)
 	who, _ := request.UserFrom(ctx)
 	rec := recorded(w)
-	ticket, err := s.fair.Begin(s.fair.Classify(who, info), longRunning(info))
+	class := s.fair.Classify(who, info)
+	class.WriteHeader(w.Header())
+	ticket, err := s.fair.Begin(class, longRunning(info))
 	if err != nil {
 		s.tooMany(w, req, err)
 		return

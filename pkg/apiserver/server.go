@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -206,6 +207,11 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Fairness returns the state of the priority levels, each with up to flows of its busiest flows.
 func (s *Server) Fairness(flows int) []fairness.Level { return s.fair.Report(flows) }
+
+// ConfigureFairness replaces the configuration of priority and fairness. The objects are retained and must not change.
+func (s *Server) ConfigureFairness(levels []*flowcontrolv1.PriorityLevelConfiguration, schemas []*flowcontrolv1.FlowSchema) {
+	s.fair.Configure(levels, schemas)
+}
 
 // Handler serves the API without a socket. If the request's context carries a user
 // (k8s.io/apiserver/pkg/endpoints/request.WithUser), the request is that user's.

@@ -36,6 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/scheduler"
 	"github.com/coracle-dev/coracle/pkg/server/customresources"
 	"github.com/coracle-dev/coracle/pkg/server/election"
+	"github.com/coracle-dev/coracle/pkg/server/flowcontrol"
 	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
 	"github.com/coracle-dev/coracle/pkg/usage"
@@ -61,6 +62,7 @@ type plane struct {
 	admin      *adminKubeconfig
 	rootCA     *rootca.Bundle
 	apiserver  *apiserver.Server
+	fairness   *flowcontrol.Controller
 	usage      *usage.Collector
 	roles      *roles
 	// controllers and scheduler run on the elected server; nil if disabled.
@@ -77,6 +79,7 @@ func (p *plane) components() []run.Component {
 		p.custom,     // serves the kinds that definitions in the store define
 		p.bootstrap,  // creates the objects that every cluster has
 		p.members,    // decides which node certificates are trusted
+		p.fairness,   // before requests come, reads what configures their priorities
 		p.apiserver,  // serves what exists now
 		p.presence,   // lists this server among those that serve the API
 		p.roles,      // writes the default roles; administrators and nodes work without them
@@ -205,6 +208,9 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	}
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {
+		return nil, err
+	}
+	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: l.apiserver.Ready(), Log: component(p.log, "flowcontrol")}); err != nil {
 		return nil, err
 	}
 	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}

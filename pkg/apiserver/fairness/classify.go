@@ -1,6 +1,7 @@
 package fairness
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 
@@ -10,20 +11,26 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// schema is a flow schema with its counters.
+// schema is a flow schema as it is configured at present. It is immutable except for its counters.
 type schema struct {
-	name       string
+	*counters
 	precedence int32
 	by         flowcontrol.FlowDistinguisherMethodType
 	rules      []flowcontrol.PolicyRulesWithSubjects
 	level      *level
+	// uids are the values of the headers that tell clients the object and that of its level; nil without objects.
+	uid, levelUID []string
+}
 
+// counters are what a flow schema, by name, has admitted and rejected over all its configurations.
+type counters struct {
+	name               string
 	executing, waiting int
 	dispatched         uint64
 	rejected           map[string]uint64
 }
 
-func (c *schema) reject(reason string) error {
+func (c *counters) reject(reason string) error {
 	c.rejected[reason]++
 	return &Rejected{reason}
 }
@@ -40,63 +47,23 @@ func (c Class) Schema() string { return c.schema.name }
 // Level returns the name of the request's priority level.
 func (c Class) Level() string { return c.schema.level.name }
 
-// levels returns the priority levels with their shares of the seats, rounded up as upstream does.
-func levels(seats int, all []*flowcontrol.PriorityLevelConfiguration) []*level {
-	var made []*level
-	total := 0
-	seen := map[string]bool{}
-	for _, c := range all {
-		if l := c.Spec.Limited; l != nil && !seen[c.Name] {
-			total += int(*l.NominalConcurrencyShares)
-		}
-		seen[c.Name] = true
+// Headers of responses that name the FlowSchema and PriorityLevelConfiguration of a request, as upstream's.
+const (
+	schemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
+	levelHeader  = "X-Kubernetes-Pf-Prioritylevel-Uid"
+)
+
+// WriteHeader adds the headers that name the request's FlowSchema and PriorityLevelConfiguration, if those are objects.
+func (c Class) WriteHeader(h http.Header) {
+	if c.schema != nil && c.schema.uid != nil {
+		h[schemaHeader], h[levelHeader] = c.schema.uid, c.schema.levelUID
 	}
-	clear(seen)
-	for _, c := range all {
-		if seen[c.Name] {
-			continue
-		}
-		seen[c.Name] = true
-		l := &level{name: c.Name, exempt: c.Spec.Type == flowcontrol.PriorityLevelEnablementExempt, nominal: 1, purgeAt: idleFlows, flows: map[flowKey]*flow{}}
-		if s := c.Spec.Limited; s != nil {
-			l.queues = s.LimitResponse.Type == flowcontrol.LimitResponseTypeQueue
-			l.nominal = (seats*int(*s.NominalConcurrencyShares) + total - 1) / total
-			lendable := 0
-			if s.LendablePercent != nil {
-				lendable = l.nominal * int(*s.LendablePercent) / 100
-			}
-			l.guaranteed = l.nominal - lendable
-		}
-		made = append(made, l)
-	}
-	return made
 }
 
-func schemas(byName map[string]*level, all []*flowcontrol.FlowSchema) []*schema {
-	var made []*schema
-	for _, c := range all {
-		if slices.ContainsFunc(made, func(s *schema) bool { return s.name == c.Name }) {
-			continue
-		}
-		s := &schema{name: c.Name, precedence: c.Spec.MatchingPrecedence, rules: c.Spec.Rules,
-			level: byName[c.Spec.PriorityLevelConfiguration.Name], rejected: map[string]uint64{}}
-		if c.Spec.DistinguisherMethod != nil {
-			s.by = c.Spec.DistinguisherMethod.Type
-		}
-		made = append(made, s)
-	}
-	slices.SortFunc(made, func(a, b *schema) int {
-		if a.precedence != b.precedence {
-			return int(a.precedence - b.precedence)
-		}
-		return strings.Compare(a.name, b.name)
-	})
-	return made
-}
-
-// Classify returns the first matching flow schema by precedence. The last one matches everything.
+// Classify returns the first matching flow schema by precedence, or else catch-all.
 func (s *Set) Classify(u user.Info, info *request.RequestInfo) Class {
-	for _, c := range s.schemas {
+	all := s.schemas.Load()
+	for _, c := range all.schemas {
 		for i := range c.rules {
 			if !matches(&c.rules[i], u, info) {
 				continue
@@ -110,7 +77,7 @@ func (s *Set) Classify(u user.Info, info *request.RequestInfo) Class {
 			return Class{c, ""}
 		}
 	}
-	return Class{schema: s.schemas[len(s.schemas)-1], flow: u.GetName()}
+	return Class{schema: all.catchAll, flow: u.GetName()}
 }
 
 func matches(r *flowcontrol.PolicyRulesWithSubjects, u user.Info, info *request.RequestInfo) bool {

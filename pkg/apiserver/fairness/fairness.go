@@ -1,6 +1,6 @@
 // Package fairness decides which requests are executed now, which wait and which are rejected, so that no user can keep
-// others from using the API. It follows API Priority and Fairness (KEP-1040), with the mandatory and suggested priority
-// levels and flow schemas of upstream's library.
+// others from using the API. It follows API Priority and Fairness (KEP-1040). FlowSchema and PriorityLevelConfiguration objects configure
+// it; until they are read, it uses the mandatory and suggested ones of upstream's library.
 //
 // It may import only the Kubernetes libraries. Its invariant: the seats in use never exceed Config.Seats (or one per
 // level, if that is more), and every queue, wait and map has a bound, above which a *Rejected is returned.
@@ -10,7 +10,8 @@
 // Upstream's queue set (k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing) grants a seat for the duration of a
 // function. Here a seat is released when the response begins: from then on the client determines the pace, and a client
 // that does not read its response must not hold a seat. So this package has queues of its own: one per flow, instead of
-// shuffle sharding over a fixed number, and the flow with the fewest seats is served first.
+// shuffle sharding over a fixed number, and the flow with the fewest seats is served first. The length of a queue limits a flow, and that
+// times the number of queues limits a level. The hand size, which says how many queues flows share, has no meaning.
 //
 // A flow has at most three quarters of the seats that its level can reach, so that other flows need not wait for it.
 //
@@ -21,8 +22,10 @@ package fairness
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	flowcontrol "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 )
 
@@ -30,8 +33,8 @@ import (
 type Config struct {
 	// Seats is the number of concurrent requests, not counting exempt ones. Default 600, as upstream.
 	Seats int
-	// QueueLength limits the waiting requests of a flow (default 50), Queued those of a priority level (default 1,000).
-	// When the latter is reached, a request of a flow with a shorter queue replaces the last one in the longest queue.
+	// QueueLength limits the waiting requests of a flow, Queued those of a priority level (default 1,000 each); a level's configuration
+	// may set lower limits. When the latter is reached, a request of a flow with a shorter queue replaces the last one in the longest queue.
 	QueueLength, Queued int
 	// Wait is how long a request may wait for a seat. Default 15 s.
 	Wait time.Duration
@@ -50,7 +53,7 @@ func (c *Config) defaults() {
 		}
 	}
 	set(&c.Seats, 600)
-	set(&c.QueueLength, 50)
+	set(&c.QueueLength, 1000)
 	set(&c.Queued, 1000)
 	set(&c.Outstanding, 500)
 	set(&c.Streams, 4000)
@@ -82,17 +85,23 @@ type level struct {
 	exempt  bool
 	queues  bool // if false, requests are rejected when there is no free seat
 	nominal int
-	// guaranteed is the number of seats that no other level borrows, most the maximum number for one flow.
-	guaranteed, most   int
-	executing, waiting int
-	flows              map[flowKey]*flow
+	// guaranteed is the number of seats that no other level borrows, limit the maximum with borrowed ones, most the maximum for one flow.
+	guaranteed, limit, most int
+	// queueLength limits the waiting requests of a flow, queueable those of the level.
+	queueLength, queueable int
+	executing, waiting     int
+	// requests is the number of requests between Begin and End. A retired level is no longer configured, and removed when it has none.
+	requests int
+	retired  bool
+	spec     *flowcontrol.PriorityLevelConfiguration
+	flows    map[flowKey]*flow
 	// purgeAt is the number of flows at which idle ones are removed.
 	purgeAt int
 	queued  []*flow // flows with waiters
 }
 
 type flowKey struct {
-	schema *schema
+	schema *counters
 	name   string
 }
 
@@ -117,11 +126,13 @@ type waiter struct {
 
 // Set is the priority levels of a server.
 type Set struct {
-	cfg     Config
-	schemas []*schema
-	levels  []*level
+	cfg Config
+	// schemas are the configured flow schemas.
+	schemas atomic.Pointer[matching]
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	levels []*level
+	counts map[string]*counters // by name of the flow schema
 	// pool is the number of seats that are shared by all levels, pooled the number of them in use.
 	pool, pooled int
 	held         int
@@ -131,19 +142,9 @@ type Set struct {
 // New returns a Set with upstream's levels and schemas.
 func New(cfg Config) *Set {
 	cfg.defaults()
-	s := &Set{cfg: cfg}
-	s.levels = levels(cfg.Seats, append(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations...))
-	s.pool = cfg.Seats
-	byName := map[string]*level{}
-	for _, l := range s.levels {
-		byName[l.name] = l
-		s.pool -= l.guaranteed
-	}
-	s.pool = max(0, s.pool)
-	for _, l := range s.levels {
-		l.most = max(1, (l.guaranteed+s.pool)*3/4)
-	}
-	s.schemas = schemas(byName, append(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas...))
+	s := &Set{cfg: cfg, counts: map[string]*counters{}}
+	s.Configure(append(bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations...),
+		append(bootstrap.SuggestedFlowSchemas, bootstrap.MandatoryFlowSchemas...))
 	return s
 }
 
@@ -163,7 +164,7 @@ func (s *Set) Begin(c Class, stream bool) (Ticket, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := c.schema.level.flow(flowKey{c.schema, c.flow})
+	f := c.schema.level.flow(flowKey{c.schema.counters, c.flow})
 	if stream {
 		if f.streams >= s.cfg.Streams {
 			return Ticket{}, c.schema.reject("streams")
@@ -175,6 +176,7 @@ func (s *Set) Begin(c Class, stream bool) (Ticket, error) {
 		}
 		f.outstanding++
 	}
+	f.level.requests++
 	return Ticket{set: s, flow: f, stream: stream}, nil
 }
 
@@ -285,11 +287,17 @@ func (t *Ticket) End() {
 	}
 	t.flow.held -= t.held
 	s.held -= t.held
+	l := t.flow.level
+	if l.requests--; l.retired && l.requests == 0 {
+		s.remove(l)
+	}
 	*t = Ticket{}
 }
 
 // free reports whether the level may use another seat.
-func (s *Set) free(l *level) bool { return l.executing < l.guaranteed || s.pooled < s.pool }
+func (s *Set) free(l *level) bool {
+	return l.executing < l.guaranteed || l.executing < l.limit && s.pooled < s.pool
+}
 
 func (s *Set) seat(f *flow) {
 	if f.level.executing >= f.level.guaranteed {
@@ -352,9 +360,9 @@ func (s *Set) enqueue(f *flow) (*waiter, error) {
 	switch {
 	case !l.queues:
 		return nil, f.key.schema.reject("concurrency-limit")
-	case len(f.waiters) >= s.cfg.QueueLength:
+	case len(f.waiters) >= l.queueLength:
 		return nil, f.key.schema.reject("queue-full")
-	case l.waiting >= s.cfg.Queued:
+	case l.waiting >= l.queueable:
 		longest := l.queued[0]
 		for _, g := range l.queued[1:] {
 			if len(g.waiters) > len(longest.waiters) {
@@ -415,7 +423,7 @@ func (s *Set) Stats() []Stat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []Stat
-	for _, c := range s.schemas {
+	for _, c := range s.schemas.Load().schemas {
 		if c.level.exempt {
 			continue
 		}
@@ -430,6 +438,8 @@ func (s *Set) Stats() []Stat {
 
 // Limits returns the nominal seats of each level except the exempt one.
 func (s *Set) Limits() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	limits := map[string]int{}
 	for _, l := range s.levels {
 		if !l.exempt {

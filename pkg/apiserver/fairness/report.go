@@ -33,7 +33,7 @@ func (s *Set) Report(flows int) []Level {
 	for _, l := range s.levels {
 		v := Level{Name: l.name, Exempt: l.exempt, Seats: l.nominal, Guaranteed: l.guaranteed, FlowLimit: l.most,
 			Executing: l.executing, Waiting: l.waiting, FlowCount: len(l.flows)}
-		for _, c := range s.schemas {
+		for _, c := range s.schemas.Load().schemas {
 			if c.level == l {
 				v.Dispatched += c.dispatched
 				for _, n := range c.rejected {
