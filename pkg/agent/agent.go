@@ -26,6 +26,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/api"
+	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
@@ -44,6 +45,7 @@ type Agent struct {
 	recorder *events.Recorder
 	machine  machine
 	guard    run.Guard
+	devices  *devices.Manager // nil without plugins
 
 	mu         sync.Mutex
 	node       *corev1.Node      // newest known version
@@ -81,11 +83,15 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allowed-unsafe-sysctls: %w", err)
 	}
+	if err := a.openPlugins(); err != nil {
+		return nil, err
+	}
 	a.pods = pod.New(pod.Config{
 		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
+		Devices:    a.devices,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
@@ -178,6 +184,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	})
 	spawn(func() error { return a.follow(ctx) })
+	a.runPlugins(ctx, spawn)
 	select {
 	case <-ctx.Done():
 		return nil

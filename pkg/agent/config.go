@@ -42,6 +42,10 @@ type Config struct {
 	// DataDir/pods/UID contains each pod's files. RunDir need not survive a reboot. LogDir contains the containers' logs.
 	DataDir, RunDir, LogDir string
 
+	// PluginDir is where CSI drivers and device plugins find the agent, as the kubelet's /var/lib/kubelet. PluginLink becomes a link to it if nothing
+	// else is there. An empty PluginDir disables plugins.
+	PluginDir, PluginLink string
+
 	// CgroupRoot is the parent cgroup of all pods, the same as the runtime's; default "/coracle".
 	CgroupRoot string
 

@@ -276,6 +276,11 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	s.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: a.c.NodeIP.String()},
 		{Type: corev1.NodeHostName, Address: a.c.NodeName}}
 	s.Capacity, s.Allocatable = a.capacity(), a.allocatable()
+	if a.devices != nil {
+		all, healthy := a.devices.Resources()
+		maps.Copy(s.Capacity, all)
+		maps.Copy(s.Allocatable, healthy)
+	}
 	for _, from := range []corev1.ResourceList{old.Capacity, old.Allocatable} {
 		for name, q := range from { // extended resources are set by others
 			if _, own := s.Capacity[name]; !own && extended(name) {

@@ -27,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
@@ -184,6 +185,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
 		Annotations: map[string]string{machineAnnotation: m.machine}, VerifyNode: m.check,
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
+		PluginDir: pluginDir(p.Config), PluginLink: kubeletDir,
 		ClusterCIDR: m.clusterCIDR, ServiceCIDR: m.serviceCIDR,
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
@@ -254,6 +256,12 @@ func ownPorts(c config.Config) []uint16 {
 	return ports
 }
 
+// kubeletDir is where CSI drivers and device plugins expect the kubelet's sockets and volumes.
+const kubeletDir = "/var/lib/kubelet"
+
+// pluginDir is where they are. kubeletDir becomes a link to it, if nothing else uses that.
+func pluginDir(c config.Config) string { return filepath.Join(c.DataDir, "agent", "kubelet") }
+
 // purge removes everything that the node created on this machine. No other Coracle process is running.
 func purge(ctx context.Context, c config.Config) error {
 	conf := containerdConfig(c)
@@ -276,5 +284,6 @@ func purge(ctx context.Context, c config.Config) error {
 	return errors.Join(err,
 		network.Reset(ctx, networkConfig(c, netip.Addr{}, netip.Prefix{})),
 		proxy.Reset(ctx, proxy.Config{Prefix: instance(c)}),
-		agent.Reset(c.DataDir, c.RunDir))
+		agent.Reset(c.DataDir, c.RunDir),
+		plugins.Close(pluginDir(c), kubeletDir))
 }

@@ -2,6 +2,9 @@ package pod
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -109,7 +112,13 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 		return &Verdict{Reason: "OutOfpods", Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value())}
 	}
 	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		if strings.Contains(string(name), "/") { // an extended resource; those that the node does not have are the scheduler's
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
 		want, have := requests[name], used[name]
 		limit, known := room[name]
 		if want.IsZero() || !known {

@@ -163,6 +163,12 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	if err != nil {
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
+	if bld.devices, err = m.devices(ctx, p, c); err != nil {
+		if ctx.Err() == nil {
+			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
+		}
+		return w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
 	spec, err := m.spec(ctx, bld)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -277,6 +283,9 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
 	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))
 	errs = append(errs, w.m.c.Failpoints.At("pod.volumes-released"))
+	if w.m.c.Devices != nil {
+		errs = append(errs, w.m.c.Devices.Forget(w.uid))
+	}
 	if forget && p.Name != "" {
 		errs = append(errs, os.RemoveAll(filepath.Join(w.m.c.LogDir, logDirName(p))))
 	}

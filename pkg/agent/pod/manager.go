@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/images"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
@@ -66,6 +67,8 @@ type Config struct {
 	Pressures func() []corev1.NodeConditionType
 	// Services returns the services of a namespace and default/kubernetes.
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
+	// Devices assigns the devices of device plugins; nil if the node has none.
+	Devices *devices.Manager
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
@@ -266,6 +269,9 @@ func (m *Manager) Sync(ctx context.Context) error {
 	dirs, err := m.volumes.List()
 	if err != nil {
 		return err
+	}
+	if m.c.Devices != nil {
+		dirs = append(dirs, m.c.Devices.Pods()...)
 	}
 	for _, uid := range dirs {
 		blank(uid)

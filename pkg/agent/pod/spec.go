@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
@@ -42,6 +43,7 @@ type build struct {
 	podIP   string
 	attempt int
 	pidNS   string
+	devices devices.Given
 }
 
 // spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError: the pod is invalid on this
@@ -75,7 +77,9 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	if p.Spec.HostNetwork {
 		s.Hostname = m.c.NodeName
 	}
-	s.Env = append([]string{"HOSTNAME=" + s.Hostname}, env.list()...)
+	s.Env = append([]string{"HOSTNAME=" + s.Hostname}, deviceEnv(b.devices)...)
+	s.Env = append(s.Env, env.list()...)
+	addDevices(&s, b.devices)
 	if s.Command, err = env.expand(c.Command); err != nil {
 		return s, fmt.Errorf("command: %w", err)
 	}

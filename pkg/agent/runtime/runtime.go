@@ -46,6 +46,15 @@ type Mount struct {
 	Propagation string
 }
 
+// Device is a device of the host in a container.
+type Device struct {
+	HostPath string
+	// ContainerPath is HostPath if empty.
+	ContainerPath string
+	// Permissions are of r, w and m (mknod); all if empty.
+	Permissions string
+}
+
 // Resources are cgroup limits; zero values mean no limit.
 type Resources struct {
 	CPUShares   uint64 // cgroup v1 shares; converted on v2
@@ -89,7 +98,7 @@ type Spec struct {
 	StrictGroups bool
 
 	Mounts     []Mount
-	Devices    []string // host device paths
+	Devices    []Device
 	Privileged bool
 	// AddCaps and DropCaps change the default set; names without CAP_, "ALL" is all.
 	AddCaps, DropCaps []string

@@ -73,11 +73,11 @@ func char(major, minor int64) specs.LinuxDeviceCgroup {
 
 // devices adds the container's devices and the permissions to use them.
 func devices(s runtime.Spec, linux *specs.Linux) error {
-	paths := s.Devices
+	list := s.Devices
 	linux.Resources.Devices = baseDevices
 	if s.Privileged {
 		linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
-		paths = nil
+		list = nil
 		err := filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
@@ -85,7 +85,7 @@ func devices(s runtime.Spec, linux *specs.Linux) error {
 			case d.IsDir() && (path == "/dev/pts" || path == "/dev/shm" || path == "/dev/fd" || path == "/dev/mqueue"):
 				return filepath.SkipDir
 			case d.Type()&fs.ModeDevice != 0 && path != "/dev/console":
-				paths = append(paths, path)
+				list = append(list, runtime.Device{HostPath: path})
 			}
 			return nil
 		})
@@ -93,7 +93,8 @@ func devices(s runtime.Spec, linux *specs.Linux) error {
 			return err
 		}
 	}
-	for _, path := range paths {
+	for _, d := range list {
+		path := d.HostPath
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
 			if s.Privileged {
@@ -112,11 +113,11 @@ func devices(s runtime.Spec, linux *specs.Linux) error {
 		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 		mode := os.FileMode(st.Mode &^ unix.S_IFMT)
 		linux.Devices = append(linux.Devices, specs.LinuxDevice{
-			Path: path, Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: &st.Uid, GID: &st.Gid,
+			Path: cmpOr(d.ContainerPath, path), Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: &st.Uid, GID: &st.Gid,
 		})
 		if !s.Privileged {
 			linux.Resources.Devices = append(linux.Resources.Devices[:len(linux.Resources.Devices):len(linux.Resources.Devices)],
-				specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: "rwm"})
+				specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: cmpOr(d.Permissions, "rwm")})
 		}
 	}
 	return nil

@@ -140,7 +140,7 @@ func mounts(t *testing.T, p *pod) {
 		{Source: filepath.Join(dir, "file"), Target: "/etc/one", ReadOnly: true},
 		{Source: dir, Target: "/dev/shm"},
 	}
-	s.Devices = []string{"/dev/null"}
+	s.Devices = []runtime.Device{{HostPath: "/dev/null"}}
 	id := p.run(s)
 	require.Equal(t, "text", p.output(id, "cat", "/etc/one"))
 	require.Equal(t, "text", p.output(id, "cat", "/dev/shm/file"))

@@ -1,0 +1,198 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+const (
+	socketName     = "kubelet.sock"
+	maxConnections = 64
+	maxRequest     = 64 << 10
+)
+
+// plugin is a connected device plugin.
+type plugin struct {
+	resource, endpoint string
+	conn               *grpc.ClientConn
+	client             deviceplugin.DevicePluginClient
+	options            *deviceplugin.DevicePluginOptions
+	cancel             context.CancelFunc
+}
+
+// Run serves the socket at which plugins register until ctx is done. As in the kubelet, the sockets of earlier plugins are removed first: plugins see
+// the new socket and register again.
+func (m *Manager) Run(ctx context.Context) error {
+	dir := m.c.Dir.DevicePlugins()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket != 0 {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, socketName))
+	if err != nil {
+		return fmt.Errorf("registration of device plugins: %w", err)
+	}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxRequest), grpc.MaxConcurrentStreams(8), grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: time.Minute}))
+	deviceplugin.RegisterRegistrationServer(server, &registrations{m: m, ctx: ctx})
+	stop := context.AfterFunc(ctx, server.Stop)
+	defer stop()
+	err = server.Serve(netutil.LimitListener(l, maxConnections))
+	m.work.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+type registrations struct {
+	deviceplugin.UnimplementedRegistrationServer
+	m   *Manager
+	ctx context.Context //nolint:containedctx // of Run: plugins outlive the request that registers them
+}
+
+// Register implements deviceplugin.RegistrationServer.
+func (r *registrations) Register(ctx context.Context, req *deviceplugin.RegisterRequest) (empty *deviceplugin.Empty, err error) {
+	panicked := r.m.guard.Do("device plugin registration", func() { err = r.m.register(ctx, r.ctx, req) })
+	if err = errors.Join(panicked, err); err != nil {
+		r.m.c.Logger.Warn("could not register device plugin", "resource", clip(req.ResourceName), "endpoint", clip(req.Endpoint), "error", clip(err.Error()))
+		return nil, err
+	}
+	return &deviceplugin.Empty{}, nil
+}
+
+func clip(s string) string { return s[:min(len(s), 512)] }
+
+func (m *Manager) register(ctx, life context.Context, req *deviceplugin.RegisterRequest) error {
+	if !slices.Contains(deviceplugin.SupportedVersions[:], req.Version) {
+		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", clip(req.Version), deviceplugin.SupportedVersions)
+	}
+	if err := validResource(req.ResourceName); err != nil {
+		return err
+	}
+	conn, err := m.c.Dir.Dial(m.socket(req.Endpoint), maxMessage)
+	if err != nil {
+		return err
+	}
+	p := &plugin{resource: req.ResourceName, endpoint: req.Endpoint, conn: conn, client: deviceplugin.NewDevicePluginClient(conn)}
+	asked, done := context.WithTimeout(ctx, optionsTimeout)
+	defer done()
+	if p.options, err = p.client.GetDevicePluginOptions(asked, &deviceplugin.Empty{}, grpc.WaitForReady(true)); err != nil {
+		conn.Close()
+		return fmt.Errorf("failed to get device plugin options: %w", err)
+	}
+	own, cancel := context.WithCancel(life)
+	p.cancel = cancel
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state := m.resources[req.ResourceName]
+	if state == nil {
+		if len(m.resources) >= maxResources {
+			cancel()
+			conn.Close()
+			return fmt.Errorf("device plugins have registered %d resources, which is the limit", maxResources)
+		}
+		state = &resourceState{}
+		m.resources[req.ResourceName] = state
+		if err := m.save(); err != nil {
+			delete(m.resources, req.ResourceName)
+			cancel()
+			conn.Close()
+			return err
+		}
+	}
+	if state.plugin != nil {
+		state.plugin.cancel() // the newest wins
+	}
+	state.plugin = p
+	m.work.Go(func() {
+		defer conn.Close()
+		defer cancel()
+		_ = m.guard.Do("device plugin", func() { m.follow(own, p) }, "resource", p.resource)
+	})
+	m.c.Logger.Info("registered device plugin", "resource", p.resource, "endpoint", p.endpoint)
+	return nil
+}
+
+// follow receives the plugin's lists of devices until it ends. Then its devices are unhealthy.
+func (m *Manager) follow(ctx context.Context, p *plugin) {
+	stream, err := p.client.ListAndWatch(ctx, &deviceplugin.Empty{})
+	for err == nil {
+		var list *deviceplugin.ListAndWatchResponse
+		if list, err = stream.Recv(); err == nil {
+			err = m.update(p, list.Devices)
+		}
+	}
+	if ctx.Err() == nil {
+		m.c.Logger.Warn("device plugin is gone, its devices are unhealthy", "resource", p.resource, "error", clip(err.Error()))
+	}
+	m.mu.Lock()
+	state, changed := m.resources[p.resource], false
+	if state.plugin == p {
+		state.plugin = nil
+		for id := range state.devices {
+			changed = changed || state.devices[id]
+			state.devices[id] = false
+		}
+	}
+	m.mu.Unlock()
+	if changed && ctx.Err() == nil {
+		m.c.Changed()
+	}
+}
+
+func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
+	if len(list) > maxDevices {
+		return fmt.Errorf("it has %d devices, at most %d are accepted", len(list), maxDevices)
+	}
+	devices := make(map[string]bool, len(list))
+	for _, d := range list {
+		devices[d.ID] = d.Health == deviceplugin.Healthy
+	}
+	m.mu.Lock()
+	if m.resources[p.resource].plugin != p {
+		m.mu.Unlock()
+		return context.Canceled
+	}
+	m.resources[p.resource].devices = devices
+	m.mu.Unlock()
+	m.c.Changed()
+	return nil
+}
+
+// preferred asks the plugin which of the free devices to use. Without an answer any will do.
+func (p *plugin) preferred(ctx context.Context, free []string, want int, log *slog.Logger) []string {
+	called, cancel := context.WithTimeout(ctx, allocateTimeout)
+	defer cancel()
+	response, err := p.client.GetPreferredAllocation(called, &deviceplugin.PreferredAllocationRequest{ContainerRequests: []*deviceplugin.ContainerPreferredAllocationRequest{
+		{AvailableDeviceIDs: free, AllocationSize: int32(want)},
+	}})
+	if err != nil {
+		log.Warn("device plugin has no preference", "resource", p.resource, "error", clip(err.Error()))
+		return nil
+	}
+	if len(response.ContainerResponses) == 0 || len(response.ContainerResponses[0].DeviceIDs) > want {
+		return nil
+	}
+	return response.ContainerResponses[0].DeviceIDs
+}

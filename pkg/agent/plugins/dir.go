@@ -1,0 +1,162 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// Names below a Dir, as in the kubelet's directory. Drivers expect them.
+const (
+	registryName = "plugins_registry"
+	devicesName  = "device-plugins"
+	pluginsName  = "plugins"
+	podsName     = "pods"
+)
+
+// maxHeaders limits the headers of a plugin's response, in bytes.
+const maxHeaders = 64 << 10
+
+// Dir is the directory that plugins share with the agent, as /var/lib/kubelet is shared with the kubelet.
+type Dir struct {
+	// root is where the directory is. Containers and plugins cannot replace it.
+	root string
+	// public is its name for plugins: root, or a link to it.
+	public string
+}
+
+// Open creates the directory root. Drivers are written to find it at link (/var/lib/kubelet), which becomes a symbolic link to root if nothing else
+// is there; a link whose target is gone is replaced. An empty link makes none.
+func Open(root, link string) (Dir, error) {
+	d := Dir{root: root, public: root}
+	for _, name := range []string{registryName, devicesName, pluginsName, podsName} {
+		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+			return d, err
+		}
+	}
+	if link == "" {
+		return d, nil
+	}
+	if target, err := os.Readlink(link); err == nil && target != root {
+		if _, err := os.Stat(link); !errors.Is(err, fs.ErrNotExist) {
+			return d, nil // another cluster's
+		}
+		if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return d, err
+		}
+	}
+	err := os.Symlink(root, link)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(link), 0o755); err == nil {
+			err = os.Symlink(root, link)
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return d, err
+	}
+	if target, err := os.Readlink(link); err == nil && target == root {
+		d.public = link
+	}
+	return d, nil
+}
+
+// Close removes the link that Open made. Call it when the node is deleted.
+func Close(root, link string) error {
+	if target, err := os.Readlink(link); err != nil || target != root {
+		return nil
+	}
+	return os.Remove(link)
+}
+
+// Path returns the name that plugins use for a path below the directory.
+func (d Dir) Path(parts ...string) string {
+	return filepath.Join(append([]string{d.public}, parts...)...)
+}
+
+// Root returns the directory itself, without links.
+func (d Dir) Root() string { return d.root }
+
+// DevicePlugins returns the directory of the sockets of device plugins, without links.
+func (d Dir) DevicePlugins() string { return filepath.Join(d.root, devicesName) }
+
+// relative returns a plugin's name for a path below the directory, relative to it.
+func (d Dir) relative(path string) (string, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(d.root, path)
+	}
+	for _, base := range []string{d.root, d.public} {
+		if rel, ok := strings.CutPrefix(filepath.Clean(path), base+"/"); ok {
+			return rel, nil
+		}
+	}
+	return "", fmt.Errorf("socket %q is not below %s", path, d.public)
+}
+
+// Dial returns a connection to a plugin's socket, which is made with the first call. The socket must be below the directory, and no part of its path
+// may be a symbolic link. receive limits the plugin's messages, in bytes.
+func (d Dir) Dial(path string, receive int) (*grpc.ClientConn, error) {
+	rel, err := d.relative(path)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.connect(ctx, rel) }),
+		grpc.WithMaxHeaderListSize(maxHeaders), grpc.WithDisableServiceConfig(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(receive)))
+}
+
+func (d Dir) connect(ctx context.Context, rel string) (net.Conn, error) {
+	fd, err := d.open(rel)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	// What was opened is what is connected to, whatever the path names by now.
+	return (&net.Dialer{}).DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
+}
+
+// open opens a socket below the directory without following a link.
+func (d Dir) open(rel string) (int, error) {
+	root, err := unix.Open(d.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: d.root, Err: err}
+	}
+	defer unix.Close(root)
+	fd, err := unix.Openat2(root, rel, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: filepath.Join(d.public, rel), Err: err}
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = unix.ENOTSOCK
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, &os.PathError{Op: "open", Path: filepath.Join(d.public, rel), Err: err}
+	}
+	return fd, nil
+}
+
+// socketAt returns the identity of the socket at a path, or false if there is none.
+func (d Dir) socketAt(rel string) (id uint64, ok bool) {
+	fd, err := d.open(rel)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0, false
+	}
+	return st.Ino, true
+}

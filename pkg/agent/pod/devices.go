@@ -1,0 +1,38 @@
+package pod
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/devices"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+)
+
+// devices assigns devices to a container that is about to start.
+func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Container) (devices.Given, error) {
+	if m.c.Devices == nil {
+		return devices.Given{}, nil
+	}
+	return m.c.Devices.Allocate(ctx, p, c)
+}
+
+// deviceEnv returns the variables of a container's devices. The pod's own override them.
+func deviceEnv(given devices.Given) []string {
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(given.Env)) {
+		env = append(env, name+"="+given.Env[name])
+	}
+	return env
+}
+
+func addDevices(s *runtime.Spec, given devices.Given) {
+	for _, d := range given.Devices {
+		s.Devices = append(s.Devices, runtime.Device{HostPath: d.HostPath, ContainerPath: d.ContainerPath, Permissions: d.Permissions})
+	}
+	for _, m := range given.Mounts {
+		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly})
+	}
+}
