@@ -29,6 +29,9 @@ import (
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
+	certapproval "k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	certsigning "k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
+	certsubject "k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
 	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
@@ -89,6 +92,9 @@ var ordered = []plugin{
 	{name: defaultStorageClass, register: registerClassDefault},
 	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
 	{name: runtimeclass.PluginName, register: runtimeclass.Register},
+	{name: certapproval.PluginName, register: certapproval.Register},
+	{name: certsigning.PluginName, register: certsigning.Register},
+	{name: certsubject.PluginName, register: certsubject.Register},
 	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
 	{name: podresize.PluginName, register: podresize.Register},

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
+	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
 	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
@@ -52,6 +53,7 @@ func All(cfg Config) []*engine.Reconciler {
 		job.New(),
 		cronjob.New(),
 		ttlafterfinished.New(),
+		certificates.New(cfg.Signers),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA))

@@ -27,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
@@ -54,8 +55,9 @@ type options struct {
 	log   slog.Level
 	// http lets each reconciler, and the scheduler, reach the cluster through a client of its own over HTTP, with
 	// no more rights than its bootstrap role gives it.
-	http bool
-	cidr string // of the pods; empty is 10.42.0.0/16
+	http    bool
+	cidr    string // of the pods; empty is 10.42.0.0/16
+	signers map[string]certificates.Signer
 }
 
 func start(t testing.TB, o options) *cluster {
@@ -70,7 +72,7 @@ func start(t testing.TB, o options) *cluster {
 		as = c.serve()
 	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: as, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: as, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 	})
 	require.NoError(t, err)
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
+	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
@@ -36,6 +37,8 @@ type Config struct {
 	Kinds Kinds
 	// RootCA is the CA bundle by which pods verify the API server. Nil: no kube-root-ca.crt is written.
 	RootCA *rootca.Bundle
+	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
+	Signers map[string]certificates.Signer
 	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).
 	// Invalid (the zero value): none are allocated.
 	ClusterCIDR netip.Prefix

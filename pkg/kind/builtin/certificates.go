@@ -1,0 +1,77 @@
+package builtin
+
+import (
+	"context"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	internal "k8s.io/kubernetes/pkg/apis/certificates"
+	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
+	"k8s.io/kubernetes/pkg/registry/certificates/certificates"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// certificateRows returns the rows of the group certificates.k8s.io.
+func certificateRows() []*kind.Resource {
+	v1 := gv("certificates.k8s.io", "v1")
+	strategy := signingRequests{certificates.Strategy, certificates.Strategy, certificates.Strategy}
+	requests := row[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](v1, "certificatesigningrequests", "certificatesigningrequest", strategy, signerFields)
+	requests.ShortNames, requests.Status = []string{"csr"}, certificates.StatusStrategy
+	requests.Subresources = []kind.Subresource{{Name: "approval", GroupVersionKind: requests.GroupVersionKind, Verbs: partVerbs,
+		New: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} }, Update: certificates.ApprovalStrategy}}
+	return []*kind.Resource{requests}
+}
+
+var signerFields = kind.SelectFields([]string{"spec.signerName"}, func(r *certificatesv1.CertificateSigningRequest, v []string) []string {
+	return append(v, r.Spec.SignerName)
+})
+
+// The limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size, which takes minutes
+// for a key that fits into a request.
+const (
+	maxSigningRequest = 256 << 10 // bytes of PEM
+	maxRSABits        = 16384
+)
+
+// signingRequests is upstream's strategy with limits.
+type signingRequests struct {
+	kind.Strategy
+	rest.ResetFieldsStrategy
+	rest.DeclarativeValidationStrategy
+}
+
+func (s signingRequests) Validate(ctx context.Context, o runtime.Object) field.ErrorList {
+	if r, ok := o.(*internal.CertificateSigningRequest); ok {
+		if err := tooLarge(r.Spec.Request); err != nil {
+			return field.ErrorList{err}
+		}
+	}
+	return s.Strategy.Validate(ctx, o)
+}
+
+// tooLarge returns an error for a request whose validation would be expensive.
+func tooLarge(text []byte) *field.Error {
+	path := field.NewPath("spec", "request")
+	if len(text) > maxSigningRequest {
+		return field.TooLong(path, "", maxSigningRequest)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil // upstream's validation reports it
+	}
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	if key, ok := parsed.PublicKey.(*rsa.PublicKey); ok && key.N.BitLen() > maxRSABits {
+		return field.Invalid(path, fmt.Sprintf("RSA key of %d bits", key.N.BitLen()), fmt.Sprintf("must have at most %d bits", maxRSABits))
+	}
+	return nil
+}

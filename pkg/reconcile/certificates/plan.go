@@ -1,0 +1,153 @@
+package certificates
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// How long requests are retained, as upstream.
+const (
+	retainDecided = time.Hour      // after approval with a certificate, denial or failure
+	retainPending = 24 * time.Hour // after creation, or after approval without a certificate
+)
+
+// The lifetime of certificates: what is asked for, within these.
+const (
+	mostLife  = 365 * 24 * time.Hour
+	leastLife = 10 * time.Minute
+)
+
+// Verb is what to do with a request.
+type Verb int
+
+const (
+	// Wait for a decision by others, or until the request is deleted.
+	Wait Verb = iota
+	// Delete the request.
+	Delete
+	// Approve the request if its author may create one of the subresources in Approvals.
+	Approve
+	// Sign the request.
+	Sign
+	// Fail the request with Message.
+	Fail
+)
+
+// Approval is a reason to approve a request: a subresource that its author may create.
+type Approval struct{ Subresource, Message string }
+
+// Action is what to do now, and when to plan again if nothing changes before; 0 means never.
+type Action struct {
+	Verb      Verb
+	Approvals []Approval
+	Request   *x509.CertificateRequest // of Approve and Sign
+	Message   string
+	Again     time.Duration
+}
+
+// Plan decides about a request. signs reports whether the signer of that name is one of the cluster's.
+func Plan(r *certificatesv1.CertificateSigningRequest, signs func(name string) bool, now time.Time) Action {
+	if r.DeletionTimestamp != nil {
+		return Action{}
+	}
+	until := expiry(r)
+	if !until.IsZero() && !now.Before(until) {
+		return Action{Verb: Delete}
+	}
+	a := decide(r, signs)
+	if !until.IsZero() {
+		a.Again = until.Sub(now)
+	}
+	return a
+}
+
+func decide(r *certificatesv1.CertificateSigningRequest, signs func(name string) bool) Action {
+	approved, denied, failed := conditions(r)
+	if len(r.Status.Certificate) > 0 || denied || failed {
+		return Action{}
+	}
+	rule := rules[r.Spec.SignerName]
+	if rule == nil {
+		return Action{}
+	}
+	parsed, err := parse(r.Spec.Request)
+	if err != nil {
+		return Action{} // not one that this server accepted
+	}
+	unfit := rule(parsed, r.Spec.Usages)
+	switch {
+	case approved && !signs(r.Spec.SignerName):
+		return Action{}
+	case approved && unfit != nil:
+		return Action{Verb: Fail, Message: unfit.Error()}
+	case approved:
+		return Action{Verb: Sign, Request: parsed}
+	case unfit != nil || r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName:
+		return Action{}
+	}
+	a := Action{Verb: Approve, Request: parsed}
+	if r.Spec.Username == parsed.Subject.CommonName {
+		a.Approvals = append(a.Approvals, Approval{"selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."})
+	}
+	a.Approvals = append(a.Approvals, Approval{"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."})
+	return a
+}
+
+func conditions(r *certificatesv1.CertificateSigningRequest) (approved, denied, failed bool) {
+	for _, c := range r.Status.Conditions {
+		approved = approved || c.Type == certificatesv1.CertificateApproved
+		denied = denied || c.Type == certificatesv1.CertificateDenied
+		failed = failed || c.Type == certificatesv1.CertificateFailed && c.Status == corev1.ConditionTrue
+	}
+	return approved, denied, failed
+}
+
+// expiry returns when a request is to be deleted; zero means never.
+func expiry(r *certificatesv1.CertificateSigningRequest) time.Time {
+	var first time.Time
+	by := func(t time.Time, retain time.Duration) {
+		if !t.IsZero() && (first.IsZero() || t.Add(retain).Before(first)) {
+			first = t.Add(retain)
+		}
+	}
+	if len(r.Status.Conditions) == 0 {
+		by(r.CreationTimestamp.Time, retainPending)
+	}
+	for _, c := range r.Status.Conditions {
+		switch {
+		case c.Type == certificatesv1.CertificateDenied, c.Type == certificatesv1.CertificateFailed:
+			by(c.LastUpdateTime.Time, retainDecided)
+		case c.Type == certificatesv1.CertificateApproved && len(r.Status.Certificate) == 0:
+			by(c.LastUpdateTime.Time, retainPending)
+		case c.Type == certificatesv1.CertificateApproved:
+			by(c.LastUpdateTime.Time, retainDecided)
+			by(end(r.Status.Certificate), 0)
+		}
+	}
+	return first
+}
+
+// end returns when the first certificate expires.
+func end(text []byte) time.Time {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return time.Time{}
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}
+	}
+	return cert.NotAfter
+}
+
+// life returns the lifetime of the certificate for a request.
+func life(r *certificatesv1.CertificateSigningRequest) time.Duration {
+	if r.Spec.ExpirationSeconds == nil {
+		return mostLife
+	}
+	return max(min(time.Duration(*r.Spec.ExpirationSeconds)*time.Second, mostLife), leastLife)
+}
