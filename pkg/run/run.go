@@ -1,7 +1,7 @@
 // Package run starts and stops the components of a process.
 //
-// It may import nothing of Coracle. Its invariant: components start in order, each when the one before it is ready, and stop in reverse order,
-// each when the one after it has returned or its timeout is over.
+// It may import nothing of Coracle. Its invariant: components start in order, each when those before it are ready (but for Aside), and stop in
+// reverse order, each when the one after it has returned or its timeout is over.
 package run
 
 import (
@@ -39,6 +39,11 @@ type Component interface {
 	Ready() <-chan struct{}
 }
 
+// Aside marks a component that the next ones do not need: they start while it does. The last component starts when all others are ready.
+func Aside(c Component) Component { return aside{c} }
+
+type aside struct{ Component }
+
 // Observer are callbacks for the components' lifecycle; nil functions are not called.
 type Observer struct {
 	// Started is called when a component became ready, with the time it took.
@@ -52,7 +57,8 @@ type Observer struct {
 type running struct {
 	Component
 	cancel context.CancelFunc
-	done   chan struct{} // closed when Run has returned
+	done   chan struct{}      // closed when Run has returned
+	ready  chan time.Duration // receives the time that it took to become ready, once
 }
 
 // life calls Run, and converts a panic into an error.
@@ -79,38 +85,21 @@ type patience struct{ each, all, rest time.Duration }
 // all is All, with a patience that is determined when the stop begins.
 func all(ctx context.Context, observe Observer, wait func() patience, components []Component) error {
 	failed := make(chan error, len(components))
-	var started []running
+	var started, pending []running
 	var first error
-	for _, c := range components {
-		// Each has a context of its own, so that they can be stopped one by one.
-		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		r := running{c, cancel, make(chan struct{})}
-		began := time.Now()
-		go func() {
-			err := life(own, c)
-			if observe.Stopped != nil {
-				observe.Stopped(c.Name(), err)
-			}
-			if own.Err() == nil && err == nil {
-				err = errors.New("stopped unexpectedly")
-			}
-			if err != nil && !errors.Is(err, context.Canceled) {
-				err = fmt.Errorf("%s: %w", c.Name(), err)
-				failed <- err
-			}
-			close(r.done)
-		}()
-		started = append(started, r)
-		select {
-		case <-c.Ready():
-			if observe.Started != nil {
-				observe.Started(c.Name(), time.Since(began))
-			}
-			continue
-		case first = <-failed:
-		case <-ctx.Done():
+	for i, c := range components {
+		if i == len(components)-1 && !await(ctx, observe, pending, failed, &first) {
+			break
 		}
-		break
+		r := start(ctx, observe, c, failed)
+		started = append(started, r)
+		if _, ok := c.(aside); ok && i < len(components)-1 {
+			pending = append(pending, r)
+			continue
+		}
+		if !await(ctx, observe, []running{r}, failed, &first) {
+			break
+		}
 	}
 	if first == nil && len(started) == len(components) {
 		select {
@@ -129,6 +118,52 @@ func all(ctx context.Context, observe Observer, wait func() patience, components
 		return errors.Join(first, &HungError{Names: hung})
 	}
 	return first
+}
+
+// start calls a component's Run. It has a context of its own, so that components can be stopped one by one.
+func start(ctx context.Context, observe Observer, c Component, failed chan<- error) running {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := running{c, cancel, make(chan struct{}), make(chan time.Duration, 1)}
+	began := time.Now()
+	go func() {
+		err := life(own, c)
+		if observe.Stopped != nil {
+			observe.Stopped(c.Name(), err)
+		}
+		if own.Err() == nil && err == nil {
+			err = errors.New("stopped unexpectedly")
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%s: %w", c.Name(), err)
+			failed <- err
+		}
+		close(r.done)
+	}()
+	go func() {
+		select {
+		case <-c.Ready():
+			r.ready <- time.Since(began)
+		case <-r.done:
+		}
+	}()
+	return r
+}
+
+// await waits until all of list are ready. It returns false when a component failed, which it stores in first, or ctx is done.
+func await(ctx context.Context, observe Observer, list []running, failed <-chan error, first *error) bool {
+	for _, r := range list {
+		select {
+		case took := <-r.ready:
+			if observe.Started != nil {
+				observe.Started(r.Name(), took)
+			}
+		case *first = <-failed:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // stop stops the components in reverse order, and returns the names of those that did not return in time.

@@ -173,3 +173,41 @@ func TestAStopIsBoundedHoweverManyComponentsHang(t *testing.T) {
 		close(release)
 	})
 }
+
+// TestTheNextStartBesideAComponentAside checks that only the last component waits for one that is marked Aside.
+func TestTheNextStartBesideAComponentAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, ps, cs := parts("store", "controllers", "agent", "last")
+		ps[1].stuck = true
+		cs[1] = Aside(cs[1])
+		ctx, cancel := context.WithCancel(t.Context())
+		took := map[string]time.Duration{}
+		done := make(chan error)
+		go func() {
+			done <- All(ctx, Observer{Started: func(n string, d time.Duration) { took[n] = d }}, cs...)
+		}()
+		synctest.Wait()
+		require.Equal(t, []string{"+store", "+controllers", "+agent"}, l.lines)
+		time.Sleep(time.Second)
+		close(ps[1].ready)
+		synctest.Wait()
+		require.Equal(t, map[string]time.Duration{"store": 0, "controllers": time.Second, "agent": 0, "last": 0}, took)
+		cancel()
+		require.NoError(t, <-done)
+		require.Equal(t, []string{"-last", "-agent", "-controllers", "-store"}, l.lines[4:])
+	})
+}
+
+// TestAFailureOfAComponentAside checks that the last component does not start.
+func TestAFailureOfAComponentAside(t *testing.T) {
+	l, ps, cs := parts("controllers", "agent", "last")
+	ps[0].stuck = true
+	cs[0] = Aside(cs[0])
+	done := make(chan error)
+	go func() { done <- All(t.Context(), Observer{}, cs...) }()
+	<-ps[1].ready
+	ps[0].fail <- errors.New("no lease")
+	require.ErrorContains(t, <-done, "controllers: no lease")
+	require.NotContains(t, l.lines, "+last")
+	require.Contains(t, l.lines, "-agent")
+}

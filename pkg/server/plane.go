@@ -85,12 +85,12 @@ func (p *plane) components() []run.Component {
 		p.roles,      // writes the default roles; administrators and nodes work without them
 		p.admin,      // already written, and renewed in time
 	}
-	// These react to writes of clients and nodes, unless disabled.
+	// These react to writes of clients and nodes, unless disabled. The node starts meanwhile.
 	if p.controllers != nil {
-		list = append(list, p.controllers)
+		list = append(list, run.Aside(p.controllers))
 	}
 	if p.scheduler != nil {
-		list = append(list, p.scheduler)
+		list = append(list, run.Aside(p.scheduler))
 	}
 	var others []string
 	if p.controllers == nil {
