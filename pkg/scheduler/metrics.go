@@ -47,7 +47,11 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 	}
 	of := func(name string) result {
 		by := prometheus.Labels{"result": name}
-		return result{attempts.MustCurryWith(by), duration.MustCurryWith(by)}
+		r := result{attempts.MustCurryWith(by), duration.MustCurryWith(by)}
+		// Present from the start, so that a rate of the first attempt is seen.
+		r.attempts.WithLabelValues(profiles[0].name)
+		r.duration.WithLabelValues(profiles[0].name)
+		return r
 	}
 	m.scheduled, m.unschedulable, m.failed = of("scheduled"), of("unschedulable"), of("error")
 	if reg != nil {
