@@ -5,10 +5,12 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strings"
+	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -129,18 +131,30 @@ func (g getter) alive(u user.Info) bool {
 	return false
 }
 
-// feedGraph maintains the node authorizer's graph of pods, secrets and config maps by node.
+// feedGraph maintains the node authorizer's graph of pods, and of what they refer to, by node.
 func (a *auth) feedGraph(ctx context.Context) {
-	if a.pods == nil {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { a.follow(ctx, a.volumes, a.placeVolume, func(o client.Object) { a.graph.DeletePV(o.GetName()) }) })
+	a.follow(ctx, a.pods, a.place, func(o client.Object) {
+		if p := o.(*corev1.Pod); p.Spec.NodeName != "" {
+			a.graph.DeletePod(p.Name, p.Namespace)
+		}
+	})
+}
+
+// follow calls place for each object of a kind and each of its changes, and gone for each deletion. was may be nil.
+func (a *auth) follow(ctx context.Context, row *kind.Resource, place func(was, is *cache.Entry), gone func(client.Object)) {
+	if row == nil {
 		return
 	}
-	w, initial, err := a.cache.Follow(a.pods)
+	w, initial, err := a.cache.Follow(row)
 	if err != nil {
 		return
 	}
 	defer w.Close()
 	for _, e := range initial {
-		a.place(nil, e)
+		place(nil, e)
 	}
 	for {
 		events, err := w.Next(ctx)
@@ -149,12 +163,21 @@ func (a *auth) feedGraph(ctx context.Context) {
 		}
 		for _, e := range events {
 			if watch.EventType(e.Type) != watch.Deleted {
-				a.place(e.Prev, e.Entry)
-			} else if p := e.Entry.Object.(*corev1.Pod); p.Spec.NodeName != "" {
-				a.graph.DeletePod(p.Name, p.Namespace)
+				place(e.Prev, e.Entry)
+			} else {
+				gone(e.Entry.Object)
 			}
 		}
 	}
+}
+
+// placeVolume updates the graph when a volume's claim or secrets change.
+func (a *auth) placeVolume(was, is *cache.Entry) {
+	v := is.Object.(*corev1.PersistentVolume)
+	if was != nil && equality.Semantic.DeepEqual(was.Object.(*corev1.PersistentVolume).Spec, v.Spec) {
+		return
+	}
+	a.graph.AddPV(v)
 }
 
 // place updates the graph when a pod is bound to a node or changes what its node may read. was may be nil.

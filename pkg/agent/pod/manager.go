@@ -121,7 +121,7 @@ func New(c Config) *Manager {
 	}
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
-		Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Images: c.Runtime.Images(), Logger: c.Logger, Failpoints: c.Failpoints,
+		LocalDir: LocalVolumes(c.DataDir), Node: c.Node, Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Images: c.Runtime.Images(), Logger: c.Logger, Failpoints: c.Failpoints,
 	})
 	return m
 }
@@ -372,3 +372,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	slices.Sort(out)
 	return out
 }
+
+// LocalVolumes returns the directory that holds the volumes provisioned on this node.
+func LocalVolumes(dataDir string) string { return filepath.Join(dataDir, "local-volumes") }

@@ -17,13 +17,21 @@ func (hostPath) Name() string { return "kubernetes.io/host-path" }
 
 func (hostPath) CanSupport(s *corev1.VolumeSource) bool { return s.HostPath != nil }
 
+func (hostPath) CanSupportPersistent(s *corev1.PersistentVolumeSource) bool { return s.HostPath != nil }
+
 func (hostPath) Setup(_ context.Context, p Pod, _ *Volume) (Mounted, error) {
-	h := p.Source.HostPath
+	h, readOnly := p.Source.HostPath, false
+	if v := p.Persistent; v != nil {
+		h, readOnly = v.Volume.Spec.HostPath, v.ReadOnly
+		if err := filesystemMode(v.Volume); err != nil {
+			return Mounted{}, err
+		}
+	}
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
 		kind = *h.Type
 	}
-	return Mounted{Path: h.Path, CreateMissing: true}, checkHostPath(h.Path, kind)
+	return Mounted{Path: h.Path, CreateMissing: true, ReadOnly: readOnly}, checkHostPath(h.Path, kind)
 }
 
 func (hostPath) Teardown(context.Context, *Volume) error { return nil }

@@ -31,6 +31,8 @@ type Plugin interface {
 type Pod struct {
 	*corev1.Pod
 	Source *corev1.VolumeSource
+	// Persistent is the volume behind the claim that Source names; nil if it names none.
+	Persistent *Persistent
 	// IP may be empty while the pod has none.
 	IP string
 	// memory is what the pod's remaining volumes may take of the node's tmpfs, in bytes.
@@ -77,8 +79,14 @@ type Mounted struct {
 	Refresh time.Time
 }
 
-func (m *Manager) pluginFor(s *corev1.VolumeSource) Plugin {
-	i := slices.IndexFunc(m.plugins, func(p Plugin) bool { return p.CanSupport(s) })
+func (m *Manager) pluginFor(s *corev1.VolumeSource, behind *Persistent) Plugin {
+	i := slices.IndexFunc(m.plugins, func(p Plugin) bool {
+		if behind == nil {
+			return p.CanSupport(s)
+		}
+		persistent, ok := p.(PersistentPlugin)
+		return ok && persistent.CanSupportPersistent(&behind.Volume.Spec.PersistentVolumeSource)
+	})
 	if i < 0 {
 		return nil
 	}

@@ -45,6 +45,8 @@ type recorded struct {
 type volumeRecord struct {
 	Plugin string          `json:"plugin"`
 	State  json.RawMessage `json:"state,omitempty"`
+	// Persistent is the name of the PersistentVolume; empty for other volumes.
+	Persistent string `json:"persistent,omitempty"`
 }
 
 // record returns a pod's record, an empty one if nothing is recorded. The pod's directory need not exist.
@@ -133,14 +135,21 @@ func (r *podRecord) setState(name string, state json.RawMessage) error {
 	return r.write()
 }
 
+func (r *podRecord) has(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, has := r.Volumes[name]
+	return has
+}
+
 // claim records which plugins have the volumes. A volume that has a plugin already keeps it.
-func (r *podRecord) claim(plugins map[string]string) error {
+func (r *podRecord) claim(volumes map[string]volumeRecord) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed := false
-	for name, plugin := range plugins {
+	for name, v := range volumes {
 		if _, has := r.Volumes[name]; !has {
-			r.Volumes[name] = volumeRecord{Plugin: plugin}
+			r.Volumes[name] = v
 			changed = true
 		}
 	}

@@ -47,6 +47,10 @@ type Config struct {
 	MemoryDir string
 	// Changed is called when an object that a pod's volumes or environment refer to changed.
 	Changed func(types.UID)
+	// LocalDir holds the directories of the volumes that are provisioned on this node. It is made with the first one.
+	LocalDir string
+	// Node returns the node's object, nil while it is not registered. If it is nil, the node affinity of volumes is not checked.
+	Node func() *corev1.Node
 	// HostIP is the node's address.
 	HostIP string
 	// Allocatable returns the node's allocatable resources, the default of a resourceFieldRef's limits.
@@ -64,6 +68,7 @@ type Manager struct {
 	objects *Objects
 	tokens  *tokens
 	plugins []Plugin
+	local   *Directories
 
 	mu      sync.Mutex
 	records map[types.UID]*podRecord
@@ -80,7 +85,8 @@ type Ready struct {
 // New returns a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
 func New(c Config) *Manager {
 	m := &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: newTokens(c.Client), records: map[types.UID]*podRecord{}}
-	m.plugins = []Plugin{hostPath{}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}, images{views: c.Images, fail: c.Failpoints}}
+	m.local = &Directories{dir: c.LocalDir, inUse: m.usedBy, fail: c.Failpoints}
+	m.plugins = []Plugin{hostPath{}, local{m.local}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}, images{views: c.Images, fail: c.Failpoints}}
 	s := &sources{objects: m.objects, tokens: m.tokens, hostIP: c.HostIP, allocatable: c.Allocatable}
 	m.plugins = append(m.plugins, objectPlugins(s, c.Failpoints)...)
 	return m
@@ -88,6 +94,9 @@ func New(c Config) *Manager {
 
 // Objects are the config maps and secrets that pods refer to.
 func (m *Manager) Objects() *Objects { return m.objects }
+
+// Directories are the volumes that are provisioned on this node.
+func (m *Manager) Directories() *Directories { return m.local }
 
 // Start mounts the tmpfs for volumes made of API objects if it is not there yet.
 func (m *Manager) Start() error {
@@ -133,17 +142,27 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 	failed := func(name string, err error) {
 		errs = append(errs, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", name, err))
 	}
-	plugins, names := map[string]Plugin{}, map[string]string{}
+	plugins, claimed := map[string]Plugin{}, map[string]volumeRecord{}
+	persistent := map[string]*Persistent{}
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		plugin := m.pluginFor(&v.VolumeSource)
-		if plugin == nil {
-			failed(v.Name, errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, image, configMap, secret, downwardAPI or projected"))
+		behind, err := m.persistent(ctx, p, v, r.has(v.Name))
+		if err != nil {
+			failed(v.Name, err)
 			continue
 		}
-		plugins[v.Name], names[v.Name] = plugin, plugin.Name()
+		plugin := m.pluginFor(&v.VolumeSource, behind)
+		if plugin == nil {
+			failed(v.Name, unsupported(behind))
+			continue
+		}
+		record := volumeRecord{Plugin: plugin.Name()}
+		if behind != nil {
+			record.Persistent, persistent[v.Name] = behind.Volume.Name, behind
+		}
+		plugins[v.Name], claimed[v.Name] = plugin, record
 	}
-	if err := r.claim(names); err != nil {
+	if err := r.claim(claimed); err != nil {
 		return out, errors.Join(append(errs, err)...)
 	}
 	memory := int64(maxPodObjects)
@@ -153,7 +172,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		if plugin == nil {
 			continue
 		}
-		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Source: &v.VolumeSource, IP: podIP, memory: &memory}, m.volume(p.UID, v.Name, r))
+		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Source: &v.VolumeSource, Persistent: persistent[v.Name], IP: podIP, memory: &memory}, m.volume(p.UID, v.Name, r))
 		if err != nil {
 			failed(v.Name, err)
 			continue
@@ -164,6 +183,13 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		}
 	}
 	return out, errors.Join(errs...)
+}
+
+func unsupported(p *Persistent) error {
+	if p != nil {
+		return fmt.Errorf("persistent volumes of the type of %s are not supported on this node; use hostPath, local or csi", p.Volume.Name)
+	}
+	return errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, image, configMap, secret, downwardAPI, projected or a persistentVolumeClaim")
 }
 
 func fsGroup(p *corev1.Pod) *int64 {

@@ -1,0 +1,136 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/disk"
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+)
+
+// Directories are the volumes that are provisioned on this node, one directory for each PersistentVolume. The volume's object is written before
+// its directory is made, and removed after it, so that a directory is never forgotten: Remove is called until it succeeds once.
+type Directories struct {
+	dir   string
+	inUse func(volume string) (types.UID, error)
+	fail  failpoint.Hook
+
+	mu sync.Mutex // held while a directory is made or removed
+}
+
+// ErrInUse means that a pod on this node still uses a volume.
+var ErrInUse = errors.New("the volume is in use")
+
+// removing is the prefix of directories that are being removed. Names of volumes do not begin with a dot.
+const removing = ".removing-"
+
+func (d *Directories) path(volume string) (string, error) {
+	if d.dir == "" {
+		return "", errors.New("this node has no local volumes")
+	}
+	if volume == "" || strings.HasPrefix(volume, ".") || filepath.Base(volume) != volume {
+		return "", fmt.Errorf("invalid name of a volume: %q", volume)
+	}
+	return filepath.Join(d.dir, volume), nil
+}
+
+// make makes a volume's directory, with its mode, in one step. want is the path in the volume's object: one from another data directory would
+// be another volume.
+func (d *Directories) make(volume, want string) error {
+	path, err := d.path(volume)
+	if err != nil {
+		return err
+	}
+	if path != want {
+		return fmt.Errorf("the volume is at %s, but local volumes of this node are in %s", want, d.dir)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if info, err := os.Lstat(path); err == nil {
+		if !info.IsDir() {
+			return &os.PathError{Op: "use", Path: path, Err: unix.ENOTDIR}
+		}
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// Only containers that mount a directory in it can reach it.
+	if err := os.MkdirAll(d.dir, 0o711); err != nil {
+		return err
+	}
+	next := filepath.Join(d.dir, ".new-"+volume)
+	if err := os.Mkdir(next, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := d.fail.At("local.mkdir"); err != nil {
+		return err
+	}
+	if err := os.Chmod(next, 0o777); err != nil {
+		return err
+	}
+	if err := os.Rename(next, path); err != nil {
+		return err
+	}
+	return d.fail.At("local.made")
+}
+
+// Remove removes a volume's directory with everything in it. It succeeds if there is none, and fails with ErrInUse while a pod on this node
+// uses it.
+func (d *Directories) Remove(ctx context.Context, volume string) error {
+	path, err := d.path(volume)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if pod, err := d.inUse(volume); err != nil {
+		return err
+	} else if pod != "" {
+		return fmt.Errorf("%w by the pod with UID %s", ErrInUse, pod)
+	}
+	gone := filepath.Join(d.dir, removing+volume)
+	if err := disk.RemoveAll(ctx, gone); err != nil { // of a removal that was interrupted
+		return err
+	}
+	if err := os.Rename(path, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := d.fail.At("local.renamed"); err != nil {
+		return err
+	}
+	for _, path := range []string{gone, filepath.Join(d.dir, ".new-"+volume)} {
+		if err := disk.RemoveAll(ctx, path); err != nil {
+			return err
+		}
+	}
+	return d.fail.At("local.removed")
+}
+
+// usedBy returns a pod of this node that uses a PersistentVolume, "" for none.
+func (m *Manager) usedBy(volume string) (types.UID, error) {
+	pods, err := m.List()
+	if err != nil {
+		return "", err
+	}
+	for _, uid := range pods {
+		r, err := m.record(uid)
+		if err != nil {
+			return "", err
+		}
+		for _, v := range r.content().Volumes {
+			if v.Persistent == volume {
+				return uid, nil
+			}
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,68 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	helpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+)
+
+// local is the plugin for persistent volumes that are directories of one node: those that somebody else made, and Coracle's own, which it
+// makes when a pod needs them first.
+type local struct {
+	own *Directories
+}
+
+func (local) Name() string { return "kubernetes.io/local-volume" }
+
+func (local) CanSupport(*corev1.VolumeSource) bool { return false }
+
+func (local) CanSupportPersistent(s *corev1.PersistentVolumeSource) bool { return s.Local != nil }
+
+func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
+	pv := p.Persistent.Volume
+	out := Mounted{Path: pv.Spec.Local.Path, ReadOnly: p.Persistent.ReadOnly}
+	if err := filesystemMode(pv); err != nil {
+		return out, err
+	}
+	if !filepath.IsAbs(out.Path) {
+		return out, fmt.Errorf("path %q is not absolute", out.Path)
+	}
+	if pv.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner {
+		if err := l.own.make(pv.Name, out.Path); err != nil {
+			return out, err
+		}
+	}
+	info, err := os.Stat(out.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return out, fmt.Errorf("path %q does not exist", out.Path)
+	case err != nil:
+		return out, err
+	case !info.IsDir():
+		return out, fmt.Errorf("path %q is not a directory: local volumes on block devices are not supported on this node", out.Path)
+	}
+	if v.State != nil {
+		return out, nil // its owner was set when the pod started
+	}
+	if err := setOwner(ctx, p.Pod, out); err != nil {
+		return out, err
+	}
+	return out, v.Save("owned")
+}
+
+func (local) Teardown(context.Context, *Volume) error { return nil }
+
+func filesystemMode(pv *corev1.PersistentVolume) error {
+	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
+		return fmt.Errorf("volume %s has volumeMode %s, which is not supported on this node", pv.Name, *pv.Spec.VolumeMode)
+	}
+	return nil
+}
