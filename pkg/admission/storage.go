@@ -1,13 +1,11 @@
 package admission
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
 	"slices"
 
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/admission"
@@ -15,6 +13,8 @@ import (
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/helper"
+
+	"github.com/coracle-dev/coracle/apis/storage"
 )
 
 // Upstream's own plugins of these names would link the kubelet's volume code, for a few constants.
@@ -23,8 +23,6 @@ const (
 	storageInUse        = "StorageObjectInUseProtection"
 	volumeProtection    = "kubernetes.io/pv-protection"
 	claimProtection     = "kubernetes.io/pvc-protection"
-	isDefaultClass      = "storageclass.kubernetes.io/is-default-class"
-	isDefaultClassBeta  = "storageclass.beta.kubernetes.io/is-default-class"
 )
 
 // newStorageObject reports whether it is a request to create a claim or a volume.
@@ -66,23 +64,10 @@ func (d *classDefault) Admit(_ context.Context, a admission.Attributes, _ admiss
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
-	if class := defaultClass(all); class != nil {
+	if class := storage.Default(all); class != nil {
 		claim.Spec.StorageClassName = &class.Name
 	}
 	return nil
-}
-
-// defaultClass returns the class that is marked as the default, the newest if there are several, or nil.
-func defaultClass(all []*storagev1.StorageClass) *storagev1.StorageClass {
-	marked := slices.DeleteFunc(slices.Clone(all), func(c *storagev1.StorageClass) bool {
-		return c.Annotations[isDefaultClass] != "true" && c.Annotations[isDefaultClassBeta] != "true"
-	})
-	if len(marked) == 0 {
-		return nil
-	}
-	return slices.MinFunc(marked, func(a, b *storagev1.StorageClass) int {
-		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
 }
 
 // inUse adds the finalizers that keep volumes and claims from being deleted while they are used, as upstream's plugin

@@ -8,6 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/apis/storage"
 )
 
 func smallClaim(name, size string) *corev1.PersistentVolumeClaim {
@@ -20,7 +22,7 @@ func smallClaim(name, size string) *corev1.PersistentVolumeClaim {
 func storageClass(name string, standard, grows bool) *storagev1.StorageClass {
 	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.com/p", AllowVolumeExpansion: &grows}
 	if standard {
-		c.Annotations = map[string]string{isDefaultClass: "true"}
+		c.Annotations = map[string]string{storage.DefaultAnnotation: "true"}
 	}
 	return c
 }
@@ -55,9 +57,9 @@ func TestTheNewestDefaultClassWins(t *testing.T) {
 		c.CreationTimestamp = metav1.Unix(second, 0)
 		return c
 	}
-	require.Nil(t, defaultClass(nil))
-	require.Nil(t, defaultClass([]*storagev1.StorageClass{at("a", 1, false)}))
-	require.Equal(t, "c", defaultClass([]*storagev1.StorageClass{at("a", 1, true), at("d", 2, true), at("c", 2, true), at("e", 3, false)}).Name)
+	require.Nil(t, storage.Default(nil))
+	require.Nil(t, storage.Default([]*storagev1.StorageClass{at("a", 1, false)}))
+	require.Equal(t, "c", storage.Default([]*storagev1.StorageClass{at("a", 1, true), at("d", 2, true), at("c", 2, true), at("e", 3, false)}).Name)
 }
 
 func TestClaimsWithBadSizesAreRefused(t *testing.T) {

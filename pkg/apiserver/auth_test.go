@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -127,11 +128,27 @@ func TestWhoMayDoWhat(t *testing.T) {
 		require.NoError(t, err)
 		p := podNamed("p")
 		p.Spec.NodeName = "n1"
-		p.Spec.Volumes = []corev1.Volume{{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
+			{Name: "c", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		storage := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+		claim, err := admin.CoreV1().PersistentVolumeClaims("d").Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v", AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: storage}}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = admin.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: storage, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: "d", Name: "c", UID: claim.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}}}}, metav1.CreateOptions{})
+		require.NoError(t, err)
 		_, err = admin.CoreV1().Pods("d").Create(t.Context(), p, metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return w.do(node, "GET", "/api/v1/namespaces/d/secrets/s", "").code == 200 }, time.Minute, time.Millisecond)
 		require.Equal(t, 403, w.do(w.as("system:node:n2", "system:nodes"), "GET", "/api/v1/namespaces/d/secrets/s", "").code)
+		for _, path := range []string{"/api/v1/namespaces/d/persistentvolumeclaims/c", "/api/v1/persistentvolumes/v"} {
+			require.Eventually(t, func() bool { return w.do(node, "GET", path, "").code == 200 }, time.Minute, time.Millisecond, path)
+			require.Equal(t, 403, w.do(w.as("system:node:n2", "system:nodes"), "GET", path, "").code, path)
+		}
+		require.NoError(t, admin.CoreV1().Pods("d").Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		require.Eventually(t, func() bool { return w.do(node, "GET", "/api/v1/persistentvolumes/v", "").code == 403 }, time.Minute, time.Millisecond)
 	})
 }
 

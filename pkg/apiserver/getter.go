@@ -135,7 +135,9 @@ func (g getter) alive(u user.Info) bool {
 func (a *auth) feedGraph(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { a.follow(ctx, a.volumes, a.placeVolume, func(o client.Object) { a.graph.DeletePV(o.GetName()) }) })
+	wg.Go(func() {
+		a.follow(ctx, a.volumes, a.placeVolume, func(o client.Object) { a.graph.DeletePV(o.GetName()) })
+	})
 	a.follow(ctx, a.pods, a.place, func(o client.Object) {
 		if p := o.(*corev1.Pod); p.Spec.NodeName != "" {
 			a.graph.DeletePod(p.Name, p.Namespace)

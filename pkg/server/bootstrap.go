@@ -142,7 +142,7 @@ func nodeServices() *rbacv1.ClusterRoleBinding {
 // localStorage is the default class of volumes: directories on the node of their first pod.
 func localStorage() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta:           metav1.ObjectMeta{Name: storage.DefaultClass, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		ObjectMeta:           metav1.ObjectMeta{Name: storage.DefaultClass, Annotations: map[string]string{storage.DefaultAnnotation: "true"}},
 		Provisioner:          storage.Provisioner,
 		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimDelete),
