@@ -49,7 +49,7 @@ func All(cfg Config) []*engine.Reconciler {
 		disruption.New(),
 		disruption.NewStale(),
 		roles.NewAggregation(),
-		task.New(),
+		task.New(cfg.TaskPatience),
 		job.New(),
 		cronjob.New(),
 		ttlafterfinished.New(),

@@ -46,6 +46,8 @@ type Config struct {
 	QuotaUsage resourcequota.Usage
 	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
 	NodePatience time.Duration
+	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 means 30 s.
+	TaskPatience time.Duration
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
 	// Metrics registers the reconcilers' metrics; nil for none.

@@ -52,6 +52,8 @@ type Server struct {
 	// NodeMonitorGracePeriod is how long a node may go without heartbeats before it counts as lost. Nodes send one
 	// every 10 s.
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
+	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
+	TaskNodeTimeout time.Duration `mapstructure:"task-node-timeout"`
 	// Disable lists components that this process does not run: Controllers, Scheduler.
 	Disable []string `mapstructure:"disable"`
 	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
@@ -141,7 +143,7 @@ func Default() Config {
 		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info", LogFormat: "text"},
 		Server: Server{
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
-			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, MergeKubeconfig: true,
+			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second, MergeKubeconfig: true,
 			AllowPrivileged: true,
 		},
 		Agent: Agent{
@@ -184,6 +186,9 @@ func (c Server) validate() error {
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
 		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes send a heartbeat every 10s: use %s or more", c.NodeMonitorGracePeriod, shortestGrace))
+	}
+	if c.TaskNodeTimeout < shortestGrace {
+		errs = append(errs, fmt.Errorf("task-node-timeout %s is too short: nodes send a heartbeat every 10s: use %s or more", c.TaskNodeTimeout, shortestGrace))
 	}
 	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion, strings.Join(cliflag.TLSPossibleVersions(), ", ")))

@@ -16,6 +16,9 @@ const (
 	LabelIndex   = "tasks.coracle.dev/index"
 )
 
+// FinalizerRecorded keeps a pod until its end is recorded in the status of its task.
+const FinalizerRecorded = "tasks.coracle.dev/recorded"
+
 // ContainerName is the name of the container in a task's pods.
 const ContainerName = "task"
 
@@ -45,6 +48,7 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: t.Namespace, Name: PodName(t, a),
+			Finalizers:      []string{FinalizerRecorded},
 			Labels:          map[string]string{LabelTask: t.Name, LabelAttempt: strconv.Itoa(int(a.Number))},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(t, GroupVersion.WithKind("Task"))},
 		},

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -15,10 +16,10 @@ import (
 func (p *plan) classify() {
 	waiting := p.fold()
 	if indexed(p.Job) {
-		p.completed = parseIndexes(p.status.CompletedIndexes, p.completions)
+		p.completed = indexes.Parse(p.status.CompletedIndexes, p.completions)
 	}
 	if perIndex(p.Job) && p.status.FailedIndexes != nil {
-		p.failedIndexes = parseIndexes(*p.status.FailedIndexes, p.completions)
+		p.failedIndexes = indexes.Parse(*p.status.FailedIndexes, p.completions)
 	}
 	var newlyDone, newlyFailed []int
 	for i := range p.members {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
@@ -227,7 +229,7 @@ func (w *world) end(r *reconciler) {
 }
 
 func (w *world) completedList() (out []int) {
-	for _, r := range parseIndexes(w.job.Status.CompletedIndexes, 1<<31-1) {
+	for _, r := range indexes.Parse(w.job.Status.CompletedIndexes, 1<<31-1) {
 		out = append(out, r.First, r.Last)
 	}
 	return out

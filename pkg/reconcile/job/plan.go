@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -139,7 +140,7 @@ type plan struct {
 
 	// succeeded and failed are the totals including all observed pods; completed and failedIndexes likewise for indexes.
 	succeeded, failed        int
-	completed, failedIndexes Indexes
+	completed, failedIndexes indexes.Set
 	newSucceeded, newFailed  []*corev1.Pod
 	// delayed are failed pods, by index, that are counted only once their replacement exists, because the replacement continues their failure
 	// count.

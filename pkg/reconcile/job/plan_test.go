@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 )
 
 func aJob(completions, parallelism int32, change ...func(*batchv1.Job)) *batchv1.Job {
@@ -158,7 +160,7 @@ func TestSuccessPolicy(t *testing.T) {
 			if c.count > 0 {
 				rule.SucceededCount = &c.count
 			}
-			_, met := succeeds(&batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{rule}}, parseIndexes(c.done, 10), 10)
+			_, met := succeeds(&batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{rule}}, indexes.Parse(c.done, 10), 10)
 			require.Equal(t, c.met, met)
 		})
 	}

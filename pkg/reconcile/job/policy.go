@@ -6,6 +6,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 )
 
 // judged is the result of a job's pod failure policy for a failed pod.
@@ -69,7 +71,7 @@ func hasCondition(p *corev1.Pod, want []batchv1.PodFailurePolicyOnPodConditionsP
 }
 
 // succeeds applies the first rule of a success policy that is met (KEP-3998).
-func succeeds(policy *batchv1.SuccessPolicy, done Indexes, completions int) (message string, ok bool) {
+func succeeds(policy *batchv1.SuccessPolicy, done indexes.Set, completions int) (message string, ok bool) {
 	if policy == nil || len(done) == 0 {
 		return "", false
 	}
@@ -77,7 +79,7 @@ func succeeds(policy *batchv1.SuccessPolicy, done Indexes, completions int) (mes
 		met := false
 		switch {
 		case rule.SucceededIndexes != nil:
-			want := parseIndexes(*rule.SucceededIndexes, completions)
+			want := indexes.Parse(*rule.SucceededIndexes, completions)
 			have := want.Common(done)
 			met = len(want) > 0 && (have == want.Count() || rule.SucceededCount != nil && have >= int(*rule.SucceededCount))
 		case rule.SucceededCount != nil:

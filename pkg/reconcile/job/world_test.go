@@ -22,6 +22,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -166,8 +167,8 @@ func (w *world) Create(_ context.Context, o client.Object, _ ...client.CreateOpt
 	return nil
 }
 
-func (w *world) completed() Indexes {
-	return parseIndexes(w.job.Status.CompletedIndexes, int(*w.job.Spec.Completions))
+func (w *world) completed() indexes.Set {
+	return indexes.Parse(w.job.Status.CompletedIndexes, int(*w.job.Spec.Completions))
 }
 
 func (w *world) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {

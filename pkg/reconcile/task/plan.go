@@ -1,157 +1,418 @@
 package task
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 // Observed is what there is.
 type Observed struct {
 	Task *tasks.Task
-	// Pod is the task's pod, or nil.
-	Pod *corev1.Pod
-	// NodeLost is set if the pod's node is gone or no longer sends status.
-	NodeLost bool
+	// Pods are the pods that the task controls.
+	Pods []*corev1.Pod
+	// Heard is when each node of the pods was heard of last; a node that is not in it was deleted.
+	Heard map[string]time.Time
+	// Patience is how long a node may be silent.
+	Patience time.Duration
+	// Rejected are the errors of pods that the API server refused, by name.
+	Rejected map[string]string
 }
 
 // Actions is what to do, in this order.
 type Actions struct {
-	// Create the task's pod, Stop it.
-	Create, Stop bool
-	Status       tasks.TaskStatus
-	// Again is the time until the wait for a node times out; 0: none.
+	// Create are attempts whose pods are created. The next Plan recognizes the pods, whether Status was written or not.
+	Create []tasks.TaskAttempt
+	Status tasks.TaskStatus
+	// Release are pods whose attempts have ended, according to Status: their finalizer is removed, and they are deleted.
+	Release []*corev1.Pod
+	// Expired is set if the task has finished for longer than its ttlSecondsAfterFinished: it is deleted.
+	Expired bool
+	// Again is the time until something is due; 0: never.
 	Again time.Duration
 }
 
-// Plan derives the task's status from its pod. It does not modify o.
+// Plan computes the actions. It does not modify o.
 func Plan(o Observed, now time.Time) Actions {
-	t := o.Task
-	a := Actions{Status: *t.Status.DeepCopy()}
-	s := &a.Status
-	if t.Status.Phase.Ended() || t.DeletionTimestamp != nil {
-		return a
+	p := &plan{Observed: o, now: now, spec: &o.Task.Spec}
+	p.Status = *o.Task.Status.DeepCopy()
+	if p.Status.Phase == "" {
+		p.Status.Phase = tasks.TaskPending
 	}
-	if s.Phase == "" {
-		s.Phase = tasks.TaskPending
-	}
-	if s.CreatedAt == nil {
-		s.CreatedAt = t.CreationTimestamp.DeepCopy()
-	}
-	fail := func(format string, args ...any) {
-		s.Phase, s.Error = tasks.TaskFailed, fmt.Sprintf(format, args...)
-		at := metav1.NewTime(now)
-		s.FinishedAt = &at
-	}
-	if o.Pod == nil {
-		if s.PodName == "" {
-			a.Create = true
-			a.Again = waitFor(t, now)
-			return a
-		}
-		switch s.Phase {
-		case tasks.TaskPending:
-			fail("its pod %s was deleted before a node took it", s.PodName)
-		case tasks.TaskScheduled:
-			fail("its pod %s was deleted before it started, or node %s went offline", s.PodName, s.Node)
-		default:
-			fail("its pod %s was deleted while it ran, or node %s lost its heartbeat", s.PodName, s.Node)
-		}
-		return a
-	}
-	p := o.Pod
-	s.PodName = p.Name
-	if p.Spec.NodeName == "" {
-		reason := ""
-		if c := podstate.Condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-			reason = c.Message
-		}
-		if left := waitFor(t, now); t.Spec.ScheduleTimeoutSeconds != nil && left <= 0 {
-			fail("no available node within %d s: %s", *t.Spec.ScheduleTimeoutSeconds, reason)
-			a.Stop = true
-		} else {
-			s.Error = reason
-			a.Again = left
-		}
-		return a
-	}
-	s.Node = p.Spec.NodeName
-	if s.Phase == tasks.TaskPending {
-		s.Phase, s.Error = tasks.TaskScheduled, ""
-	}
-	follow(s, p, fail, now)
-	if !s.Phase.Ended() && o.NodeLost {
-		if s.Phase == tasks.TaskRunning {
-			fail("node %s lost its heartbeat", s.Node)
-		} else {
-			fail("node %s went offline", s.Node)
-		}
-		a.Stop = true
-	}
-	return a
-}
-
-// follow copies the state of the pod's container.
-func follow(s *tasks.TaskStatus, p *corev1.Pod, fail func(string, ...any), now time.Time) {
-	var c corev1.ContainerStatus
-	if len(p.Status.ContainerStatuses) > 0 {
-		c = p.Status.ContainerStatuses[0]
-	}
-	if c.ContainerID != "" {
-		s.ContainerID = c.ContainerID
+	if p.Status.CreatedAt == nil && !o.Task.CreationTimestamp.IsZero() {
+		p.Status.CreatedAt = o.Task.CreationTimestamp.DeepCopy()
 	}
 	switch {
-	case c.State.Terminated != nil:
-		end := c.State.Terminated
-		code := end.ExitCode
-		s.ExitCode = &code
-		if end.ContainerID != "" {
-			s.ContainerID = end.ContainerID
+	case o.Task.Status.Phase.Ended():
+		p.expire()
+	case o.Task.DeletionTimestamp == nil:
+		p.load()
+		p.follow()
+		for p.adopt() { // retries that have begun
+			p.follow()
 		}
-		if !end.StartedAt.IsZero() {
-			s.StartedAt = end.StartedAt.DeepCopy()
+		if p.spec.Cancel {
+			p.cancel()
+		} else {
+			p.fill()
 		}
-		switch {
-		case code == 0:
-			s.Phase, s.Error = tasks.TaskCompleted, ""
-		case end.Message != "":
-			fail("%s: %s", end.Reason, end.Message)
-		case end.Reason != "" && end.Reason != "Error":
-			fail("%s: exit code %d", end.Reason, code)
-		default:
-			fail("exit code %d", code)
-		}
-		at := end.FinishedAt
-		if at.IsZero() {
-			at = metav1.NewTime(now)
-		}
-		s.FinishedAt = &at
-	case p.Status.Phase == corev1.PodFailed:
-		reason := p.Status.Reason
-		if p.Status.Message != "" {
-			reason += ": " + p.Status.Message
-		}
-		fail("%s", reason)
-	case c.State.Running != nil:
-		s.Phase, s.Error = tasks.TaskRunning, ""
-		s.StartedAt = c.State.Running.StartedAt.DeepCopy()
-	case s.Phase == tasks.TaskScheduled && c.State.Waiting != nil && c.State.Waiting.Message != "":
-		s.Error = c.State.Waiting.Reason + ": " + c.State.Waiting.Message
+		p.store()
+	case slices.Contains(o.Task.Finalizers, metav1.FinalizerOrphanDependents):
+		return p.Actions // its pods will have no owner
 	}
+	p.release()
+	return p.Actions
 }
 
-// waitFor is how long the task still waits for a node; 0 if it waits forever.
-func waitFor(t *tasks.Task, now time.Time) time.Duration {
-	if t.Spec.ScheduleTimeoutSeconds == nil {
+type plan struct {
+	Observed
+	Actions
+	spec *tasks.TaskSpec
+	now  time.Time
+
+	ended, active []tasks.TaskAttempt
+	// completed and failed are the indexes that have ended. A task without an array is an array of the index 0.
+	completed, failed indexes.Set
+	// cancelled is set if the cancellation prevented something.
+	cancelled bool
+}
+
+// within shortens Again to the time until at, and reports whether it has passed.
+func (p *plan) within(at time.Time) (passed bool) {
+	left := at.Sub(p.now)
+	if left <= 0 {
+		return true
+	}
+	if p.Again == 0 || left < p.Again {
+		p.Again = left
+	}
+	return false
+}
+
+func (p *plan) expire() {
+	ttl, end := p.spec.TTLSecondsAfterFinished, p.Status.FinishedAt
+	if ttl == nil || end == nil || p.Task.DeletionTimestamp != nil {
+		return
+	}
+	p.Expired = p.within(end.Add(time.Duration(*ttl) * time.Second))
+}
+
+func (p *plan) size() int {
+	if p.spec.Array == nil {
+		return 1
+	}
+	return int(p.spec.Array.Size)
+}
+
+func (p *plan) parallelism() int {
+	if p.spec.Array == nil {
+		return 1
+	}
+	if n := p.spec.Array.Parallelism; n != nil {
+		return int(*n)
+	}
+	return tasks.DefaultParallelism
+}
+
+func index(a *tasks.TaskAttempt) int {
+	if a.Index == nil {
 		return 0
 	}
-	return t.CreationTimestamp.Add(time.Duration(*t.Spec.ScheduleTimeoutSeconds) * time.Second).Sub(now)
+	return int(*a.Index)
 }
 
-// attempt is the only attempt of a task.
-var attempt = &tasks.TaskAttempt{Number: 1}
+// of returns the index and the number of a pod's attempt.
+func of(p *corev1.Pod) (index, number int) {
+	index, _ = strconv.Atoi(p.Labels[tasks.LabelIndex])
+	number, _ = strconv.Atoi(p.Labels[tasks.LabelAttempt])
+	return index, number
+}
+
+// load reads the attempts and the ended indexes from the status, and recognizes first attempts whose creation was not recorded.
+func (p *plan) load() {
+	for _, a := range p.Status.Attempts {
+		if a.Phase.Ended() {
+			p.ended = append(p.ended, a)
+		} else {
+			p.active = append(p.active, a)
+		}
+	}
+	if a := p.Status.Array; a != nil {
+		p.completed, p.failed = indexes.Parse(a.CompletedIndexes, p.size()), indexes.Parse(a.FailedIndexes, p.size())
+	}
+	for _, pod := range p.Pods {
+		if i, number := of(pod); number == 1 && i < p.size() && p.find(i) == nil && !p.completed.Has(i) && !p.failed.Has(i) && (p.spec.Array != nil || len(p.ended) == 0) {
+			p.begin(i, 1)
+		}
+	}
+	p.adopt()
+}
+
+// adopt finds the pods of attempts that have none yet: those whose creation was not recorded.
+func (p *plan) adopt() (found bool) {
+	for _, pod := range p.Pods {
+		i, number := of(pod)
+		if a := p.find(i); a != nil && int(a.Number) == number && a.PodUID == "" {
+			a.Pod, a.PodUID = pod.Name, pod.UID
+			a.CreatedAt = pod.CreationTimestamp.DeepCopy()
+			found = true
+		}
+	}
+	return found
+}
+
+// find returns the active attempt of an index, or nil.
+func (p *plan) find(i int) *tasks.TaskAttempt {
+	at := slices.IndexFunc(p.active, func(a tasks.TaskAttempt) bool { return index(&a) == i })
+	if at < 0 {
+		return nil
+	}
+	return &p.active[at]
+}
+
+// begin adds an attempt of an index.
+func (p *plan) begin(i int, number int32) *tasks.TaskAttempt {
+	a := tasks.TaskAttempt{Number: number, Phase: tasks.TaskPending}
+	if p.spec.Array != nil {
+		at := int32(i)
+		a.Index = &at
+	}
+	p.active = append(p.active, a)
+	return &p.active[len(p.active)-1]
+}
+
+// follow brings the attempts up to date with their pods, ends them, and begins retries.
+func (p *plan) follow() {
+	var retries []tasks.TaskAttempt
+	going := p.active[:0]
+	for _, a := range p.active {
+		retry := p.one(&a)
+		if !a.Phase.Ended() {
+			going = append(going, a)
+			continue
+		}
+		p.end(a)
+		switch i := index(&a); {
+		case a.Phase == tasks.TaskCompleted:
+			p.completed = p.completed.With([]int{i})
+		case retry && a.Number <= p.spec.Retries:
+			next := tasks.TaskAttempt{Number: a.Number + 1, Index: a.Index, Phase: tasks.TaskPending}
+			from := p.now
+			if end := p.ended[len(p.ended)-1].FinishedAt; end.Time.Before(from) { // the clock of the node may be ahead
+				from = end.Time
+			}
+			at := metav1.NewTime(from.Add(Backoff(p.spec, a.Number)))
+			next.NotBefore = &at
+			retries = append(retries, next)
+		default:
+			p.failed = p.failed.With([]int{i})
+		}
+	}
+	p.active = append(going, retries...)
+}
+
+// end records an attempt that has ended.
+func (p *plan) end(a tasks.TaskAttempt) {
+	if a.FinishedAt == nil {
+		at := metav1.NewTime(p.now)
+		a.FinishedAt = &at
+	}
+	if len(a.Message) > tasks.MaxMessage {
+		a.Message = a.Message[:tasks.MaxMessage]
+	}
+	p.ended = append(p.ended, a)
+	p.Status.EndedAttempts++
+}
+
+// longestBackoff bounds the doubling of the back-off.
+const longestBackoff = 5 * time.Minute
+
+// Backoff is the pause after the failure of an attempt.
+func Backoff(s *tasks.TaskSpec, number int32) time.Duration {
+	first := time.Second
+	if s.BackoffSeconds != nil {
+		first = time.Duration(*s.BackoffSeconds) * time.Second
+	}
+	d := first
+	for range number - 1 {
+		if d *= 2; d >= longestBackoff {
+			return max(first, longestBackoff)
+		}
+	}
+	return d
+}
+
+// cancel ends all attempts that have not ended.
+func (p *plan) cancel() {
+	p.cancelled = p.completed.Count()+p.failed.Count() < p.size()
+	for _, a := range p.active {
+		p.failed = p.failed.With([]int{index(&a)})
+		if a.PodUID == "" && a.Number > 1 {
+			continue // a retry that has not begun
+		}
+		fail(&a, tasks.ReasonCancelled, cancelledMessage)
+		p.end(a)
+	}
+	p.active = nil
+}
+
+// fill begins further indexes, and creates the pods of attempts that are due.
+func (p *plan) fill() {
+	if p.spec.Suspend {
+		return
+	}
+	if free := p.parallelism() - len(p.active); free > 0 {
+		taken := make([]int, len(p.active))
+		for i := range p.active {
+			taken[i] = index(&p.active[i])
+		}
+		for _, i := range p.completed.Union(p.failed).With(taken).Missing(free, p.size()) {
+			p.begin(i, 1)
+		}
+	}
+	for i := range p.active {
+		a := &p.active[i]
+		if a.PodUID != "" || a.NotBefore != nil && !p.within(a.NotBefore.Time) || p.busy(a) {
+			continue
+		}
+		p.Create = append(p.Create, *a)
+	}
+}
+
+// busy reports whether a pod of an earlier attempt of the index may still run. One on a lost node does not count: that is what the retry is for.
+func (p *plan) busy(a *tasks.TaskAttempt) bool {
+	return slices.ContainsFunc(p.Pods, func(pod *corev1.Pod) bool {
+		i, number := of(pod)
+		return i == index(a) && number < int(a.Number) && !over(pod) && pod.Spec.NodeName != "" && !p.lost(pod.Spec.NodeName)
+	})
+}
+
+// over reports whether a pod's container has ended.
+func over(pod *corev1.Pod) bool {
+	c := pod.Status.ContainerStatuses
+	return podstate.Ended(pod) || len(c) > 0 && c[0].State.Terminated != nil
+}
+
+// lost reports whether a node is gone or has been silent for too long.
+func (p *plan) lost(node string) bool {
+	heard, there := p.Heard[node]
+	return !there || p.within(heard.Add(p.Patience))
+}
+
+// release collects the pods that are not those of attempts under way.
+func (p *plan) release() {
+	for _, pod := range p.Pods {
+		i, number := of(pod)
+		if a := p.find(i); a != nil && int(a.Number) == number && a.PodUID == pod.UID {
+			continue
+		}
+		p.Release = append(p.Release, pod)
+	}
+}
+
+// store writes the attempts into the status, and derives the rest of it.
+func (p *plan) store() {
+	p.ended = p.ended[max(len(p.ended)-tasks.MaxAttempts, 0):]
+	slices.SortFunc(p.active, func(a, b tasks.TaskAttempt) int { return cmp.Compare(index(&a), index(&b)) })
+	s := &p.Status
+	s.Attempts = slices.Concat(p.ended, p.active)
+	if p.spec.Array != nil {
+		p.storeArray()
+	} else {
+		p.storeOne()
+	}
+	if s.Phase.Ended() {
+		p.Again = 0
+		if s.FinishedAt == nil {
+			at := metav1.NewTime(p.now)
+			s.FinishedAt = &at
+		}
+		p.expire()
+		p.Expired = false // not before this is recorded
+		if p.Again == 0 && p.spec.TTLSecondsAfterFinished != nil {
+			p.Again = time.Nanosecond
+		}
+	}
+}
+
+func (p *plan) storeOne() {
+	s := &p.Status
+	if len(s.Attempts) > 0 {
+		a := &s.Attempts[len(s.Attempts)-1]
+		s.Node, s.PodName, s.ContainerID, s.ExitCode = a.Node, a.Pod, a.ContainerID, a.ExitCode
+		s.ScheduledAt, s.StartedAt, s.Error, s.Phase = a.ScheduledAt, a.StartedAt, a.Message, a.Phase
+		if a.Phase.Ended() {
+			s.Reason, s.FinishedAt = a.Reason, a.FinishedAt
+		}
+	}
+	if s.Phase == tasks.TaskPending && s.Error == "" {
+		if n := len(p.ended); n > 0 {
+			s.Error = fmt.Sprintf("attempt %d failed: %s", p.ended[n-1].Number, p.ended[n-1].Message)
+		}
+		if p.spec.Suspend && s.PodName == "" {
+			s.Error = "the task is suspended"
+		}
+	}
+	if p.cancelled {
+		s.Phase, s.Reason, s.Error = tasks.TaskFailed, tasks.ReasonCancelled, cancelledMessage
+	}
+}
+
+const cancelledMessage = "the task was cancelled"
+
+func (p *plan) storeArray() {
+	s := &p.Status
+	s.Array = &tasks.TaskArrayStatus{
+		Completed: int32(p.completed.Count()), Failed: int32(p.failed.Count()),
+		CompletedIndexes: p.completed.String(), FailedIndexes: p.failed.String(),
+	}
+	s.Phase, s.Error, s.Reason = tasks.TaskPending, "", ""
+	for i := range p.active {
+		a := &p.active[i]
+		switch a.Phase {
+		case tasks.TaskRunning:
+			s.Array.Running++
+			s.Phase = tasks.TaskRunning
+		case tasks.TaskScheduled:
+			if s.Phase == tasks.TaskPending {
+				s.Phase = tasks.TaskScheduled
+			}
+		}
+		if s.Error == "" && a.Message != "" {
+			s.Error = fmt.Sprintf("index %d: %s", index(a), a.Message)
+		}
+	}
+	s.Array.Pending = int32(p.size()) - s.Array.Completed - s.Array.Failed - s.Array.Running
+	if s.StartedAt == nil {
+		for i := range s.Attempts {
+			if at := s.Attempts[i].StartedAt; at != nil && (s.StartedAt == nil || at.Before(s.StartedAt)) {
+				s.StartedAt = at.DeepCopy()
+			}
+		}
+	}
+	switch {
+	case int(s.Array.Completed) == p.size():
+		s.Phase, s.Error = tasks.TaskCompleted, ""
+	case p.cancelled:
+		s.Phase, s.Reason, s.Error = tasks.TaskFailed, tasks.ReasonCancelled, cancelledMessage
+	case int(s.Array.Completed+s.Array.Failed) == p.size():
+		s.Phase, s.Reason = tasks.TaskFailed, tasks.ReasonIndexesFailed
+		s.Error = fmt.Sprintf("%d of %d indexes failed: %s", s.Array.Failed, p.size(), shorten(s.Array.FailedIndexes))
+	}
+}
+
+func shorten(list string) string {
+	if len(list) > 100 {
+		return list[:100] + "..."
+	}
+	return list
+}

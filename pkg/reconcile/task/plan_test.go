@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"pgregory.net/rapid"
+	"k8s.io/apimachinery/pkg/types"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
@@ -18,93 +18,172 @@ var (
 	end   = metav1.NewTime(now.Add(-time.Second))
 )
 
-func task(phase tasks.TaskPhase, pod string) *tasks.Task {
-	return &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "t", CreationTimestamp: start}, Status: tasks.TaskStatus{Phase: phase, PodName: pod, Node: map[bool]string{true: "n"}[phase == tasks.TaskRunning]}}
+func ptr[T any](v T) *T { return &v }
+
+// begun returns a task whose first attempt, with the pod "a", is in the phase.
+func begun(phase tasks.TaskPhase, change ...func(*tasks.TaskSpec)) *tasks.Task {
+	t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "task", CreationTimestamp: start}, Spec: tasks.TaskSpec{Image: "i"}}
+	for _, f := range change {
+		f(&t.Spec)
+	}
+	tasks.Default(t)
+	if phase != "" {
+		a := tasks.TaskAttempt{Number: 1, Phase: phase, Pod: "a", PodUID: "a", CreatedAt: &start}
+		if phase != tasks.TaskPending {
+			a.Node, a.ScheduledAt = "n", &start
+		}
+		t.Status.Phase, t.Status.Attempts = phase, []tasks.TaskAttempt{a}
+	}
+	return t
 }
 
-func pod(node string, s corev1.ContainerState) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: corev1.PodSpec{NodeName: node}}
+func podOf(uid, node string, s corev1.ContainerState) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: uid, UID: types.UID(uid), CreationTimestamp: start, Labels: map[string]string{tasks.LabelAttempt: "1"}}, Spec: corev1.PodSpec{NodeName: node}}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "containerd://1", State: s}}
 	return p
 }
 
-func terminated(code int32, reason, message string) corev1.ContainerState {
+func terminated0(code int32, reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message, StartedAt: start, FinishedAt: end}}
 }
 
 func TestPlan(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}}
-	pulling := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}
-	limited := task(tasks.TaskPending, "t")
-	limited.Spec.ScheduleTimeoutSeconds = new(int64)
-	*limited.Spec.ScheduleTimeoutSeconds = 30
-	patient := limited.DeepCopy()
-	*patient.Spec.ScheduleTimeoutSeconds = 90
-	evicted := pod("n", corev1.ContainerState{})
-	evicted.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "the node was low on memory"}
+	waiting := func(reason, message string) corev1.ContainerState {
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	none := corev1.ContainerState{}
+	change := func(p *corev1.Pod, f func(*corev1.Pod)) []*corev1.Pod { f(p); return []*corev1.Pod{p} }
+	pods := func(p ...*corev1.Pod) []*corev1.Pod { return p }
+	unschedulable := func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available"}}
+	}
+	deleted := func(grace int64) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &end, &grace }
+	}
+	retries := func(n int32) func(*tasks.TaskSpec) { return func(s *tasks.TaskSpec) { s.Retries = n } }
+	cancel := func(s *tasks.TaskSpec) { s.Cancel = true }
+	runFor := func(n int64) func(*tasks.TaskSpec) { return func(s *tasks.TaskSpec) { s.RunTimeoutSeconds = &n } }
+	wait := func(n int64) func(*tasks.TaskSpec) {
+		return func(s *tasks.TaskSpec) { s.ScheduleTimeoutSeconds = &n }
+	}
+	lately := func(t *tasks.Task) *tasks.Task {
+		t.Status.Attempts[0].ScheduledAt = &end
+		return t
+	}
+	done := begun(tasks.TaskCompleted)
+	done.Status.FinishedAt = &end
+	expired := begun(tasks.TaskCompleted, func(s *tasks.TaskSpec) { s.TTLSecondsAfterFinished = ptr(int32(1)) })
+	expired.Status.FinishedAt = &end
 	for name, c := range map[string]struct {
-		o            Observed
-		phase        tasks.TaskPhase
-		err          string
-		create, stop bool
-		again        time.Duration
-		check        func(*testing.T, tasks.TaskStatus)
+		task    *tasks.Task
+		pods    []*corev1.Pod
+		heard   time.Time // of node n; zero: now
+		gone    bool      // node n
+		phase   tasks.TaskPhase
+		reason  string
+		err     string
+		create  int
+		release int
+		again   time.Duration
+		expired bool
+		exit    *int32
 	}{
-		"new":              {o: Observed{Task: task("", "")}, phase: tasks.TaskPending, create: true},
-		"waits for a node": {o: Observed{Task: patient, Pod: pod("", corev1.ContainerState{})}, phase: tasks.TaskPending, again: 30 * time.Second},
-		"no node in time":  {o: Observed{Task: limited, Pod: pod("", corev1.ContainerState{})}, phase: tasks.TaskFailed, err: "no available node within 30 s: ", stop: true},
-		"bound":            {o: Observed{Task: task(tasks.TaskPending, "t"), Pod: pod("n", corev1.ContainerState{})}, phase: tasks.TaskScheduled},
-		"image missing":    {o: Observed{Task: task(tasks.TaskScheduled, "t"), Pod: pod("n", pulling)}, phase: tasks.TaskScheduled, err: "ErrImagePull: no such image"},
-		"runs":             {o: Observed{Task: task(tasks.TaskScheduled, "t"), Pod: pod("n", running)}, phase: tasks.TaskRunning, check: func(t *testing.T, s tasks.TaskStatus) { require.Equal(t, &start, s.StartedAt) }},
-		"from new to ended": {o: Observed{Task: task("", ""), Pod: pod("n", terminated(0, "Completed", ""))}, phase: tasks.TaskCompleted, check: func(t *testing.T, s tasks.TaskStatus) {
-			require.Equal(t, &end, s.FinishedAt)
-			require.Equal(t, "n", s.Node)
-		}},
-		"exit code":         {o: Observed{Task: task(tasks.TaskRunning, "t"), Pod: pod("n", terminated(3, "Error", ""))}, phase: tasks.TaskFailed, err: "exit code 3", check: func(t *testing.T, s tasks.TaskStatus) { require.EqualValues(t, 3, *s.ExitCode) }},
-		"memory":            {o: Observed{Task: task(tasks.TaskRunning, "t"), Pod: pod("n", terminated(137, "OOMKilled", ""))}, phase: tasks.TaskFailed, err: "OOMKilled: exit code 137"},
-		"no such command":   {o: Observed{Task: task(tasks.TaskScheduled, "t"), Pod: pod("n", terminated(128, "StartError", "no such file"))}, phase: tasks.TaskFailed, err: "StartError: no such file"},
-		"evicted":           {o: Observed{Task: task(tasks.TaskRunning, "t"), Pod: evicted}, phase: tasks.TaskFailed, err: "Evicted: the node was low on memory"},
-		"worker offline":    {o: Observed{Task: task(tasks.TaskScheduled, "t"), Pod: pod("n", corev1.ContainerState{}), NodeLost: true}, phase: tasks.TaskFailed, err: "node n went offline", stop: true},
-		"heartbeat lost":    {o: Observed{Task: task(tasks.TaskRunning, "t"), Pod: pod("n", running), NodeLost: true}, phase: tasks.TaskFailed, err: "node n lost its heartbeat", stop: true},
-		"ended, then lost":  {o: Observed{Task: task(tasks.TaskRunning, "t"), Pod: pod("n", terminated(0, "", "")), NodeLost: true}, phase: tasks.TaskCompleted},
-		"pod vanished":      {o: Observed{Task: task(tasks.TaskRunning, "t")}, phase: tasks.TaskFailed, err: "its pod t was deleted while it ran, or node n lost its heartbeat"},
-		"ended is for ever": {o: Observed{Task: task(tasks.TaskCompleted, "t"), Pod: pod("n", terminated(3, "", ""))}, phase: tasks.TaskCompleted},
+		"new":                 {task: begun(""), phase: tasks.TaskPending, create: 1},
+		"suspended":           {task: begun("", func(s *tasks.TaskSpec) { s.Suspend = true }), phase: tasks.TaskPending, err: "the task is suspended"},
+		"unrecorded pod":      {task: begun(""), pods: pods(podOf("b", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
+		"waits for a node":    {task: begun(tasks.TaskPending, wait(90)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskPending, err: "0/1 nodes are available", again: 30 * time.Second},
+		"no node in time":     {task: begun(tasks.TaskPending, wait(30), retries(3)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskFailed, reason: "NoNode", err: "no feasible node within 30s: 0/1 nodes are available", release: 1},
+		"bound":               {task: begun(tasks.TaskPending), pods: pods(podOf("a", "n", none)), phase: tasks.TaskScheduled, again: 30 * time.Second},
+		"pull fails":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskScheduled, err: "ErrImagePull: no such image", again: 19 * time.Second},
+		"pull failed":         {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ImagePullBackOff: no such image", release: 1},
+		"image name":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))), phase: tasks.TaskFailed, reason: "InvalidImageName", err: "InvalidImageName: x", release: 1},
+		"is created":          {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", ""))), phase: tasks.TaskScheduled, again: 30 * time.Second},
+		"runs":                {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
+		"from new to ended":   {task: begun(""), pods: pods(podOf("a", "n", terminated0(0, "Completed", ""))), phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},
+		"exit code":           {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))), phase: tasks.TaskFailed, reason: "Error", err: "exit code 3", release: 1, exit: ptr(int32(3))},
+		"memory":              {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(137, "OOMKilled", ""))), phase: tasks.TaskFailed, reason: "OOMKilled", err: "OOMKilled: exit code 137", release: 1, exit: ptr(int32(137))},
+		"no such command":     {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", terminated0(128, "StartError", "no such file"))), phase: tasks.TaskFailed, reason: "StartError", err: "no such file", release: 1, exit: ptr(int32(128))},
+		"retry":               {task: begun(tasks.TaskRunning, retries(1)), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))), phase: tasks.TaskPending, err: "attempt 1 failed: exit code 3", release: 1, create: 1},
+		"timed out":           {task: begun(tasks.TaskRunning, runFor(30)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed, reason: "RunTimeout", err: "it ran for longer than 30s", release: 1},
+		"in time":             {task: begun(tasks.TaskRunning, runFor(70)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 10 * time.Second},
+		"retry waits for pod": {task: begun(tasks.TaskRunning, runFor(30), retries(1)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskPending, err: "attempt 1 failed: it ran for longer than 30s", release: 1, again: time.Second},
+		"evicted": {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", none), func(p *corev1.Pod) {
+			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "the node was low on memory"}
+		}), phase: tasks.TaskFailed, reason: "Evicted", err: "the node was low on memory", release: 1},
+		"silent before the start": {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", none)), heard: now.Add(-31 * time.Second), phase: tasks.TaskFailed, reason: "NodeLost", err: "node n has sent no heartbeat for 30s", release: 1},
+		"silent":                  {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), heard: now.Add(-31 * time.Second), phase: tasks.TaskFailed, reason: "NodeLost", err: "node n has sent no heartbeat for 30s", release: 1},
+		"nearly silent":           {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), heard: now.Add(-29 * time.Second), phase: tasks.TaskRunning, again: time.Second},
+		"node gone":               {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), gone: true, phase: tasks.TaskFailed, reason: "NodeLost", err: "node n was deleted", release: 1},
+		"runs elsewhere":          {task: begun(tasks.TaskRunning, func(s *tasks.TaskSpec) { s.Retries, s.BackoffSeconds = 1, ptr(int32(0)) }), pods: pods(podOf("a", "n", running)), heard: now.Add(-31 * time.Second), phase: tasks.TaskPending, err: "attempt 1 failed: node n has sent no heartbeat for 30s", release: 1, create: 1},
+		"ended, then lost":        {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(0, "", ""))), gone: true, phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},
+		"pod vanished":            {task: begun(tasks.TaskRunning), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted"},
+		"another pod":             {task: begun(tasks.TaskRunning), pods: pods(podOf("b", "n", terminated0(0, "", ""))), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted", release: 1},
+		"pod being deleted":       {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", running), deleted(30)), phase: tasks.TaskRunning, again: 30 * time.Second},
+		"pod deleted":             {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", terminated0(143, "Error", "")), deleted(30)), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod was deleted while it ran: exit code 143", release: 1, exit: ptr(int32(143))},
+		"pod deleted, no report":  {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", running), deleted(0)), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted", release: 1},
+		"deleted unbound":         {task: begun(tasks.TaskPending), pods: change(podOf("a", "", none), deleted(0)), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted before a node was chosen", release: 1},
+		"cancelled":               {task: begun(tasks.TaskRunning, cancel, retries(3)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled", release: 1},
+		"cancelled at once":       {task: begun("", cancel), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled"},
+		"cancelled too late":      {task: begun(tasks.TaskRunning, cancel), pods: pods(podOf("a", "n", terminated0(0, "", ""))), phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},
+		"cancelled after failing": {task: begun(tasks.TaskRunning, cancel), pods: pods(podOf("a", "n", terminated0(4, "", ""))), phase: tasks.TaskFailed, reason: "Error", err: "exit code 4", release: 1, exit: ptr(int32(4))},
+		"cancelled retry":         {task: begun(tasks.TaskRunning, cancel, retries(1)), pods: pods(podOf("a", "n", terminated0(4, "", ""))), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled", release: 1, exit: ptr(int32(4))},
+		"ended is for ever":       {task: done, pods: pods(podOf("a", "n", terminated0(3, "", ""))), phase: tasks.TaskCompleted, release: 1},
+		"expired":                 {task: expired, phase: tasks.TaskCompleted, expired: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := c.o.Task.DeepCopy()
-			a := Plan(c.o, now)
-			require.Equal(t, before, c.o.Task, "Plan changed what it was given")
-			require.Equal(t, c.phase, a.Status.Phase)
-			require.Equal(t, c.err, a.Status.Error)
-			require.Equal(t, c.create, a.Create)
-			require.Equal(t, c.stop, a.Stop)
-			require.Equal(t, c.again, a.Again)
-			if c.check != nil {
-				c.check(t, a.Status)
+			if c.heard.IsZero() {
+				c.heard = now
 			}
+			o := Observed{Task: c.task, Pods: c.pods, Heard: map[string]time.Time{"n": c.heard}, Patience: DefaultPatience}
+			if c.gone {
+				o.Heard = nil
+			}
+			before := c.task.DeepCopy()
+			a := Plan(o, now)
+			require.Equal(t, before, c.task, "Plan changed what it was given")
+			require.Equal(t, c.phase, a.Status.Phase)
+			require.Equal(t, c.reason, a.Status.Reason)
+			require.Equal(t, c.err, a.Status.Error)
+			require.Len(t, a.Create, c.create)
+			require.Len(t, a.Release, c.release)
+			require.Equal(t, c.again, a.Again)
+			require.Equal(t, c.expired, a.Expired)
+			require.Equal(t, c.exit, a.Status.ExitCode)
+			require.Equal(t, c.phase.Ended(), a.Status.FinishedAt != nil)
 		})
 	}
 }
 
-// TestPhaseNeverMovesBack: whatever a pod says, in whatever order, validation would accept each step.
-func TestPhaseNeverMovesBack(t *testing.T) {
-	states := []corev1.ContainerState{{}, {Running: &corev1.ContainerStateRunning{StartedAt: start}}, {Waiting: &corev1.ContainerStateWaiting{Reason: "x", Message: "y"}}, terminated(0, "", ""), terminated(1, "", "")}
-	rapid.Check(t, func(t *rapid.T) {
-		tk := task("", "")
-		for range rapid.IntRange(1, 8).Draw(t, "steps") {
-			o := Observed{Task: tk, NodeLost: rapid.Bool().Draw(t, "lost")}
-			if rapid.Bool().Draw(t, "pod") {
-				o.Pod = pod(rapid.SampledFrom([]string{"", "n"}).Draw(t, "node"), rapid.SampledFrom(states).Draw(t, "state"))
-			}
-			a := Plan(o, now)
-			next := tk.DeepCopy()
-			next.Status = a.Status
-			if a.Create {
-				next.Status.PodName = "t"
-			}
-			require.Empty(t, tasks.ValidateStatusUpdate(next, tk))
-			require.Equal(t, a.Status.Phase.Ended(), a.Status.FinishedAt != nil)
-			tk = next
-		}
-	})
+func TestBackoff(t *testing.T) {
+	s := &tasks.TaskSpec{BackoffSeconds: ptr(int32(10))}
+	for number, want := range map[int32]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 100: 5 * time.Minute} {
+		require.Equal(t, want, Backoff(s, number))
+	}
+	require.Equal(t, time.Second, Backoff(&tasks.TaskSpec{}, 1))
+	require.Equal(t, time.Hour, Backoff(&tasks.TaskSpec{BackoffSeconds: ptr(int32(3600))}, 7))
+	require.Zero(t, Backoff(&tasks.TaskSpec{BackoffSeconds: new(int32)}, 50))
+}
+
+// An array starts no more indexes than it may, and lists those that have ended.
+func TestArray(t *testing.T) {
+	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 5, Parallelism: ptr(int32(2))} })
+	a := Plan(Observed{Task: task}, now)
+	require.Len(t, a.Create, 2)
+	var pods []*corev1.Pod
+	for i := range a.Create {
+		p := tasks.Pod(task, &a.Create[i])
+		p.UID, p.Spec.NodeName = types.UID(p.Name), "n"
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: terminated0(int32(i), "", "")}}
+		pods = append(pods, p)
+	}
+	o := Observed{Task: task, Pods: pods, Heard: map[string]time.Time{"n": now}, Patience: DefaultPatience}
+	a = Plan(o, now)
+	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1"}, a.Status.Array)
+	require.Len(t, a.Create, 2)
+	require.EqualValues(t, 2, *a.Create[0].Index)
+	task.Spec.Cancel = true
+	a = Plan(o, now)
+	require.Equal(t, tasks.TaskFailed, a.Status.Phase)
+	require.Equal(t, tasks.ReasonCancelled, a.Status.Reason)
 }

@@ -1,163 +1,299 @@
-// Package task runs each task as one pod, whose termination ends the task.
+// Package task runs tasks: each attempt of each index is one pod, whose end is recorded in the task's status before the pod is deleted.
 //
-// It may import engine and apis. Its invariant: a task has at most one pod in its lifetime.
+// It may import engine and apis. Its invariants: an attempt has at most one pod, and the end of each is recorded once, even if the process is
+// killed at any time; only the pod that an attempt began with is listened to; a finished task stays as it is.
 package task
 
 import (
 	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 var kind = tasks.GroupVersion.WithKind("Task")
 
-// New declares the reconciler.
-func New() *engine.Reconciler {
+// DefaultPatience is how long a node may be silent before its attempts have failed. Nodes send a heartbeat every 10 s.
+const DefaultPatience = 30 * time.Second
+
+// podIndex finds the pods of a task by namespace and name.
+const podIndex = "tasks.coracle.dev.pods"
+
+// A request for orphan plus a pod's name removes the finalizer from a pod without a task. No task can have such a name.
+const orphan = "pods/"
+
+// New declares the reconciler. Nodes may be silent for patience; 0 means DefaultPatience.
+func New(patience time.Duration) *engine.Reconciler {
+	if patience == 0 {
+		patience = DefaultPatience
+	}
+	var l *listener
 	return &engine.Reconciler{
-		Name: "task", Workers: 4,
+		Name: "task", Workers: 8,
 		Watches: []engine.Watch{
-			{Object: &tasks.Task{}},
-			{Object: &corev1.Pod{}, Map: engine.Controller(kind.GroupKind())},
-			{Object: &corev1.Node{}, Event: lostTasks},
+			{Object: &tasks.Task{}, Event: taskChanged},
+			{Object: &corev1.Pod{}, Event: podChanged},
+			{Object: &corev1.Node{}, Event: func(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+				return l.node(ctx, env, was, is)
+			}},
+			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+				return l.lease(env, was, is)
+			}},
 		},
 		Writes: []engine.Write{
-			{Object: &tasks.Task{}, Parts: []engine.Part{engine.Status}},
-			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete}},
+			{Object: &tasks.Task{}, Parts: []engine.Part{engine.Status, engine.Delete}},
+			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Finalizers}},
 		},
-		Indexes: []engine.Index{engine.ByController(&corev1.Pod{})},
+		Indexes: []engine.Index{podstate.ByNode(), {Object: &corev1.Pod{}, Name: podIndex, Values: func(o client.Object) []string {
+			if ref := owner(o); ref != nil {
+				return []string{ref.Name}
+			}
+			return nil
+		}}},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env}).reconcile
+			l = newListener()
+			return (&reconciler{env, l, patience}).reconcile
 		},
 	}
 }
 
-// lost reports whether a node no longer sends status.
-func lost(n *corev1.Node) bool {
-	for i := range n.Status.Conditions {
-		if n.Status.Conditions[i].Type == corev1.NodeReady {
-			return n.Status.Conditions[i].Status == corev1.ConditionUnknown
-		}
-	}
-	return false
-}
-
-// lostTasks returns requests for the tasks of a lost node.
-func lostTasks(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
-	o := is
-	if o == nil {
-		o = was
-	}
-	n, ok := o.(*corev1.Node)
-	if !ok || is != nil && !lost(n) {
+// owner returns the reference to the task that controls o, or nil.
+func owner(o client.Object) *metav1.OwnerReference {
+	ref := metav1.GetControllerOfNoCopy(o)
+	if ref == nil || ref.Kind != kind.Kind {
 		return nil
 	}
-	if b, ok := was.(*corev1.Node); ok && is != nil && lost(b) {
-		return nil // known
-	}
-	var all tasks.TaskList
-	if env.Cache.List(ctx, &all) != nil {
+	if group, _, _ := strings.Cut(ref.APIVersion, "/"); group != kind.Group {
 		return nil
 	}
-	var out []engine.Request
-	for i := range all.Items {
-		if t := &all.Items[i]; t.Status.Node == n.Name && !t.Status.Phase.Ended() {
-			out = append(out, engine.RequestFor(t.Namespace, t.Name))
-		}
-	}
-	return out
+	return ref
 }
 
-type reconciler struct{ engine.Env }
+func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, tasks.FinalizerRecorded) }
+
+// taskChanged maps a task to itself, unless it has ended and does not expire: nothing is left to do for it.
+func taskChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+	t, ok := is.(*tasks.Task)
+	if !ok {
+		return []engine.Request{engine.RequestFor(was.GetNamespace(), was.GetName())}
+	}
+	if t.Status.Phase.Ended() && t.Spec.TTLSecondsAfterFinished == nil && t.DeletionTimestamp == nil {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor(t.Namespace, t.Name)}
+}
+
+// podChanged maps a pod to its task. A pod that has lost its task is mapped to itself.
+func podChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+	before, _ := was.(*corev1.Pod)
+	after, _ := is.(*corev1.Pod)
+	if after == nil {
+		if ref := owner(before); ref != nil {
+			return []engine.Request{engine.RequestFor(before.Namespace, ref.Name)}
+		}
+		return nil
+	}
+	ref := owner(after)
+	if ref == nil {
+		if tracked(after) {
+			return []engine.Request{engine.RequestFor(after.Namespace, orphan+after.Name)}
+		}
+		return nil
+	}
+	if before != nil && !matters(before, after) {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor(after.Namespace, ref.Name)}
+}
+
+// matters reports whether a change of a pod concerns its task.
+func matters(was, is *corev1.Pod) bool {
+	return was.Spec.NodeName != is.Spec.NodeName || was.Status.Phase != is.Status.Phase ||
+		(was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
+		!equality.Semantic.DeepEqual(was.DeletionGracePeriodSeconds, is.DeletionGracePeriodSeconds) ||
+		!equality.Semantic.DeepEqual(was.Status.ContainerStatuses, is.Status.ContainerStatuses) ||
+		is.Spec.NodeName == "" && !equality.Semantic.DeepEqual(was.Status.Conditions, is.Status.Conditions) ||
+		!equality.Semantic.DeepEqual(was.OwnerReferences, is.OwnerReferences) || tracked(was) != tracked(is)
+}
+
+type reconciler struct {
+	engine.Env
+	l        *listener
+	patience time.Duration
+}
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	if name, ok := strings.CutPrefix(req.Name, orphan); ok {
+		return engine.Result{}, r.adrift(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name})
+	}
 	var t tasks.Task
-	if err := r.Cache.Get(ctx, req.NamespacedName, &t); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
+	if err := r.Cache.Get(ctx, req.NamespacedName, &t); client.IgnoreNotFound(err) != nil {
+		return engine.Result{}, err
 	}
-	if t.Status.Phase.Ended() || t.DeletionTimestamp != nil {
-		return engine.Result{}, nil
+	var list corev1.PodList
+	if err := r.ByIndex(ctx, &list, req.Namespace, podIndex, req.Name); err != nil {
+		return engine.Result{}, err
 	}
-	o, err := r.observe(ctx, &t)
-	if err != nil {
+	o := Observed{Task: &t, Heard: map[string]time.Time{}, Patience: r.patience, Rejected: map[string]string{}}
+	var others []*corev1.Pod // of a deleted task of the same name
+	for i := range list.Items {
+		p := &list.Items[i]
+		if t.UID == "" || owner(p).UID != t.UID {
+			others = append(others, p)
+			continue
+		}
+		o.Pods = append(o.Pods, p)
+	}
+	if err := r.release(ctx, others); err != nil || t.UID == "" {
+		return engine.Result{}, err
+	}
+	if err := r.hear(ctx, &o); err != nil {
 		return engine.Result{}, err
 	}
 	a := Plan(o, r.Now())
-	if a.Create {
-		p, err := r.create(ctx, &t)
-		if err != nil {
-			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-				return engine.Result{}, nil
-			}
-			if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
-				return engine.Result{}, err
-			}
-			a.Status.Phase, a.Status.Error = tasks.TaskFailed, err.Error()
-			at := metav1.NewTime(r.Now())
-			a.Status.FinishedAt = &at
-		} else {
-			a.Status.PodName = p.Name
-		}
-	}
-	if !equality.Semantic.DeepEqual(a.Status, t.Status) {
-		next := t.DeepCopy()
-		next.Status = a.Status
-		if err := r.Client.Status().Update(ctx, next); err != nil {
-			return engine.Result{}, client.IgnoreNotFound(err)
-		}
-	}
-	if a.Stop {
-		if err := r.Client.Delete(ctx, o.Pod, engine.Preconditions(o.Pod)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+	if len(a.Create) > 0 {
+		if err := r.create(ctx, &o, a.Create); err != nil {
 			return engine.Result{}, err
 		}
+		a = Plan(o, r.Now())
+	}
+	if err := r.write(ctx, &t, a.Status); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := r.release(ctx, a.Release); err != nil {
+		return engine.Result{}, err
+	}
+	if a.Expired {
+		// If the task has changed in the meantime, for example its ttlSecondsAfterFinished, the conflict is retried.
+		err := r.Client.Delete(ctx, &t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if len(o.Rejected) > 0 {
+		a.Again = time.Nanosecond // there may be retries without back-off
 	}
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-func (r *reconciler) observe(ctx context.Context, t *tasks.Task) (o Observed, err error) {
-	o.Task = t
-	var pods corev1.PodList
-	if err := r.ByIndex(ctx, &pods, t.Namespace, engine.ControllerIndex, string(t.UID)); err != nil {
-		return o, err
+// hear finds out when the nodes of the pods were heard of.
+func (r *reconciler) hear(ctx context.Context, o *Observed) error {
+	for _, p := range o.Pods {
+		name := p.Spec.NodeName
+		if _, known := o.Heard[name]; known || name == "" {
+			continue
+		}
+		var n corev1.Node
+		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n); err == nil {
+			o.Heard[name] = r.l.last(name, r.Now())
+		} else if !apierrors.IsNotFound(err) {
+			return err
+		}
 	}
-	if len(pods.Items) == 0 {
-		return o, nil
-	}
-	o.Pod = &pods.Items[0]
-	if o.Pod.Spec.NodeName == "" {
-		return o, nil
-	}
-	var n corev1.Node
-	switch err := r.Cache.Get(ctx, client.ObjectKey{Name: o.Pod.Spec.NodeName}, &n); {
-	case apierrors.IsNotFound(err):
-		o.NodeLost = true
-	case err != nil:
-		return o, err
-	default:
-		o.NodeLost = lost(&n)
-	}
-	return o, nil
+	return nil
 }
 
-// create creates the task's pod.
-func (r *reconciler) create(ctx context.Context, t *tasks.Task) (*corev1.Pod, error) {
-	p := tasks.Pod(t, attempt)
-	err := r.Client.Create(ctx, p)
-	if !apierrors.IsAlreadyExists(err) {
-		return p, err
+// create creates the pods of attempts, and adds them to o, or why they were rejected.
+func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.TaskAttempt) error {
+	var mu sync.Mutex
+	return engine.Parallel(len(attempts), func(i int) error {
+		p := tasks.Pod(o.Task, &attempts[i])
+		err := r.Client.Create(ctx, p)
+		if apierrors.IsAlreadyExists(err) {
+			there := &corev1.Pod{}
+			if err := r.Cache.Get(ctx, client.ObjectKeyFromObject(p), there); err != nil {
+				return err
+			}
+			if ref := owner(there); ref != nil && ref.UID == o.Task.UID {
+				p, err = there, nil
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			o.Pods = append(o.Pods, p)
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the task will be deleted too
+		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsAlreadyExists(err):
+			o.Rejected[p.Name] = err.Error()
+		default:
+			return err
+		}
+		return nil
+	})
+}
+
+// write writes the status if it has changed, and updates t.
+func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatus) error {
+	if equality.Semantic.DeepEqual(s, t.Status) {
+		return nil
 	}
-	var there corev1.Pod
-	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(p), &there); err != nil {
-		return nil, err
+	next := t.DeepCopy()
+	next.Status = s
+	if err := r.Client.Status().Update(ctx, next); err != nil {
+		return err
 	}
-	if ref := metav1.GetControllerOfNoCopy(&there); ref != nil && ref.UID == t.UID {
-		return &there, nil
+	if s.EndedAttempts > t.Status.EndedAttempts {
+		for _, a := range s.Attempts[:min(len(s.Attempts), tasks.MaxAttempts)] {
+			if a.Phase == tasks.TaskFailed && !slices.ContainsFunc(t.Status.Attempts, func(b tasks.TaskAttempt) bool {
+				return b.Phase.Ended() && b.PodUID == a.PodUID && b.Number == a.Number
+			}) {
+				r.Events.Event(t, corev1.EventTypeWarning, "AttemptFailed", "Attempt %d failed: %s", a.Number, a.Message)
+			}
+		}
 	}
-	return nil, err
+	*t = *next
+	return nil
+}
+
+// release removes the finalizer from pods, and deletes those that have not ended: the others keep their logs until the task is deleted.
+func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
+	return engine.Parallel(len(pods), func(i int) error {
+		p := pods[i]
+		if err := r.untrack(ctx, p); err != nil || p.DeletionTimestamp != nil || over(p) {
+			return err
+		}
+		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
+		if apierrors.IsConflict(err) { // the name is in use by another pod
+			return nil
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// untrack removes the finalizer from a pod.
+func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
+	if !tracked(p) {
+		return nil
+	}
+	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` + tasks.FinalizerRecorded + `"]}}`
+	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
+	if apierrors.IsConflict(err) { // the name is in use by another pod
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// adrift removes the finalizer from a pod that has lost its task.
+func (r *reconciler) adrift(ctx context.Context, key client.ObjectKey) error {
+	var p corev1.Pod
+	if err := r.Cache.Get(ctx, key, &p); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if metav1.GetControllerOfNoCopy(&p) != nil {
+		return nil
+	}
+	return r.untrack(ctx, &p)
 }

@@ -1,4 +1,4 @@
-package job
+package indexes
 
 import (
 	"slices"
@@ -13,17 +13,17 @@ func TestIndexesText(t *testing.T) {
 		"": "", "0": "0", "0,1": "0,1", "0,1,2": "0-2", "0-1,3-5,7": "0,1,3-5,7", "5,1,3-4": "1,3-5", "1-3,2-9": "1-9", "0-999999999": "0-999",
 		"998-2000": "998,999", "1000": "", "x,3,-1,4-": "3", "7-2": "", "0--5": "", "1,1,1": "1", "99999999999999999999": "",
 	} {
-		require.Equal(t, want, parseIndexes(text, 1000).String(), text)
+		require.Equal(t, want, Parse(text, 1000).String(), text)
 	}
 }
 
-// Indexes behaves like a set of integers.
+// Set behaves like a set of integers.
 func TestIndexesAreASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const below = 40
 		draw := func(name string) []int { return rapid.SliceOf(rapid.IntRange(0, below-1)).Draw(t, name) }
 		a, b := draw("a"), draw("b")
-		x, y := Indexes(nil).With(a), Indexes(nil).With(b)
+		x, y := Set(nil).With(a), Set(nil).With(b)
 		in := func(list []int) (out []int) {
 			for i := range below {
 				if slices.Contains(list, i) {
@@ -47,6 +47,6 @@ func TestIndexesAreASet(t *testing.T) {
 		require.Equal(t, common, x.Common(y))
 		require.Equal(t, len(both), x.Union(y).Count())
 		require.Equal(t, x.Union(y), x.With(b))
-		require.Equal(t, x, parseIndexes(x.String(), below), x.String())
+		require.Equal(t, x, Parse(x.String(), below), x.String())
 	})
 }

@@ -1,4 +1,7 @@
-package job
+// Package indexes is sets of completion indexes, as the statuses of Indexed jobs and of arrays of tasks list them.
+//
+// It imports nothing of Coracle. Its invariant: a set's size depends on its gaps, not on the number of its indexes.
+package indexes
 
 import (
 	"cmp"
@@ -10,17 +13,17 @@ import (
 // Range is the range of completion indexes from First to Last, both inclusive.
 type Range struct{ First, Last int }
 
-// Indexes is a set of completion indexes: ordered ranges that neither overlap nor touch. Its size depends on the number of gaps, not of
+// Set is a set of completion indexes: ordered ranges that neither overlap nor touch. Its size depends on the number of gaps, not of
 // indexes: all but one of 10^9 indexes are two ranges.
-type Indexes []Range
+type Set []Range
 
-// parseIndexes parses the output of String, such as "1,3-5". Indexes that are not below the limit, and anything that cannot be parsed,
+// Parse parses the output of String, such as "1,3-5". Set that are not below the limit, and anything that cannot be parsed,
 // are dropped: other clients may have written the status.
-func parseIndexes(s string, below int) Indexes {
+func Parse(s string, below int) Set {
 	if s == "" {
 		return nil
 	}
-	var out Indexes
+	var out Set
 	for part := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		first, err := strconv.Atoi(from)
@@ -39,7 +42,7 @@ func parseIndexes(s string, below int) Indexes {
 }
 
 // normal orders ranges and merges those that overlap or touch. It changes its argument.
-func normal(ranges []Range) Indexes {
+func normal(ranges []Range) Set {
 	slices.SortFunc(ranges, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	out := ranges[:0]
 	for _, r := range ranges {
@@ -53,7 +56,7 @@ func normal(ranges []Range) Indexes {
 }
 
 // String formats the set as in the status: two consecutive indexes are listed, longer ranges are written as "3-5".
-func (x Indexes) String() string {
+func (x Set) String() string {
 	var b strings.Builder
 	for _, r := range x {
 		if b.Len() > 0 {
@@ -74,7 +77,7 @@ func (x Indexes) String() string {
 }
 
 // Count returns the number of indexes in the set.
-func (x Indexes) Count() (n int) {
+func (x Set) Count() (n int) {
 	for _, r := range x {
 		n += r.Last - r.First + 1
 	}
@@ -82,13 +85,13 @@ func (x Indexes) Count() (n int) {
 }
 
 // Has reports whether i is in the set.
-func (x Indexes) Has(i int) bool {
+func (x Set) Has(i int) bool {
 	at, found := slices.BinarySearchFunc(x, i, func(r Range, i int) int { return cmp.Compare(r.Last, i) })
 	return found || at < len(x) && x[at].First <= i
 }
 
 // With returns the union of the set and list, which may be in any order.
-func (x Indexes) With(list []int) Indexes {
+func (x Set) With(list []int) Set {
 	if len(list) == 0 {
 		return x
 	}
@@ -101,7 +104,7 @@ func (x Indexes) With(list []int) Indexes {
 }
 
 // Union returns the indexes that are in either set.
-func (x Indexes) Union(y Indexes) Indexes {
+func (x Set) Union(y Set) Set {
 	if len(y) == 0 {
 		return x
 	}
@@ -109,7 +112,7 @@ func (x Indexes) Union(y Indexes) Indexes {
 }
 
 // Common returns the number of indexes that are in both sets.
-func (x Indexes) Common(y Indexes) (n int) {
+func (x Set) Common(y Set) (n int) {
 	for i, j := 0, 0; i < len(x) && j < len(y); {
 		if common := min(x[i].Last, y[j].Last) - max(x[i].First, y[j].First) + 1; common > 0 {
 			n += common
@@ -124,7 +127,7 @@ func (x Indexes) Common(y Indexes) (n int) {
 }
 
 // Missing returns the n lowest indexes below the limit that are not in the set.
-func (x Indexes) Missing(n, below int) []int {
+func (x Set) Missing(n, below int) []int {
 	out := make([]int, 0, n)
 	next := 0
 	for _, r := range append(slices.Clone(x), Range{below, below}) {
