@@ -19,6 +19,10 @@ const (
 // FinalizerRecorded keeps a pod until its end is recorded in the status of its task.
 const FinalizerRecorded = "tasks.coracle.dev/recorded"
 
+// SchedulerName is the profile of the scheduler for tasks: the node with the fewest running tasks, the most free capacity and the freshest
+// heartbeat.
+const SchedulerName = "task"
+
 // ContainerName is the name of the container in a task's pods.
 const ContainerName = "task"
 
@@ -54,7 +58,7 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
-			PriorityClassName: s.PriorityClassName,
+			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName,
 		},
 	}
 	if a.Index != nil {
