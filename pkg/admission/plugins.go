@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	resourcequotaapi "k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
@@ -58,6 +60,8 @@ type Plugins struct {
 	// Config is the path of an AdmissionConfiguration (apiserver.config.k8s.io/v1), as upstream's
 	// --admission-control-config-file; empty for none.
 	Config string
+	// Schemas describes what mutating admission policies change. Without it, requests that such policies match fail.
+	Schemas Schemas
 }
 
 // plugin is an admission plugin.
@@ -98,6 +102,9 @@ var ordered = []plugin{
 	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
 	{name: podresize.PluginName, register: podresize.Register},
+	{name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
+	}},
 	{name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
 	}},
@@ -161,6 +168,7 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 		return fmt.Errorf("admission configuration %s: %w", p.Config, err)
 	}
 	known := admission.NewPlugins()
+	n := needs{r, clients, &openapiSource{kinds: r.Kinds(), schemas: p.Schemas, done: clients.Done()}}
 	chain := make([]admission.Interface, 0, len(list))
 	for _, o := range list {
 		config, err := configs.ConfigFor(o.name)
@@ -178,10 +186,10 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 			if err := o.check(configs[o.name]); err != nil {
 				return fmt.Errorf("admission plugin %s: %w", o.name, err)
 			}
-			chain = append(chain, newOnDemand(known, o.name, configs[o.name], needs{r, clients}, o.from(clients.Informers())...))
+			chain = append(chain, newOnDemand(known, o.name, configs[o.name], n, o.from(clients.Informers())...))
 			continue
 		}
-		made, err := known.InitPlugin(o.name, config, needs{r, clients})
+		made, err := known.InitPlugin(o.name, config, n)
 		if err != nil {
 			return err
 		}
@@ -213,6 +221,7 @@ func useQuotas(r *registry.Registry, config io.Reader) error {
 type needs struct {
 	registry *registry.Registry
 	clients  *local.Clients
+	openapi  openapi.Client
 }
 
 func (n needs) Initialize(p admission.Interface) {
@@ -227,7 +236,7 @@ func (n needs) Initialize(p admission.Interface) {
 		w.SetExternalKubeInformerFactory(n.clients.Informers())
 	}
 	if w, ok := p.(initializer.WantsExternalKubeClientSet); ok {
-		w.SetExternalKubeClientSet(cacheReads{client: n.clients.For(nil)})
+		w.SetExternalKubeClientSet(cacheReads{client: n.clients.For(nil), openapi: n.openapi})
 	}
 	if w, ok := p.(webhookinit.WantsServiceResolver); ok {
 		w.SetServiceResolver(webhook.NewServices(n.clients.Informers()))

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typednodev1 "k8s.io/client-go/kubernetes/typed/node/v1"
+	"k8s.io/client-go/openapi"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -18,7 +19,8 @@ import (
 // informers. Here both read the same cache. Other calls panic.
 type cacheReads struct {
 	kubernetes.Interface
-	client client.Interface
+	client  client.Interface
+	openapi openapi.Client
 }
 
 func (c cacheReads) CoreV1() typedcorev1.CoreV1Interface { return coreReads{client: c.client} }

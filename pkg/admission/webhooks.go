@@ -124,7 +124,15 @@ func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admi
 
 // checkPolicyConfig validates the configuration of a policy plugin, which is not used until the plugin is created.
 func checkPolicyConfig(config []byte) error {
-	c, err := policyconfig.LoadValidatingConfig(configReader(config))
+	return checkPolicies(policyconfig.LoadValidatingConfig(configReader(config)))
+}
+
+// checkMutatingPolicyConfig is checkPolicyConfig for mutating policies.
+func checkMutatingPolicyConfig(config []byte) error {
+	return checkPolicies(policyconfig.LoadMutatingConfig(configReader(config)))
+}
+
+func checkPolicies(c policyconfig.PolicyConfig, err error) error {
 	if err == nil && c.StaticManifestsDir != "" {
 		err = errors.New("staticManifestsDir: policies from files are not supported")
 	}

@@ -247,7 +247,7 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 // A cluster without webhooks and policies does not create their plugins.
 func TestPluginsAreMadeOnDemand(t *testing.T) {
 	h := secured(t, Plugins{})
-	d := newOnDemand(nil, "none", nil, needs{h.Registry, h.clients}, informerOf(h.clients))
+	d := newOnDemand(nil, "none", nil, needs{h.Registry, h.clients, nil}, informerOf(h.clients))
 	require.False(t, d.Handles("CREATE"))
 	mutate(h, "empty")
 	require.True(t, d.Handles("CREATE"))

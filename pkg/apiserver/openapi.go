@@ -246,6 +246,15 @@ func (o *openapi) buildV3(gv schema.GroupVersion) ([]byte, error) {
 	})
 }
 
+// Schemas returns the OpenAPI 3 document of a group and version, without its paths, as JSON. It is built anew for each call.
+func (s *Server) Schemas(gv schema.GroupVersion) ([]byte, error) {
+	schemas, err := s.openapi().schemas(gv)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"openapi": "3.0.0", "components": map[string]any{"schemas": schemas}})
+}
+
 func (o *openapi) buildV2() ([]byte, error) {
 	definitions, err := o.definitions()
 	if err != nil {

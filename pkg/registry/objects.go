@@ -198,6 +198,13 @@ func (o *objects) ConvertToVersion(in runtime.Object, version runtime.GroupVersi
 	if !ok {
 		return nil, runtime.NewNotRegisteredGVKErrForTarget("kinds", source.GroupVersionKind, version)
 	}
+	if u, ok := in.(*unstructured.Unstructured); ok && !source.Unstructured() { // a policy changed an object that has a Go type
+		obj = source.New()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj); err != nil {
+			return nil, err
+		}
+		obj.GetObjectKind().SetGroupVersionKind(source.GroupVersionKind)
+	}
 	return o.convert(obj, source, to)
 }
 

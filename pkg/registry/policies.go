@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicybinding"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/resolver"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicy"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicybinding"
@@ -29,6 +31,10 @@ func (c *call) mayReadParams(obj, old runtime.Object) error {
 		rest.RESTUpdateStrategy
 	}
 	switch obj.(type) {
+	case *admissionregistration.MutatingAdmissionPolicy:
+		strategy = mutatingadmissionpolicy.NewStrategy(*p, resolve)
+	case *admissionregistration.MutatingAdmissionPolicyBinding:
+		strategy = mutatingadmissionpolicybinding.NewStrategy(*p, getter, resolve)
 	case *admissionregistration.ValidatingAdmissionPolicy:
 		strategy = validatingadmissionpolicy.NewStrategy(*p, resolve)
 	case *admissionregistration.ValidatingAdmissionPolicyBinding:
@@ -79,4 +85,8 @@ func readPolicy[T any](r *Registry, kindName, name string) (T, error) {
 
 func (p policyReader) GetValidatingAdmissionPolicy(_ context.Context, name string) (*admissionregistration.ValidatingAdmissionPolicy, error) {
 	return readPolicy[*admissionregistration.ValidatingAdmissionPolicy](p.r, "ValidatingAdmissionPolicy", name)
+}
+
+func (p policyReader) GetMutatingAdmissionPolicy(_ context.Context, name string) (*admissionregistration.MutatingAdmissionPolicy, error) {
+	return readPolicy[*admissionregistration.MutatingAdmissionPolicy](p.r, "MutatingAdmissionPolicy", name)
 }

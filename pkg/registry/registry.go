@@ -130,6 +130,9 @@ func New(cfg Config) (*Registry, error) {
 // write.
 func (r *Registry) UseAdmission(chain admission.Interface) { r.admission = chain }
 
+// Kinds returns the catalog of the kinds that are served.
+func (r *Registry) Kinds() *kind.Catalog { return r.kinds }
+
 // UseAuthorizer sets Config.Authorizer, for authorizers that read through the registry.
 func (r *Registry) UseAuthorizer(a authorizer.Authorizer) { r.authorizer.Store(&a) }
 

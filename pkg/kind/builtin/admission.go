@@ -4,6 +4,8 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicy"
+	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingadmissionpolicybinding"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/mutatingwebhookconfiguration"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/resolver"
 	"k8s.io/kubernetes/pkg/registry/admissionregistration/validatingadmissionpolicy"
@@ -24,6 +26,10 @@ func admission() []*kind.Resource {
 	policies := row[admissionv1.ValidatingAdmissionPolicy, admissionv1.ValidatingAdmissionPolicyList](group, "validatingadmissionpolicies", "validatingadmissionpolicy", validating, metaFields)
 	policies.Status = validatingadmissionpolicy.NewStatusStrategy(validating)
 	return []*kind.Resource{
+		row[admissionv1.MutatingAdmissionPolicy, admissionv1.MutatingAdmissionPolicyList](group, "mutatingadmissionpolicies", "mutatingadmissionpolicy",
+			mutatingadmissionpolicy.NewStrategy(nil, unresolved), metaFields),
+		row[admissionv1.MutatingAdmissionPolicyBinding, admissionv1.MutatingAdmissionPolicyBindingList](group, "mutatingadmissionpolicybindings", "mutatingadmissionpolicybinding",
+			mutatingadmissionpolicybinding.NewStrategy(nil, nil, unresolved), metaFields),
 		row[admissionv1.MutatingWebhookConfiguration, admissionv1.MutatingWebhookConfigurationList](group, "mutatingwebhookconfigurations", "mutatingwebhookconfiguration",
 			mutatingwebhookconfiguration.Strategy, metaFields),
 		policies,

@@ -1,0 +1,85 @@
+package admission
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/openapi"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Schemas returns the OpenAPI 3 document of a group and version that is served, as JSON.
+type Schemas func(schema.GroupVersion) ([]byte, error)
+
+// Discovery returns the part of a discovery client that policies use.
+func (c cacheReads) Discovery() discovery.DiscoveryInterfaces {
+	return discoveryReads{openapi: c.openapi}
+}
+
+type discoveryReads struct {
+	discovery.DiscoveryInterfaces
+	openapi openapi.Client
+}
+
+// OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
+func (d discoveryReads) OpenAPIV3() openapi.Client { return d.openapi }
+
+// openapiSource is the OpenAPI client of mutating policies, without HTTP. Upstream's plugin asks it for the groups and versions every five
+// seconds; it answers the first time, and then when the kinds have changed, so an idle cluster does no work.
+type openapiSource struct {
+	kinds   *kind.Catalog
+	schemas Schemas
+	done    <-chan struct{}
+
+	mu       sync.Mutex
+	changed  <-chan struct{} // closed when the kinds differ from those of the last answer
+	answered map[string]openapi.GroupVersion
+}
+
+// Paths waits until the groups and versions may differ from those of the last call, and returns them.
+func (s *openapiSource) Paths() (map[string]openapi.GroupVersion, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed != nil {
+		select {
+		case <-s.changed:
+		case <-s.done:
+			return s.answered, nil
+		}
+	}
+	table, changed := s.kinds.Watch()
+	s.changed, s.answered = changed, map[string]openapi.GroupVersion{}
+	content := map[schema.GroupVersion][]string{}
+	for _, r := range table.All() {
+		content[r.GroupVersion()] = append(content[r.GroupVersion()], r.Kind+" "+r.Hash)
+	}
+	for gv, of := range content {
+		path := "apis/" + gv.String()
+		if gv.Group == "" {
+			path = "api/" + gv.Version
+		}
+		s.answered[path] = groupVersionSchema{gv, fmt.Sprintf("/openapi/v3/%s?hash=%X", path, sha256.Sum256(fmt.Append(nil, of))), s.schemas}
+	}
+	return s.answered, nil
+}
+
+// groupVersionSchema implements openapi.GroupVersion.
+type groupVersionSchema struct {
+	gv      schema.GroupVersion
+	url     string
+	schemas Schemas
+}
+
+func (g groupVersionSchema) ServerRelativeURL() string { return g.url }
+
+func (g groupVersionSchema) Schema(string) ([]byte, error) {
+	if g.schemas == nil {
+		return nil, errors.New("this server has no OpenAPI documents")
+	}
+	return g.schemas(g.gv)
+}
