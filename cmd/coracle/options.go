@@ -53,6 +53,10 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("store-quota", "", "maximum size of the store, such as 512Mi; above it creates and updates are rejected (default an eighth of the memory, at most 8Gi)")
 	f.Bool("secrets-encryption", false, "encrypt Secrets in the store with a key generated in the data directory; see coracle secrets-encrypt")
 	f.String("encryption-provider-config", "", "EncryptionConfiguration file: encryption of the store with your own keys; reloaded when it changes")
+	f.String("rest-address", "", "address and port of the REST facade (tasks, pods, services and nodes as plain JSON); off by default")
+	f.String("rest-token-file", "", "file with the bearer token of the REST facade; reloaded when it changes")
+	f.Bool("rest-insecure", false, "serve the REST facade as plain HTTP without a token, on a loopback address only")
+	f.StringSlice("rest-cors-origins", nil, "origins of web pages that may use the REST facade, such as https://example.com; * is all")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

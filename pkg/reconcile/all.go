@@ -11,6 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslice"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslicemirroring"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/externalworker"
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/job"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
@@ -50,6 +51,7 @@ func All(cfg Config) []*engine.Reconciler {
 		disruption.NewStale(),
 		roles.NewAggregation(),
 		task.New(cfg.TaskPatience),
+		externalworker.New(),
 		job.New(),
 		cronjob.New(),
 		ttlafterfinished.New(),

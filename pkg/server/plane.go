@@ -33,6 +33,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/rest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
 	"github.com/coracle-dev/coracle/pkg/server/customresources"
@@ -66,6 +67,8 @@ type plane struct {
 	fairness   *flowcontrol.Controller
 	usage      *usage.Collector
 	roles      *roles
+	// rest is nil unless enabled.
+	rest *rest.Server
 	// controllers and scheduler run on the elected server; nil if disabled.
 	controllers *led[*reconcile.Controllers]
 	scheduler   *led[*scheduler.Scheduler]
@@ -92,6 +95,9 @@ func (p *plane) components() []run.Component {
 	}
 	if p.scheduler != nil {
 		list = append(list, run.Aside(p.scheduler))
+	}
+	if p.rest != nil {
+		list = append(list, p.rest)
 	}
 	var others []string
 	if p.controllers == nil {
@@ -216,6 +222,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}
+	if p.RESTAddress != "" {
+		if l.rest, err = l.newREST(serving, remote); err != nil {
+			return nil, err
+		}
+	}
 	if err := l.actors(kinds); err != nil {
 		return nil, err
 	}

@@ -72,6 +72,7 @@ type Server struct {
 	// memory.
 	StoreQuota string `mapstructure:"store-quota"`
 	Encryption `mapstructure:",squash"`
+	REST       `mapstructure:",squash"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -202,7 +203,7 @@ func (c Server) validate() error {
 	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
 		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
 	}
-	errs = append(errs, c.Audit.validate(), c.Encryption.validate())
+	errs = append(errs, c.Audit.validate(), c.Encryption.validate(), c.REST.Validate())
 	return errors.Join(errs...)
 }
 

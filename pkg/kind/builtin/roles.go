@@ -30,7 +30,7 @@ func Roles() []client.Object {
 			all = append(all, binding)
 		}
 	}
-	return append(append(all, usageRole()), ourRoles()...)
+	return append(append(append(all, usageRole()), restRoles()...), ourRoles()...)
 }
 
 func pointers[T any, P object[T]](all []client.Object, list []T) []client.Object {

@@ -1,0 +1,54 @@
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+)
+
+// REST configures the REST facade, which is disabled without RESTAddress.
+type REST struct {
+	// RESTAddress is its address and port.
+	RESTAddress string `mapstructure:"rest-address"`
+	// RESTTokenFile is the absolute path of a file with the token that requests need. It is read again when it changes.
+	RESTTokenFile string `mapstructure:"rest-token-file"`
+	// RESTInsecure serves plain HTTP without a token. RESTAddress must be a loopback address.
+	RESTInsecure bool `mapstructure:"rest-insecure"`
+	// RESTCORSOrigins are the origins of web pages that may send requests, such as https://example.com; "*" is all.
+	RESTCORSOrigins []string `mapstructure:"rest-cors-origins"`
+}
+
+// Validate returns all errors at once. In particular, the facade must not be open to everybody.
+func (c REST) Validate() error {
+	if c.RESTAddress == "" {
+		if c.RESTTokenFile != "" || c.RESTInsecure || len(c.RESTCORSOrigins) > 0 {
+			return errors.New("rest-token-file, rest-insecure and rest-cors-origins need rest-address")
+		}
+		return nil
+	}
+	errs := []error{listen("rest-address", c.RESTAddress)}
+	host, _, _ := cutPort(c.RESTAddress)
+	address, err := netip.ParseAddr(host)
+	loopback := err == nil && address.IsLoopback()
+	switch {
+	case c.RESTInsecure && c.RESTTokenFile != "":
+		errs = append(errs, errors.New("rest-insecure and rest-token-file are both given: leave one out"))
+	case c.RESTInsecure && !loopback:
+		errs = append(errs, fmt.Errorf("rest-address %q is open to others: with rest-insecure it must be on loopback, such as 127.0.0.1:8070", c.RESTAddress))
+	case !c.RESTInsecure && c.RESTTokenFile == "":
+		errs = append(errs, errors.New("rest-address needs rest-token-file, or rest-insecure if it is on loopback"))
+	}
+	if c.RESTTokenFile != "" && !filepath.IsAbs(c.RESTTokenFile) {
+		errs = append(errs, fmt.Errorf("rest-token-file %q must be an absolute path", c.RESTTokenFile))
+	}
+	for _, origin := range c.RESTCORSOrigins {
+		u, err := url.Parse(origin)
+		if origin != "*" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host || strings.ToLower(origin) != origin) {
+			errs = append(errs, fmt.Errorf("rest-cors-origins %q is not of the form https://example.com", origin))
+		}
+	}
+	return errors.Join(errs...)
+}

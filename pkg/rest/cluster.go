@@ -1,0 +1,113 @@
+package rest
+
+import (
+	"context"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// Cluster reads and writes the cluster's objects with the rights of the client's user. The in-process client itself
+// does not authorize, so each call is reviewed first: what the role of the user does not allow is 403. What Get and
+// List return is immutable below the first level.
+type Cluster struct{ client client.Interface }
+
+// allowed returns a 403 if the user may not.
+func (c Cluster) allowed(ctx context.Context, verb string, obj ctrl.Object, namespace, name, sub string) error {
+	mapping, err := c.resource(obj)
+	if err != nil {
+		return err
+	}
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: verb, Group: mapping.Group, Version: mapping.Version, Resource: mapping.Resource, Subresource: sub, Name: name,
+		},
+	}}
+	if err := c.client.Create(ctx, review); err != nil {
+		return err
+	}
+	if review.Status.Allowed {
+		return nil
+	}
+	return apierrors.NewForbidden(mapping.GroupResource(), name, errNotGranted{verb})
+}
+
+type errNotGranted struct{ verb string }
+
+func (e errNotGranted) Error() string {
+	return "user " + User + " may not " + e.verb + " it: see the ClusterRole of that name"
+}
+
+func (c Cluster) resource(obj ctrl.Object) (schema.GroupVersionResource, error) {
+	gvk, err := c.client.GroupVersionKindFor(obj)
+	if err != nil {
+		return schema.GroupVersionResource{}, err
+	}
+	m, err := c.client.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return schema.GroupVersionResource{}, err
+	}
+	return m.Resource, nil
+}
+
+// Get reads an object.
+func (c Cluster) Get(ctx context.Context, namespace, name string, into ctrl.Object) error {
+	if err := c.allowed(ctx, "get", into, namespace, name, ""); err != nil {
+		return err
+	}
+	return c.client.Get(ctx, ctrl.ObjectKey{Namespace: namespace, Name: name}, into)
+}
+
+// List reads the objects of a kind; kind is a value of it.
+func (c Cluster) List(ctx context.Context, kind ctrl.Object, into ctrl.ObjectList, opts ...ctrl.ListOption) error {
+	o := (&ctrl.ListOptions{}).ApplyOptions(opts)
+	if err := c.allowed(ctx, "list", kind, o.Namespace, "", ""); err != nil {
+		return err
+	}
+	return c.client.List(ctx, into, opts...)
+}
+
+// Create creates an object.
+func (c Cluster) Create(ctx context.Context, obj ctrl.Object) error {
+	if err := c.allowed(ctx, "create", obj, obj.GetNamespace(), obj.GetName(), ""); err != nil {
+		return err
+	}
+	return c.client.Create(ctx, obj)
+}
+
+// Update replaces an object.
+func (c Cluster) Update(ctx context.Context, obj ctrl.Object) error {
+	if err := c.allowed(ctx, "update", obj, obj.GetNamespace(), obj.GetName(), ""); err != nil {
+		return err
+	}
+	return c.client.Update(ctx, obj)
+}
+
+// UpdateStatus replaces an object's status.
+func (c Cluster) UpdateStatus(ctx context.Context, obj ctrl.Object) error {
+	if err := c.allowed(ctx, "update", obj, obj.GetNamespace(), obj.GetName(), "status"); err != nil {
+		return err
+	}
+	return c.client.Status().Update(ctx, obj)
+}
+
+// Delete deletes an object, unless another one has its name by now.
+func (c Cluster) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
+	if err := c.allowed(ctx, "delete", obj, obj.GetNamespace(), obj.GetName(), ""); err != nil {
+		return err
+	}
+	if uid := obj.GetUID(); uid != "" {
+		opts = append(opts, ctrl.Preconditions{UID: &uid})
+	}
+	return c.client.Delete(ctx, obj, opts...)
+}
+
+// ReadLogs returns an error if the user may not read the logs of a pod.
+func (c Cluster) ReadLogs(ctx context.Context, namespace, name string) error {
+	return c.allowed(ctx, "get", &corev1.Pod{}, namespace, name, "log")
+}

@@ -1,0 +1,84 @@
+package rest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// User is the name under which the facade reads and writes. Its rights are those of the ClusterRole of the same name.
+const User = "system:coracle:rest"
+
+// Limits of requests and connections.
+const (
+	// maxBody is the maximum size of a request body, in bytes.
+	maxBody = 1 << 20
+	// maxHeader is the maximum size of a request's headers, in bytes.
+	maxHeader = 32 << 10
+	// maxConnections limits the open connections, maxConnectionsEach those of one client address.
+	maxConnections, maxConnectionsEach = 1024, 256
+	// maxStreams limits the log streams that are open at a time.
+	maxStreams = 256
+	// requestTimeout limits a request other than a log stream.
+	requestTimeout = 60 * time.Second
+	// bodyTimeout limits the time in which a body must arrive.
+	bodyTimeout = 20 * time.Second
+	// writeStall is how long a client may leave a log stream unread.
+	writeStall = 30 * time.Second
+	// maxPage is the maximum of the parameter limit of lists.
+	maxPage = 5000
+)
+
+// NodeClient connects to the agents of nodes.
+type NodeClient interface {
+	// Connect returns the base URL of the node's API and a transport that authenticates to it.
+	Connect(ctx context.Context, node string) (*url.URL, http.RoundTripper, error)
+}
+
+// Resource is a part of the API that adds its own routes.
+type Resource interface{ Routes() []Route }
+
+// Config configures a Server.
+type Config struct {
+	// REST has the options. Its address is where Run listens, unless Listener is set.
+	config.REST
+	Listener net.Listener
+	// TLS is required unless Insecure is set.
+	TLS *tls.Config
+
+	// Client is the in-process client of User.
+	Client client.Interface
+	// Namespace is that of tasks, and of pods and services whose request names none. Empty means default.
+	Namespace string
+	// Nodes reads logs from the nodes' agents.
+	Nodes NodeClient
+	// Resources add routes of other systems.
+	Resources []Resource
+	Logger    *slog.Logger
+}
+
+// Validate returns an error for settings that are missing or contradict each other.
+func (c *Config) Validate() error {
+	if c.Client == nil || c.Nodes == nil || c.Logger == nil {
+		return errors.New("rest: Client, Nodes and Logger are required")
+	}
+	if c.RESTAddress == "" {
+		return errors.New("rest: an address is required")
+	}
+	if err := c.REST.Validate(); err != nil {
+		return fmt.Errorf("rest: %w", err)
+	}
+	if !c.RESTInsecure && c.TLS == nil {
+		return errors.New("rest: TLS is required")
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package rest
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/rest/view"
+	"github.com/coracle-dev/coracle/pkg/rest/wire"
+)
+
+// FuzzDecode: whatever a client sends, decoding and conversion end with an error or an object, and no panic.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"name":"a","image":"i","env":{"A":"1"},"ports":[{"containerPort":80,"hostPort":8080}],"resources":{"limits":{"cpu":1}}}`,
+		`{"name":"a","containers":[{"name":"c","image":"i","livenessProbe":{"type":"http","port":80}}]}`,
+		`{"name":"a","selector":{"a":"b"},"ports":[{"port":80}]}`, `{"hostname":"h","port":1,"cpu":"500m","memory":"1.5Gi"}`,
+		`{"status":"failed","error":"container exited with code 9","containers":[{"name":"task"}]}`, `[[[[`, `"\"`,
+	} {
+		f.Add([]byte(seed), "a~2~3")
+	}
+	f.Fuzz(func(t *testing.T, data []byte, id string) {
+		var task wire.CreateTask
+		if decode(data, &task) == nil {
+			if made, err := view.NewTask(&task, "default", "x"); err == nil {
+				view.Task(made)
+			}
+		}
+		var pod wire.CreatePod
+		if decode(data, &pod) == nil {
+			if made, err := view.NewPod(&pod, "default", "x"); err == nil {
+				view.Pod(made, "default")
+			}
+		}
+		var service wire.CreateService
+		if decode(data, &service) == nil {
+			if made, err := view.NewService(&service, "default"); err == nil {
+				view.Service(made, "default")
+			}
+		}
+		var node wire.RegisterNode
+		if decode(data, &node) == nil {
+			if cpu, err := view.CPU(node.CPU); err == nil && cpu > 1<<60 {
+				t.Fatal("too much CPU")
+			}
+			_, _ = view.Memory(node.Memory)
+		}
+		on := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "task"}}}}
+		var report wire.PodStatus
+		if decode(data, &report) == nil {
+			_, _ = view.ReportPod(on, &report, time.Now())
+		}
+		var status wire.TaskStatus
+		if decode(data, &status) == nil {
+			_, _ = view.ReportTask(on, &status, time.Now())
+		}
+		if name, attempt, ok := view.ParseAttemptID(id); ok && view.AttemptID(name, &attempt) != id {
+			t.Fatalf("%q is another ID than %q", view.AttemptID(name, &attempt), id)
+		}
+		if stem := view.Stem(id); stem == "" || len(stem) > 32 {
+			t.Fatalf("bad stem %q", stem)
+		}
+	})
+}

@@ -1,0 +1,93 @@
+package rest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// continueHeader has the value of the parameter continue for the next page.
+const continueHeader = "X-Continue"
+
+// paging are the parameters of lists. Without limit a list is whole, as Podling's.
+var paging = []Parameter{
+	{"limit", "maximum number of items, 1 to 5000; all if absent", 0},
+	{"continue", "the header " + continueHeader + " of the page before", ""},
+}
+
+// page writes a list, oldest first, one item at a time: it never holds the whole answer in memory. What it was given
+// must be its own.
+func page[T ctrl.Object](c *Call, items []T, convert func(T) any) error {
+	limit, err := c.number("limit", 0, 1, maxPage)
+	if err != nil {
+		return err
+	}
+	after, err := parseContinue(c.Request.URL.Query().Get("continue"))
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(items, func(a, b T) int { return strings.Compare(position(a), position(b)) })
+	start, found := slices.BinarySearchFunc(items, after, func(item T, at string) int { return strings.Compare(position(item), at) })
+	if found {
+		start++
+	}
+	items = items[start:]
+	if limit > 0 && len(items) > limit {
+		items = items[:limit]
+		c.w.Header().Set(continueHeader, base64.RawURLEncoding.EncodeToString([]byte(position(items[limit-1]))))
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(http.StatusOK)
+	buf := []byte{'['}
+	for i, item := range items {
+		data, err := json.Marshal(convert(item))
+		if err != nil {
+			return errHandled
+		}
+		if i > 0 {
+			buf = append(buf, ',')
+		}
+		if buf = append(buf, data...); len(buf) > 32<<10 {
+			if _, err := c.w.Write(buf); err != nil {
+				return errHandled
+			}
+			buf = buf[:0]
+		}
+	}
+	if _, err := c.w.Write(append(buf, ']', '\n')); err != nil {
+		return errHandled
+	}
+	return nil
+}
+
+// position orders the items of a list: by age, then by namespace and name.
+func position(o ctrl.Object) string {
+	return o.GetCreationTimestamp().UTC().Format("20060102150405") + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// maxContinue limits the parameter continue, in bytes.
+const maxContinue = 1024
+
+func parseContinue(value string) (string, error) {
+	if len(value) > maxContinue {
+		return "", refuse(http.StatusBadRequest, "invalid continue parameter")
+	}
+	at, err := base64.RawURLEncoding.DecodeString(value)
+	if err != nil {
+		return "", refuse(http.StatusBadRequest, "invalid continue parameter")
+	}
+	return string(at), nil
+}
+
+// pointers returns pointers to the items of a list.
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}

@@ -1,0 +1,86 @@
+// Package view converts between the objects of the cluster and the types of the REST API.
+//
+// It may import apis and wire. Its functions are pure; what they return may share memory with their arguments, which
+// they do not modify.
+package view
+
+import (
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The annotations of objects that were created over REST.
+const (
+	// NameAnnotation is the name given by the client, which is not unique and need not be a valid object name.
+	NameAnnotation = "rest.coracle.dev/name"
+	// RestartPolicyAnnotation is the restart policy given for a task.
+	RestartPolicyAnnotation = "rest.coracle.dev/restart-policy"
+	// AddressAnnotation is the address and port of an external worker, HostnameAnnotation the name it registered with.
+	AddressAnnotation  = "rest.coracle.dev/address"
+	HostnameAnnotation = "rest.coracle.dev/hostname"
+)
+
+// Managed is the label of objects that were created over REST; its value is "true".
+const Managed = "rest.coracle.dev/managed"
+
+// separator separates the parts of IDs. It does not occur in names of objects, and is not escaped in URLs.
+const separator = "~"
+
+// ID returns the ID of a pod or service: its name, after the namespace unless that is the facade's own.
+func ID(namespace, own, name string) string {
+	if namespace == own {
+		return name
+	}
+	return namespace + separator + name
+}
+
+// ParseID is the inverse of ID.
+func ParseID(id, own string) (namespace, name string) {
+	if namespace, name, ok := strings.Cut(id, separator); ok {
+		return namespace, name
+	}
+	return own, id
+}
+
+// name returns the name that the client gave, or the object's.
+func name(o metav1.Object) string {
+	if n := o.GetAnnotations()[NameAnnotation]; n != "" {
+		return n
+	}
+	return o.GetName()
+}
+
+// Runtime IDs of containers have the form type://ID; clients get the ID alone.
+func containerID(id string) string {
+	if _, bare, ok := strings.Cut(id, "://"); ok {
+		return bare
+	}
+	return id
+}
+
+// WorkerRuntime is the type in the IDs of external workers' containers.
+const WorkerRuntime = "podling"
+
+func when(t *metav1.Time) *time.Time {
+	if t == nil || t.IsZero() {
+		return nil
+	}
+	return &t.Time
+}
+
+// userMetadata returns labels or annotations without those of the facade.
+func userMetadata(m map[string]string) map[string]string {
+	var out map[string]string
+	for k, v := range m {
+		if strings.HasPrefix(k, "rest.coracle.dev/") {
+			continue
+		}
+		if out == nil {
+			out = make(map[string]string, len(m))
+		}
+		out[k] = v
+	}
+	return out
+}

@@ -1,0 +1,70 @@
+// Package wire has the JSON types of Podling's REST API, as the facade in package rest speaks it, and as the command
+// line in package podling and external workers expect it. Field names and status words are Podling's.
+//
+// It may import only the standard library. Its invariant: a field that Podling omits when empty is omitted here.
+package wire
+
+// The status words of a task.
+const (
+	TaskPending   = "pending"
+	TaskScheduled = "scheduled"
+	TaskRunning   = "running"
+	TaskCompleted = "completed"
+	TaskFailed    = "failed"
+)
+
+// The status words of a pod, beside pending, scheduled, running and failed.
+const (
+	PodPending   = "pending"
+	PodScheduled = "scheduled"
+	PodRunning   = "running"
+	PodSucceeded = "succeeded"
+	PodFailed    = "failed"
+	PodUnknown   = "unknown"
+)
+
+// The status words of a container.
+const (
+	ContainerWaiting    = "waiting"
+	ContainerRunning    = "running"
+	ContainerTerminated = "terminated"
+)
+
+// The status words of a node.
+const (
+	NodeOnline  = "online"
+	NodeOffline = "offline"
+)
+
+// The health of a container; that of one without probes is unknown.
+const (
+	HealthHealthy   = "healthy"
+	HealthUnhealthy = "unhealthy"
+	HealthUnknown   = "unknown"
+)
+
+// Error is the body of every answer with a status of 400 or more.
+type Error struct {
+	Error string `json:"error"`
+}
+
+// Message is the body of answers that have nothing else to say.
+type Message struct {
+	Message string `json:"message"`
+}
+
+// Health is the answer of /health.
+type Health struct {
+	Status  string `json:"status"`
+	Service string `json:"service"`
+	// AuthEnabled is "true" if requests need the token.
+	AuthEnabled string `json:"authEnabled"`
+}
+
+// PruneResult counts what was removed.
+type PruneResult struct {
+	PodsRemoved     int `json:"podsRemoved"`
+	NodesRemoved    int `json:"nodesRemoved"`
+	ServicesRemoved int `json:"servicesRemoved"`
+	TasksRemoved    int `json:"tasksRemoved"`
+}

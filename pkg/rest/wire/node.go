@@ -1,0 +1,37 @@
+package wire
+
+import "time"
+
+// Node is a machine that runs tasks. Hostname and Port are where its logs can be read.
+type Node struct {
+	NodeID        string         `json:"nodeId"`
+	Hostname      string         `json:"hostname"`
+	Port          int            `json:"port"`
+	Status        string         `json:"status"`
+	RunningTasks  int            `json:"runningTasks"`
+	LastHeartbeat time.Time      `json:"lastHeartbeat"`
+	Resources     *NodeResources `json:"resources"`
+}
+
+// NodeResources are what a node has, may give to tasks, and has given.
+type NodeResources struct {
+	Capacity    Resources `json:"capacity"`
+	Allocatable Resources `json:"allocatable"`
+	Used        Resources `json:"used"`
+}
+
+// RegisterNode is the body of POST /api/v1/nodes/register. All fields are required. CPU is a number of cores such as
+// "2", "0.5" or "500m"; Memory an amount such as "2Gi", "512M" or a number of bytes.
+type RegisterNode struct {
+	Hostname string `json:"hostname"`
+	Port     int    `json:"port"`
+	CPU      string `json:"cpu"`
+	Memory   string `json:"memory"`
+}
+
+// Heartbeat is the body of POST /api/v1/heartbeat.
+type Heartbeat struct {
+	NodeID string `json:"nodeId"`
+	// ID is NodeID in the spelling of the design.
+	ID string `json:"node_id,omitempty"`
+}

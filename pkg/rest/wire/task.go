@@ -1,0 +1,92 @@
+package wire
+
+import "time"
+
+// Task is one container that runs to completion.
+type Task struct {
+	TaskID         string            `json:"taskId"`
+	Name           string            `json:"name"`
+	Image          string            `json:"image"`
+	Env            map[string]string `json:"env,omitempty"`
+	Status         string            `json:"status"`
+	NodeID         string            `json:"nodeId,omitempty"`
+	ContainerID    string            `json:"containerId,omitempty"`
+	CreatedAt      time.Time         `json:"createdAt"`
+	StartedAt      *time.Time        `json:"startedAt,omitempty"`
+	FinishedAt     *time.Time        `json:"finishedAt,omitempty"`
+	Error          string            `json:"error,omitempty"`
+	LivenessProbe  *HealthCheck      `json:"livenessProbe,omitempty"`
+	ReadinessProbe *HealthCheck      `json:"readinessProbe,omitempty"`
+	RestartPolicy  string            `json:"restartPolicy,omitempty"`
+	HealthStatus   string            `json:"healthStatus,omitempty"`
+	Resources      Requirements      `json:"resources,omitempty"`
+	Ports          []ContainerPort   `json:"ports,omitempty"`
+	// SchedulingError is only in the answer to a create, if no node can take the task at the moment.
+	SchedulingError string `json:"schedulingError,omitempty"`
+}
+
+// CreateTask is the body of POST /api/v1/tasks. Name and Image are required.
+type CreateTask struct {
+	Name           string            `json:"name"`
+	Image          string            `json:"image"`
+	Env            map[string]string `json:"env,omitempty"`
+	LivenessProbe  *HealthCheck      `json:"livenessProbe,omitempty"`
+	ReadinessProbe *HealthCheck      `json:"readinessProbe,omitempty"`
+	RestartPolicy  string            `json:"restartPolicy,omitempty"`
+	Ports          []ContainerPort   `json:"ports,omitempty"`
+	Resources      Requirements      `json:"resources,omitempty"`
+}
+
+// TaskStatus is the body of PUT /api/v1/tasks/{id}/status. Status is required: running, completed or failed.
+type TaskStatus struct {
+	Status       string `json:"status"`
+	ContainerID  string `json:"containerId,omitempty"`
+	Error        string `json:"error,omitempty"`
+	HealthStatus string `json:"healthStatus,omitempty"`
+}
+
+// Execute is the body with which a worker is given a task.
+type Execute struct {
+	Task Task `json:"task"`
+}
+
+// TaskLogs is the answer of GET /api/v1/tasks/{id}/logs.
+type TaskLogs struct {
+	TaskID string `json:"taskId"`
+	Logs   string `json:"logs"`
+	// Tail is the number of lines that was asked for.
+	Tail int `json:"tail"`
+}
+
+// HealthCheck is a probe. Type is http, tcp or exec.
+type HealthCheck struct {
+	Type                string   `json:"type"`
+	HTTPPath            string   `json:"httpPath,omitempty"`
+	Port                int      `json:"port,omitempty"`
+	Command             []string `json:"command,omitempty"`
+	InitialDelaySeconds int      `json:"initialDelaySeconds,omitempty"`
+	PeriodSeconds       int      `json:"periodSeconds,omitempty"`
+	TimeoutSeconds      int      `json:"timeoutSeconds,omitempty"`
+	SuccessThreshold    int      `json:"successThreshold,omitempty"`
+	FailureThreshold    int      `json:"failureThreshold,omitempty"`
+}
+
+// Requirements are what a container requests and is limited to.
+type Requirements struct {
+	Requests Resources `json:"requests,omitempty"`
+	Limits   Resources `json:"limits,omitempty"`
+}
+
+// Resources are an amount of CPU in thousandths of a core, and of memory in bytes.
+type Resources struct {
+	CPU    int64 `json:"cpu,omitempty"`
+	Memory int64 `json:"memory,omitempty"`
+}
+
+// ContainerPort is a port of a container. Protocol is TCP unless set.
+type ContainerPort struct {
+	Name          string `json:"name,omitempty"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol,omitempty"`
+	HostPort      int    `json:"hostPort,omitempty"`
+}

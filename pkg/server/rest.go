@@ -1,0 +1,21 @@
+package server
+
+import (
+	"crypto/tls"
+
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/rest"
+)
+
+// newREST returns the REST facade. It has the API's certificate, and reads logs as the API does.
+func (l *plane) newREST(serving *pki.Source, remote *nodes) (*rest.Server, error) {
+	p := l.process
+	minVersion, ciphers, err := p.transport()
+	if err != nil {
+		return nil, err
+	}
+	return rest.New(rest.Config{
+		REST: p.REST, TLS: &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
+		Client: l.client(rest.User), Nodes: remote, Logger: component(p.log, "rest"),
+	})
+}
