@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
 	certapproval "k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/ctbattest"
 	certsigning "k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
 	certsubject "k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
@@ -98,6 +99,7 @@ var ordered = []plugin{
 	{name: runtimeclass.PluginName, register: runtimeclass.Register},
 	{name: certapproval.PluginName, register: certapproval.Register},
 	{name: certsigning.PluginName, register: certsigning.Register},
+	{name: ctbattest.PluginName, register: ctbattest.Register},
 	{name: certsubject.PluginName, register: certsubject.Register},
 	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},

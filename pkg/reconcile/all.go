@@ -58,7 +58,7 @@ func All(cfg Config) []*engine.Reconciler {
 		certificates.New(cfg.Signers),
 	}
 	if cfg.RootCA != nil {
-		list = append(list, rootca.New(cfg.RootCA))
+		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
 	}
 	if cfg.QuotaUsage != nil {
 		list = append(list, resourcequota.New(cfg.Kinds, cfg.QuotaUsage))

@@ -78,3 +78,31 @@ func TestCertificateSigningRequests(t *testing.T) {
 	grant("system:certificates.k8s.io:certificatesigningrequests:nodeclient")
 	until(c, &certificatesv1.CertificateSigningRequestList{}, "", "node", issued)
 }
+
+// TestTrustBundleOfTheAPI: with the rights of upstream's role, over HTTP.
+func TestTrustBundleOfTheAPI(t *testing.T) {
+	authority := func() []byte {
+		keys, err := pki.Load(t.TempDir())
+		require.NoError(t, err)
+		return keys.Server.Bundle()
+	}
+	first, second := authority(), authority()
+	c := start(t, options{log: slog.LevelWarn, http: true, rootCA: first})
+	only := func(pem []byte) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			var list certificatesv1.ClusterTrustBundleList
+			require.NoError(t, c.List(c.ctx, &list))
+			return len(list.Items) == 1 && list.Items[0].Spec.TrustBundle == string(pem) && list.Items[0].Spec.SignerName == "kubernetes.io/kube-apiserver-serving"
+		}, patience, 5*time.Millisecond)
+	}
+	only(first)
+	c.rootCA.Set(second)
+	only(second)
+	require.NoError(t, c.DeleteAllOf(c.ctx, &certificatesv1.ClusterTrustBundle{}))
+	only(second)
+	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
+	err := nobody.Create(c.ctx, &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "example.org:s:1"},
+		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: "example.org/s", TrustBundle: string(first)}})
+	require.ErrorContains(t, err, `user not permitted to attest for signerName "example.org/s"`)
+}

@@ -58,6 +58,7 @@ type options struct {
 	http    bool
 	cidr    string // of the pods; empty is 10.42.0.0/16
 	signers map[string]certificates.Signer
+	rootCA  []byte // nil is no certificate
 }
 
 func start(t testing.TB, o options) *cluster {
@@ -67,7 +68,7 @@ func start(t testing.TB, o options) *cluster {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, engine: e, rootCA: rootca.NewBundle([]byte("pem"))}
+	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, engine: e, rootCA: rootca.NewBundle([]byte(cmp.Or(string(o.rootCA), "pem")))}
 	if o.http {
 		as = c.serve()
 	}

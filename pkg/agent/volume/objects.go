@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,13 +16,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Reference names a config map or a secret.
+// Reference names a config map or a secret, or all objects of another kind that matter to the node.
 type Reference struct {
 	Secret          bool
 	Namespace, Name string
+	// Bundles are all ClusterTrustBundles; the other fields are empty.
+	Bundles bool
 }
 
-// Objects reads the config maps and secrets that the node's pods refer to, and watches each of them by name, since a node is not authorized to watch
+// list returns an empty list of the kind, and what selects the objects.
+func (r Reference) list() (ctrl.ObjectList, []ctrl.ListOption) {
+	switch {
+	case r.Bundles:
+		return &certificatesv1.ClusterTrustBundleList{}, nil
+	case r.Secret:
+		return &corev1.SecretList{}, []ctrl.ListOption{ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name}}
+	}
+	return &corev1.ConfigMapList{}, []ctrl.ListOption{ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name}}
+}
+
+// Objects reads the objects that the node's pods refer to. It watches config maps and secrets by name, since a node is not authorized to watch
 // others.
 type Objects struct {
 	client  client.Interface
@@ -125,11 +139,8 @@ func (o *Objects) watch(r Reference, e *entry) {
 }
 
 func (o *Objects) follow(ctx context.Context, r Reference, e *entry) error {
-	var list ctrl.ObjectList = &corev1.ConfigMapList{}
-	if r.Secret {
-		list = &corev1.SecretList{}
-	}
-	w, err := o.client.Watch(ctx, list, ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name})
+	list, selection := r.list()
+	w, err := o.client.Watch(ctx, list, selection...)
 	if err != nil {
 		return err
 	}
@@ -151,7 +162,7 @@ func (o *Objects) follow(ctx context.Context, r Reference, e *entry) error {
 
 func (o *Objects) event(r Reference, e *entry, ev watch.Event) {
 	m, err := meta.Accessor(ev.Object)
-	if err != nil || m.GetName() != r.Name {
+	if err != nil || r.Name != "" && m.GetName() != r.Name {
 		return
 	}
 	o.mu.Lock()
@@ -193,12 +204,12 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	return s, o.read(ctx, Reference{Secret: true, Namespace: namespace, Name: name}, s)
 }
 
-// References returns the config maps and secrets to which a pod's volumes and environment refer.
+// References returns the objects to which a pod's volumes and environment refer.
 func References(p *corev1.Pod) []Reference {
 	set := map[Reference]bool{}
 	add := func(secret bool, name string) {
 		if name != "" {
-			set[Reference{secret, p.Namespace, name}] = true
+			set[Reference{Secret: secret, Namespace: p.Namespace, Name: name}] = true
 		}
 	}
 	for _, v := range p.Spec.Volumes {
@@ -217,6 +228,9 @@ func References(p *corev1.Pod) []Reference {
 			}
 			if s.Secret != nil {
 				add(true, s.Secret.Name)
+			}
+			if s.ClusterTrustBundle != nil {
+				set[Reference{Bundles: true}] = true
 			}
 		}
 	}

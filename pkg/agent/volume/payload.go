@@ -66,19 +66,31 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 				errs = append(errs, err)
 				continue
 			}
-			f := File{Data: []byte(t.text), Mode: mode(nil, def), UID: soleUser(p.Pod)}
-			if f.UID != nil || fsGroup(p.Pod) != nil { // the group's permissions are added with its ownership
-				f.Mode = 0o600
-			}
-			files[v.ServiceAccountToken.Path] = f
+			files[v.ServiceAccountToken.Path] = ownFile(p.Pod, []byte(t.text), def)
 			if refresh.IsZero() || t.refresh.Before(refresh) {
 				refresh = t.refresh
 			}
+		case v.ClusterTrustBundle != nil:
+			anchors, err := s.objects.trustAnchors(ctx, v.ClusterTrustBundle)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			files[v.ClusterTrustBundle.Path] = ownFile(p.Pod, anchors, def)
 		default:
-			errs = append(errs, errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI or serviceAccountToken"))
+			errs = append(errs, errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI, serviceAccountToken or clusterTrustBundle"))
 		}
 	}
 	return files, refresh, errors.Join(errs...)
+}
+
+// ownFile returns a file for the user or the group of the pod alone, where there is one.
+func ownFile(p *corev1.Pod, data []byte, def *int32) File {
+	f := File{Data: data, Mode: mode(nil, def), UID: soleUser(p)}
+	if f.UID != nil || fsGroup(p) != nil { // the group's permissions are added with its ownership
+		f.Mode = 0o600
+	}
+	return f
 }
 
 // soleUser returns the user that all containers run as, or nil if they differ or one does not specify it.

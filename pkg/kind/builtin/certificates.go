@@ -8,12 +8,14 @@ import (
 	"fmt"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	internal "k8s.io/kubernetes/pkg/apis/certificates"
 	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
 	"k8s.io/kubernetes/pkg/registry/certificates/certificates"
+	"k8s.io/kubernetes/pkg/registry/certificates/clustertrustbundle"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -26,11 +28,20 @@ func certificateRows() []*kind.Resource {
 	requests.ShortNames, requests.Status = []string{"csr"}, certificates.StatusStrategy
 	requests.Subresources = []kind.Subresource{{Name: "approval", GroupVersionKind: requests.GroupVersionKind, Verbs: partVerbs,
 		New: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} }, Update: certificates.ApprovalStrategy}}
-	return []*kind.Resource{requests}
+
+	bundles := row[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList](v1, "clustertrustbundles", "clustertrustbundle", clustertrustbundle.Strategy, bundleFields)
+	// Upstream 1.37 stores v1beta1, which it does not serve by default.
+	bundles.Also = []*kind.Resource{row[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](gv(v1.Group, "v1beta1"), "clustertrustbundles", "clustertrustbundle",
+		clustertrustbundle.Strategy, metaFields)}
+	return []*kind.Resource{requests, bundles}
 }
 
 var signerFields = kind.SelectFields([]string{"spec.signerName"}, func(r *certificatesv1.CertificateSigningRequest, v []string) []string {
 	return append(v, r.Spec.SignerName)
+})
+
+var bundleFields = kind.SelectFields([]string{"spec.signerName"}, func(b *certificatesv1.ClusterTrustBundle, v []string) []string {
+	return append(v, b.Spec.SignerName)
 })
 
 // The limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size, which takes minutes

@@ -1,6 +1,7 @@
 package rootca
 
 import (
+	"maps"
 	"sync"
 )
 
@@ -8,20 +9,20 @@ import (
 type Bundle struct {
 	mu      sync.Mutex
 	pem     []byte
-	changed func() // enqueues all namespaces; nil until the reconciler runs
+	changed map[string]func() // of the reconcilers that have run, by name
 }
 
 // NewBundle returns a Bundle with pem.
 func NewBundle(pem []byte) *Bundle { return &Bundle{pem: pem} }
 
-// Set replaces the bundle. The ConfigMaps are updated.
+// Set replaces the bundle. The ConfigMaps and the ClusterTrustBundle are updated.
 func (b *Bundle) Set(pem []byte) {
 	b.mu.Lock()
 	b.pem = pem
-	changed := b.changed
+	changed := maps.Clone(b.changed)
 	b.mu.Unlock()
-	if changed != nil {
-		changed()
+	for _, f := range changed {
+		f()
 	}
 }
 
@@ -31,9 +32,12 @@ func (b *Bundle) get() string {
 	return string(b.pem)
 }
 
-// follow registers changed as the callback for changes, replacing an earlier one.
-func (b *Bundle) follow(changed func()) {
+// follow registers changed as a reconciler's callback for changes, replacing an earlier one.
+func (b *Bundle) follow(reconciler string, changed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.changed = changed
+	if b.changed == nil {
+		b.changed = map[string]func(){}
+	}
+	b.changed[reconciler] = changed
 }

@@ -1,6 +1,7 @@
-// Package rootca publishes the CA bundle by which pods verify the API server, kube-root-ca.crt, in each namespace.
+// Package rootca publishes the CA bundle by which pods verify the API server: in each namespace as the ConfigMap kube-root-ca.crt, and as the
+// ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving.
 //
-// It may import engine. Its invariant: the ConfigMap's data is the bundle and nothing else.
+// It may import engine. Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
 package rootca
 
 import (
@@ -28,7 +29,7 @@ func New(bundle *Bundle) *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Metadata}}},
 		New: func(env engine.Env) engine.Func {
-			bundle.follow(func() {
+			bundle.follow("rootca", func() {
 				var all corev1.NamespaceList
 				if err := env.Cache.List(context.Background(), &all); err != nil {
 					env.Log.Warn("could not list namespaces to update kube-root-ca.crt", "error", err)

@@ -1,0 +1,94 @@
+package rootca
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+const signer = "kubernetes.io/kube-apiserver-serving"
+
+// bundleName is the name of the signer's ClusterTrustBundle with that content, as upstream has it.
+func bundleName(pem string) string {
+	sum := sha256.Sum256([]byte(pem))
+	return fmt.Sprintf("%s:%x", strings.ReplaceAll(signer, "/", ":"), sum[:12])
+}
+
+// NewPublisher declares the reconciler of the ClusterTrustBundle.
+func NewPublisher(bundle *Bundle) *engine.Reconciler {
+	all := []engine.Request{engine.RequestFor("", signer)}
+	return &engine.Reconciler{
+		Name: "trustbundle", Account: "kube-apiserver-serving-clustertrustbundle-publisher", Workers: 1,
+		Watches: []engine.Watch{{Object: &certificatesv1.ClusterTrustBundle{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+			if b, ok := o.(*certificatesv1.ClusterTrustBundle); ok && b.Spec.SignerName == signer {
+				return all
+			}
+			return nil
+		}}},
+		Writes: []engine.Write{{Object: &certificatesv1.ClusterTrustBundle{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Delete}}},
+		New: func(env engine.Env) engine.Func {
+			enqueue := func() { env.Enqueue(all[0], 0) }
+			bundle.follow("trustbundle", enqueue)
+			enqueue()
+			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
+				return engine.Result{}, publish(ctx, env, bundle.get())
+			}
+		},
+	}
+}
+
+func publish(ctx context.Context, env engine.Env, pem string) error {
+	var list certificatesv1.ClusterTrustBundleList
+	if err := env.Cache.List(ctx, &list); err != nil {
+		return err
+	}
+	write, stale := PlanBundles(list.Items, pem)
+	switch {
+	case write == nil:
+	case write.ResourceVersion == "":
+		if err := env.Client.Create(ctx, write); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	default:
+		if err := env.Client.Update(ctx, write); err != nil {
+			return err
+		}
+	}
+	for _, b := range stale {
+		if err := env.Client.Delete(ctx, b, engine.Preconditions(b)); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PlanBundles returns the signer's bundle if it is to be written, and the bundles to delete once it is.
+func PlanBundles(there []certificatesv1.ClusterTrustBundle, pem string) (write *certificatesv1.ClusterTrustBundle, stale []*certificatesv1.ClusterTrustBundle) {
+	var present *certificatesv1.ClusterTrustBundle
+	for i := range there {
+		switch b := &there[i]; {
+		case b.Spec.SignerName != signer:
+		case b.Name == bundleName(pem):
+			present = b
+		default:
+			stale = append(stale, b)
+		}
+	}
+	switch {
+	case present == nil:
+		write = &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: bundleName(pem)},
+			Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: pem}}
+	case present.Spec.TrustBundle != pem:
+		write = present.DeepCopy()
+		write.Spec.TrustBundle = pem
+	}
+	return write, stale
+}
