@@ -48,6 +48,8 @@ type cluster struct {
 	ctx    context.Context
 	engine *registrytest.Engine
 	rootCA *rootca.Bundle
+	// rest returns the configuration with which a user reaches the API server, if there is one.
+	rest func(name string, groups ...string) *rest.Config
 }
 
 type options struct {
@@ -121,12 +123,13 @@ func (c *cluster) serve() func(string) client.Interface {
 	require.NoError(t, err)
 	c.run(srv)
 	require.NoError(t, roles.Ensure(c.ctx, c.Interface, builtin.Roles()))
-	dial := func(name string) *client.Client {
-		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name})
+	c.rest = func(name string, groups ...string) *rest.Config {
+		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name, Groups: groups})
 		require.NoError(t, err)
-		cl, err := client.New(client.Config{REST: &rest.Config{
-			Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.Bundle(), CertData: cert, KeyData: key},
-		}})
+		return &rest.Config{Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.Bundle(), CertData: cert, KeyData: key}}
+	}
+	dial := func(name string) *client.Client {
+		cl, err := client.New(client.Config{REST: c.rest(name)})
 		require.NoError(t, err)
 		return cl
 	}
