@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -151,6 +152,11 @@ func (w *world) wait(name string, ok func(*apiextensionsv1.CustomResourceDefinit
 	events, err := w.client.Watch(w.t.Context(), &apiextensionsv1.CustomResourceDefinitionList{}, ctrl.MatchingFields{"metadata.name": name})
 	require.NoError(w.t, err)
 	defer events.Stop()
+	// A watch does not show what was deleted before it began.
+	var now apiextensionsv1.CustomResourceDefinition
+	if err := w.client.Get(w.t.Context(), ctrl.ObjectKey{Name: name}, &now); apierrors.IsNotFound(err) && ok(nil) {
+		return nil
+	}
 	for e := range events.ResultChan() {
 		crd, is := e.Object.(*apiextensionsv1.CustomResourceDefinition)
 		require.True(w.t, is, "%v", e.Object)
