@@ -26,8 +26,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/api"
+	"github.com/coracle-dev/coracle/pkg/agent/csi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/events"
@@ -45,7 +47,11 @@ type Agent struct {
 	recorder *events.Recorder
 	machine  machine
 	guard    run.Guard
-	devices  *devices.Manager // nil without plugins
+	plugins  *plugins.Watcher // nil without plugins, as are devices and csi
+	devices  *devices.Manager
+	csi      *csi.Manager
+	share    func(path string) error
+	known    chan struct{} // closed when the node is registered
 
 	mu         sync.Mutex
 	node       *corev1.Node      // newest known version
@@ -66,7 +72,7 @@ func New(c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
+	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), known: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
 	a.guard = run.Guard{Log: c.Logger, Component: a.Name()}
 	c.Metrics.MustRegister(a.guard.Metrics(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.network = c.OnPodCIDR == nil
@@ -91,7 +97,7 @@ func New(c Config) (*Agent, error) {
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
-		Devices:    a.devices,
+		Devices: a.devices, VolumePlugins: a.volumePlugins(), Share: a.share,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
@@ -266,6 +272,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		case <-a.nodeWake:
 		}
 	}
+	close(a.known)
 	mine := func(p *corev1.Pod) bool { return p.Spec.NodeName == a.c.NodeName }
 	pods, podsReg, err := watch(&corev1.Pod{}, handler(&a.guard, func(p *corev1.Pod) {
 		if mine(p) {

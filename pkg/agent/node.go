@@ -173,8 +173,12 @@ func (a *Agent) nodeChanged(ctx context.Context, n *corev1.Node) {
 		a.mu.Unlock()
 		return
 	}
+	attached := a.node != nil && !apiequality.Semantic.DeepEqual(a.node.Status.VolumesAttached, n.Status.VolumesAttached)
 	a.node = n
 	a.mu.Unlock()
+	if attached {
+		a.pods.RetryVolumes()
+	}
 	a.applyRange(ctx, n)
 }
 
@@ -280,6 +284,7 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 		all, healthy := a.devices.Resources()
 		maps.Copy(s.Capacity, all)
 		maps.Copy(s.Allocatable, healthy)
+		s.VolumesInUse = a.csi.VolumesInUse()
 	}
 	for _, from := range []corev1.ResourceList{old.Capacity, old.Allocatable} {
 		for name, q := range from { // extended resources are set by others

@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"path/filepath"
 
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/csi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
 // openPlugins makes the directory that plugins share with the agent.
@@ -21,8 +25,23 @@ func (a *Agent) openPlugins() error {
 	if link := a.c.PluginLink; link != "" && dir.Path() != link {
 		a.log.Info("something else uses the usual directory of plugins, they find this agent at another", "used", link, "path", dir.Path())
 	}
-	a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, Logger: a.log})
+	a.share = (&plugins.Sharer{Dir: dir}).Share
+	if a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, Logger: a.log}); err != nil {
+		return err
+	}
+	a.csi, err = csi.New(csi.Config{
+		Client: a.c.Client, NodeName: a.c.NodeName, Node: a.registered, Dir: dir, StateDir: filepath.Join(a.c.DataDir, "csi"),
+		Registered: func() { a.pods.RetryVolumes() }, UseChanged: a.wakeStatus, Logger: a.log, Failpoints: a.c.Failpoints,
+	})
+	a.plugins = plugins.New(plugins.Config{Dir: dir, Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi}, Logger: a.log})
 	return err
+}
+
+func (a *Agent) volumePlugins() []volume.Plugin {
+	if a.csi == nil {
+		return nil
+	}
+	return []volume.Plugin{a.csi}
 }
 
 // runPlugins serves the plugins. Without them the node works.
@@ -30,6 +49,19 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 	if a.devices == nil {
 		return
 	}
+	spawn(func() error {
+		a.guard.Loop(ctx, "plugins", func(ctx context.Context) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.known: // a driver is registered with the Node
+			}
+			if err := a.plugins.Run(ctx); err != nil {
+				a.log.Error("CSI drivers cannot register", "error", err)
+			}
+		})
+		return nil
+	})
 	spawn(func() error {
 		a.guard.Loop(ctx, "device plugins", func(ctx context.Context) {
 			if err := a.devices.Run(ctx); err != nil {

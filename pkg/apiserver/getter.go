@@ -10,6 +10,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,7 +29,7 @@ type getter struct {
 	cache                                         *cache.Cache
 	pods, secrets, accounts, nodes                *kind.Resource
 	roles, bindings, clusterRoles, clusterBinding *kind.Resource
-	volumes, validating, mutating                 *kind.Resource
+	volumes, attachments, validating, mutating    *kind.Resource
 }
 
 func newGetter(c *cache.Cache, t *kind.Table) getter {
@@ -41,9 +42,10 @@ func newGetter(c *cache.Cache, t *kind.Table) getter {
 	return getter{
 		cache: c, pods: core("pods"), secrets: core("secrets"), accounts: core("serviceaccounts"), nodes: core("nodes"),
 		roles: rbac("roles"), bindings: rbac("rolebindings"), clusterRoles: rbac("clusterroles"), clusterBinding: rbac("clusterrolebindings"),
-		volumes:    core("persistentvolumes"),
-		validating: t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")),
-		mutating:   t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")),
+		volumes:     core("persistentvolumes"),
+		attachments: t.ByGVR(storagev1.SchemeGroupVersion.WithResource("volumeattachments")),
+		validating:  t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")),
+		mutating:    t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")),
 	}
 }
 
@@ -137,6 +139,13 @@ func (a *auth) feedGraph(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() {
 		a.follow(ctx, a.volumes, a.placeVolume, func(o client.Object) { a.graph.DeletePV(o.GetName()) })
+	})
+	wg.Go(func() {
+		a.follow(ctx, a.attachments, func(_, is *cache.Entry) {
+			if o, ok := is.Object.(*storagev1.VolumeAttachment); ok {
+				a.graph.AddVolumeAttachment(o.Name, o.Spec.NodeName)
+			}
+		}, func(o client.Object) { a.graph.DeleteVolumeAttachment(o.GetName()) })
 	})
 	a.follow(ctx, a.pods, a.place, func(o client.Object) {
 		if p := o.(*corev1.Pod); p.Spec.NodeName != "" {

@@ -17,6 +17,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -109,7 +110,8 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		Only: map[ctrl.Object]ctrlcache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
 		},
-		Direct: []ctrl.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &coordinationv1.Lease{}},
+		Direct: []ctrl.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &coordinationv1.Lease{},
+			&corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}, &storagev1.CSINode{}},
 	})
 	if err != nil {
 		return nil, err

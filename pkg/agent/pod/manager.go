@@ -69,6 +69,10 @@ type Config struct {
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
 	// Devices assigns the devices of device plugins; nil if the node has none.
 	Devices *devices.Manager
+	// VolumePlugins handle further kinds of volumes.
+	VolumePlugins []volume.Plugin
+	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
+	Share func(path string) error
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
@@ -121,7 +125,7 @@ func New(c Config) *Manager {
 	}
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
-		LocalDir: LocalVolumes(c.DataDir), Node: c.Node, Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Images: c.Runtime.Images(), Logger: c.Logger, Failpoints: c.Failpoints,
+		LocalDir: LocalVolumes(c.DataDir), Node: c.Node, Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Images: c.Runtime.Images(), Plugins: c.VolumePlugins, Logger: c.Logger, Failpoints: c.Failpoints,
 	})
 	return m
 }
@@ -299,6 +303,14 @@ func (m *Manager) Sync(ctx context.Context) error {
 func (m *Manager) Retry() {
 	for _, w := range m.all() {
 		w.retryNow(string(SetupSandbox))
+	}
+}
+
+// RetryVolumes tries failed operations on volumes again at once.
+func (m *Manager) RetryVolumes() {
+	for _, w := range m.all() {
+		w.retryNow(string(MountVolumes))
+		w.retryNow(string(Release))
 	}
 }
 

@@ -149,6 +149,11 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 			case corev1.MountPropagationBidirectional:
 				mt.Propagation = "rshared"
 			}
+			if m.c.Share != nil && mt.Propagation != "" {
+				if err := m.c.Share(root); err != nil {
+					return err
+				}
+			}
 		}
 		taken[filepath.Clean(target)] = true
 		s.Mounts = append(s.Mounts, mt)

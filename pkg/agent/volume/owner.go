@@ -50,6 +50,11 @@ func setOwner(ctx context.Context, p *corev1.Pod, m Mounted) error {
 	return nil
 }
 
+// SetOwner gives a mounted volume to the pod's fsGroup, by the pod's fsGroupChangePolicy.
+func SetOwner(ctx context.Context, p *corev1.Pod, path string) error {
+	return setOwner(ctx, p, Mounted{Path: path})
+}
+
 type owner struct {
 	ctx    context.Context
 	group  int

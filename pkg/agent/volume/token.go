@@ -18,6 +18,7 @@ import (
 type token struct {
 	text    string
 	refresh time.Time
+	expires metav1.Time
 }
 
 // tokens requests service account tokens and holds them until they are renewed. Safe for concurrent use.
@@ -77,7 +78,7 @@ func (t *tokens) get(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccoun
 	if life <= 0 {
 		life = time.Duration(seconds) * time.Second
 	}
-	fresh := token{text: req.Status.Token, refresh: now.Add(min(life*4/5, 24*time.Hour))}
+	fresh := token{text: req.Status.Token, refresh: now.Add(min(life*4/5, 24*time.Hour)), expires: req.Status.ExpirationTimestamp}
 	t.mu.Lock()
 	t.byKey[key] = fresh
 	t.mu.Unlock()

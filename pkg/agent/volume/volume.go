@@ -55,6 +55,8 @@ type Config struct {
 	HostIP string
 	// Allocatable returns the node's allocatable resources, the default of a resourceFieldRef's limits.
 	Allocatable func() corev1.ResourceList
+	// Plugins handle further kinds of volumes.
+	Plugins []Plugin
 	// Images gives image volumes their files.
 	Images Images
 	Logger *slog.Logger
@@ -88,7 +90,7 @@ func New(c Config) *Manager {
 	m.local = &Directories{dir: c.LocalDir, inUse: m.usedBy, fail: c.Failpoints}
 	m.plugins = []Plugin{hostPath{}, local{m.local}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}, images{views: c.Images, fail: c.Failpoints}}
 	s := &sources{objects: m.objects, tokens: m.tokens, hostIP: c.HostIP, allocatable: c.Allocatable}
-	m.plugins = append(m.plugins, objectPlugins(s, c.Failpoints)...)
+	m.plugins = slices.Concat(m.plugins, objectPlugins(s, c.Failpoints), c.Plugins)
 	return m
 }
 
@@ -172,7 +174,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		if plugin == nil {
 			continue
 		}
-		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Source: &v.VolumeSource, Persistent: persistent[v.Name], IP: podIP, memory: &memory}, m.volume(p.UID, v.Name, r))
+		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Source: &v.VolumeSource, Persistent: persistent[v.Name], IP: podIP, memory: &memory, tokens: m.tokens}, m.volume(p.UID, v.Name, r))
 		if err != nil {
 			failed(v.Name, err)
 			continue

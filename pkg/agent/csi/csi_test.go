@@ -1,0 +1,428 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/coracle-dev/coracle/pkg/agent/plugins"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
+	"github.com/coracle-dev/coracle/test/csidriver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	patience = 30 * time.Second
+	staging  = spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME
+)
+
+type uncached struct{ ctrl.WithWatch }
+
+func (uncached) Cache() ctrlcache.Cache { panic("not used") }
+
+// bench is a node with a driver, and the volumes of its pods.
+type bench struct {
+	*testing.T
+	client     ctrl.WithWatch
+	dir        string
+	plugins    plugins.Dir
+	driver     *csidriver.Driver
+	registered chan struct{}
+	fail       func(string) error
+
+	csi     *Manager
+	volumes *volume.Manager
+}
+
+// start starts an agent's part with a driver that can do what is named.
+func start(t *testing.T, objects []ctrl.Object, can ...spec.NodeServiceCapability_RPC_Type) *bench {
+	dir, err := os.MkdirTemp("", "csi")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	b := &bench{T: t, dir: dir, registered: make(chan struct{}, 100)}
+	b.plugins, err = plugins.Open(filepath.Join(dir, "k"), "")
+	require.NoError(t, err)
+	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}})
+	b.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			SubResourceCreate: func(_ context.Context, _ ctrl.Client, _ string, _ ctrl.Object, r ctrl.Object, _ ...ctrl.SubResourceCreateOption) error {
+				request := r.(*authv1.TokenRequest)
+				request.Status = authv1.TokenRequestStatus{Token: "for " + request.Spec.Audiences[0], ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}
+				return nil
+			},
+		}).Build()
+	b.driver = &csidriver.Driver{Name: "d.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Data: filepath.Join(dir, "data"), Capabilities: can,
+		Topology: map[string]string{"example.com/rack": "1"}, MaxVolumes: 5}
+	b.restart()
+	require.NoError(t, b.driver.Start())
+	t.Cleanup(b.driver.Stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	w := plugins.New(plugins.Config{Dir: b.plugins, Handlers: map[string]plugins.Handler{registration.CSIPlugin: handler{b}}, Logger: slog.New(slog.DiscardHandler)})
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	b.wait()
+	return b
+}
+
+// handler passes registrations on to the Manager of the moment.
+type handler struct{ b *bench }
+
+func (h handler) Validate(i plugins.Info) error { return h.b.csi.Validate(i) }
+func (h handler) Register(ctx context.Context, i plugins.Info) error {
+	return h.b.csi.Register(ctx, i)
+}
+func (h handler) Deregister(i plugins.Info) { h.b.csi.Deregister(i) }
+
+func (b *bench) wait() {
+	b.Helper()
+	select {
+	case <-b.registered:
+	case <-time.After(patience):
+		b.Fatal("the driver was not registered")
+	}
+}
+
+// restart replaces what an agent holds in memory, as after a kill.
+func (b *bench) restart() {
+	old := b.csi
+	m, err := New(Config{Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, StateDir: filepath.Join(b.dir, "state"),
+		Node: func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}} }, Registered: func() { b.registered <- struct{}{} },
+		UseChanged: func() {}, Logger: slog.New(slog.DiscardHandler), Failpoints: func(p string) error {
+			if b.fail != nil {
+				return b.fail(p)
+			}
+			return nil
+		}})
+	require.NoError(b, err)
+	if old != nil {
+		m.drivers = maps.Clone(old.drivers)
+	}
+	b.csi = m
+	b.volumes = volume.New(volume.Config{Client: uncached{b.client}, Dir: filepath.Join(b.dir, "pods"), MemoryDir: filepath.Join(b.dir, "memory"),
+		Changed: func(types.UID) {}, Plugins: []volume.Plugin{m}, Logger: slog.New(slog.DiscardHandler)})
+}
+
+func (b *bench) setup(p *corev1.Pod) (volume.Mounted, error) {
+	r, err := b.volumes.Setup(b.Context(), p, "")
+	return r.Volumes["v"], err
+}
+
+func (b *bench) teardown(p *corev1.Pod) error { return b.volumes.Teardown(b.Context(), p.UID, true) }
+
+// clean checks that nothing is mounted or recorded.
+func (b *bench) clean() {
+	b.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(b, err)
+	require.NotContains(b, string(mounts), b.dir)
+	for _, dir := range []string{"state", "k/pods", "pods", "k/plugins/kubernetes.io/csi/d.example.com"} {
+		left, err := os.ReadDir(filepath.Join(b.dir, dir))
+		if !errors.Is(err, os.ErrNotExist) {
+			require.NoError(b, err)
+		}
+		require.Empty(b, left, dir)
+	}
+	require.Empty(b, b.csi.VolumesInUse())
+}
+
+func withClaim(uid string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}, Spec: corev1.PodSpec{ServiceAccountName: "sa", Volumes: []corev1.Volume{
+		{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+}
+
+// bound are a claim and its volume, with secrets.
+func bound() []ctrl.Object {
+	ref := func(name string) *corev1.SecretReference {
+		return &corev1.SecretReference{Namespace: "default", Name: name}
+	}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	return []ctrl.Object{
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size.DeepCopy()}},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "claim"}, MountOptions: []string{"noatime"},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: "handle", FSType: "ext4",
+				VolumeAttributes: map[string]string{"a": "b"}, NodeStageSecretRef: ref("stage"), NodePublishSecretRef: ref("publish")}}}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stage"}, Data: map[string][]byte{"k": []byte("stage")}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "publish"}, Data: map[string][]byte{"k": []byte("publish")}},
+	}
+}
+
+func described(change func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
+	no, policy := false, storagev1.FileFSGroupPolicy
+	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}, Spec: storagev1.CSIDriverSpec{AttachRequired: &no, FSGroupPolicy: &policy,
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}}}
+	if change != nil {
+		change(&d.Spec)
+	}
+	return d
+}
+
+// A volume is staged for the first pod and unstaged after the last one.
+func TestPodsShareAVolume(t *testing.T) {
+	b := start(t, append(bound(), described(nil)), staging)
+	group := int64(4242)
+	one, two := withClaim("one"), withClaim("two")
+	one.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	first, err := b.setup(one)
+	require.NoError(t, err)
+	stage := b.driver.Last("NodeStageVolume").(*spec.NodeStageVolumeRequest)
+	require.Equal(t, "handle", stage.VolumeId)
+	require.Equal(t, map[string]string{"k": "stage"}, stage.Secrets)
+	require.Equal(t, map[string]string{"a": "b"}, stage.VolumeContext)
+	require.Equal(t, "ext4", stage.VolumeCapability.GetMount().FsType)
+	require.Equal(t, []string{"noatime"}, stage.VolumeCapability.GetMount().MountFlags)
+	require.Equal(t, spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, stage.VolumeCapability.AccessMode.Mode)
+	publish := b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest)
+	require.Equal(t, b.plugins.Path("pods/one/volumes/kubernetes.io~csi/pv/mount"), publish.TargetPath, "drivers read names from it")
+	require.Equal(t, stage.StagingTargetPath, publish.StagingTargetPath)
+	require.Equal(t, map[string]string{"k": "publish"}, publish.Secrets)
+	info, err := os.Stat(first.Path)
+	require.NoError(t, err)
+	require.Equal(t, os.ModeDir|os.ModeSetgid|0o775, info.Mode(), "it belongs to the pod's group")
+	require.NoError(t, os.WriteFile(filepath.Join(first.Path, "file"), []byte("text"), 0o600))
+
+	second, err := b.setup(two)
+	require.NoError(t, err)
+	data, err := os.ReadFile(filepath.Join(second.Path, "file"))
+	require.NoError(t, err)
+	require.Equal(t, "text", string(data))
+	_, err = b.setup(one)
+	require.NoError(t, err)
+	require.NoError(t, b.teardown(one))
+	require.NoError(t, b.teardown(two))
+	require.Equal(t, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}, b.driver.Calls())
+	b.clean()
+}
+
+// Wherever the agent is killed, or a call fails, the next agent mounts the volume completely and unmounts it completely.
+func TestKilledAtEachPoint(t *testing.T) {
+	b := start(t, append(bound(), described(nil)), staging)
+	p := withClaim("one")
+	life := func() error {
+		if _, err := b.setup(p); err != nil {
+			return err
+		}
+		return b.teardown(p)
+	}
+	var points []string
+	b.fail = func(point string) error { points = append(points, point); return nil }
+	require.NoError(t, life())
+	require.Len(t, points, 6)
+	for i, point := range points {
+		for _, again := range []bool{false, true} {
+			n := 0
+			b.fail = func(string) error {
+				if n++; n-1 == i {
+					return errors.New("injected")
+				}
+				return nil
+			}
+			require.ErrorContains(t, life(), "injected", point)
+			b.fail = nil
+			b.restart()
+			if again {
+				m, err := b.setup(p)
+				require.NoError(t, err, point)
+				require.NoError(t, os.WriteFile(filepath.Join(m.Path, "file"), nil, 0o600))
+				require.FileExists(t, filepath.Join(b.dir, "data/handle/file"))
+			}
+			require.NoError(t, b.teardown(p), point)
+			b.clean()
+		}
+	}
+}
+
+func TestInlineVolumes(t *testing.T) {
+	yes, seconds := true, int64(1200)
+	b := start(t, []ctrl.Object{described(func(s *storagev1.CSIDriverSpec) {
+		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
+		s.PodInfoOnMount, s.RequiresRepublish = &yes, &yes
+		s.TokenRequests = []storagev1.TokenRequest{{Audience: "vault", ExpirationSeconds: &seconds}}
+	})}, staging)
+	p := withClaim("one")
+	p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d.example.com", ReadOnly: &yes, VolumeAttributes: map[string]string{"x": "y"}}}
+	m, err := b.setup(p)
+	require.NoError(t, err)
+	require.True(t, m.ReadOnly)
+	require.WithinDuration(t, time.Now().Add(lookAgain), m.Refresh, 10*time.Second)
+	r := b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest)
+	require.Regexp(t, "^csi-[0-9a-f]{64}$", r.VolumeId)
+	tokens := map[string]authv1.TokenRequestStatus{}
+	require.NoError(t, json.Unmarshal([]byte(r.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]), &tokens))
+	require.Equal(t, "for vault", tokens["vault"].Token)
+	delete(r.VolumeContext, "csi.storage.k8s.io/serviceAccount.tokens")
+	require.Equal(t, map[string]string{"x": "y", "csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "one", "csi.storage.k8s.io/pod.namespace": "default",
+		"csi.storage.k8s.io/pod.uid": "one", "csi.storage.k8s.io/serviceAccount.name": "sa"}, r.VolumeContext)
+	require.Empty(t, r.StagingTargetPath)
+	_, err = b.setup(p)
+	require.NoError(t, err)
+	require.NoError(t, b.teardown(p))
+	require.Equal(t, []string{"NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume"}, b.driver.Calls(), "it is published again for a driver that wants it")
+	b.clean()
+}
+
+func TestRefusals(t *testing.T) {
+	block := corev1.PersistentVolumeBlock
+	tests := map[string]struct {
+		change func([]ctrl.Object, *corev1.Pod)
+		driver *storagev1.CSIDriver
+		want   string
+	}{
+		"no such driver": {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[1].(*corev1.PersistentVolume).Spec.CSI.Driver = "other" },
+			want: "driver name other not found in the list of registered CSI drivers"},
+		"block":     {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[1].(*corev1.PersistentVolume).Spec.VolumeMode = &block }, want: "volumeMode Block, which is not supported"},
+		"no secret": {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[2].SetName("other") }, want: "fetching NodeStageSecretRef default/stage failed"},
+		"inline": {driver: described(nil), change: func(_ []ctrl.Object, p *corev1.Pod) {
+			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d.example.com"}}
+		}, want: `volume mode "Ephemeral" not supported by driver d.example.com (only supports ["Persistent"])`},
+		"not attached":          {driver: described(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = nil }), want: "volume is not attached to this node yet"},
+		"without its CSIDriver": {driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, want: "volume is not attached to this node yet"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			objects, p := bound(), withClaim("one")
+			if tt.change != nil {
+				tt.change(objects, p)
+			}
+			b := start(t, append(objects, tt.driver), staging)
+			_, err := b.setup(p)
+			require.ErrorContains(t, err, tt.want)
+			require.ErrorContains(t, err, `MountVolume.SetUp failed for volume "v"`)
+			require.NotContains(t, b.driver.Calls(), "NodePublishVolume")
+			require.NoError(t, b.teardown(p))
+			b.clean()
+		})
+	}
+}
+
+func TestAttachedVolumes(t *testing.T) {
+	name := AttachmentName("handle", "d.example.com", "n")
+	pv := "pv"
+	b := start(t, append(bound(), described(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = nil }), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:   storagev1.VolumeAttachmentSpec{Attacher: "d.example.com", NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+		Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "sdb"}}}), staging)
+	p := withClaim("one")
+	_, err := b.setup(p)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"device": "sdb"}, b.driver.Last("NodeStageVolume").(*spec.NodeStageVolumeRequest).PublishContext)
+	require.Equal(t, map[string]string{"device": "sdb"}, b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest).PublishContext)
+	require.Equal(t, []corev1.UniqueVolumeName{"kubernetes.io/csi/d.example.com^handle"}, b.csi.VolumesInUse())
+	b.restart()
+	require.Len(t, b.csi.VolumesInUse(), 1, "a restart does not make it free to be detached")
+	require.NoError(t, b.teardown(p))
+	b.clean()
+}
+
+// The node's objects say what the driver says, and no more when it has gone.
+func TestRegistration(t *testing.T) {
+	b := start(t, nil)
+	var n corev1.Node
+	key := types.NamespacedName{Name: "n"}
+	require.NoError(t, b.client.Get(t.Context(), key, &n))
+	require.Equal(t, map[string]string{"example.com/rack": "1"}, n.Labels)
+	require.JSONEq(t, `{"d.example.com":"node-of-d.example.com"}`, n.Annotations["csi.volume.kubernetes.io/nodeid"])
+	var c storagev1.CSINode
+	require.NoError(t, b.client.Get(t.Context(), key, &c))
+	count := int32(5)
+	require.Equal(t, []storagev1.CSINodeDriver{{Name: "d.example.com", NodeID: "node-of-d.example.com", TopologyKeys: []string{"example.com/rack"}, Allocatable: &storagev1.VolumeNodeResources{Count: &count}}}, c.Spec.Drivers)
+	require.Equal(t, types.UID("node"), c.OwnerReferences[0].UID)
+
+	b.driver.Stop()
+	require.Eventually(t, func() bool {
+		return b.client.Get(t.Context(), key, &c) == nil && len(c.Spec.Drivers) == 0 && b.client.Get(t.Context(), key, &n) == nil && n.Annotations["csi.volume.kubernetes.io/nodeid"] == ""
+	}, patience, time.Millisecond)
+	b.driver.MaxVolumes, b.driver.Topology = 6, map[string]string{"example.com/rack": "2"}
+	require.NoError(t, b.driver.Start())
+	require.Eventually(t, func() bool {
+		s, ok := b.driver.Last("NotifyRegistrationStatus").(*registration.RegistrationStatus)
+		return ok && s.Error == `RegisterPlugin error -- plugin registration failed with err: error updating Node object with CSI driver node info: detected topology value collision: driver reported "example.com/rack":"2" but existing label is "example.com/rack":"1"`
+	}, patience, time.Millisecond)
+}
+
+// A driver that hangs holds up its own volume, and not a moment longer than the pod's context.
+func TestHungDriver(t *testing.T) {
+	b := start(t, append(bound(), described(func(s *storagev1.CSIDriverSpec) {
+		s.VolumeLifecycleModes = append(s.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral)
+	})), staging)
+	hung := make(chan struct{})
+	var once sync.Once
+	b.driver.Call = func(ctx context.Context, method string, _ any) error {
+		if method == "NodeStageVolume" {
+			once.Do(func() { close(hung) })
+			<-ctx.Done()
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	for _, uid := range []string{"one", "two"} {
+		go func() {
+			_, err := b.volumes.Setup(ctx, withClaim(uid), "")
+			done <- err
+		}()
+	}
+	<-hung
+	other := withClaim("other")
+	other.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d.example.com"}}
+	_, err := b.setup(other)
+	require.NoError(t, err)
+	require.NoError(t, b.teardown(other))
+	cancel()
+	require.Error(t, <-done)
+	require.Error(t, <-done)
+	b.driver.Call = nil
+	require.NoError(t, b.teardown(withClaim("one")))
+	require.NoError(t, b.teardown(withClaim("two")))
+	b.clean()
+}
+
+func TestExpansion(t *testing.T) {
+	b := start(t, append(bound(), described(nil)), staging, spec.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	p := withClaim("one")
+	m, err := b.setup(p)
+	require.NoError(t, err)
+	require.False(t, m.Refresh.IsZero(), "nodes may not watch volumes")
+	var pv corev1.PersistentVolume
+	require.NoError(t, b.client.Get(t.Context(), types.NamespacedName{Name: "pv"}, &pv))
+	pv.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi")
+	require.NoError(t, b.client.Update(t.Context(), &pv))
+	_, err = b.setup(p)
+	require.NoError(t, err)
+	r := b.driver.Last("NodeExpandVolume").(*spec.NodeExpandVolumeRequest)
+	require.EqualValues(t, 2<<30, r.CapacityRange.RequiredBytes)
+	require.NotEmpty(t, r.StagingTargetPath)
+	var c corev1.PersistentVolumeClaim
+	require.NoError(t, b.client.Get(t.Context(), types.NamespacedName{Namespace: "default", Name: "c"}, &c))
+	require.Equal(t, "2Gi", c.Status.Capacity.Storage().String())
+	require.NoError(t, b.teardown(p))
+	b.clean()
+}
