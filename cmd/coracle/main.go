@@ -37,7 +37,7 @@ func execute() error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return root().ExecuteContext(ctx)
+	return commandLine().ExecuteContext(ctx)
 }
 
 func root() *cobra.Command {

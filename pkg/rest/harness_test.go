@@ -85,6 +85,7 @@ type agent struct {
 	server *httptest.Server
 	mu     sync.Mutex
 	down   bool
+	old    bool // it has no logs of tasks whose pods are gone
 	asked  []string
 	more   chan string // lines of a log that is followed
 }
@@ -95,8 +96,11 @@ func newAgent(t *testing.T) *agent {
 		a.mu.Lock()
 		a.asked = append(a.asked, r.URL.RequestURI())
 		a.mu.Unlock()
-		if strings.HasSuffix(r.URL.Path, "/gone") {
-			http.Error(w, "no such container", http.StatusNotFound)
+		a.mu.Lock()
+		old := a.old
+		a.mu.Unlock()
+		if old && strings.HasPrefix(r.URL.Path, "/taskLogs/") {
+			http.NotFound(w, r)
 			return
 		}
 		_, _ = io.WriteString(w, "one\ntwo\n")
@@ -260,6 +264,7 @@ func (w *world) run(id, node string, number int32) *corev1.Pod {
 	w.create(p)
 	next := t.DeepCopy()
 	next.Status.Phase, next.Status.Node, next.Status.PodName = taskapi.TaskScheduled, node, p.Name
+	next.Status.Attempts = append(next.Status.Attempts, taskapi.TaskAttempt{Number: number, Phase: taskapi.TaskScheduled, Pod: p.Name, PodUID: p.UID, Node: node})
 	require.NoError(w.t, w.admin.Status().Update(w.t.Context(), next))
 	return p
 }

@@ -49,7 +49,7 @@ func (t *tasks) logs(c *Call) error {
 	}
 	out := wire.TaskLogs{TaskID: c.Param("id"), Tail: tail}
 	if source.worker != "" {
-		return t.server().relay(c, source.worker, "/api/v1/tasks/"+url.PathEscape(c.Param("id"))+"/logs", tail, &out)
+		return t.server().relay(c, source.worker, "/api/v1/tasks/"+url.PathEscape(source.id)+"/logs", tail, &out)
 	}
 	if out.Logs, err = t.server().whole(c, source, tail); err != nil {
 		return err
@@ -66,22 +66,44 @@ func (t *tasks) stream(c *Call) error {
 	if err != nil {
 		return err
 	}
-	return t.server().follow(c, source, "/api/v1/tasks/"+url.PathEscape(c.Param("id"))+"/logs/stream", tail)
+	return t.server().follow(c, source, "/api/v1/tasks/"+url.PathEscape(source.id)+"/logs/stream", tail)
 }
 
 // source is where logs are: a container on one of our nodes, or an external worker, by its node's name.
-type source struct{ namespace, pod, container, node, worker string }
+type source struct {
+	namespace, pod, container, node, worker string
+	// id is what a worker calls the attempt of a task; kept is where an agent has its log once the pod is gone.
+	id   string
+	kept []string
+}
 
 func (t *tasks) source(c *Call) (source, error) {
-	task, _, err := t.find(c)
+	task, asked, err := t.find(c)
 	if err != nil {
 		return source{}, err
 	}
-	if task.Status.Node == "" || task.Status.PodName == "" {
+	a := logged(task, &asked)
+	if a == nil {
 		return source{}, refuse(http.StatusBadRequest, "task is not scheduled to any node")
 	}
-	s := source{namespace: task.Namespace, pod: task.Status.PodName, container: taskapi.ContainerName, node: task.Status.Node}
+	s := source{
+		namespace: task.Namespace, pod: a.Pod, container: taskapi.ContainerName, node: a.Node, id: view.AttemptID(task.Name, a),
+		kept: []string{"taskLogs", string(task.UID), task.Namespace, a.Pod, string(a.PodUID)},
+	}
 	return s, t.server().locate(c, &s)
+}
+
+// logged returns the attempt whose log is asked for: the last one that has a node, unless the ID names another one.
+func logged(task *taskapi.Task, asked *taskapi.TaskAttempt) *taskapi.TaskAttempt {
+	var last *taskapi.TaskAttempt
+	for i := range task.Status.Attempts {
+		a := &task.Status.Attempts[i]
+		named := asked.Number > 1 || asked.Index != nil
+		if a.Node != "" && a.PodUID != "" && (!named || view.AttemptID("", a) == view.AttemptID("", asked)) {
+			last = a
+		}
+	}
+	return last
 }
 
 // locate checks the rights to logs, and whether the node is an external worker.
@@ -106,13 +128,28 @@ func (s *Server) open(ctx context.Context, from source, tail int, follow bool) (
 	if err != nil {
 		return nil, refuse(http.StatusBadGateway, "failed to reach worker: %v", err)
 	}
-	u := base.JoinPath("containerLogs", from.namespace, from.pod, from.container)
 	q := url.Values{"tailLines": {strconv.Itoa(tail)}}
 	if follow {
 		q.Set("follow", "true")
 	}
-	u.RawQuery = q.Encode()
-	return s.fetch(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, u)
+	client := &http.Client{Transport: transport, CheckRedirect: noRedirect}
+	read := func(path ...string) (io.ReadCloser, error) {
+		u := base.JoinPath(path...)
+		u.RawQuery = q.Encode()
+		return s.fetch(ctx, client, u)
+	}
+	if from.kept != nil {
+		// An agent of an earlier version has no logs of tasks whose pods are gone.
+		if in, err := read(from.kept...); err == nil || !isNotFound(err) {
+			return in, err
+		}
+	}
+	return read("containerLogs", from.namespace, from.pod, from.container)
+}
+
+func isNotFound(err error) bool {
+	status, _ := statusOf(err)
+	return status == http.StatusNotFound
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

@@ -26,7 +26,14 @@ func TestLogsOfOurNodes(t *testing.T) {
 	var logs wire.TaskLogs
 	w.do("GET", "/api/v1/tasks/"+id+"/logs?tail=7", nil).into(t, &logs)
 	require.Equal(t, wire.TaskLogs{TaskID: id, Logs: "one\ntwo\n", Tail: 7}, logs)
-	require.Equal(t, []string{"/containerLogs/default/" + pod.Name + "/task?tailLines=7"}, w.agent.asked)
+	kept := "/taskLogs/" + string(pod.OwnerReferences[0].UID) + "/default/" + pod.Name + "/" + string(pod.UID) + "?tailLines=7"
+	require.Equal(t, []string{kept}, w.agent.asked)
+	w.agent.mu.Lock()
+	w.agent.old, w.agent.asked = true, nil
+	w.agent.mu.Unlock()
+	w.do("GET", "/api/v1/tasks/"+id+"/logs?tail=7", nil).into(t, &logs)
+	require.Equal(t, "one\ntwo\n", logs.Logs)
+	require.Equal(t, []string{kept, "/containerLogs/default/" + pod.Name + "/task?tailLines=7"}, w.agent.asked)
 	for _, bad := range []string{"x", "-1", "100001"} {
 		require.Equal(t, http.StatusBadRequest, w.do("GET", "/api/v1/tasks/"+id+"/logs?tail="+bad, nil).status)
 	}

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coracle-dev/coracle/pkg/rest/podling"
+)
+
+// commandLine returns the command line for the name by which the binary was called.
+func commandLine() *cobra.Command {
+	if filepath.Base(os.Args[0]) == podling.Name {
+		return podling.Command()
+	}
+	return root()
+}
