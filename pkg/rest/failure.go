@@ -18,7 +18,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
-func refuse(status int, format string, args ...any) error {
+// Refuse returns the error of a Handle that answers with a status of 400 or more and a message.
+func Refuse(status int, format string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 

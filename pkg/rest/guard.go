@@ -12,7 +12,7 @@ import (
 // nil if the request may go on.
 func (s *Server) guard(w http.ResponseWriter, r *http.Request, route *Route) error {
 	if s.cfg.RESTInsecure && !localHost(r.Host) {
-		return refuse(http.StatusForbidden, "host %q is not allowed: use localhost or a loopback address", r.Host)
+		return Refuse(http.StatusForbidden, "host %q is not allowed: use localhost or a loopback address", r.Host)
 	}
 	if err := s.origin(w, r); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (s *Server) guard(w http.ResponseWriter, r *http.Request, route *Route) err
 		}
 		w.Header().Add("WWW-Authenticate", `Bearer realm="coracle"`)
 		w.Header().Add("WWW-Authenticate", `Basic realm="coracle"`)
-		return refuse(http.StatusUnauthorized, "%s", errNoToken.Error())
+		return Refuse(http.StatusUnauthorized, "%s", errNoToken.Error())
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (s *Server) origin(w http.ResponseWriter, r *http.Request) error {
 	}
 	own := origin == scheme+r.Host
 	if !own && !slices.Contains(s.cfg.RESTCORSOrigins, strings.ToLower(origin)) && !slices.Contains(s.cfg.RESTCORSOrigins, "*") {
-		return refuse(http.StatusForbidden, "origin %q is not allowed", origin)
+		return Refuse(http.StatusForbidden, "origin %q is not allowed", origin)
 	}
 	w.Header().Set("Access-Control-Allow-Origin", origin)
 	w.Header().Set("Access-Control-Expose-Headers", continueHeader)

@@ -74,11 +74,11 @@ const maxContinue = 1024
 
 func parseContinue(value string) (string, error) {
 	if len(value) > maxContinue {
-		return "", refuse(http.StatusBadRequest, "invalid continue parameter")
+		return "", Refuse(http.StatusBadRequest, "invalid continue parameter")
 	}
 	at, err := base64.RawURLEncoding.DecodeString(value)
 	if err != nil {
-		return "", refuse(http.StatusBadRequest, "invalid continue parameter")
+		return "", Refuse(http.StatusBadRequest, "invalid continue parameter")
 	}
 	return string(at), nil
 }

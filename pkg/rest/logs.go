@@ -84,7 +84,7 @@ func (t *tasks) source(c *Call) (source, error) {
 	}
 	a := logged(task, &asked)
 	if a == nil {
-		return source{}, refuse(http.StatusBadRequest, "task is not scheduled to any node")
+		return source{}, Refuse(http.StatusBadRequest, "task is not scheduled to any node")
 	}
 	s := source{
 		namespace: task.Namespace, pod: a.Pod, container: taskapi.ContainerName, node: a.Node, id: view.AttemptID(task.Name, a),
@@ -114,7 +114,7 @@ func (s *Server) locate(ctx context.Context, from *source) error {
 	var node corev1.Node
 	err := s.cluster.Get(ctx, "", from.node, &node)
 	if apierrors.IsNotFound(err) {
-		return refuse(http.StatusNotFound, "worker node not found")
+		return Refuse(http.StatusNotFound, "worker node not found")
 	}
 	if err == nil && taskapi.IsExternal(&node) {
 		from.worker = node.Name
@@ -126,7 +126,7 @@ func (s *Server) locate(ctx context.Context, from *source) error {
 func (s *Server) open(ctx context.Context, from source, tail int, follow bool) (io.ReadCloser, error) {
 	base, transport, err := s.cfg.Nodes.Connect(ctx, from.node)
 	if err != nil {
-		return nil, refuse(http.StatusBadGateway, "failed to reach worker: %v", err)
+		return nil, Refuse(http.StatusBadGateway, "failed to reach worker: %v", err)
 	}
 	q := url.Values{"tailLines": {strconv.Itoa(tail)}}
 	if follow {
@@ -162,7 +162,7 @@ func (s *Server) fetch(ctx context.Context, client *http.Client, u *url.URL) (io
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, refuse(http.StatusBadGateway, "failed to reach worker: %v", err)
+		return nil, Refuse(http.StatusBadGateway, "failed to reach worker: %v", err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, nil
@@ -172,9 +172,9 @@ func (s *Server) fetch(ctx context.Context, client *http.Client, u *url.URL) (io
 	n, _ := io.ReadFull(resp.Body, said)
 	said = said[:n]
 	if resp.StatusCode == http.StatusNotFound {
-		return nil, refuse(http.StatusNotFound, "no logs: %s", bytes.TrimSpace(said))
+		return nil, Refuse(http.StatusNotFound, "no logs: %s", bytes.TrimSpace(said))
 	}
-	return nil, refuse(http.StatusBadGateway, "worker returned status %d: %s", resp.StatusCode, bytes.TrimSpace(said))
+	return nil, Refuse(http.StatusBadGateway, "worker returned status %d: %s", resp.StatusCode, bytes.TrimSpace(said))
 }
 
 // whole returns the last lines of a log.
@@ -199,7 +199,7 @@ func lastBytes(r io.Reader, most int) (string, error) {
 			kept, cut = append(kept[:0], kept[len(kept)-most:]...), true
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			return "", refuse(http.StatusBadGateway, "failed to read logs: %v", err)
+			return "", Refuse(http.StatusBadGateway, "failed to read logs: %v", err)
 		}
 		if err != nil {
 			break
@@ -228,7 +228,7 @@ func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
 		err = json.Unmarshal(data, into)
 	}
 	if err != nil {
-		return refuse(http.StatusBadGateway, "failed to decode worker response: %v", err)
+		return Refuse(http.StatusBadGateway, "failed to decode worker response: %v", err)
 	}
 	return c.Answer(http.StatusOK, into)
 }
@@ -261,7 +261,7 @@ func (s *Server) follow(c *Call, from source, path string, tail int) error {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
 	default:
-		return refuse(http.StatusServiceUnavailable, "there are %d log streams already", maxStreams)
+		return Refuse(http.StatusServiceUnavailable, "there are %d log streams already", maxStreams)
 	}
 	ctx, cancel := context.WithCancel(c)
 	defer cancel()

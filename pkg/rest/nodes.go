@@ -63,7 +63,7 @@ func (n *nodes) register(c *Call) error {
 		return err
 	}
 	if in.Hostname == "" || in.Port == 0 || in.CPU == "" || in.Memory == "" {
-		return refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required")
+		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required")
 	}
 	address, err := n.server().workerAddress(c, in.Hostname, in.Port)
 	if err != nil {
@@ -72,14 +72,14 @@ func (n *nodes) register(c *Call) error {
 	now := time.Now()
 	node, err := view.NewNode(&in, newName(in.Hostname), address, now)
 	if err != nil {
-		return refuse(http.StatusBadRequest, "%v", err)
+		return Refuse(http.StatusBadRequest, "%v", err)
 	}
 	var there corev1.NodeList
 	if err := n.cluster.List(c, &corev1.Node{}, &there, ctrl.MatchingLabels{taskapi.External: "true"}); err != nil {
 		return err
 	}
 	if len(there.Items) >= n.maxWorkers {
-		return refuse(http.StatusTooManyRequests, "there are %d external workers already: remove those that are offline (prune)", n.maxWorkers)
+		return Refuse(http.StatusTooManyRequests, "there are %d external workers already: remove those that are offline (prune)", n.maxWorkers)
 	}
 	if err := n.cluster.Create(c, node); err != nil {
 		return err
@@ -118,24 +118,24 @@ func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 func (s *Server) workerAddress(c *Call, host string, port int) (netip.AddrPort, error) {
 	from := c.Remote()
 	if port < 1 || port > 65535 {
-		return netip.AddrPort{}, refuse(http.StatusBadRequest, "port %d is not within 1 to 65535", port)
+		return netip.AddrPort{}, Refuse(http.StatusBadRequest, "port %d is not within 1 to 65535", port)
 	}
 	if !from.IsValid() || from.IsLinkLocalUnicast() || from.IsMulticast() || from.IsUnspecified() {
-		return netip.AddrPort{}, refuse(http.StatusBadRequest, "workers cannot register from %s", from)
+		return netip.AddrPort{}, Refuse(http.StatusBadRequest, "workers cannot register from %s", from)
 	}
 	if local, ok := c.Request.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.AddrPort() == netip.AddrPortFrom(from, uint16(port)) {
-		return netip.AddrPort{}, refuse(http.StatusBadRequest, "%s:%d is this server", host, port)
+		return netip.AddrPort{}, Refuse(http.StatusBadRequest, "%s:%d is this server", host, port)
 	}
 	found, err := s.resolve(c, host)
 	if err != nil {
-		return netip.AddrPort{}, refuse(http.StatusBadRequest, "hostname %q cannot be resolved", host)
+		return netip.AddrPort{}, Refuse(http.StatusBadRequest, "hostname %q cannot be resolved", host)
 	}
 	for _, a := range found {
 		if a.Unmap().WithZone("") == from {
 			return netip.AddrPortFrom(from, uint16(port)), nil
 		}
 	}
-	return netip.AddrPort{}, refuse(http.StatusBadRequest, "hostname %q is not the address %s that the registration came from", host, from)
+	return netip.AddrPort{}, Refuse(http.StatusBadRequest, "hostname %q is not the address %s that the registration came from", host, from)
 }
 
 // maxHost is the maximum length of a hostname, resolvePatience the timeout of its resolution.
@@ -157,9 +157,9 @@ func (s *Server) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
 var (
-	errNoNode    = refuse(http.StatusNotFound, "node not found")
-	errNotWorker = refuse(http.StatusForbidden, "not an external worker")
-	errNotOwner  = refuse(http.StatusForbidden, "only the worker's own address may report for it")
+	errNoNode    = Refuse(http.StatusNotFound, "node not found")
+	errNotWorker = Refuse(http.StatusForbidden, "not an external worker")
+	errNotOwner  = Refuse(http.StatusForbidden, "only the worker's own address may report for it")
 )
 
 // owner returns an error unless the request comes from the external worker with a node's name.
@@ -200,7 +200,7 @@ func (n *nodes) heartbeatBody(c *Call) error {
 		in.NodeID = in.ID
 	}
 	if in.NodeID == "" {
-		return refuse(http.StatusBadRequest, "nodeId is required")
+		return Refuse(http.StatusBadRequest, "nodeId is required")
 	}
 	return n.beat(c, in.NodeID)
 }

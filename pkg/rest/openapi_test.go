@@ -39,6 +39,33 @@ func (w *world) operations() map[string]sets.Set[string] {
 	return out
 }
 
+// other is another system's part of the API.
+type other struct{}
+
+func (other) Routes() []Route {
+	type moon struct {
+		Phase string `json:"phase"`
+	}
+	return []Route{{
+		Method: http.MethodGet, Path: "/api/v1/moons/{id}", Summary: "Get a moon", Answers: map[int]any{http.StatusOK: moon{}, http.StatusNotFound: wire.Error{}},
+		Handle: func(c *Call) error {
+			if c.Param("id") != "ours" {
+				return Refuse(http.StatusNotFound, "moon not found")
+			}
+			return c.Answer(http.StatusOK, moon{"waxing"})
+		},
+	}}
+}
+
+// TestOtherSystemsAddRoutes with one line, under the same guard and in the same description.
+func TestOtherSystemsAddRoutes(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Resources = append(c.Resources, other{}) })
+	require.JSONEq(t, `{"phase":"waxing"}`, w.do("GET", "/api/v1/moons/ours", nil).body)
+	require.Equal(t, http.StatusNotFound, w.do("GET", "/api/v1/moons/theirs", nil).status)
+	require.Equal(t, http.StatusForbidden, w.do("GET", "/api/v1/moons/ours", nil, "Origin", "https://evil.example").status)
+	require.True(t, w.operations()["GET /api/v1/moons/{id}"].Has("200"))
+}
+
 // TestTheDescriptionIsTrue sends requests to every route until each status that its description has was answered, and
 // none that it has not.
 func TestTheDescriptionIsTrue(t *testing.T) {
@@ -140,6 +167,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusConflict, "POST", "/api/v1/tasks", `{"name":"a","image":"other"}`, idempotencyHeader, "k")
 	at := "/api/v1/tasks/" + task.TaskID
 	expect(http.StatusOK, "GET", at, nil)
+	expect(http.StatusOK, "GET", at+"/status", nil)
 	expect(http.StatusOK, "GET", "/api/v1/tasks", nil)
 	expect(http.StatusBadRequest, "GET", "/api/v1/tasks?limit=x", nil)
 	expect(http.StatusConflict, "PUT", at+"/status", `{"status":"running"}`)
@@ -159,6 +187,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusNotFound, "POST", "/api/v1/pods", `{"name":"p","namespace":"nowhere","containers":[{"name":"c","image":"i"}]}`)
 	ptr := "/api/v1/pods/" + pod.PodID
 	expect(http.StatusOK, "GET", ptr, nil)
+	expect(http.StatusOK, "GET", ptr+"/status", nil)
 	expect(http.StatusOK, "GET", "/api/v1/pods", nil)
 	expect(http.StatusBadRequest, "GET", "/api/v1/pods?limit=x", nil)
 	expect(http.StatusBadRequest, "GET", ptr+"/logs", nil)

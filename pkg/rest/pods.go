@@ -38,6 +38,10 @@ func (p *pods) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, as a worker answers it", Handle: p.get,
+			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
 			Method: http.MethodPut, Path: "/api/v1/pods/{id}/status", Summary: "Report the status of a pod, as the worker that runs it", Handle: p.report,
 			Body: wire.PodStatus{}, Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
 		},
@@ -67,7 +71,7 @@ func (p *pods) create(c *Call) error {
 	}
 	pod, err := view.NewPod(&in, namespace, newName(in.Name))
 	if err != nil {
-		return refuse(http.StatusBadRequest, "%v", err)
+		return Refuse(http.StatusBadRequest, "%v", err)
 	}
 	if err := p.cluster.Create(c, pod); err != nil {
 		return err
@@ -102,7 +106,7 @@ func (p *pods) shows(pod *corev1.Pod) bool {
 	return pod.Namespace == p.cfg.Namespace || pod.Labels[view.Managed] == "true"
 }
 
-var errNoPod = refuse(http.StatusNotFound, "pod not found")
+var errNoPod = Refuse(http.StatusNotFound, "pod not found")
 
 // find returns the pod of an ID. A worker may know the pod of a task, so those are found as well.
 func (p *pods) find(c *Call) (*corev1.Pod, error) {
@@ -179,7 +183,7 @@ func (p *pods) source(c *Call) (source, []string, error) {
 		return source{}, nil, err
 	}
 	if pod.Spec.NodeName == "" {
-		return source{}, nil, refuse(http.StatusBadRequest, "pod is not scheduled to any node")
+		return source{}, nil, Refuse(http.StatusBadRequest, "pod is not scheduled to any node")
 	}
 	var all []string
 	for i := range pod.Spec.Containers {
@@ -187,7 +191,7 @@ func (p *pods) source(c *Call) (source, []string, error) {
 	}
 	if one := c.Request.URL.Query().Get("container"); one != "" {
 		if !slices.Contains(all, one) {
-			return source{}, nil, refuse(http.StatusNotFound, "container %s not found in pod %s", one[:min(len(one), 63)], pod.Name)
+			return source{}, nil, Refuse(http.StatusNotFound, "container %s not found in pod %s", one[:min(len(one), 63)], pod.Name)
 		}
 		all = []string{one}
 	}
@@ -240,7 +244,7 @@ func (p *pods) stream(c *Call) error {
 		return err
 	}
 	if len(containers) > 1 && from.worker == "" {
-		return refuse(http.StatusBadRequest, "the pod has several containers: choose one with container=")
+		return Refuse(http.StatusBadRequest, "the pod has several containers: choose one with container=")
 	}
 	from.container = containers[0]
 	return p.server().follow(c, from, "/api/v1/pods/"+url.PathEscape(c.Param("id"))+"/logs/stream", tail)

@@ -76,7 +76,7 @@ func (c *Call) number(name string, otherwise, least, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < least || n > most {
-		return 0, refuse(http.StatusBadRequest, "invalid %s parameter", name)
+		return 0, Refuse(http.StatusBadRequest, "invalid %s parameter", name)
 	}
 	return n, nil
 }
@@ -84,7 +84,7 @@ func (c *Call) number(name string, otherwise, least, most int) (int, error) {
 // Decode reads the JSON body. As with Podling, unknown fields are ignored.
 func (c *Call) Decode(into any) error {
 	if t, _, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type")); err != nil || t != "application/json" {
-		return refuse(http.StatusBadRequest, "invalid request: the content type must be application/json")
+		return Refuse(http.StatusBadRequest, "invalid request: the content type must be application/json")
 	}
 	deadline := http.NewResponseController(c.w)
 	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
@@ -92,12 +92,12 @@ func (c *Call) Decode(into any) error {
 	_ = deadline.SetReadDeadline(time.Time{})
 	if err != nil {
 		if _, large := err.(*bounded.TooLargeError); large {
-			return refuse(http.StatusRequestEntityTooLarge, "invalid request: the body is larger than %d bytes", maxBody)
+			return Refuse(http.StatusRequestEntityTooLarge, "invalid request: the body is larger than %d bytes", maxBody)
 		}
-		return refuse(http.StatusBadRequest, "invalid request: %v", err)
+		return Refuse(http.StatusBadRequest, "invalid request: %v", err)
 	}
 	if err := decode(data, into); err != nil {
-		return refuse(http.StatusBadRequest, "invalid request: %v", err)
+		return Refuse(http.StatusBadRequest, "invalid request: %v", err)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (s *services) create(c *Call) error {
 	}
 	service, err := view.NewService(&in, namespace)
 	if err != nil {
-		return refuse(http.StatusBadRequest, "%v", err)
+		return Refuse(http.StatusBadRequest, "%v", err)
 	}
 	if err := s.cluster.Create(c, service); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *services) shows(service *corev1.Service) bool {
 	return service.Namespace == s.cfg.Namespace || service.Labels[view.Managed] == "true"
 }
 
-var errNoService = refuse(http.StatusNotFound, "service not found")
+var errNoService = Refuse(http.StatusNotFound, "service not found")
 
 func (s *services) find(c *Call) (*corev1.Service, error) {
 	namespace, name := view.ParseID(c.Param("id"), s.cfg.Namespace)
@@ -119,7 +119,7 @@ func (s *services) update(c *Call) error {
 		}
 		next := service.DeepCopy()
 		if err := view.UpdateService(next, &in); err != nil {
-			return refuse(http.StatusBadRequest, "%v", err)
+			return Refuse(http.StatusBadRequest, "%v", err)
 		}
 		if err := s.cluster.Update(c, next); apierrors.IsConflict(err) {
 			continue

@@ -42,6 +42,10 @@ func (t *tasks) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, as a worker answers it", Handle: t.get,
+			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
 			Method: http.MethodPut, Path: "/api/v1/tasks/{id}/status", Summary: "Report the status of a task, as the worker that runs it", Handle: t.report,
 			Body: wire.TaskStatus{}, Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
 		},
@@ -63,7 +67,7 @@ func (t *tasks) create(c *Call) error {
 	}
 	task, err := view.NewTask(&in, t.cfg.Namespace, "")
 	if err != nil {
-		return refuse(http.StatusBadRequest, "%v", err)
+		return Refuse(http.StatusBadRequest, "%v", err)
 	}
 	if task.Spec.IdempotencyKey = c.Request.Header.Get(idempotencyHeader); task.Spec.IdempotencyKey == "" {
 		task.Name = newName(in.Name)
@@ -95,7 +99,7 @@ func (t *tasks) repeated(ctx context.Context, asked *taskapi.Task) (*taskapi.Tas
 	}
 	if there.Spec.IdempotencyKey != asked.Spec.IdempotencyKey || there.Annotations[view.NameAnnotation] != asked.Annotations[view.NameAnnotation] ||
 		!taskapi.SameRequest(&there, asked) {
-		return nil, refuse(http.StatusConflict, "another request had this %s: its task is %s", idempotencyHeader, there.Name)
+		return nil, Refuse(http.StatusConflict, "another request had this %s: its task is %s", idempotencyHeader, there.Name)
 	}
 	return &there, nil
 }
@@ -122,7 +126,7 @@ func (t *tasks) list(c *Call) error {
 	return page(c, pointers(list.Items), func(task *taskapi.Task) any { return view.Task(task) })
 }
 
-var errNoTask = refuse(http.StatusNotFound, "task not found")
+var errNoTask = Refuse(http.StatusNotFound, "task not found")
 
 // find returns the task and attempt of an ID.
 func (t *tasks) find(c *Call) (*taskapi.Task, taskapi.TaskAttempt, error) {
@@ -189,9 +193,9 @@ func (t *tasks) report(c *Call) error {
 // stale is 409 for a report that came too late, and 400 for a wrong one.
 func stale(err error) error {
 	if late, ok := err.(view.ErrStale); ok {
-		return refuse(http.StatusConflict, "%s", string(late))
+		return Refuse(http.StatusConflict, "%s", string(late))
 	}
-	return refuse(http.StatusBadRequest, "%v", err)
+	return Refuse(http.StatusBadRequest, "%v", err)
 }
 
 // owned returns a copy of the pod of an attempt if the request comes from the external worker that runs it, and nil if
@@ -226,5 +230,5 @@ func (t *tasks) late(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt, 
 			return c.Answer(http.StatusOK, view.Task(task))
 		}
 	}
-	return refuse(http.StatusConflict, "the attempt has ended already")
+	return Refuse(http.StatusConflict, "the attempt has ended already")
 }

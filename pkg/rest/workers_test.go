@@ -195,3 +195,23 @@ func TestTheOwnerReportsOnPods(t *testing.T) {
 	require.Equal(t, http.StatusConflict, w.do("PUT", status, `{"status":"failed","containers":[{"name":"a","containerId":"c7"}]}`).status)
 	require.Equal(t, http.StatusBadRequest, w.do("PUT", status, `{"status":"failed","containers":[{"name":"z"}]}`).status)
 }
+
+// TestTasksOfANodeThatIsGone: their logs and reports are refused by name of what is missing, and the tasks are still shown.
+func TestTasksOfANodeThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	worker := w.register(8081)
+	id := w.task("a")
+	w.run(id, worker, 1)
+	var node corev1.Node
+	require.NoError(t, w.admin.Get(t.Context(), ctrl.ObjectKey{Name: worker}, &node))
+	require.NoError(t, w.admin.Delete(t.Context(), &node))
+	report := w.do("PUT", "/api/v1/tasks/"+id+"/status", `{"status":"completed"}`)
+	require.Equal(t, http.StatusNotFound, report.status)
+	require.Equal(t, "node not found", report.says(t))
+	for _, path := range []string{"/logs", "/logs/stream"} {
+		logs := w.do("GET", "/api/v1/tasks/"+id+path, nil)
+		require.Equal(t, http.StatusNotFound, logs.status)
+		require.Equal(t, "worker node not found", logs.says(t))
+	}
+	require.Equal(t, http.StatusOK, w.do("GET", "/api/v1/tasks/"+id, nil).status)
+}

@@ -181,3 +181,59 @@ func TestRESTWithAToken(t *testing.T) {
 	require.Equal(t, "[]\n", curl("-u", "any:a token of some length", "https://198.51.100.2:8070/api/v1/tasks"))
 	require.Contains(t, curl("https://198.51.100.2:8070/api/v1/openapi.json"), `"openapi":"3.0.3"`)
 }
+
+// TestASilentWorkerLosesItsTasks: 30 s after its last heartbeat a worker is offline and its task runs elsewhere; what it
+// reports afterwards is refused, and it comes back by registering again.
+func TestASilentWorkerLosesItsTasks(t *testing.T) {
+	h := host.New(t)
+	h.Start("--rest-address", "127.0.0.1:8070", "--rest-insecure")
+	c := newFacadeClient(t, h)
+	l, err := h.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	given := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+		given <- r.URL.Path
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		require.NoError(t, server.Close())
+		<-served
+	})
+	var port int
+	_, err = fmt.Sscanf(l.Addr().String(), "127.0.0.1:%d", &port)
+	require.NoError(t, err)
+	register := func() string {
+		t.Helper()
+		return c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes", map[string]any{"hostname": "localhost", "port": port, "cpu": "1", "memory": "1Gi"})["nodeId"].(string)
+	}
+	worker := register()
+	h.Ctl("cordon " + h.Name)
+	id := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "a", "image": "busybox:1.36", "restartPolicy": "OnFailure"})["taskId"].(string)
+	require.Equal(t, "/api/v1/tasks/"+id+"/execute", <-given)
+	c.do(http.StatusOK, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{"status": "running", "containerId": "c1"})
+	h.Ctl("uncordon " + h.Name)
+	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + id + " --timeout=80s")
+	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+id, nil)
+	require.Equal(t, h.Name, task["nodeId"], "it ran elsewhere")
+	require.Contains(t, h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}"), "NodeLost")
+	late := c.do(http.StatusConflict, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{"status": "failed", "containerId": "c1"})
+	require.Contains(t, late["error"], "ended")
+	var nodes []map[string]any
+	require.NoError(t, json.Unmarshal(c.raw(http.StatusOK, "GET", facade+"/api/v1/nodes", nil), &nodes))
+	status := map[any]any{}
+	for _, n := range nodes {
+		status[n["nodeId"]] = n["status"]
+	}
+	require.Equal(t, "offline", status[worker])
+	require.Equal(t, "online", status[h.Name])
+	again := register()
+	require.NotEqual(t, worker, again)
+	c.do(http.StatusNotFound, "POST", facade+"/api/v1/nodes/"+worker+"/heartbeat", nil)
+	require.Equal(t, "online", c.do(http.StatusOK, "POST", facade+"/api/v1/nodes/"+again+"/heartbeat", nil)["status"])
+}
