@@ -98,7 +98,7 @@ func TestTheOutputIsPodlings(t *testing.T) {
 		{[]string{"pod", "logs", "p-1", "-c", "a"}, "==> Container: a <==\nhi\n"},
 		{[]string{"pod", "delete", "p-1"}, "Pod p-1 deleted successfully\n"},
 		{[]string{"service", "create", "s", "--selector", "app=a,tier=b", "--port", "http:80:8080", "--port", "90"}, "Service created successfully:\n  ID:         s\n  Name:       s\n  Namespace:  default\n  Type:       ClusterIP\n  ClusterIP:  10.43.0.9\n  DNS:        s.default.svc\n  Ports:      1\n"},
-		{[]string{"service", "get", "s"}, "Service ID: s\nName:       s\nNamespace:  \nType:       \nClusterIP:  None\n\nPorts:\n  - 80 -> 8080/TCP\n\nEndpoints:\n  Ready:\n    - 10.42.0.3 (pod: p-1)\n"},
+		{[]string{"service", "get", "s"}, "Service: s\n  ID:         s\n  Namespace:  \n  Type:       \n  Created:    0001-01-01 00:00:00\n\nPorts:\n  - 80 -> 8080/TCP\n\nEndpoints:\n  Ready:\n    - 10.42.0.3 (pod: p-1)\n"},
 		{[]string{"service", "delete", "s"}, "Service s deleted successfully\n"},
 	} {
 		out, err := podling(t, f, c.args...)

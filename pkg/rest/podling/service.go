@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -150,7 +151,11 @@ func (a *app) serviceGet() *cobra.Command {
 		if err := a.client.do(cmd.Context(), http.MethodGet, at("services", args[0])+"/endpoints", nil, &e); err != nil {
 			return fmt.Errorf("failed to get endpoints: %w", err)
 		}
-		fmt.Fprintf(a.out, "Service ID: %s\nName:       %s\nNamespace:  %s\nType:       %s\nClusterIP:  %s\n", s.ServiceID, s.Name, s.Namespace, s.Type, orElse(s.ClusterIP, "None"))
+		fmt.Fprintf(a.out, "Service: %s\n  ID:         %s\n  Namespace:  %s\n  Type:       %s\n", s.Name, s.ServiceID, s.Namespace, s.Type)
+		if s.ClusterIP != "" {
+			fmt.Fprintf(a.out, "  ClusterIP:  %s\n  DNS:        %s.%s.svc\n", s.ClusterIP, s.Name, s.Namespace)
+		}
+		fmt.Fprintf(a.out, "  Created:    %s\n", s.CreatedAt.Format(time.DateTime))
 		a.details(&s)
 		if len(e.Subsets) == 0 {
 			fmt.Fprintln(a.out, "\nEndpoints: None")
@@ -158,18 +163,21 @@ func (a *app) serviceGet() *cobra.Command {
 		}
 		fmt.Fprintln(a.out, "\nEndpoints:")
 		for _, subset := range e.Subsets {
-			for title, list := range map[string][]wire.EndpointAddress{"Ready": subset.Addresses, "Not Ready": subset.NotReadyAddresses} {
-				if len(list) > 0 {
-					fmt.Fprintf(a.out, "  %s:\n", title)
-				}
-				for _, address := range list {
-					fmt.Fprintf(a.out, "    - %s (pod: %s)\n", address.IP, address.PodID)
-				}
-			}
+			a.addresses("Ready", subset.Addresses)
+			a.addresses("Not Ready", subset.NotReadyAddresses)
 		}
 		return nil
 	}
 	return cmd
+}
+
+func (a *app) addresses(title string, list []wire.EndpointAddress) {
+	if len(list) > 0 {
+		fmt.Fprintf(a.out, "  %s:\n", title)
+	}
+	for _, address := range list {
+		fmt.Fprintf(a.out, "    - %s (pod: %s)\n", address.IP, address.PodID)
+	}
 }
 
 func (a *app) serviceDelete() *cobra.Command {
