@@ -26,6 +26,10 @@ const (
 	maxHeader = 32 << 10
 	// maxConnections limits the open connections, maxConnectionsEach those of one client address.
 	maxConnections, maxConnectionsEach = 1024, 256
+	// maxBodies limits the request bodies that are read at a time, maxReads the logs that are held in memory. Others wait.
+	maxBodies, maxReads = 64, 8
+	// logTimeout limits the time in which a log that is not followed is read.
+	logTimeout = 20 * time.Second
 	// maxStreams limits the log streams that are open at a time.
 	maxStreams = 256
 	// requestTimeout limits a request other than a log stream.

@@ -26,7 +26,7 @@ const (
 	// defaultTail is the number of lines that logs have without the parameter tail, maxTail its maximum.
 	defaultTail, maxTail = 100, 100_000
 	// maxLogs limits the logs of a container in an answer that is not a stream, in bytes; the end of them is kept.
-	maxLogs = 4 << 20
+	maxLogs = 1 << 20
 	// maxLine limits a line of a stream, in bytes; longer ones are split.
 	maxLine = 64 << 10
 )
@@ -47,6 +47,11 @@ func (t *tasks) logs(c *Call) error {
 	if err != nil {
 		return err
 	}
+	free, err := slot(c, t.reads)
+	if err != nil {
+		return err
+	}
+	defer free()
 	out := wire.TaskLogs{TaskID: c.Param("id"), Tail: tail}
 	if source.worker != "" {
 		return t.server().relay(c, source.worker, "/api/v1/tasks/"+url.PathEscape(source.id)+"/logs", tail, &out)
@@ -179,6 +184,8 @@ func (s *Server) fetch(ctx context.Context, client *http.Client, u *url.URL) (io
 
 // whole returns the last lines of a log.
 func (s *Server) whole(ctx context.Context, from source, tail int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
 	in, err := s.open(ctx, from, tail, false)
 	if err != nil {
 		return "", err
@@ -218,7 +225,11 @@ func lastBytes(r io.Reader, most int) (string, error) {
 
 // relay answers with the JSON of an external worker, of limited size and of the expected type.
 func (s *Server) relay(c *Call, node, path string, tail int, into any) error {
-	in, err := s.askWorker(c, node, path, tail)
+	ctx, cancel := context.WithTimeout(c.Context, logTimeout)
+	defer cancel()
+	inner := *c
+	inner.Context = ctx
+	in, err := s.askWorker(&inner, node, path, tail)
 	if err != nil {
 		return err
 	}

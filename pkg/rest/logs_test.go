@@ -106,7 +106,7 @@ func TestLogsOfExternalWorkers(t *testing.T) {
 		},
 		"no JSON": func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("<html>")) },
 		"too large": func(rw http.ResponseWriter, _ *http.Request) {
-			for range 3 * maxLogs / 1024 {
+			for range 3 * maxLogs / 1024 { // more than the JSON of the longest log
 				_, _ = rw.Write([]byte(strings.Repeat(" ", 1024)))
 			}
 		},

@@ -208,6 +208,11 @@ func (p *pods) logs(c *Call) error {
 	if err != nil {
 		return err
 	}
+	free, err := slot(c, p.reads)
+	if err != nil {
+		return err
+	}
+	defer free()
 	out := wire.PodLogs{PodID: c.Param("id"), Tail: tail, Logs: map[string]string{}}
 	if from.worker != "" {
 		return p.server().relay(c, from.worker, "/api/v1/pods/"+url.PathEscape(c.Param("id"))+"/logs", tail, &out)
@@ -232,7 +237,7 @@ func (p *pods) logs(c *Call) error {
 }
 
 // maxPodLogs limits the logs of all containers of a pod in one answer, in bytes.
-const maxPodLogs = 4 * maxLogs
+const maxPodLogs = 2 * maxLogs
 
 func (p *pods) stream(c *Call) error {
 	tail, err := c.number("tail", defaultTail, 0, maxTail)

@@ -86,6 +86,11 @@ func (c *Call) Decode(into any) error {
 	if t, _, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type")); err != nil || t != "application/json" {
 		return Refuse(http.StatusBadRequest, "invalid request: the content type must be application/json")
 	}
+	free, err := slot(c, c.server.bodies)
+	if err != nil {
+		return err
+	}
+	defer free()
 	deadline := http.NewResponseController(c.w)
 	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
 	data, err := bounded.All(c.Request.Body, maxBody)

@@ -21,6 +21,8 @@ type Server struct {
 	router  *router
 	workers *http.Client // to external workers
 	streams chan struct{}
+	bodies  chan struct{}
+	reads   chan struct{}
 	// maxWorkers is the maximum number of external workers.
 	maxWorkers int
 	ending     context.Context
@@ -36,7 +38,7 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, log: c.Logger, cluster: Cluster{c.Client}, workers: view.WorkerClient(0), maxWorkers: maxWorkers, streams: make(chan struct{}, maxStreams), ready: make(chan struct{})}
+	s := &Server{cfg: c, log: c.Logger, cluster: Cluster{c.Client}, workers: view.WorkerClient(0), maxWorkers: maxWorkers, streams: make(chan struct{}, maxStreams), bodies: make(chan struct{}, maxBodies), reads: make(chan struct{}, maxReads), ready: make(chan struct{})}
 	if !c.RESTInsecure {
 		var err error
 		if s.token, err = newTokenFile(c.RESTTokenFile); err != nil {
@@ -46,6 +48,16 @@ func New(c Config) (*Server, error) {
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.router = newRouter(s, s.resources()...)
 	return s, nil
+}
+
+// slot waits for a place among those of limited number. The returned function frees it.
+func slot(ctx context.Context, of chan struct{}) (func(), error) {
+	select {
+	case of <- struct{}{}:
+		return func() { <-of }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // resources are the parts of the API, in the order of its description.
@@ -87,6 +99,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Handler: s.Handler(), TLSConfig: s.cfg.TLS,
 		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: requestTimeout + writeStall, // replaced for streams
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 1 << 20},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)

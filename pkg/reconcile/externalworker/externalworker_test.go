@@ -3,6 +3,7 @@ package externalworker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -275,3 +276,26 @@ func TestASilentWorkerIsOffline(t *testing.T) {
 	require.Equal(t, corev1.ConditionUnknown, node.Status.Conditions[0].Status)
 	require.Equal(t, "HeartbeatTimeout", node.Status.Conditions[0].Reason)
 }
+
+// TestAWorkerThatFailsIsAskedOnce in a pass, however many pods it has.
+func TestAWorkerThatFailsIsAskedOnce(t *testing.T) {
+	w := newWorld(t, time.Now())
+	var pods []corev1.Pod
+	for number := range int32(5) {
+		pods = append(pods, *w.pod(number+1, func(p *corev1.Pod) { p.Spec.NodeName = "elsewhere" }))
+	}
+	asked := 0
+	client := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		asked++
+		return nil, errors.New("connection refused")
+	})}
+	r := &reconciler{Env: engine.Env{Client: w.c, Cache: w.c, Log: slog.New(slog.DiscardHandler), Now: time.Now}}
+	again, err := r.pods(t.Context(), worker{client: client, base: "http://192.0.2.1:1", own: "default"}, pods, true)
+	require.NoError(t, err)
+	require.Equal(t, retryPause, again)
+	require.Equal(t, 1, asked)
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -113,15 +113,27 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	w := worker{client: r.client, base: "http://" + address.String(), own: metav1.NamespaceDefault}
+	again, err := r.pods(ctx, w, pods.Items, online)
+	if again > 0 && (left == 0 || again < left) {
+		left = again
+	}
+	return engine.Result{RequeueAfter: left}, err
+}
+
+// pods does what is next for the pods of a worker. One that does not answer is asked no more in this pass: its timeouts
+// would add up. It returns when to look again; 0 for never.
+func (r *reconciler) pods(ctx context.Context, w worker, pods []corev1.Pod, online bool) (time.Duration, error) {
+	var soonest time.Duration
 	var errs []error
-	for i := range pods.Items {
-		again, err := r.pod(ctx, w, &pods.Items[i], online)
+	for i := range pods {
+		again, err := r.pod(ctx, w, &pods[i], online)
 		errs = append(errs, err)
-		if again > 0 && (left == 0 || again < left) {
-			left = again
+		online = online && again != retryPause
+		if again > 0 && (soonest == 0 || again < soonest) {
+			soonest = again
 		}
 	}
-	return engine.Result{RequeueAfter: left}, errors.Join(errs...)
+	return soonest, errors.Join(errs...)
 }
 
 // heartbeat marks a worker offline that has been silent for too long. It returns whether the worker is online, and if
