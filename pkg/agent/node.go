@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
@@ -109,7 +110,9 @@ func (a *Agent) register(ctx context.Context) error {
 		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": a.machine.arch,
 	}
 	maps.Copy(labels, a.c.Labels)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: labels, Annotations: a.c.Annotations}}
+	annotations := map[string]string{storage.DirectoryAnnotation: pod.LocalVolumes(a.c.DataDir)}
+	maps.Copy(annotations, a.c.Annotations)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: labels, Annotations: annotations}}
 	n.Spec.Taints = a.c.Taints
 	n.Status = a.status(corev1.NodeStatus{}, true)
 	err := a.c.Client.Create(ctx, n)
@@ -131,7 +134,7 @@ func (a *Agent) register(ctx context.Context) error {
 			n.Annotations = map[string]string{}
 		}
 		maps.Copy(n.Labels, labels)
-		maps.Copy(n.Annotations, a.c.Annotations)
+		maps.Copy(n.Annotations, annotations)
 		if !maps.Equal(old.Labels, n.Labels) || !maps.Equal(old.Annotations, n.Annotations) {
 			if err = a.c.Client.Patch(ctx, n, ctrl.MergeFrom(&old)); err != nil {
 				return err

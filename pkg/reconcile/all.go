@@ -27,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
 	"github.com/coracle-dev/coracle/pkg/reconcile/task"
 	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
+	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
 )
 
 // All lists the reconcilers.
@@ -56,6 +57,7 @@ func All(cfg Config) []*engine.Reconciler {
 		cronjob.New(),
 		ttlafterfinished.New(),
 		certificates.New(cfg.Signers),
+		volumebinding.New(cfg.RemoveVolume),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))

@@ -22,6 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
+	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -50,6 +51,8 @@ type Config struct {
 	TaskPatience time.Duration
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
+	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.
+	RemoveVolume volumebinding.Remove
 	// Metrics registers the reconcilers' metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.

@@ -65,6 +65,7 @@ type plane struct {
 	rootCA     *rootca.Bundle
 	apiserver  *apiserver.Server
 	fairness   *flowcontrol.Controller
+	nodes      *nodes
 	usage      *usage.Collector
 	roles      *roles
 	// rest is nil unless enabled.
@@ -199,6 +200,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 		roots:  keys.Node.Pool, as: asServer.Client,
 	}
+	l.nodes = remote
 	l.usage = p.newUsage(remote)
 	settings := apiserver.Config{
 		Registry: l.registry, Cache: l.cache, Kinds: kinds, Address: p.Listen,
@@ -279,6 +281,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				ClientFor: func(identity string) client.Interface {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},
+				RemoveVolume: l.nodes.removeVolume,
 				Kinds: storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})

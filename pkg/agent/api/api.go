@@ -69,6 +69,7 @@ func New(c Config) *Server {
 			return c.Subject.CommonName == "kube-apiserver-kubelet-client" || slices.Contains(c.Subject.Organization, "system:masters")
 		}
 	}
+	s.mux.Handle("DELETE /localVolumes/{volume}", s.allow(s.removeVolume, "", "proxy"))
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	get := func(pattern string, h http.HandlerFunc, subresources ...string) {
 		s.mux.Handle(pattern, s.allow(h, "", subresources...))

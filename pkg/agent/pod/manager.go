@@ -387,3 +387,6 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // LocalVolumes returns the directory that holds the volumes provisioned on this node.
 func LocalVolumes(dataDir string) string { return filepath.Join(dataDir, "local-volumes") }
+
+// Directories returns the volumes provisioned on this node.
+func (m *Manager) Directories() *volume.Directories { return m.volumes.Directories() }

@@ -1,0 +1,248 @@
+package volumebinding
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	helpers "k8s.io/component-helpers/storage/volume"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+)
+
+// claimProtection keeps a claim from being deleted while a pod uses it.
+const claimProtection = "kubernetes.io/pvc-protection"
+
+// ClaimState is what a claim's plan depends on.
+type ClaimState struct {
+	Claim *corev1.PersistentVolumeClaim
+	// Volume is the one that the claim names, nil if there is none. Candidates are those of the claim's class, and those that name the claim.
+	Volume     *corev1.PersistentVolume
+	Candidates []*corev1.PersistentVolume
+	// Class is the claim's, nil if there is none of that name; Default is the default class, nil for none.
+	Class, Default *storagev1.StorageClass
+	// Pods are those that name the claim.
+	Pods []*corev1.Pod
+	// Nodes are all nodes, where the claim's class is Coracle's own.
+	Nodes []*corev1.Node
+}
+
+// PlanClaim returns the next step towards a claim that is bound to a volume, as upstream's controller goes. Its invariant: a claim never takes
+// a volume whose claimRef names another claim, and keeps the volume that it is bound to.
+func PlanClaim(s ClaimState) Step {
+	c := s.Claim
+	protected := slices.Contains(c.Finalizers, claimProtection)
+	if c.DeletionTimestamp != nil {
+		if protected && !slices.ContainsFunc(s.Pods, scheduled) {
+			return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = without(c.Finalizers, claimProtection) })
+		}
+		return Step{}
+	}
+	if !protected {
+		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = append(c.Finalizers, claimProtection) })
+	}
+	if metav1.HasAnnotation(c.ObjectMeta, helpers.AnnBindCompleted) {
+		return s.bound()
+	}
+	if c.Spec.VolumeName == "" {
+		return s.unbound()
+	}
+	return s.named()
+}
+
+// scheduled reports whether a pod may use its volumes: a node that sees the pod later refuses claims that are being deleted.
+func scheduled(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
+
+// unbound looks for a volume, or has one provisioned.
+func (s ClaimState) unbound() Step {
+	c := s.Claim
+	delayed := s.Class != nil && s.Class.VolumeBindingMode != nil && *s.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	match, err := helpers.FindMatchingVolume(c, s.fitting(), nil, nil, delayed, true)
+	switch {
+	case err != nil:
+		return s.pending().because(c, corev1.EventTypeWarning, "FailedBinding", err.Error())
+	case match != nil:
+		return bind(match, c)
+	case !helpers.PersistentVolumeClaimHasClass(c) && s.Default != nil:
+		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &s.Default.Name })
+	case delayed && !helpers.IsDelayBindingProvisioning(c):
+		return s.waiting()
+	case helpers.GetPersistentVolumeClaimClass(c) != "":
+		return s.provision()
+	}
+	return s.pending().because(c, corev1.EventTypeNormal, "FailedBinding", "no persistent volumes available for this claim and no storage class is set")
+}
+
+// fitting returns the candidates with the claim's access modes; a volume that names the claim fits in any case.
+func (s ClaimState) fitting() []*corev1.PersistentVolume {
+	out := make([]*corev1.PersistentVolume, 0, len(s.Candidates))
+	for _, v := range s.Candidates {
+		if helpers.CheckAccessModes(s.Claim, v) || helpers.IsVolumeBoundToClaim(v, s.Claim) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (s ClaimState) waiting() Step {
+	var pods []string
+	for _, p := range s.Pods {
+		if !scheduled(p) && p.DeletionTimestamp == nil {
+			pods = append(pods, p.Name)
+		}
+	}
+	slices.Sort(pods)
+	switch len(pods) {
+	case 0:
+		return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+	case 1:
+		return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForPodScheduled", fmt.Sprintf("waiting for pod %s to be scheduled", pods[0]))
+	}
+	return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForPodScheduled", fmt.Sprintf("waiting for pods %s to be scheduled", strings.Join(pods, ",")))
+}
+
+func (s ClaimState) pending() Step { return s.phase(corev1.ClaimPending) }
+
+// phase sets the phase of a claim without a volume.
+func (s ClaimState) phase(phase corev1.PersistentVolumeClaimPhase) Step {
+	st := &s.Claim.Status
+	if st.Phase == phase && len(st.AccessModes) == 0 && len(st.Capacity) == 0 {
+		return Step{}
+	}
+	return updateClaimStatus(s.Claim, func(st *corev1.PersistentVolumeClaimStatus) {
+		st.Phase, st.AccessModes, st.Capacity = phase, nil, nil
+	})
+}
+
+// named is for a claim that asks for one volume, or that had found one when it was interrupted.
+func (s ClaimState) named() Step {
+	c, v := s.Claim, s.Volume
+	switch {
+	case v == nil:
+		return s.pending()
+	case v.Spec.ClaimRef == nil:
+		if wrong := mismatch(c, v); wrong != "" {
+			return s.pending().because(c, corev1.EventTypeWarning, "VolumeMismatch", fmt.Sprintf("Cannot bind to requested volume %q: %s", v.Name, wrong))
+		}
+		return bind(v, c)
+	case helpers.IsVolumeBoundToClaim(v, c):
+		return bind(v, c)
+	}
+	return s.pending().because(c, corev1.EventTypeWarning, "FailedBinding", fmt.Sprintf("volume %q already bound to a different claim.", v.Name))
+}
+
+// mismatch returns why a claim may not have the volume that it names, "" if it may.
+func mismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) string {
+	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
+	switch {
+	case has.Cmp(wants) < 0:
+		return "requested PV is too small"
+	case helpers.GetPersistentVolumeClaimClass(c) != helpers.GetPersistentVolumeClass(v):
+		return "storageClassName does not match"
+	case attributes(c.Spec.VolumeAttributesClassName) != attributes(v.Spec.VolumeAttributesClassName):
+		return "VolumeAttributesClassName does not match"
+	case helpers.CheckVolumeModeMismatches(&c.Spec, &v.Spec):
+		return "incompatible volumeMode"
+	case !helpers.CheckAccessModes(c, v):
+		return "incompatible accessMode"
+	case v.DeletionTimestamp != nil:
+		return "the volume is marked for deletion"
+	}
+	return ""
+}
+
+func attributes(class *string) string {
+	if class == nil {
+		return ""
+	}
+	return *class
+}
+
+// bind binds a claim and a volume to each other: first the volume names the claim, so that no other claim can take it, then the claim the
+// volume. Wherever it is interrupted, it goes on.
+func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
+	next, changed, err := helpers.GetBindVolumeToClaim(v, c)
+	if err != nil {
+		return Step{}.because(c, corev1.EventTypeWarning, "FailedBinding", err.Error())
+	}
+	if changed {
+		return Step{Op: UpdateVolume, Volume: next}
+	}
+	if step := phase(v, corev1.VolumeBound, ""); step.Op != Nothing {
+		return step
+	}
+	if c.Spec.VolumeName != v.Name || !metav1.HasAnnotation(c.ObjectMeta, helpers.AnnBindCompleted) {
+		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
+			if c.Spec.VolumeName != v.Name {
+				c.Spec.VolumeName = v.Name
+				metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnBoundByController, "yes")
+			}
+			metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnBindCompleted, "yes")
+		})
+	}
+	if c.Status.Phase != corev1.ClaimBound || !slices.Equal(c.Status.AccessModes, v.Spec.AccessModes) {
+		return updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
+			if st.Phase != corev1.ClaimBound || st.Capacity == nil {
+				st.Capacity = v.Spec.Capacity.DeepCopy()
+				st.CurrentVolumeAttributesClassName = v.Spec.VolumeAttributesClassName
+			}
+			st.Phase, st.AccessModes = corev1.ClaimBound, slices.Clone(v.Spec.AccessModes)
+		})
+	}
+	return Step{}
+}
+
+// bound is for a claim that was bound once.
+func (s ClaimState) bound() Step {
+	c, v := s.Claim, s.Volume
+	lost := func(reason, message string) Step {
+		step := s.phase(corev1.ClaimLost)
+		if step.Op == Nothing {
+			return step
+		}
+		return step.because(c, corev1.EventTypeWarning, reason, message)
+	}
+	switch {
+	case c.Spec.VolumeName == "":
+		return lost("ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+	case v == nil:
+		return lost("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+	case v.Spec.ClaimRef != nil && !helpers.IsVolumeBoundToClaim(v, c):
+		return lost("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
+	}
+	if step := bind(v, c); step.Op != Nothing {
+		return step
+	}
+	return s.grow()
+}
+
+// grow expands a volume of Coracle's own; other volumes are expanded by their drivers.
+func (s ClaimState) grow() Step {
+	c, v := s.Claim, s.Volume
+	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
+	if wants.Cmp(has) <= 0 || v.DeletionTimestamp != nil {
+		return Step{}
+	}
+	if !ours(v) {
+		return Step{}.because(c, corev1.EventTypeNormal, "ExternalExpanding", "waiting for an external controller to expand this PVC")
+	}
+	if size := v.Spec.Capacity[corev1.ResourceStorage]; size.Cmp(wants) < 0 {
+		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Spec.Capacity[corev1.ResourceStorage] = wants.DeepCopy() })
+	}
+	step := updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
+		st.Capacity = corev1.ResourceList{corev1.ResourceStorage: v.Spec.Capacity[corev1.ResourceStorage].DeepCopy()}
+	})
+	return step.because(c, corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")
+}
+
+// ours reports whether a volume is a directory that Coracle provisioned.
+func ours(v *corev1.PersistentVolume) bool {
+	return v.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner && v.Spec.Local != nil
+}
+
+func without(list []string, s string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(x string) bool { return x == s })
+}

@@ -1,0 +1,270 @@
+// Package volumebinding binds claims and persistent volumes to each other, provisions volumes that are directories of nodes, reclaims volumes
+// whose claims are gone, and protects what is in use from deletion.
+//
+// It may import engine. Its invariants: a claim is bound once; a volume is bound to one claim; a directory on a node has the object of its volume
+// until it is removed. PlanClaim and PlanVolume return one write at a time, so that it may be interrupted anywhere.
+package volumebinding
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	helpers "k8s.io/component-helpers/storage/volume"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// Remove removes the directory of a volume from a node. It succeeds if there is none.
+type Remove func(ctx context.Context, node *corev1.Node, volume string) error
+
+// Indexes: claims that are not bound by their class, volumes by class and by claim, pods by claim.
+const (
+	unboundIndex  = "storage.unbound"
+	classIndex    = "storage.class"
+	claimRefIndex = "storage.claimRef"
+	podIndex      = "storage.claims"
+)
+
+// New declares the reconciler. Its requests are claims, and volumes, which have no namespace. remove may be nil where nodes cannot be reached;
+// then volumes of nodes are not reclaimed.
+func New(remove Remove) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "persistentvolume", Account: "persistent-volume-binder", Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &corev1.PersistentVolumeClaim{}, Map: ofClaim},
+			{Object: &corev1.PersistentVolume{}, Map: ofVolume},
+			{Object: &storagev1.StorageClass{}, Map: ofClass},
+			{Object: &corev1.Pod{}, Event: ofPod},
+			{Object: &corev1.Node{}, Event: ofNode},
+		},
+		Writes: []engine.Write{
+			{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
+			{Object: &corev1.PersistentVolume{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
+		},
+		Indexes: []engine.Index{
+			{Object: &corev1.PersistentVolumeClaim{}, Name: unboundIndex, Values: func(o client.Object) []string {
+				if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Status.Phase != corev1.ClaimBound {
+					return []string{helpers.GetPersistentVolumeClaimClass(c)}
+				}
+				return nil
+			}},
+			{Object: &corev1.PersistentVolume{}, Name: classIndex, Values: func(o client.Object) []string {
+				if v, ok := o.(*corev1.PersistentVolume); ok {
+					return []string{helpers.GetPersistentVolumeClass(v)}
+				}
+				return nil
+			}},
+			{Object: &corev1.PersistentVolume{}, Name: claimRefIndex, Values: func(o client.Object) []string {
+				if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil {
+					return []string{v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name}
+				}
+				return nil
+			}},
+			{Object: &corev1.Pod{}, Name: podIndex, Values: func(o client.Object) []string {
+				if p, ok := o.(*corev1.Pod); ok {
+					return claimsOf(p)
+				}
+				return nil
+			}},
+		},
+		New: func(env engine.Env) engine.Func {
+			return (&reconciler{env, remove}).reconcile
+		},
+	}
+}
+
+type reconciler struct {
+	engine.Env
+	remove Remove
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	step, err := r.plan(ctx, req)
+	if err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if e := step.Event; e != nil {
+		r.Events.Event(e.About, e.Type, e.Reason, "%s", e.Message)
+	}
+	if step.Op == Nothing {
+		return engine.Result{}, nil
+	}
+	if err := r.apply(ctx, step); err != nil {
+		if apierrors.IsNotFound(err) {
+			return engine.Result{}, nil // its deletion makes an event
+		}
+		return engine.Result{}, err
+	}
+	r.Enqueue(req, 0)
+	return engine.Result{}, nil
+}
+
+func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error) {
+	if req.Namespace == "" {
+		var v corev1.PersistentVolume
+		if err := r.Cache.Get(ctx, req.NamespacedName, &v); err != nil {
+			return Step{}, err
+		}
+		var claim *corev1.PersistentVolumeClaim
+		if ref := v.Spec.ClaimRef; ref != nil {
+			var err error
+			if claim, err = r.claim(ctx, ref); err != nil {
+				return Step{}, err
+			}
+		}
+		return PlanVolume(&v, claim), nil
+	}
+	s, err := r.state(ctx, req)
+	if err != nil {
+		return Step{}, err
+	}
+	return PlanClaim(s), nil
+}
+
+// claim returns the claim of a claimRef, nil if it is gone. Before a volume is given up, that is asked of the server.
+func (r *reconciler) claim(ctx context.Context, ref *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
+	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	var c corev1.PersistentVolumeClaim
+	err := r.Cache.Get(ctx, key, &c)
+	if err == nil && (ref.UID == "" || ref.UID == c.UID) {
+		return &c, nil
+	}
+	if err == nil || apierrors.IsNotFound(err) {
+		err = r.Client.Get(ctx, key, &c)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // it is gone
+	}
+	return &c, err
+}
+
+func (r *reconciler) state(ctx context.Context, req engine.Request) (ClaimState, error) {
+	var c corev1.PersistentVolumeClaim
+	if err := r.Cache.Get(ctx, req.NamespacedName, &c); err != nil {
+		return ClaimState{}, err
+	}
+	s := ClaimState{Claim: &c}
+	if name := c.Spec.VolumeName; name != "" {
+		var v corev1.PersistentVolume
+		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &v); err == nil {
+			s.Volume = &v
+		} else if !apierrors.IsNotFound(err) {
+			return s, err
+		}
+	}
+	if c.DeletionTimestamp != nil || c.Spec.VolumeName == "" {
+		var pods corev1.PodList
+		if err := r.ByIndex(ctx, &pods, c.Namespace, podIndex, c.Name); err != nil {
+			return s, err
+		}
+		s.Pods = pointers(pods.Items)
+	}
+	if c.Spec.VolumeName != "" {
+		return s, nil
+	}
+	class := helpers.GetPersistentVolumeClaimClass(&c)
+	var byClass, byClaim corev1.PersistentVolumeList
+	if err := r.ByIndex(ctx, &byClass, "", classIndex, class); err != nil {
+		return s, err
+	}
+	if err := r.ByIndex(ctx, &byClaim, "", claimRefIndex, req.String()); err != nil {
+		return s, err
+	}
+	s.Candidates = append(pointers(byClaim.Items), pointers(byClass.Items)...)
+	var classes storagev1.StorageClassList
+	if err := r.Cache.List(ctx, &classes); err != nil {
+		return s, err
+	}
+	all := pointers(classes.Items)
+	s.Default = storage.Default(all)
+	for _, one := range all {
+		if one.Name == class {
+			s.Class = one
+		}
+	}
+	if s.Class != nil && s.Class.Provisioner == storage.Provisioner {
+		var nodes corev1.NodeList
+		if err := r.Cache.List(ctx, &nodes); err != nil {
+			return s, err
+		}
+		s.Nodes = pointers(nodes.Items)
+	}
+	return s, nil
+}
+
+func pointers[T any](list []T) []*T {
+	out := make([]*T, len(list))
+	for i := range list {
+		out[i] = &list[i]
+	}
+	return out
+}
+
+func (r *reconciler) apply(ctx context.Context, s Step) error {
+	switch s.Op {
+	case UpdateClaim:
+		return r.Client.Update(ctx, s.Claim)
+	case UpdateClaimStatus:
+		return r.Client.Status().Update(ctx, s.Claim)
+	case CreateVolume:
+		err := r.Client.Create(ctx, s.Volume)
+		if apierrors.IsAlreadyExists(err) {
+			return nil // its event is on its way
+		}
+		return err
+	case UpdateVolume:
+		return r.Client.Update(ctx, s.Volume)
+	case UpdateStatus:
+		return r.Client.Status().Update(ctx, s.Volume)
+	case DeleteVolume:
+		return r.Client.Delete(ctx, s.Volume, engine.Preconditions(s.Volume))
+	case RemoveDirectory:
+		return r.removeDirectory(ctx, s.Volume)
+	case Nothing:
+	}
+	return nil
+}
+
+// removeDirectory removes a volume's directory, and then the finalizer that says that there may be one. It is tried again until it succeeds,
+// and as soon as the node is back.
+func (r *reconciler) removeDirectory(ctx context.Context, v *corev1.PersistentVolume) error {
+	err := r.clean(ctx, v)
+	if err != nil {
+		message := err.Error()
+		r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "%s", message)
+		if step := phase(v, corev1.VolumeFailed, message); step.Op != Nothing && v.Spec.ClaimRef != nil {
+			if err := r.apply(ctx, step); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		return err
+	}
+	next := v.DeepCopy()
+	next.Finalizers = without(next.Finalizers, storage.Finalizer)
+	return r.Client.Update(ctx, next)
+}
+
+func (r *reconciler) clean(ctx context.Context, v *corev1.PersistentVolume) error {
+	var nodes corev1.NodeList
+	if err := r.Cache.List(ctx, &nodes); err != nil {
+		return err
+	}
+	name := nodeOf(v)
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Labels[corev1.LabelHostname] != name {
+			continue
+		}
+		if r.remove == nil {
+			return fmt.Errorf("the directory of the volume on node %q cannot be removed from here", n.Name)
+		}
+		return r.remove(ctx, n, v.Name)
+	}
+	r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %q no longer exists: what its machine still holds of the volume was not removed", name)
+	return nil
+}

@@ -1,0 +1,67 @@
+package volumebinding
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Op is the one write that a plan asks for. After it, the objects are planned again.
+type Op string
+
+const (
+	Nothing           Op = ""
+	UpdateClaim       Op = "update claim"
+	UpdateClaimStatus Op = "update claim status"
+	CreateVolume      Op = "create volume"
+	UpdateVolume      Op = "update volume"
+	UpdateStatus      Op = "update volume status"
+	DeleteVolume      Op = "delete volume"
+	// RemoveDirectory removes the volume's directory from its node, and then its finalizer.
+	RemoveDirectory Op = "remove directory"
+)
+
+// Step is a write, and the event that explains it or why there is none.
+type Step struct {
+	Op     Op
+	Claim  *corev1.PersistentVolumeClaim
+	Volume *corev1.PersistentVolume
+	Event  *Event
+}
+
+// Event is an event about an object, in upstream's words.
+type Event struct {
+	About                 client.Object
+	Type, Reason, Message string
+}
+
+func (s Step) because(about client.Object, kind, reason, message string) Step {
+	s.Event = &Event{about, kind, reason, message}
+	return s
+}
+
+func updateClaim(was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) Step {
+	next := was.DeepCopy()
+	change(next)
+	return Step{Op: UpdateClaim, Claim: next}
+}
+
+func updateClaimStatus(was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaimStatus)) Step {
+	next := was.DeepCopy()
+	change(&next.Status)
+	return Step{Op: UpdateClaimStatus, Claim: next}
+}
+
+func updateVolume(was *corev1.PersistentVolume, change func(*corev1.PersistentVolume)) Step {
+	next := was.DeepCopy()
+	change(next)
+	return Step{Op: UpdateVolume, Volume: next}
+}
+
+func phase(was *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, message string) Step {
+	if was.Status.Phase == phase && was.Status.Message == message {
+		return Step{}
+	}
+	next := was.DeepCopy()
+	next.Status.Phase, next.Status.Message = phase, message
+	return Step{Op: UpdateStatus, Volume: next}
+}
