@@ -16,6 +16,7 @@ type cycle struct {
 	// selects is false if the pod has no node selector or required node affinity.
 	selects bool
 	// Filled in by the prepare of filters and scores.
+	volumes     *volumeCycle
 	podAffinity *podAffinityCounts
 	spread      *spread
 	preferred   *nodeaffinity.PreferredSchedulingTerms

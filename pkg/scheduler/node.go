@@ -72,10 +72,11 @@ type podInfo struct {
 	assumed  bool      // assigned, but the binding is not yet observed
 	profile  *profile  // whose steps place it
 	task     bool
+	claims   []types.NamespacedName // the claims it uses
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
-	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileOf(p), task: isTask(p)}
+	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileOf(p), task: isTask(p), claims: claimNames(p)}
 	if i.profile == nil {
 		i.profile = profiles[0] // it is only counted, or explained
 	}

@@ -70,6 +70,9 @@ type Scheduler struct {
 	mu    sync.Mutex // guards the fields below
 	state *state
 	queue *queue
+
+	storageMu      sync.Mutex
+	storageChanged chan struct{} // closed at the next change of a claim, volume or class; nil if nobody waits
 }
 
 // New creates the component.
@@ -95,6 +98,8 @@ func New(cfg Config) (*Scheduler, error) {
 	s.queue.later = s.backedOff
 	s.state = newState(sample, s.namespaceLabels)
 	s.state.budgets = s.budgets
+	s.state.volumes.read = cfg.Client.Cache()
+	s.preBinds = []preBind{{name: "VolumeBinding", run: s.bindVolumes}}
 	s.state.heartbeat = (&heartbeats{cache: cfg.Client.Cache()}).of
 	return s, nil
 }
@@ -123,6 +128,17 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { s.guard.Loop(ctx, "events", s.events.Run) })
 
+	for _, o := range storageKinds() {
+		inf, err := s.client.Cache().GetInformer(ctx, o)
+		if err != nil {
+			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", o, err))
+		}
+		reg, err := inf.AddEventHandler(storageHandler{s})
+		if err != nil {
+			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", o, err))
+		}
+		defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
+	}
 	// Nodes before pods, so that no pod is rejected only because a node was not known yet.
 	if _, err := s.client.Cache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
 		return s.stopped(ctx, fmt.Errorf("informer of namespaces: %w", err))

@@ -32,6 +32,7 @@ type state struct {
 	budgets func() []*budget
 
 	reserves []reserve
+	volumes  *volumes
 
 	totals  []int64
 	refused []uint8
@@ -44,6 +45,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		antiAffinity: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
+		volumes: newVolumes(nil),
 	}
 }
 
@@ -142,6 +144,7 @@ func (s *state) assign(p *podInfo, name string) {
 	}
 	p.node = n
 	n.count(p, 1)
+	s.volumes.use(p, 1)
 	s.group(p.group, n.zone, 1)
 	s.pods[p.pod.UID] = p
 	s.priorities[p.priority]++
@@ -159,6 +162,7 @@ func (s *state) assign(p *podInfo, name string) {
 func (s *state) remove(p *podInfo) {
 	n := p.node
 	n.count(p, -1)
+	s.volumes.use(p, -1)
 	s.group(p.group, n.zone, -1)
 	delete(s.pods, p.pod.UID)
 	delete(s.antiAffinity, p)

@@ -46,6 +46,12 @@ var filters = []filter{
 	}, {
 		name: "NodeResourcesFit", check: fits, explain: explainFit, curable: true,
 	}, {
+		name: "VolumeRestrictions", prepare: prepareVolumes, check: claimsFree, explain: reason(usedByAnotherPod), wide: true,
+	}, {
+		name: "VolumeBinding", prepare: prepareVolumes, check: volumesFit, explain: explainVolumes,
+	}, {
+		name: "VolumeZone", prepare: prepareVolumes, check: zonesMatch, explain: reason(otherZone),
+	}, {
 		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
 	}, {
 		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true, wide: true,
@@ -90,6 +96,7 @@ type reserve struct {
 // reserves run in this order.
 var reserves = []reserve{
 	{name: "NodeResources", take: assume, release: unassume},
+	{name: "VolumeBinding", take: takeVolumes, release: releaseVolumes},
 }
 
 // assume accounts a pod to its node before it is bound.

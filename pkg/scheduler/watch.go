@@ -136,6 +136,7 @@ func (h podHandler) remove(o any) {
 
 // forget removes a deleted or terminated pod.
 func (s *Scheduler) forget(pod *corev1.Pod) {
+	s.state.volumes.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
 		s.queue.remove(p)
 	}
@@ -171,6 +172,7 @@ func (h podHandler) take(o any) {
 
 // bound handles a pod that has a node, whether we bound it or someone else did.
 func (s *Scheduler) bound(pod *corev1.Pod) {
+	s.state.volumes.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
 		if p.reserved != nil && p.reserved.name == pod.Spec.NodeName {
 			p.reserved = nil // keep the reservation, whatever the binding call returns

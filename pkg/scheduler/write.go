@@ -35,6 +35,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	defer s.mu.Unlock()
 	s.metrics.bound(p)
 	p.reserved = nil
+	s.state.volumes.release(pod.UID) // the cache shows it by now
 	if s.queue.pods[pod.UID] == p {
 		s.queue.remove(p)
 	}

@@ -1,0 +1,328 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/storage/ephemeral"
+	helpers "k8s.io/component-helpers/storage/volume"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+)
+
+// volumes are the claims of waiting pods, and what was chosen for them but is not yet to be seen in the cache. It is guarded by the scheduler's
+// lock.
+type volumes struct {
+	read ctrlclient.Reader
+	// assumed are the claims for which volumes were chosen, by the volume's name; nodes are the nodes where claims are to be provisioned.
+	assumed map[string]types.NamespacedName
+	nodes   map[types.NamespacedName]assumedNode
+	// users counts the pods on nodes that use a claim.
+	users map[types.NamespacedName]int
+	// chosen is what was reserved for a pod.
+	chosen map[types.UID]*choice
+}
+
+// assumedNode is a node that was selected for a claim by so many pods.
+type assumedNode struct {
+	node string
+	pods int
+}
+
+// choice is how a pod's claims are to be bound on its node.
+type choice struct {
+	static    map[types.NamespacedName]string // claim to volume
+	provision []types.NamespacedName          // claims to be provisioned on the node
+	wait      []types.NamespacedName          // all of the pod's claims that were not bound
+}
+
+func newVolumes(read ctrlclient.Reader) *volumes {
+	return &volumes{read: read, assumed: map[string]types.NamespacedName{}, nodes: map[types.NamespacedName]assumedNode{},
+		users: map[types.NamespacedName]int{}, chosen: map[types.UID]*choice{}}
+}
+
+// claimNames returns the names of the claims that a pod uses; nil for none.
+func claimNames(p *corev1.Pod) []types.NamespacedName {
+	var out []types.NamespacedName
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		name := ""
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			name = v.PersistentVolumeClaim.ClaimName
+		case v.Ephemeral != nil:
+			name = ephemeral.VolumeClaimName(p, v)
+		default:
+			continue
+		}
+		if key := (types.NamespacedName{Namespace: p.Namespace, Name: name}); !slices.Contains(out, key) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// use counts a pod that was put onto a node, or with -1 removed from it.
+func (v *volumes) use(p *podInfo, sign int) {
+	for _, key := range p.claims {
+		if v.users[key] += sign; v.users[key] <= 0 {
+			delete(v.users, key)
+		}
+	}
+}
+
+// volumeCycle is what one attempt knows about the claims of its pod.
+type volumeCycle struct {
+	wrong   string // why no node can be used, "" if there is no such reason
+	once    bool   // another pod uses a ReadWriteOncePod claim
+	bound   []*corev1.PersistentVolume
+	delayed []delayedClaim
+}
+
+// delayedClaim is a claim that is bound to a volume on the pod's node, or provisioned there.
+type delayedClaim struct {
+	*corev1.PersistentVolumeClaim
+	key        types.NamespacedName
+	class      *storagev1.StorageClass
+	candidates []*corev1.PersistentVolume
+}
+
+// prepareVolumes reads the pod's claims, with their volumes and classes.
+func prepareVolumes(c *cycle) bool {
+	if len(c.claims) == 0 {
+		return false
+	}
+	if c.volumes == nil {
+		c.volumes = c.state.volumes.look(c.podInfo)
+	}
+	return true
+}
+
+// look reads the claims of a pod. The reasons are upstream's.
+func (v *volumes) look(p *podInfo) *volumeCycle {
+	out := &volumeCycle{}
+	for _, key := range p.claims {
+		if out.wrong = v.lookAt(p, key, out); out.wrong != "" {
+			return out
+		}
+	}
+	return out
+}
+
+func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle) string {
+	ctx := context.Background()
+	var claim corev1.PersistentVolumeClaim
+	if err := v.read.Get(ctx, key, &claim); err != nil {
+		for i := range p.pod.Spec.Volumes {
+			if s := &p.pod.Spec.Volumes[i]; s.Ephemeral != nil && ephemeral.VolumeClaimName(p.pod, s) == key.Name {
+				return fmt.Sprintf("waiting for ephemeral volume controller to create the persistentvolumeclaim %q", key.Name)
+			}
+		}
+		return fmt.Sprintf("persistentvolumeclaim %q not found", key.Name)
+	}
+	for i := range p.pod.Spec.Volumes {
+		if s := &p.pod.Spec.Volumes[i]; s.Ephemeral != nil && ephemeral.VolumeClaimName(p.pod, s) == key.Name {
+			if err := ephemeral.VolumeIsForPod(p.pod, &claim); err != nil {
+				return err.Error()
+			}
+		}
+	}
+	if claim.Status.Phase == corev1.ClaimLost {
+		return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", claim.Name, claim.Spec.VolumeName)
+	}
+	if claim.DeletionTimestamp != nil {
+		return fmt.Sprintf("persistentvolumeclaim %q is being deleted", claim.Name)
+	}
+	if v.users[key] > 0 && slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteOncePod) {
+		out.once = true
+	}
+	if name := claim.Spec.VolumeName; name != "" {
+		var pv corev1.PersistentVolume
+		if _, done := claim.Annotations[helpers.AnnBindCompleted]; !done {
+			return "pod has unbound immediate PersistentVolumeClaims"
+		}
+		if v.read.Get(ctx, ctrlclient.ObjectKey{Name: name}, &pv) != nil {
+			return "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+		}
+		out.bound = append(out.bound, &pv)
+		return ""
+	}
+	var class storagev1.StorageClass
+	name := helpers.GetPersistentVolumeClaimClass(&claim)
+	if name == "" || v.read.Get(ctx, ctrlclient.ObjectKey{Name: name}, &class) != nil ||
+		class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer {
+		return "pod has unbound immediate PersistentVolumeClaims"
+	}
+	out.delayed = append(out.delayed, delayedClaim{&claim, key, &class, v.candidates(&claim, name)})
+	return ""
+}
+
+// candidates are the volumes of a class that are free, or that name the claim.
+func (v *volumes) candidates(claim *corev1.PersistentVolumeClaim, class string) []*corev1.PersistentVolume {
+	var list corev1.PersistentVolumeList
+	if v.read.List(context.Background(), &list) != nil {
+		return nil
+	}
+	var out []*corev1.PersistentVolume
+	for i := range list.Items {
+		pv := &list.Items[i]
+		if helpers.GetPersistentVolumeClass(pv) == class && (pv.Spec.ClaimRef == nil || helpers.IsVolumeBoundToClaim(pv, claim)) {
+			out = append(out, pv)
+		}
+	}
+	// The smaller ones first leave the larger ones to those that need them.
+	slices.SortFunc(out, func(a, b *corev1.PersistentVolume) int {
+		x, y := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
+		return x.Cmp(y)
+	})
+	return out
+}
+
+// The reasons of VolumeBinding, VolumeRestrictions and VolumeZone.
+const (
+	noVolumeToBind   = "node(s) didn't find available persistent volumes to bind"
+	volumeElsewhere  = "node(s) didn't match PersistentVolume's node affinity"
+	usedByAnotherPod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+	otherZone        = "node(s) had no available volume zone"
+)
+
+func volumesFit(c *cycle, n *nodeInfo) bool { return len(c.volumesUnfit(n, nil)) == 0 }
+
+func explainVolumes(c *cycle, n *nodeInfo) []string { return c.volumesUnfit(n, nil) }
+
+// volumesUnfit returns why a node cannot have the pod's volumes. into, if not nil, is filled with how the claims are bound if it can.
+func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
+	v := c.volumes
+	if v.wrong != "" {
+		return []string{v.wrong}
+	}
+	for _, pv := range v.bound {
+		if helpers.CheckNodeAffinity(pv, n.node.Labels) != nil {
+			return []string{volumeElsewhere}
+		}
+	}
+	taken := map[string]*corev1.PersistentVolume{}
+	for _, d := range v.delayed {
+		if into != nil {
+			into.wait = append(into.wait, d.key)
+		}
+		if node, ok := d.Annotations[helpers.AnnSelectedNode]; ok {
+			if node != n.name {
+				return []string{noVolumeToBind}
+			}
+			continue // it is being provisioned
+		}
+		if a, ok := c.state.volumes.nodes[d.key]; ok {
+			if a.node != n.name {
+				return []string{noVolumeToBind}
+			}
+			continue
+		}
+		for name, key := range c.state.volumes.assumed {
+			if key != d.key {
+				taken[name] = nil
+			}
+		}
+		match, err := helpers.FindMatchingVolume(d.PersistentVolumeClaim, d.candidates, n.node, taken, true, true)
+		switch {
+		case err != nil:
+			return []string{noVolumeToBind}
+		case match != nil:
+			taken[match.Name] = match
+			if into != nil {
+				into.static[d.key] = match.Name
+			}
+		case !provisions(d.class, n):
+			return []string{noVolumeToBind}
+		case into != nil:
+			into.provision = append(into.provision, d.key)
+		}
+	}
+	return nil
+}
+
+// provisions reports whether a class's provisioner can make a volume for a node.
+func provisions(class *storagev1.StorageClass, n *nodeInfo) bool {
+	switch class.Provisioner {
+	case helpers.NotSupportedProvisioner:
+		return false
+	case storage.Provisioner:
+		if n.node.Annotations[storage.DirectoryAnnotation] == "" {
+			return false
+		}
+	}
+	return len(class.AllowedTopologies) == 0 || slices.ContainsFunc(class.AllowedTopologies, func(t corev1.TopologySelectorTerm) bool {
+		return len(t.MatchLabelExpressions) > 0 && !slices.ContainsFunc(t.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
+			value, ok := n.node.Labels[e.Key]
+			return !ok || !slices.Contains(e.Values, value)
+		})
+	})
+}
+
+func claimsFree(c *cycle, _ *nodeInfo) bool { return !c.volumes.once }
+
+// zoneLabels on a volume restrict it to nodes with one of the values, which "__" separates.
+var zoneLabels = []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion}
+
+func zonesMatch(c *cycle, n *nodeInfo) bool {
+	for _, pv := range c.volumes.bound {
+		for _, label := range zoneLabels {
+			if zones, ok := pv.Labels[label]; ok && !slices.Contains(strings.Split(zones, "__"), n.node.Labels[label]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// takeVolumes chooses how the pod's claims are bound on its node.
+func takeVolumes(s *state, p *podInfo, n *nodeInfo) error {
+	if len(p.claims) == 0 {
+		return nil
+	}
+	c := &cycle{podInfo: p, state: s, volumes: s.volumes.look(p)}
+	chosen := &choice{static: map[types.NamespacedName]string{}}
+	if wrong := c.volumesUnfit(n, chosen); len(wrong) > 0 {
+		return fmt.Errorf("%s", strings.Join(wrong, ", "))
+	}
+	v := s.volumes
+	for key, name := range chosen.static {
+		v.assumed[name] = key
+	}
+	for _, key := range chosen.provision {
+		a := v.nodes[key]
+		v.nodes[key] = assumedNode{n.name, a.pods + 1}
+	}
+	v.chosen[p.pod.UID] = chosen
+	return nil
+}
+
+// releaseVolumes forgets what takeVolumes chose; what is in the cache by now stays.
+func releaseVolumes(s *state, p *podInfo, _ *nodeInfo) { s.volumes.release(p.pod.UID) }
+
+func (v *volumes) release(uid types.UID) {
+	chosen := v.chosen[uid]
+	if chosen == nil {
+		return
+	}
+	delete(v.chosen, uid)
+	for key, name := range chosen.static {
+		if v.assumed[name] == key {
+			delete(v.assumed, name)
+		}
+	}
+	for _, key := range chosen.provision {
+		if a := v.nodes[key]; a.pods > 1 {
+			a.pods--
+			v.nodes[key] = a
+		} else {
+			delete(v.nodes, key)
+		}
+	}
+}
