@@ -11,6 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslice"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslicemirroring"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/ephemeral"
 	"github.com/coracle-dev/coracle/pkg/reconcile/externalworker"
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/job"
@@ -58,6 +59,7 @@ func All(cfg Config) []*engine.Reconciler {
 		ttlafterfinished.New(),
 		certificates.New(cfg.Signers),
 		volumebinding.New(cfg.RemoveVolume),
+		ephemeral.New(),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))

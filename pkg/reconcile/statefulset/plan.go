@@ -273,6 +273,7 @@ func (p *plan) pod(n int64) *corev1.Pod {
 	pod := podstate.FromTemplate(t, p.set, kind)
 	pod.Name = p.set.Name + "-" + strconv.FormatInt(n, 10)
 	pod.Spec.Hostname, pod.Spec.Subdomain = pod.Name, p.set.Spec.ServiceName
+	mountClaims(p.set, pod, n)
 	identify(p.set, pod)
 	pod.Labels[appsv1.StatefulSetRevisionLabel] = revision
 	return pod

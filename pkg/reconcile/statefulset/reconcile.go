@@ -31,10 +31,12 @@ func New() *engine.Reconciler {
 			{Object: &appsv1.StatefulSet{}},
 			{Object: &corev1.Pod{}, Map: sets, Batch: group},
 			{Object: &appsv1.ControllerRevision{}, Map: engine.Controller(kind.GroupKind())},
+			{Object: &corev1.PersistentVolumeClaim{}, Event: ofClaim},
 		},
 		Writes: []engine.Write{
 			{Object: &appsv1.StatefulSet{}, Parts: []engine.Part{engine.Status}},
 			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata}},
+			{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Create, engine.Metadata}},
 			history.Writes(),
 		},
 		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(&appsv1.ControllerRevision{})},
@@ -160,6 +162,9 @@ func collisions(o client.Object) **int32 { return &o.(*appsv1.StatefulSet).Statu
 
 // pods creates, repairs and deletes pods.
 func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Actions) error {
+	if err := r.retain(ctx, set, a.Pods.Pods); err != nil {
+		return err
+	}
 	created := engine.SlowStart(len(a.Run), func(i int) error { return r.create(ctx, set, a.Run[i]) })
 	if apierrors.HasStatusCause(created, corev1.NamespaceTerminatingCause) {
 		return nil
@@ -186,7 +191,13 @@ func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Action
 }
 
 func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
-	err := r.Client.Create(ctx, p)
+	err := r.claim(ctx, set, p)
+	if errors.Is(err, errClaims) {
+		return nil // their deletion enqueues the set
+	}
+	if err == nil {
+		err = r.Client.Create(ctx, p)
+	}
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return err
 	}
