@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -95,9 +93,5 @@ func TestSets(t *testing.T) {
 		require.Equal(t, "pod/web-0\n", h.Ctl("get pods -l app=web -o name"))
 		h.Ctl("delete ds log --cascade=foreground --timeout=60s")
 		require.Empty(t, h.Ctl("get pods -l app=log -o name"))
-		claims := filepath.Join(t.TempDir(), "claims.yaml")
-		templates := "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]"
-		require.NoError(t, os.WriteFile(claims, []byte(strings.Replace(setsManifest, "replicas: 3", templates, 1)), 0o600))
-		require.Contains(t, h.Fails("ctl", "create", "-f", claims), "spec.volumeClaimTemplates: Forbidden: PersistentVolumeClaims are not supported by this server")
 	})
 }
