@@ -156,7 +156,7 @@ func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "12345678-0000"}, Spec: tasks.TaskSpec{Image: "busybox", Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}}}
 	task.Spec.Env = []corev1.EnvVar{{Name: "K", Value: "V"}}
 	p := tasks.Pod(task, &tasks.TaskAttempt{Number: number})
-	p.Spec.NodeName = "w1"
+	p.Spec.NodeName, p.Finalizers = "w1", nil // the reconciler of tasks, which would remove them, does not run
 	for _, f := range change {
 		f(p)
 	}
