@@ -6,9 +6,13 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
@@ -105,6 +109,16 @@ func (c Cluster) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.Delet
 		opts = append(opts, ctrl.Preconditions{UID: &uid})
 	}
 	return c.client.Delete(ctx, obj, opts...)
+}
+
+// WatchTask reports the changes of a task after the version it has.
+func (c Cluster) WatchTask(ctx context.Context, t *taskapi.Task) (watch.Interface, error) {
+	if err := c.allowed(ctx, "watch", t, t.Namespace, t.Name, ""); err != nil {
+		return nil, err
+	}
+	return c.client.Watch(ctx, &taskapi.TaskList{}, &ctrl.ListOptions{
+		Namespace: t.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", t.Name), Raw: &metav1.ListOptions{ResourceVersion: t.ResourceVersion},
+	})
 }
 
 // ReadLogs returns an error if the user may not read the logs of a pod.

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -82,13 +83,48 @@ func (t *tasks) create(c *Call) error {
 	} else if err != nil {
 		return err
 	}
-	out := view.Task(task)
-	if !task.Status.Phase.Ended() && task.Status.Node == "" {
-		if out.SchedulingError, err = t.server().noNode(c); err != nil {
+	why, err := t.server().noNode(c)
+	if err != nil {
+		return err
+	}
+	if why == "" {
+		if task, err = t.scheduled(c, task); err != nil {
 			return err
 		}
+		why = task.Status.Error
+	}
+	out := view.Task(task)
+	if !task.Status.Phase.Ended() && task.Status.Node == "" {
+		out.SchedulingError = why
 	}
 	return c.Answer(http.StatusCreated, out)
+}
+
+// schedulePatience is how long a create waits for the scheduler, so that its answer has the node, as Podling's.
+const schedulePatience = 300 * time.Millisecond
+
+// scheduled returns the task once it has a node or an explanation why it has none, or as it is after a moment.
+func (t *tasks) scheduled(ctx context.Context, task *taskapi.Task) (*taskapi.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, schedulePatience)
+	defer cancel()
+	w, err := t.cluster.WatchTask(ctx, task)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Stop()
+	for task.Status.Node == "" && task.Status.Error == "" && !task.Status.Phase.Ended() {
+		select {
+		case event, ok := <-w.ResultChan():
+			now, is := event.Object.(*taskapi.Task)
+			if !ok || !is || event.Type == watch.Deleted {
+				return task, nil
+			}
+			task = now
+		case <-ctx.Done():
+			return task, nil
+		}
+	}
+	return task, nil
 }
 
 // repeated returns the task of an earlier request with the same idempotency key, if that asked for the same.

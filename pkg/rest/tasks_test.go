@@ -129,3 +129,34 @@ func TestListsHavePages(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, w.do("GET", "/api/v1/tasks?"+bad, nil).status, bad)
 	}
 }
+
+// TestACreateIsAnsweredWithTheNode if the scheduler finds one at once, and with its reasons if it does not.
+func TestACreateIsAnsweredWithTheNode(t *testing.T) {
+	w := newWorld(t)
+	w.node("n1")
+	for name, status := range map[string]taskapi.TaskStatus{
+		"fits":    {Phase: taskapi.TaskScheduled, Node: "n1"},
+		"too big": {Phase: taskapi.TaskPending, Error: "0/1 nodes are available: 1 Insufficient cpu"},
+	} {
+		// The scheduler and the task's reconciler.
+		tasks, err := w.admin.Watch(t.Context(), &taskapi.TaskList{}, ctrl.InNamespace("default"))
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			event := <-tasks.ResultChan()
+			for event.Type != "ADDED" || event.Object.(*taskapi.Task).Annotations["rest.coracle.dev/name"] != name {
+				event = <-tasks.ResultChan()
+			}
+			next := event.Object.(*taskapi.Task).DeepCopy()
+			next.Status = status
+			done <- w.admin.Status().Update(t.Context(), next)
+		}()
+		a := w.do("POST", "/api/v1/tasks", wire.CreateTask{Name: name, Image: "i"})
+		require.NoError(t, <-done)
+		tasks.Stop()
+		var made wire.Task
+		a.into(t, &made)
+		require.Equal(t, status.Node, made.NodeID)
+		require.Equal(t, status.Error, made.SchedulingError)
+	}
+}

@@ -17,7 +17,7 @@ func restRoles() []client.Object {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
 	}
 	facade := &rbacv1.ClusterRole{ObjectMeta: roleMeta(restUser), Rules: []rbacv1.PolicyRule{
-		rule(tasks.GroupVersion.Group, []string{"get", "list", "create", "delete"}, "tasks"),
+		rule(tasks.GroupVersion.Group, []string{"get", "list", "watch", "create", "delete"}, "tasks"),
 		rule("", []string{"get", "list", "create", "delete"}, "pods", "nodes"),
 		rule("", []string{"get", "list", "create", "update", "delete"}, "services"),
 		rule("", []string{"update"}, "pods/status", "nodes/status"),
