@@ -77,6 +77,20 @@ func TestStorage(t *testing.T) {
 		require.Empty(t, localVolumes(t, h))
 	})
 
+	t.Run("quota", func(t *testing.T) {
+		h.Ctl("create namespace small")
+		h.Ctl("create quota q -n small --hard=requests.storage=3Gi,local.storageclass.storage.k8s.io/requests.storage=1Gi")
+		h.Ctl("wait quota/q -n small --for=jsonpath={.status.hard.requests\\.storage}=3Gi --timeout=60s")
+		manifest := filepath.Join(t.TempDir(), "claim.yaml")
+		claim, _, _ := strings.Cut(storageManifest, "---")
+		require.NoError(t, os.WriteFile(manifest, []byte(strings.Replace(claim, "1Gi", "2Gi", 1)), 0o600))
+		require.Contains(t, h.Fails("ctl", "apply", "-n", "small", "-f", manifest), "exceeded quota: q, requested: local.storageclass.storage.k8s.io/requests.storage=2Gi")
+		require.NoError(t, os.WriteFile(manifest, []byte(claim), 0o600))
+		h.Ctl("apply -n small -f " + manifest)
+		h.Ctl("wait quota/q -n small --for=jsonpath={.status.used.requests\\.storage}=1Gi --timeout=60s")
+		h.Ctl("delete namespace small --timeout=60s")
+	})
+
 	t.Run("a claim that no class serves says so", func(t *testing.T) {
 		h.Apply(strings.Replace(storageManifest, "spec: {accessModes", "spec: {storageClassName: none, accessModes", 1))
 		h.Ctl(`wait pod/writer --for=jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable --timeout=60s`)

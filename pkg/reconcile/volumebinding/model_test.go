@@ -1,0 +1,247 @@
+package volumebinding
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	helpers "k8s.io/component-helpers/storage/volume"
+	"pgregory.net/rapid"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+)
+
+// world is a cluster's storage with a server's rules: updates need the newest version, and finalizers delay deletion.
+type world struct {
+	claims      map[string]*corev1.PersistentVolumeClaim
+	volumes     map[string]*corev1.PersistentVolume
+	directories map[string]bool
+	pods        []*corev1.Pod
+	classes     map[string]*storagev1.StorageClass
+	nodes       []*corev1.Node
+	version     int
+	made        int
+}
+
+func (w *world) next() string { w.version++; return fmt.Sprint(w.version) }
+
+// planned is a step with the state it was made from, so that others can write in between.
+type planned struct {
+	step Step
+	of   string
+}
+
+func (w *world) planClaim(name string) Step {
+	c := w.claims[name]
+	s := ClaimState{Claim: c, Volume: w.volumes[c.Spec.VolumeName], Class: w.classes[helpers.GetPersistentVolumeClaimClass(c)], Nodes: w.nodes}
+	for _, name := range slices.Sorted(maps.Keys(w.volumes)) {
+		s.Candidates = append(s.Candidates, w.volumes[name])
+	}
+	for _, p := range w.pods {
+		if slices.Contains(claimsOf(p), name) {
+			s.Pods = append(s.Pods, p)
+		}
+	}
+	return PlanClaim(s)
+}
+
+func (w *world) planVolume(name string) Step {
+	v := w.volumes[name]
+	var c *corev1.PersistentVolumeClaim
+	if v.Spec.ClaimRef != nil {
+		c = w.claims[v.Spec.ClaimRef.Name]
+	}
+	return PlanVolume(v, c)
+}
+
+// apply carries a step out unless somebody else wrote its object since it was planned.
+func (w *world) apply(s Step) {
+	switch s.Op {
+	case UpdateClaim, UpdateClaimStatus:
+		if have := w.claims[s.Claim.Name]; have != nil && have.UID == s.Claim.UID && have.ResourceVersion == s.Claim.ResourceVersion {
+			next := s.Claim.DeepCopy()
+			next.ResourceVersion = w.next()
+			w.claims[next.Name] = next
+			if next.DeletionTimestamp != nil && len(next.Finalizers) == 0 {
+				delete(w.claims, next.Name)
+			}
+		}
+	case CreateVolume:
+		if w.volumes[s.Volume.Name] == nil {
+			v := s.Volume.DeepCopy()
+			v.UID, v.ResourceVersion = types.UID("uid-"+v.Name), w.next()
+			v.Finalizers = append(v.Finalizers, volumeProtection)
+			w.volumes[v.Name] = v
+		}
+	case UpdateVolume, UpdateStatus:
+		w.updateVolume(s.Volume)
+	case DeleteVolume:
+		if v := w.volumes[s.Volume.Name]; v != nil {
+			next := v.DeepCopy()
+			next.DeletionTimestamp = &metav1.Time{}
+			w.updateVolume(next)
+		}
+	case RemoveDirectory:
+		if v := w.volumes[s.Volume.Name]; v != nil && v.ResourceVersion == s.Volume.ResourceVersion {
+			delete(w.directories, v.Name)
+			next := v.DeepCopy()
+			next.Finalizers = without(next.Finalizers, storage.Finalizer)
+			w.updateVolume(next)
+		}
+	case Nothing:
+	}
+}
+
+func (w *world) updateVolume(next *corev1.PersistentVolume) {
+	if have := w.volumes[next.Name]; have == nil || have.ResourceVersion != next.ResourceVersion {
+		return
+	}
+	next = next.DeepCopy()
+	next.ResourceVersion = w.next()
+	w.volumes[next.Name] = next
+	if next.DeletionTimestamp != nil && len(next.Finalizers) == 0 {
+		delete(w.volumes, next.Name)
+	}
+}
+
+// TestModel: whatever users, pods and interrupted reconcilers do in whatever order, a claim is bound once, a volume has one claim, no directory
+// is without its volume, and in the end nothing is left to do.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, directories: map[string]bool{},
+			nodes: []*corev1.Node{node("a"), node("b")}, classes: map[string]*storagev1.StorageClass{"local": class(storage.Provisioner, storagev1.VolumeBindingImmediate)}}
+		if rapid.Bool().Draw(t, "wait") {
+			w.classes["local"] = class(storage.Provisioner, storagev1.VolumeBindingWaitForFirstConsumer)
+		}
+		names := []string{"x", "y", "z"}
+		bound := map[types.UID]string{} // by claim, the volume it was bound to
+		var underWay []planned
+		check := func() {
+			taken := map[string]types.UID{}
+			for _, c := range w.claims {
+				if c.Status.Phase == corev1.ClaimBound {
+					v := c.Spec.VolumeName
+					if was, ok := bound[c.UID]; ok {
+						require.Equal(t, was, v, "a claim is bound once")
+					}
+					bound[c.UID] = v
+					require.Empty(t, taken[v], "two claims have one volume")
+					taken[v] = c.UID
+					require.NotNil(t, w.volumes[v], "a bound claim's volume is there")
+					require.Equal(t, c.UID, w.volumes[v].Spec.ClaimRef.UID)
+				}
+			}
+			for d := range w.directories {
+				require.NotNil(t, w.volumes[d], "directory %s is forgotten", d)
+			}
+		}
+		step := func(name string, plan func(string) Step) {
+			s := plan(name)
+			if rapid.Bool().Draw(t, "interrupted") {
+				underWay = append(underWay, planned{s, name})
+			} else {
+				w.apply(s)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(*rapid.T) { check() },
+			"claim": func(t *rapid.T) {
+				name := rapid.SampledFrom(names).Draw(t, "name")
+				if w.claims[name] == nil {
+					w.made++
+					c := claim(name)
+					c.UID, c.ResourceVersion = types.UID(fmt.Sprint(name, w.made)), w.next()
+					w.claims[name] = c
+				}
+			},
+			"volume": func(t *rapid.T) {
+				if len(w.volumes) < 6 {
+					w.made++
+					v := volume(fmt.Sprint("v", w.made), rapid.SampledFrom([]string{"1Mi", "1Gi", "2Gi"}).Draw(t, "size"))
+					v.ResourceVersion = w.next()
+					if rapid.Bool().Draw(t, "named") {
+						v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: rapid.SampledFrom(names).Draw(t, "for")}
+					}
+					w.volumes[v.Name] = v
+				}
+			},
+			"pod": func(t *rapid.T) {
+				name := rapid.SampledFrom(names).Draw(t, "name")
+				c := w.claims[name]
+				if c == nil || c.DeletionTimestamp != nil {
+					return
+				}
+				if c.Spec.VolumeName == "" {
+					s := updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
+						metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnSelectedNode, rapid.SampledFrom([]string{"a", "b", "gone"}).Draw(t, "node"))
+					})
+					w.apply(s)
+					return
+				}
+				if c.Status.Phase == corev1.ClaimBound && len(w.pods) < 4 {
+					p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a", Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}}}
+					w.pods = append(w.pods, p)
+					if v := w.volumes[c.Spec.VolumeName]; ours(v) {
+						w.directories[v.Name] = true
+					}
+				}
+			},
+			"pod ends": func(*rapid.T) {
+				if len(w.pods) > 0 {
+					w.pods = w.pods[1:]
+				}
+			},
+			"delete claim": func(t *rapid.T) {
+				if c := w.claims[rapid.SampledFrom(names).Draw(t, "name")]; c != nil {
+					next := c.DeepCopy()
+					next.DeletionTimestamp, next.ResourceVersion = &metav1.Time{}, w.next()
+					w.claims[c.Name] = next
+				}
+			},
+			"plan claim": func(t *rapid.T) {
+				if len(w.claims) > 0 {
+					step(rapid.SampledFrom(slices.Sorted(maps.Keys(w.claims))).Draw(t, "of"), w.planClaim)
+				}
+			},
+			"plan volume": func(t *rapid.T) {
+				if len(w.volumes) > 0 {
+					step(rapid.SampledFrom(slices.Sorted(maps.Keys(w.volumes))).Draw(t, "of"), w.planVolume)
+				}
+			},
+			"finish": func(t *rapid.T) {
+				if len(underWay) > 0 {
+					i := rapid.IntRange(0, len(underWay)-1).Draw(t, "which")
+					w.apply(underWay[i].step)
+					underWay = slices.Delete(underWay, i, i+1)
+				}
+			},
+		})
+		// Left alone, it settles.
+		for range 200 {
+			busy := false
+			for _, name := range slices.Sorted(maps.Keys(w.claims)) {
+				s := w.planClaim(name)
+				busy = busy || s.Op != Nothing
+				w.apply(s)
+			}
+			for _, name := range slices.SortedFunc(maps.Keys(w.volumes), cmp.Compare[string]) {
+				s := w.planVolume(name)
+				busy = busy || s.Op != Nothing
+				w.apply(s)
+			}
+			check()
+			if !busy {
+				return
+			}
+		}
+		t.Fatalf("it does not settle")
+	})
+}
