@@ -1,9 +1,16 @@
 package builtin
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	internal "k8s.io/kubernetes/pkg/apis/storage"
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"
+	storageutil "k8s.io/kubernetes/pkg/apis/storage/util"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim"
 	"k8s.io/kubernetes/pkg/registry/storage/storageclass"
@@ -21,5 +28,17 @@ func storage() []*kind.Resource {
 
 	classes := row[storagev1.StorageClass, storagev1.StorageClassList](gv("storage.k8s.io", "v1"), "storageclasses", "storageclass", storageclass.Strategy, metaFields)
 	classes.ShortNames, classes.ReturnsDeleted = []string{"sc"}, true
+	classes.Table = markDefault{classes.Table}
 	return []*kind.Resource{volumes, claims, classes}
+}
+
+// markDefault marks the default class in the list of classes. Upstream's printer marks it in whole lists alone, and objects are printed one by one.
+type markDefault struct{ rest.TableConvertor }
+
+func (m markDefault) ConvertToTable(ctx context.Context, o, options runtime.Object) (*metav1.Table, error) {
+	t, err := m.TableConvertor.ConvertToTable(ctx, o, options)
+	if c, ok := o.(*internal.StorageClass); ok && err == nil && storageutil.IsDefaultAnnotation(c.ObjectMeta) && len(t.Rows) == 1 && len(t.Rows[0].Cells) > 0 {
+		t.Rows[0].Cells[0] = c.Name + " (default)"
+	}
+	return t, err
 }
