@@ -159,6 +159,10 @@ func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle)
 		class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer {
 		return "pod has unbound immediate PersistentVolumeClaims"
 	}
+	if node, ok := claim.Annotations[helpers.AnnSelectedNode]; ok {
+		// The pod is not tried again before, so that provisioners that fail keep no bindings from other pods.
+		return fmt.Sprintf("waiting for persistentvolumeclaim %q to be provisioned on node %q", key.Name, node)
+	}
 	out.delayed = append(out.delayed, delayedClaim{&claim, key, &class, v.candidates(&claim, name)})
 	return ""
 }
@@ -211,12 +215,6 @@ func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 	for _, d := range v.delayed {
 		if into != nil {
 			into.wait = append(into.wait, d.key)
-		}
-		if node, ok := d.Annotations[helpers.AnnSelectedNode]; ok {
-			if node != n.name {
-				return []string{noVolumeToBind}
-			}
-			continue // it is being provisioned
 		}
 		if a, ok := c.state.volumes.nodes[d.key]; ok {
 			if a.node != n.name {

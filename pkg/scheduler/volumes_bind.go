@@ -17,8 +17,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// bindWait limits how long a binding waits for the pod's claims. A pod whose volumes take longer is tried again when they are there.
-const bindWait = 15 * time.Second
+// bindWait limits how long a binding waits for the pod's claims, because it occupies one of Config.Binders. A pod whose volumes take longer is
+// tried again when they are there.
+const bindWait = time.Second
 
 // bindVolumes writes how the pod's claims are to be bound, and waits until they are.
 func (s *Scheduler) bindVolumes(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error {

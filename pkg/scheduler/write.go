@@ -58,6 +58,7 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.metrics.failed.count(p)
 	s.log.Warn("could not bind pod, retrying", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
 	s.backOff(p)
+	s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not bind to node %s, retrying: %s", node, err)
 }
 
 // report writes the pod's PodScheduled condition. A failed write is not retried: the next attempt writes it again.
