@@ -47,6 +47,7 @@ func All(cfg Config) []*engine.Reconciler {
 		serviceaccount.New(),
 		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),
+		certificates.NewPodCleaner(),
 		podgc.New(),
 		autoscaling.New(cfg.PodMetrics),
 		disruption.New(),

@@ -106,3 +106,28 @@ func TestTrustBundleOfTheAPI(t *testing.T) {
 		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: "example.org/s", TrustBundle: string(first)}})
 	require.ErrorContains(t, err, `user not permitted to attest for signerName "example.org/s"`)
 }
+
+// TestPodCertificatesAreSignedByTheSigner: whoever may write the status may not act as every signer.
+func TestPodCertificatesAreSignedByTheSigner(t *testing.T) {
+	c := start(t, options{log: slog.LevelWarn, http: true})
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	proof, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	require.NoError(t, err)
+	r := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}, Spec: certificatesv1.PodCertificateRequestSpec{
+		SignerName: "example.org/s", PodName: "p", PodUID: "u", ServiceAccountName: "default", ServiceAccountUID: "u", NodeName: "n", NodeUID: "u", StubPKCS10Request: proof}}
+	c.create(r)
+	require.EqualValues(t, 86400, *r.Spec.MaxExpirationSeconds)
+	r.Status.Conditions = []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeDenied, Status: metav1.ConditionTrue, Reason: "No", Message: "no", LastTransitionTime: metav1.Now()}}
+	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
+	require.ErrorContains(t, nobody.Status().Update(c.ctx, r.DeepCopy()), `User "nobody" is not permitted to "sign" for signer "example.org/s"`)
+
+	// A node may request certificates for its own pods only.
+	node := c.engine.Clients.For(&user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes", user.AllAuthenticated}})
+	theirs := r.DeepCopy()
+	theirs.ResourceVersion, theirs.Name, theirs.Spec.NodeName = "", "theirs", "other"
+	require.ErrorContains(t, node.Create(c.ctx, theirs), `PodCertificateRequest.Spec.NodeName="other", which is not the requesting node "n"`)
+
+	require.NoError(t, c.Status().Update(c.ctx, r))
+	require.Len(t, r.Status.Conditions, 1)
+}

@@ -22,11 +22,15 @@ type Reference struct {
 	Namespace, Name string
 	// Bundles are all ClusterTrustBundles; the other fields are empty.
 	Bundles bool
+	// RequestsOf is a node, all of whose PodCertificateRequests are meant; the other fields are empty.
+	RequestsOf string
 }
 
 // list returns an empty list of the kind, and what selects the objects.
 func (r Reference) list() (ctrl.ObjectList, []ctrl.ListOption) {
 	switch {
+	case r.RequestsOf != "":
+		return &certificatesv1.PodCertificateRequestList{}, []ctrl.ListOption{ctrl.MatchingFields{"spec.nodeName": r.RequestsOf}}
 	case r.Bundles:
 		return &certificatesv1.ClusterTrustBundleList{}, nil
 	case r.Secret:
@@ -169,8 +173,11 @@ func (o *Objects) event(r Reference, e *entry, ev watch.Event) {
 	stale := ev.Type == watch.Deleted || m.GetResourceVersion() != e.seen
 	var pods []types.UID
 	if stale {
+		request, one := ev.Object.(*certificatesv1.PodCertificateRequest)
 		for uid := range e.pods {
-			pods = append(pods, uid)
+			if !one || request.Spec.PodUID == uid {
+				pods = append(pods, uid)
+			}
 		}
 	}
 	o.mu.Unlock()
@@ -231,6 +238,9 @@ func References(p *corev1.Pod) []Reference {
 			}
 			if s.ClusterTrustBundle != nil {
 				set[Reference{Bundles: true}] = true
+			}
+			if s.PodCertificate != nil {
+				set[Reference{RequestsOf: p.Spec.NodeName}] = true
 			}
 		}
 	}

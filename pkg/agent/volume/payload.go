@@ -24,10 +24,11 @@ func mode(item, def *int32) fs.FileMode {
 
 // sources are what volumes made of API objects are read from.
 type sources struct {
-	objects     *Objects
-	tokens      *tokens
-	hostIP      string
-	allocatable func() corev1.ResourceList
+	objects      *Objects
+	tokens       *tokens
+	certificates *podCertificates
+	hostIP       string
+	allocatable  func() corev1.ResourceList
 }
 
 // collect returns the files of a volume, by path, and when they should be collected again; zero means never.
@@ -52,7 +53,12 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 	files, def := map[string]File{}, p.Source.Projected.DefaultMode
 	var refresh time.Time
 	var errs []error
-	for _, v := range p.Source.Projected.Sources {
+	again := func(t time.Time) {
+		if !t.IsZero() && (refresh.IsZero() || t.Before(refresh)) {
+			refresh = t
+		}
+	}
+	for i, v := range p.Source.Projected.Sources {
 		switch {
 		case v.ConfigMap != nil:
 			errs = append(errs, s.configMap(ctx, p.Pod, files, v.ConfigMap.Name, v.ConfigMap.Items, def, v.ConfigMap.Optional))
@@ -67,9 +73,7 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 				continue
 			}
 			files[v.ServiceAccountToken.Path] = ownFile(p.Pod, []byte(t.text), def)
-			if refresh.IsZero() || t.refresh.Before(refresh) {
-				refresh = t.refresh
-			}
+			again(t.refresh)
 		case v.ClusterTrustBundle != nil:
 			anchors, err := s.objects.trustAnchors(ctx, v.ClusterTrustBundle)
 			if err != nil {
@@ -77,8 +81,16 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 				continue
 			}
 			files[v.ClusterTrustBundle.Path] = ownFile(p.Pod, anchors, def)
+		case v.PodCertificate != nil:
+			c, t, err := s.certificates.get(ctx, p.Pod, p.Volume, i, v.PodCertificate)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			c.write(files, p.Pod, v.PodCertificate, def)
+			again(t)
 		default:
-			errs = append(errs, errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI, serviceAccountToken or clusterTrustBundle"))
+			errs = append(errs, errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI, serviceAccountToken, clusterTrustBundle or podCertificate"))
 		}
 	}
 	return files, refresh, errors.Join(errs...)

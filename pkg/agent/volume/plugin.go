@@ -31,6 +31,7 @@ type Plugin interface {
 // Pod is the pod for which a volume is set up.
 type Pod struct {
 	*corev1.Pod
+	Volume string // the name of the volume
 	Source *corev1.VolumeSource
 	// Persistent is the volume behind the claim that Source names; nil if it names none.
 	Persistent *Persistent

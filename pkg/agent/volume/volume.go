@@ -66,11 +66,12 @@ type Config struct {
 
 // Manager sets up and tears down volumes. It is safe for concurrent use, with one Setup or Teardown per pod at a time.
 type Manager struct {
-	c       Config
-	objects *Objects
-	tokens  *tokens
-	plugins []Plugin
-	local   *Directories
+	c            Config
+	objects      *Objects
+	tokens       *tokens
+	certificates *podCertificates
+	plugins      []Plugin
+	local        *Directories
 
 	mu      sync.Mutex
 	records map[types.UID]*podRecord
@@ -86,10 +87,10 @@ type Ready struct {
 
 // New returns a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
 func New(c Config) *Manager {
-	m := &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: newTokens(c.Client), records: map[types.UID]*podRecord{}}
+	m := &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: newTokens(c.Client), certificates: newPodCertificates(c.Client), records: map[types.UID]*podRecord{}}
 	m.local = &Directories{dir: c.LocalDir, inUse: m.usedBy, fail: c.Failpoints}
 	m.plugins = []Plugin{hostPath{}, local{m.local}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}, images{views: c.Images, fail: c.Failpoints}}
-	s := &sources{objects: m.objects, tokens: m.tokens, hostIP: c.HostIP, allocatable: c.Allocatable}
+	s := &sources{objects: m.objects, tokens: m.tokens, certificates: m.certificates, hostIP: c.HostIP, allocatable: c.Allocatable}
 	m.plugins = slices.Concat(m.plugins, objectPlugins(s, c.Failpoints), c.Plugins)
 	return m
 }
@@ -174,7 +175,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		if plugin == nil {
 			continue
 		}
-		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Source: &v.VolumeSource, Persistent: persistent[v.Name], IP: podIP, memory: &memory, tokens: m.tokens}, m.volume(p.UID, v.Name, r))
+		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Volume: v.Name, Source: &v.VolumeSource, Persistent: persistent[v.Name], IP: podIP, memory: &memory, tokens: m.tokens}, m.volume(p.UID, v.Name, r))
 		if err != nil {
 			failed(v.Name, err)
 			continue
@@ -205,6 +206,7 @@ func fsGroup(p *corev1.Pod) *int64 {
 func (m *Manager) Teardown(ctx context.Context, uid types.UID, forget bool) error {
 	m.objects.Track(uid, nil)
 	m.tokens.forget(uid)
+	m.certificates.forget(uid)
 	r, err := m.record(uid)
 	if err != nil {
 		return err

@@ -11,11 +11,14 @@ import (
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/rest"
 	internal "k8s.io/kubernetes/pkg/apis/certificates"
 	_ "k8s.io/kubernetes/pkg/apis/certificates/install"
 	"k8s.io/kubernetes/pkg/registry/certificates/certificates"
 	"k8s.io/kubernetes/pkg/registry/certificates/clustertrustbundle"
+	"k8s.io/kubernetes/pkg/registry/certificates/podcertificaterequest"
+	"k8s.io/utils/clock"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -33,7 +36,21 @@ func certificateRows() []*kind.Resource {
 	// Upstream 1.37 stores v1beta1, which it does not serve by default.
 	bundles.Also = []*kind.Resource{row[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](gv(v1.Group, "v1beta1"), "clustertrustbundles", "clustertrustbundle",
 		clustertrustbundle.Strategy, metaFields)}
-	return []*kind.Resource{requests, bundles}
+
+	// Whether an author may sign is the registry's question, because rows know no authorizer.
+	podStrategy := podcertificaterequest.NewStrategy()
+	pods := row[certificatesv1.PodCertificateRequest, certificatesv1.PodCertificateRequestList](v1, "podcertificaterequests", "podcertificaterequest", podStrategy, podRequestFields)
+	pods.Status = podcertificaterequest.NewStatusStrategy(podStrategy, anyone{}, clock.RealClock{})
+	pods.Also = []*kind.Resource{row[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](gv(v1.Group, "v1beta1"), "podcertificaterequests", "podcertificaterequest",
+		podStrategy, metaFields)}
+	return []*kind.Resource{requests, bundles, pods}
+}
+
+// anyone authorizes everybody.
+type anyone struct{}
+
+func (anyone) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionAllow, "", nil
 }
 
 var signerFields = kind.SelectFields([]string{"spec.signerName"}, func(r *certificatesv1.CertificateSigningRequest, v []string) []string {
@@ -43,6 +60,11 @@ var signerFields = kind.SelectFields([]string{"spec.signerName"}, func(r *certif
 var bundleFields = kind.SelectFields([]string{"spec.signerName"}, func(b *certificatesv1.ClusterTrustBundle, v []string) []string {
 	return append(v, b.Spec.SignerName)
 })
+
+// podRequestFields lacks metadata.namespace, as upstream.
+var podRequestFields = kind.SelectFields([]string{"spec.signerName", "spec.podName", "spec.nodeName"}, func(r *certificatesv1.PodCertificateRequest, v []string) []string {
+	return append(v, r.Spec.SignerName, r.Spec.PodName, string(r.Spec.NodeName))
+}).ClusterScoped()
 
 // The limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size, which takes minutes
 // for a key that fits into a request.
