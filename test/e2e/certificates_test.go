@@ -7,15 +7,20 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/coracle-dev/coracle/test/host"
 )
@@ -116,4 +121,89 @@ func TestRuntimeClassWithoutARuntime(t *testing.T) {
 	require.Equal(t, "Pending", h.Ctl("get pod other -o jsonpath={.status.phase}"))
 	require.Equal(t, " runc", h.Ctl("get nodes -o jsonpath={.items[0].status.runtimeHandlers[*].name}"))
 	require.Contains(t, h.Fails("ctl", "run", "none", "--image=busybox:1.36", `--overrides={"spec":{"runtimeClassName":"none"}}`), `RuntimeClass "none" not found`)
+}
+
+// TestPodWithTrustAndCertificate mounts a ClusterTrustBundle and a certificate that the test signs. The pod runs on while the server and its
+// agent are killed, and gets a new certificate then, with one new request.
+func TestPodWithTrustAndCertificate(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	authority, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	sign := func(template *x509.Certificate, public any) string {
+		der, err := x509.CreateCertificate(rand.Reader, template, &x509.Certificate{Subject: pkix.Name{CommonName: "e2e"}}, public, authority)
+		require.NoError(t, err)
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	}
+	root := func(serial int64) string {
+		return sign(&x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "e2e"}, IsCA: true, BasicConstraintsValid: true,
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}, authority.Public())
+	}
+	trust := func(anchors string) {
+		text, err := json.Marshal(map[string]any{"apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle",
+			"metadata": map[string]string{"name": "anchors"}, "spec": map[string]string{"trustBundle": anchors}})
+		require.NoError(t, err)
+		h.Apply(string(text))
+	}
+	first := root(1)
+	trust(first)
+	h.Apply(`
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - {name: c, image: "busybox:1.36", command: [sleep, "3600"], volumeMounts: [{name: v, mountPath: /v}]}
+  volumes:
+  - name: v
+    projected:
+      sources:
+      - clusterTrustBundle: {name: anchors, path: anchors.pem}
+      - podCertificate: {signerName: example.org/e2e, keyType: ED25519, credentialBundlePath: bundle.pem}
+`)
+	// issue answers the one request without an answer, and returns the certificate.
+	issue := func(serial int64) string {
+		var r certificatesv1.PodCertificateRequest
+		require.Eventually(t, func() bool {
+			var list certificatesv1.PodCertificateRequestList
+			require.NoError(t, json.Unmarshal([]byte(h.Ctl("get podcertificaterequests -o json")), &list))
+			open := slices.DeleteFunc(list.Items, func(r certificatesv1.PodCertificateRequest) bool { return len(r.Status.Conditions) > 0 })
+			require.LessOrEqual(t, len(open), 1)
+			if len(open) == 1 {
+				r = open[0]
+			}
+			return len(open) == 1
+		}, host.Patience, 200*time.Millisecond)
+		proof, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
+		require.NoError(t, err)
+		begin := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
+		cert := sign(&x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: begin, NotAfter: begin.Add(4 * time.Hour)}, proof.PublicKey)
+		status, err := json.Marshal(map[string]any{"status": certificatesv1.PodCertificateRequestStatus{
+			Conditions:       []metav1.Condition{{Type: "Issued", Status: "True", Reason: "Issued", LastTransitionTime: metav1.Now()}},
+			CertificateChain: cert, NotBefore: &metav1.Time{Time: begin}, BeginRefreshAt: &metav1.Time{Time: begin.Add(2 * time.Hour)}, NotAfter: &metav1.Time{Time: begin.Add(4 * time.Hour)}}})
+		require.NoError(t, err)
+		h.Run("ctl", "patch", "podcertificaterequest", r.Name, "--subresource=status", "--type=merge", "-p", string(status))
+		return cert
+	}
+	file := func(name, has string) func() bool {
+		return func() bool {
+			out, err := h.Try("ctl", "exec", "p", "--", "cat", "/v/"+name)
+			return err == nil && strings.Contains(out, has)
+		}
+	}
+	cert := issue(2)
+	h.Ctl("wait pod/p --for=condition=Ready --timeout=30s")
+	require.True(t, file("anchors.pem", first)())
+	require.True(t, file("bundle.pem", cert)())
+	require.True(t, file("bundle.pem", "-----BEGIN PRIVATE KEY-----")())
+	second := root(3)
+	trust(first + second)
+	require.Eventually(t, file("anchors.pem", second), host.Patience, 100*time.Millisecond)
+
+	container := h.Ctl("get pod p -o jsonpath={.status.containerStatuses[0].containerID}")
+	h.Kill()
+	h.Run("start")
+	cert = issue(4)
+	require.Eventually(t, file("bundle.pem", cert), host.Patience, 100*time.Millisecond)
+	require.Equal(t, container, h.Ctl("get pod p -o jsonpath={.status.containerStatuses[0].containerID}"))
 }
