@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
@@ -61,6 +62,7 @@ func All(cfg Config) []*engine.Reconciler {
 		certificates.New(cfg.Signers),
 		volumebinding.New(cfg.RemoveVolume),
 		ephemeral.New(),
+		attachdetach.New(),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
