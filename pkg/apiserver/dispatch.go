@@ -17,6 +17,10 @@ import (
 
 // dispatch serves an authorized request.
 func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	if r := s.remote(req, info); r != nil {
+		s.forward(w, req, r)
+		return
+	}
 	if !info.IsResourceRequest {
 		s.nonResource(w, req)
 		return

@@ -131,7 +131,8 @@ func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
 			p := pathOf(gv)
 			paths[p] = map[string]string{"serverRelativeURL": "/openapi/v3/" + p + "?hash=" + o.hash(p, gv)}
 		}
-		w.Header().Set("ETag", `"`+o.hash("v3", schema.GroupVersion{})+`"`)
+		others := s.remotes.Load().openAPI(paths, func(gv schema.GroupVersion) bool { return stores(o.table, gv) })
+		w.Header().Set("ETag", `"`+o.hash("v3", schema.GroupVersion{})+others+`"`)
 		s.writePlainJSON(w, req, map[string]any{"paths": paths})
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -137,6 +138,7 @@ type Server struct {
 	health  *health
 	failed  failures
 	disc    func() *discovery
+	remotes atomic.Pointer[remotes] // nil without APIServices of other servers
 	openapi func() *openapi
 	handler http.Handler
 	// rest is the handler after authentication, imp that after impersonation.
@@ -190,7 +192,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
 	cfg.Registry.UseReviews(s.answer)
-	s.disc = kind.Derive(cfg.Kinds, newDiscovery)
+	s.disc = s.withRemotes(kind.Derive(cfg.Kinds, newDiscovery))
 	s.metrics = newMetrics(cfg, s.fair)
 	s.health = newHealth(cfg, s.ending, logging)
 	docs := &documents{}

@@ -82,6 +82,13 @@ func Load(dir string) (*Set, error) {
 	return s, err
 }
 
+// LoadFrontProxy reads the authority of the certificate with which the API server says to aggregated API servers who a user is, and generates it
+// if it is missing. It signs nothing else: whoever has a certificate of it can act as any user of those servers. It is not one of
+// Set.Authorities, and cannot be replaced while the cluster runs.
+func LoadFrontProxy(dir string) (*Authority, error) {
+	return loadAuthority(dir, "front-proxy", "front-proxy-ca")
+}
+
 // removeUnfinished removes temporary files of a killed process, which may contain keys.
 func removeUnfinished(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, ".*-*"))

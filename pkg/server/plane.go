@@ -36,6 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/rest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/aggregation"
 	"github.com/coracle-dev/coracle/pkg/server/customresources"
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	"github.com/coracle-dev/coracle/pkg/server/flowcontrol"
@@ -66,6 +67,7 @@ type plane struct {
 	apiserver  *apiserver.Server
 	fairness   *flowcontrol.Controller
 	nodes      *nodes
+	aggregator *aggregation.Controller
 	usage      *usage.Collector
 	roles      *roles
 	// rest is nil unless enabled.
@@ -85,6 +87,7 @@ func (p *plane) components() []run.Component {
 		p.bootstrap,  // creates the objects that every cluster has
 		p.members,    // decides which node certificates are trusted
 		p.fairness,   // before requests come, reads what configures their priorities
+		p.aggregator, // and which groups other servers serve
 		p.apiserver,  // serves what exists now
 		p.presence,   // lists this server among those that serve the API
 		p.roles,      // writes the default roles; administrators and nodes work without them
@@ -223,6 +226,10 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: l.apiserver.Ready(), Log: component(p.log, "flowcontrol")}); err != nil {
 		return nil, err
 	}
+	if l.aggregator, err = aggregation.New(aggregation.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
+		Trust: l.frontProxy, After: l.apiserver.Ready(), Log: component(p.log, "aggregation")}); err != nil {
+		return nil, err
+	}
 	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}
 	if p.RESTAddress != "" {
 		if l.rest, err = l.newREST(serving, remote); err != nil {
@@ -239,9 +246,23 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	p.authorities.changed = []func() error{
 		func() error { return l.admin.write(false) },
 		func() error { l.rootCA.Set(keys.Server.Bundle()); return nil },
+		func() error { l.aggregator.Refresh(); return nil },
 		func() error { l.members.endUnbelieved(keys.Client.Pool()); return nil },
 	}
 	return l, l.admin.write(true)
+}
+
+// frontProxy returns what aggregated API servers need to trust this one.
+func (l *plane) frontProxy() (aggregation.Trust, error) {
+	authority, err := pki.LoadFrontProxy(pkiDir(l.process.DataDir))
+	if err != nil {
+		return aggregation.Trust{}, err
+	}
+	as, err := authority.NewSource(pki.Leaf{Name: aggregation.FrontProxy})
+	if err != nil {
+		return aggregation.Trust{}, err
+	}
+	return aggregation.Trust{Certificate: as.Client, FrontProxyCAs: authority.Bundle(), ClientCAs: l.keys.Client.Bundle}, nil
 }
 
 // joiner returns the handler that admits other machines.

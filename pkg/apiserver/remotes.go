@@ -1,0 +1,171 @@
+package apiserver
+
+import (
+	"cmp"
+	"crypto/sha512"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	apidiscovery "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Remote is a group and version that another server serves, as an APIService says.
+type Remote struct {
+	schema.GroupVersion
+	// Priority is the group's, by which those of remote groups are ordered, highest first.
+	Priority int32
+	// Handler forwards requests to the server. If it is nil, the server is not available: requests fail with 503.
+	Handler http.Handler
+	// Resources is what discovery shows: what the server served when it was last available.
+	Resources []metav1.APIResource
+	// OpenAPI is the path and query of its OpenAPI 3 document; empty for none.
+	OpenAPI string
+}
+
+// remotes are the groups and versions of other servers. It is immutable.
+type remotes struct {
+	of    map[schema.GroupVersion]*Remote
+	order []*Remote
+}
+
+// SetRemotes replaces the groups and versions that other servers serve. Those of kinds that this server stores are ignored.
+func (s *Server) SetRemotes(list []Remote) {
+	if len(list) == 0 {
+		s.remotes.Store(nil)
+		return
+	}
+	r := &remotes{of: map[schema.GroupVersion]*Remote{}}
+	for i := range list {
+		r.of[list[i].GroupVersion] = &list[i]
+		r.order = append(r.order, &list[i])
+	}
+	slices.SortFunc(r.order, func(a, b *Remote) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), strings.Compare(a.Group, b.Group), -apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version))
+	})
+	s.remotes.Store(r)
+}
+
+// remote returns the other server's group and version of a request, or nil.
+func (s *Server) remote(req *http.Request, info *request.RequestInfo) *Remote {
+	all := s.remotes.Load()
+	if all == nil {
+		return nil
+	}
+	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+	if !info.IsResourceRequest {
+		path := strings.Trim(req.URL.Path, "/")
+		path = strings.TrimPrefix(path, "openapi/v3/")
+		parts := strings.Split(path, "/")
+		if len(parts) < 3 || parts[0] != "apis" {
+			return nil
+		}
+		gv = schema.GroupVersion{Group: parts[1], Version: parts[2]}
+	}
+	r := all.of[gv]
+	if r == nil || stores(s.cfg.Kinds.Table(), gv) {
+		return nil
+	}
+	return r
+}
+
+// stores reports whether this server stores kinds of the group and version.
+func stores(t *kind.Table, gv schema.GroupVersion) bool {
+	return slices.ContainsFunc(t.All(), func(r *kind.Resource) bool { return r.GroupVersion() == gv })
+}
+
+// forward forwards a request to the server of a group and version.
+func (s *Server) forward(w http.ResponseWriter, req *http.Request, r *Remote) {
+	if r.Handler == nil {
+		s.fail(w, req, apierrors.NewServiceUnavailable("service unavailable"))
+		return
+	}
+	// A stream ends with this server.
+	ctx, cancel := s.living(req.Context())
+	defer cancel()
+	r.Handler.ServeHTTP(w, req.WithContext(ctx))
+}
+
+// FailRemote answers a request that could not be forwarded.
+func (s *Server) FailRemote(w http.ResponseWriter, req *http.Request, err error) {
+	s.log.Debug("could not forward request to an aggregated API server", "path", req.URL.Path, "error", err)
+	s.fail(w, req, apierrors.NewServiceUnavailable(err.Error()))
+}
+
+// withRemotes returns discovery documents that include other servers, made once for each pair of kinds and remotes.
+func (s *Server) withRemotes(local func() *discovery) func() *discovery {
+	type merged struct {
+		base   *discovery
+		other  *remotes
+		result *discovery
+	}
+	var last atomic.Pointer[merged]
+	return func() *discovery {
+		base, other := local(), s.remotes.Load()
+		if other == nil {
+			return base
+		}
+		m := last.Load()
+		if m == nil || m.base != base || m.other != other {
+			m = &merged{base, other, base.with(other, func(gv schema.GroupVersion) bool { return stores(s.cfg.Kinds.Table(), gv) })}
+			last.Store(m)
+		}
+		return m.result
+	}
+}
+
+// with returns the documents with those of other servers. Groups keep their order; new ones follow.
+func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *discovery {
+	out := &discovery{reviews: d.reviews, groups: slices.Clone(d.groups), versions: maps.Clone(d.versions), core: d.core}
+	named := &apidiscovery.APIGroupDiscoveryList{Items: slices.Clone(d.named.list.Items)}
+	for _, r := range other.order {
+		if local(r.GroupVersion) {
+			continue
+		}
+		out.versions[r.GroupVersion] = &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: r.GroupVersion.String(), APIResources: r.Resources}
+		fresh := apidiscovery.DiscoveryFreshnessCurrent
+		if r.Handler == nil {
+			fresh = apidiscovery.DiscoveryFreshnessStale
+		}
+		v := apidiscovery.APIVersionDiscovery{Version: r.Version, Freshness: fresh, Resources: aggregate(r.GroupVersion, r.Resources)}
+		ver := metav1.GroupVersionForDiscovery{GroupVersion: r.GroupVersion.String(), Version: r.Version}
+		if i := slices.IndexFunc(named.Items, func(g apidiscovery.APIGroupDiscovery) bool { return g.Name == r.Group }); i >= 0 {
+			others := slices.DeleteFunc(slices.Clone(named.Items[i].Versions), func(o apidiscovery.APIVersionDiscovery) bool { return o.Version == r.Version })
+			named.Items[i].Versions = append(others, v)
+		} else {
+			named.Items = append(named.Items, apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: r.Group}, Versions: []apidiscovery.APIVersionDiscovery{v}})
+		}
+		if i := slices.IndexFunc(out.groups, func(g metav1.APIGroup) bool { return g.Name == r.Group }); i < 0 {
+			out.groups = append(out.groups, metav1.APIGroup{Name: r.Group, Versions: []metav1.GroupVersionForDiscovery{ver}, PreferredVersion: ver})
+		} else if !slices.Contains(out.groups[i].Versions, ver) {
+			out.groups[i].Versions = append(slices.Clone(out.groups[i].Versions), ver)
+		}
+	}
+	out.named = aggregatedOf(named)
+	return out
+}
+
+// openAPI adds the documents of other servers to the paths of /openapi/v3, and returns a hash of them.
+func (r *remotes) openAPI(paths map[string]any, local func(schema.GroupVersion) bool) string {
+	if r == nil {
+		return ""
+	}
+	sum := sha512.New()
+	for _, o := range r.order {
+		if o.OpenAPI != "" && o.Handler != nil && !local(o.GroupVersion) {
+			paths[pathOf(o.GroupVersion)] = map[string]string{"serverRelativeURL": o.OpenAPI}
+			fmt.Fprintln(sum, o.OpenAPI)
+		}
+	}
+	return fmt.Sprintf("%X", sum.Sum(nil)[:8])
+}
