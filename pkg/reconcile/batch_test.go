@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -241,21 +242,44 @@ func BenchmarkJob(b *testing.B) {
 		c.node(fmt.Sprint("n", i))
 	}
 	until(c, &corev1.ServiceAccountList{}, "default", "default", func(*corev1.ServiceAccount) bool { return true })
-	w, err := c.Watch(c.ctx, &corev1.PodList{})
-	require.NoError(b, err)
-	defer w.Stop()
-	for range 16 {
-		go func() {
+	bound := make(chan *corev1.Pod)
+	watching, stop := context.WithCancel(c.ctx)
+	var nodes sync.WaitGroup
+	defer nodes.Wait()
+	defer stop()
+	nodes.Go(func() {
+		// Under load these fall behind by more changes than the cache retains. The watch then ends with an error, and has to begin anew.
+		for watching.Err() == nil {
+			w, err := c.Watch(watching, &corev1.PodList{})
+			if err != nil {
+				continue
+			}
 			for e := range w.ResultChan() {
 				p, ok := e.Object.(*corev1.Pod)
 				if !ok || e.Type == "DELETED" || p.Spec.NodeName == "" || p.Status.Phase != corev1.PodPending {
 					continue
 				}
-				next := p.DeepCopy()
-				next.Status.Phase = corev1.PodSucceeded
-				_ = c.Status().Update(c.ctx, next)
+				select {
+				case bound <- p:
+				case <-watching.Done():
+				}
 			}
-		}()
+			w.Stop()
+		}
+	})
+	for range 16 {
+		nodes.Go(func() {
+			for {
+				select {
+				case p := <-bound:
+					next := p.DeepCopy()
+					next.Status.Phase = corev1.PodSucceeded
+					_ = c.Status().Update(c.ctx, next)
+				case <-watching.Done():
+					return
+				}
+			}
+		})
 	}
 	pods := int32(10_000)
 	if testing.Short() {
