@@ -69,6 +69,7 @@ node agent and the command line.
 	add("cluster", nodeCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("process", serverCommand(), agentCommand())
+	add("process", schedulerCommand(), controllersCommand())
 	cmd.AddCommand(versionCommand())
 	return cmd
 }

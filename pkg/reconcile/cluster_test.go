@@ -61,6 +61,7 @@ type options struct {
 	cidr    string // of the pods; empty is 10.42.0.0/16
 	signers map[string]certificates.Signer
 	rootCA  []byte // nil is no certificate
+	bare    bool   // without reconcilers and scheduler
 }
 
 func start(t testing.TB, o options) *cluster {
@@ -81,6 +82,9 @@ func start(t testing.TB, o options) *cluster {
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})
 	require.NoError(t, err)
 	parts := []run.Component{controllers, sched}
+	if o.bare {
+		parts = nil
+	}
 	last := &ready{ch: make(chan struct{}), run: func(ctx context.Context) error {
 		if o.agent {
 			return c.agent(ctx)

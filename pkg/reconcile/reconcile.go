@@ -10,8 +10,11 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +39,8 @@ type Config struct {
 	ClientFor func(identity string) client.Interface
 	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. They may change. Required.
 	Kinds Kinds
+	// Only names the reconcilers to run; empty: all.
+	Only []string
 	// RootCA is the CA bundle by which pods verify the API server. Nil: no kube-root-ca.crt is written.
 	RootCA *rootca.Bundle
 	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
@@ -86,7 +91,29 @@ func New(cfg Config) (*Controllers, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Controllers{cfg: cfg, list: All(cfg), monitor: engine.NewMonitor(cfg.Metrics), ready: make(chan struct{})}, nil
+	list, err := only(All(cfg), cfg.Only)
+	if err != nil {
+		return nil, err
+	}
+	return &Controllers{cfg: cfg, list: list, monitor: engine.NewMonitor(cfg.Metrics), ready: make(chan struct{})}, nil
+}
+
+// only returns the named reconcilers; all if none is named.
+func only(all []*engine.Reconciler, names []string) ([]*engine.Reconciler, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	known := make([]string, 0, len(all))
+	for _, r := range all {
+		known = append(known, r.Name)
+	}
+	slices.Sort(known)
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no reconciler %q here; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	return slices.DeleteFunc(all, func(r *engine.Reconciler) bool { return !slices.Contains(names, r.Name) }), nil
 }
 
 // Name implements run.Component.

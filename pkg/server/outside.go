@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
+	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/election"
+	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
+	"github.com/coracle-dev/coracle/pkg/version"
+)
+
+// Outside configures a scheduler or reconcilers that run in a process of their own, for any API server.
+type Outside struct {
+	// REST reaches the API server, with the rights that the components need. Required.
+	REST *rest.Config
+	// Listen is the address of health checks and metrics, which are served without authentication. Required.
+	Listen string
+	// Lease is the name of the Lease in kube-system by which one of several processes is elected; empty is upstream's, or one of its own for
+	// each set in Only.
+	Lease string
+	// Only names the reconcilers to run; empty: all.
+	Only []string
+	// ClusterCIDR is the range of the nodes' pod CIDRs; empty: none are allocated.
+	ClusterCIDR string
+	// NodeMonitorGracePeriod is how long a node may go without heartbeats; 0 is the default.
+	NodeMonitorGracePeriod time.Duration
+	LogLevel, LogFormat    string
+}
+
+// RunScheduler runs the scheduler until ctx is done.
+func RunScheduler(ctx context.Context, o Outside) error {
+	return o.run(ctx, "scheduler", election.Scheduler, func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error) {
+		s, err := scheduler.New(scheduler.Config{Client: checked, Log: log, Metrics: metrics})
+		return []run.Component{c, s}, err
+	})
+}
+
+// RunControllers runs the reconcilers until ctx is done.
+func RunControllers(ctx context.Context, o Outside) error {
+	lease := election.Controllers
+	if len(o.Only) > 0 {
+		lease = leaseOf(o.Only)
+	}
+	var pods netip.Prefix
+	if o.ClusterCIDR != "" {
+		var err error
+		if pods, err = netip.ParsePrefix(o.ClusterCIDR); err != nil {
+			return fmt.Errorf("cluster-cidr: %w", err)
+		}
+	}
+	var roots *rootca.Bundle
+	if err := rest.LoadTLSFiles(o.REST); err != nil {
+		return err
+	}
+	if len(o.REST.CAData) > 0 {
+		roots = rootca.NewBundle(o.REST.CAData)
+	}
+	return o.run(ctx, "controllers", lease, func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error) {
+		kinds, err := storedkinds.Discover(o.REST, c.Cache(), log)
+		if err != nil {
+			return nil, err
+		}
+		controllers, err := reconcile.New(reconcile.Config{
+			ClientFor: func(string) client.Interface { return checked },
+			Kinds:     kinds, Only: o.Only, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
+		})
+		return []run.Component{c, kinds, controllers}, err
+	})
+}
+
+// leaseOf names the Lease of a set of reconcilers, so that processes with different sets do not wait for each other.
+func leaseOf(only []string) string {
+	only = slices.Sorted(slices.Values(only))
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(strings.Join(slices.Compact(only), ",")))
+	return fmt.Sprintf("coracle-controllers-%08x", h.Sum32())
+}
+
+// builder creates the components of one term of leadership. checked is c with writes that fail once the term is over.
+type builder func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error)
+
+func (o Outside) run(ctx context.Context, name, lease string, build builder) error {
+	handler, err := logHandler(os.Stderr, o.LogLevel, o.LogFormat)
+	if err != nil {
+		return err
+	}
+	log := component(slog.New(handler), name)
+	quietLibraries(log)
+	group, metrics, err := o.group(name, lease, log, build)
+	if err != nil {
+		return err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
+	if err != nil {
+		return err
+	}
+	health := newOutsideHealth(listener, metrics, group.Ready())
+	log.Info("starting", "version", version.Info().GitVersion, "server", o.REST.Host, "listen", listener.Addr().String())
+	err = run.All(ctx, run.Observer{Hung: hung(log)}, health, group)
+	if ctx.Err() != nil && !errors.As(err, new(*run.HungError)) {
+		return nil
+	}
+	return err
+}
+
+// group creates the components that run while this process is elected, and what gathers their metrics.
+func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*run.Group, prometheus.Gatherer, error) {
+	fixed := prometheus.NewRegistry()
+	fixed.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// The Lease is read from the API server, never from a cache.
+	electing, err := client.New(client.Config{REST: o.REST, Direct: []ctrl.Object{&coordinationv1.Lease{}}})
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.Lease != "" {
+		lease = o.Lease
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, nil, err
+	}
+	identity := host + "_" + rand.Text() // as upstream's: a server that is alone does not take the Lease from it
+	e, err := election.New(election.Config{Client: electing, Lease: lease, Identity: func() string { return identity }, Metrics: fixed, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	var current atomic.Pointer[prometheus.Registry]
+	term := func() ([]run.Component, error) {
+		metrics := prometheus.NewRegistry()
+		c, err := client.New(client.Config{REST: o.REST})
+		if err != nil {
+			return nil, err
+		}
+		list, err := build(c, client.Checked(c, e.Check), metrics, log)
+		if err == nil {
+			current.Store(metrics)
+		}
+		return list, err
+	}
+	if _, err := term(); err != nil { // invalid options are reported before anything starts
+		return nil, nil, err
+	}
+	gather := prometheus.Gatherers{fixed, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		if !e.Leads() {
+			return nil, nil
+		}
+		return current.Load().Gather()
+	})}
+	return run.NewGroup(name, e, run.Observer{Hung: hung(log)}, term), gather, nil
+}
