@@ -67,6 +67,7 @@ node agent and the command line.
 	}
 	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand())
 	add("cluster", nodeCommand())
+	add("cluster", cancelCommand(), pruneCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("process", serverCommand(), agentCommand())
 	add("process", schedulerCommand(), controllersCommand())

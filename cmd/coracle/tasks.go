@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,47 +21,88 @@ func connect(cmd *cobra.Command) func() (*ctl.Cluster, error) {
 	}
 }
 
+// terminal is this process's.
+func terminal() ctl.Terminal { return ctl.Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
+
+const runUsage = "coracle run NAME --image IMAGE [--wait] [-- ARGS...]"
+
 func runCommand() *cobra.Command {
 	var o ctl.RunOptions
 	cmd := &cobra.Command{
-		Use:   "run NAME --image IMAGE [--wait] [-- COMMAND...]",
-		Short: "Run a container once, as a task",
+		Use:   "run NAME --image IMAGE [--wait] [-- ARGS...]",
+		Short: "Run a container to completion, as a task",
+		Example: `  coracle run hello --image busybox:1.36 --wait -- echo hello
+  coracle run build --image busybox:1.36 --retries 3 --timeout 10m --cpu 500m --memory 64Mi -- make
+  coracle run render --image busybox:1.36 --array 100 --parallelism 8 -- sh -c 'echo frame $TASK_INDEX'
+  coracle run backup --image busybox:1.36 --schedule "0 3 * * *" --time-zone Europe/Paris -- echo done`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			named := len(args)
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				named = dash
 			}
-			if named != 1 || o.Image == "" {
-				return errors.New("usage: coracle run NAME --image IMAGE [--wait] [-- COMMAND...]")
+			switch {
+			case o.Image == "", named > 1, named == 0 && o.Key == "":
+				return errors.New("usage: " + runUsage)
+			case o.Array < 0, o.Parallelism < 0:
+				return errors.New("--array and --parallelism must be positive")
+			}
+			if named == 1 {
+				o.Name, o.Command = args[0], args[1:]
+			} else {
+				o.Command = args
 			}
 			return nil
 		},
 	}
 	cluster := connect(cmd)
-	cmd.Flags().StringVar(&o.Image, "image", "", "container image")
-	cmd.Flags().StringArrayVarP(&o.Env, "env", "e", nil, "environment, NAME=value; may be repeated")
-	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait until the task has finished, and exit with its exit code")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		o.Name, o.Command = args[0], args[1:]
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Run(cmd.Context(), o, os.Stdout, os.Stderr)
-	}
-	return cmd
-}
-
-func psCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ps", Short: "List tasks", Args: exactly(0, "[--task NAME]")}
-	cluster := connect(cmd)
-	task := cmd.Flags().String("task", "", "show one task in detail")
+	f := cmd.Flags()
+	f.StringVar(&o.Image, "image", "", "container image")
+	f.StringArrayVarP(&o.Env, "env", "e", nil, "environment, NAME=value; may be repeated")
+	f.StringArrayVarP(&o.Ports, "publish", "p", nil, "publish a port on the node, HOST:CONTAINER[/udp]; may be repeated")
+	f.StringVar(&o.CPU, "cpu", "", "processors, requested and limited, such as 500m")
+	f.StringVar(&o.Memory, "memory", "", "memory, requested and limited, such as 64Mi")
+	f.StringVar(&o.WorkingDir, "workdir", "", "working directory in the container")
+	f.StringVar(&o.Node, "node", "", "run on this node")
+	f.StringVar(&o.Priority, "priority", "", "the PriorityClass of the task")
+	f.Int32Var(&o.Retries, "retries", 0, "further attempts after a failed one, with growing pauses")
+	f.DurationVar(&o.Timeout, "timeout", 0, "stop an attempt that runs longer, such as 10m")
+	f.DurationVar(&o.ScheduleTimeout, "schedule-timeout", 0, "fail if no node is feasible within this time")
+	f.DurationVar(&o.TTL, "ttl", -1*time.Nanosecond, "delete the task, with its output, this long after it has ended (default never)")
+	f.Int32Var(&o.Array, "array", 0, "run it for each index from 0 to this number less 1, which is in TASK_INDEX")
+	f.Int32Var(&o.Parallelism, "parallelism", 0, "indexes of the array that run at a time (default 10)")
+	f.StringVar(&o.Schedule, "schedule", "", "run it again and again, at the times of this cron line, such as \"0 3 * * *\"")
+	f.StringVar(&o.TimeZone, "time-zone", "", "the time zone of the schedule (default the server's)")
+	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
+	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
+	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
+	f.Lookup("ttl").DefValue = ""
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := cluster()
 		if err != nil {
 			return err
 		}
-		return c.Tasks(cmd.Context(), *task, os.Stdout)
+		return c.Run(cmd.Context(), o, terminal())
+	}
+	return cmd
+}
+
+func psCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "ps", Short: "List tasks that are under way", Args: exactly(0, "[-a] [-w] [--task NAME]")}
+	cluster := connect(cmd)
+	task := cmd.Flags().String("task", "", "show one task in detail")
+	all := cmd.Flags().BoolP("all", "a", false, "also those that have ended")
+	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := cluster()
+		switch {
+		case err != nil:
+			return err
+		case *task != "":
+			return c.Task(cmd.Context(), *task, os.Stdout)
+		case *watch:
+			return c.WatchTasks(cmd.Context(), *all, terminal())
+		}
+		return c.Tasks(cmd.Context(), *all, terminal())
 	}
 	return cmd
 }
@@ -78,15 +121,55 @@ func nodesCommand() *cobra.Command {
 }
 
 func logsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "logs TASK", Short: "Print the logs of a task", Args: exactly(1, "TASK [-f]")}
+	cmd := &cobra.Command{Use: "logs TASK", Short: "Print the output of a task", Args: exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]")}
 	cluster := connect(cmd)
-	follow := cmd.Flags().BoolP("follow", "f", false, "follow the logs until the task finishes")
+	var o ctl.LogOptions
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the attempt has ended")
+	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
+	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
+	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array")
+	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "", ""
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := cluster()
 		if err != nil {
 			return err
 		}
-		return c.Logs(cmd.Context(), args[0], *follow, os.Stdout)
+		return c.Logs(cmd.Context(), args[0], o, os.Stdout)
+	}
+	return cmd
+}
+
+func cancelCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "cancel TASK...", Short: "Cancel tasks", Args: func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return errors.New("usage: coracle cancel TASK...")
+		}
+		return nil
+	}}
+	cluster := connect(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Cancel(cmd.Context(), args, func(format string, args ...any) { fmt.Printf(format, args...) })
+	}
+	return cmd
+}
+
+func pruneCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "prune", Short: "Delete the tasks that have ended, with their output", Args: exactly(0, "")}
+	cluster := connect(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		n, err := c.Prune(cmd.Context())
+		if err == nil {
+			fmt.Printf("%d tasks deleted\n", n)
+		}
+		return err
 	}
 	return cmd
 }

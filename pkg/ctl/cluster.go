@@ -50,6 +50,8 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	// The kinds are known, so no discovery is needed.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
+	mapper.Add(tasks.GroupVersion.WithKind("TaskSchedule"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)

@@ -28,6 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/statefulset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
 	"github.com/coracle-dev/coracle/pkg/reconcile/task"
+	"github.com/coracle-dev/coracle/pkg/reconcile/taskschedule"
 	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
 )
@@ -54,7 +55,8 @@ func All(cfg Config) []*engine.Reconciler {
 		disruption.New(),
 		disruption.NewStale(),
 		roles.NewAggregation(),
-		task.New(cfg.TaskPatience),
+		task.New(cfg.TaskPatience, cfg.ForgetTask),
+		taskschedule.New(),
 		externalworker.New(),
 		job.New(),
 		cronjob.New(),

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
@@ -54,6 +55,8 @@ type Config struct {
 	NodePatience time.Duration
 	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 means 30 s.
 	TaskPatience time.Duration
+	// ForgetTask asks a node to remove the logs of a deleted task; nil: nobody is asked.
+	ForgetTask func(ctx context.Context, node string, task types.UID) error
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
 	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.

@@ -303,7 +303,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},
 				RemoveVolume: l.nodes.removeVolume,
-				Kinds:        storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "controllers"), Metrics: metrics,
+				Kinds:        storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})
 		if err != nil {

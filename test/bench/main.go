@@ -67,7 +67,7 @@ type options struct {
 	children                                     bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
-	nodes, binds                                 int
+	nodes, binds, tasks, finished                int
 }
 
 func bench(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -79,7 +79,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch (default all)")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks (default all)")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -87,6 +87,8 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.pods, "pods", 30, "how many pods to run at once")
 	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with no machine behind them, to schedule onto")
 	f.IntVar(&o.binds, "binds", 5000, "how many pods to schedule onto them")
+	f.IntVar(&o.tasks, "tasks", 0, "how many tasks to run, each of them a container of `true`")
+	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	groups := []struct {
 		name string
 		run  func(context.Context, *cluster) ([]figure, error)
-	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}}
+	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}}
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true

@@ -16,9 +16,14 @@ var GroupVersion = schema.GroupVersion{Group: "tasks.coracle.dev", Version: "v1a
 //go:embed types.go
 var Source string
 
+// ScheduleSource is the source of the types of schedules.
+//
+//go:embed schedule.go
+var ScheduleSource string
+
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Task{}, &TaskList{})
+	s.AddKnownTypes(GroupVersion, &Task{}, &TaskList{}, &TaskSchedule{}, &TaskScheduleList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

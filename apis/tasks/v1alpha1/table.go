@@ -5,8 +5,12 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/duration"
 )
+
+// Fields returns what a field selector may select by, besides the name and the namespace.
+func Fields(t *Task) fields.Set { return fields.Set{"status.phase": string(t.Status.Phase)} }
 
 // Columns returns the columns of kubectl get tasks; those with priority 1 are shown with -o wide.
 func Columns() []metav1.TableColumnDefinition {

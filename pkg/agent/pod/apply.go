@@ -182,6 +182,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		labelBackOff: b.BackOff.String(), labelHash: specHash(c), labelImage: c.Image, labelImageID: imageRef(img),
 		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)),
 	}
+	if task := taskOf(p); task != "" {
+		spec.Labels[labelTask] = task
+	}
 	if c.TerminationMessagePath != "" {
 		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, id[:12])
 	}
@@ -272,6 +275,7 @@ func removeLogs(path string) {
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs []error
 	if forget {
+		errs = append(errs, w.keepTaskLogs(p))
 		for _, c := range w.m.containers.of(w.uid) {
 			errs = append(errs, w.m.c.Runtime.Remove(ctx, c.ID))
 			w.m.refresh(ctx, c.ID)

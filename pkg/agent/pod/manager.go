@@ -25,6 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/tasklogs"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 	"github.com/coracle-dev/coracle/pkg/client"
 	process "github.com/coracle-dev/coracle/pkg/run"
@@ -93,6 +94,7 @@ type Manager struct {
 	metrics *metrics
 
 	containers *containers
+	taskLogs   *tasklogs.Archive
 
 	mu       sync.Mutex
 	stopped  bool
@@ -118,6 +120,7 @@ func New(c Config) *Manager {
 		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}}
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
+	m.taskLogs = tasklogs.New(filepath.Join(c.LogDir, taskLogsDir), 0, 0)
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
 	if c.Metrics != nil {

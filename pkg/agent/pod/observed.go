@@ -34,6 +34,7 @@ const (
 	labelImage     = "image"
 	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
 	labelMessage   = "message-path"
+	labelTask      = "task" // the UID of the task that controls the pod
 )
 
 const (

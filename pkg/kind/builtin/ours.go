@@ -1,6 +1,8 @@
 package builtin
 
 import (
+	"net/http"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,8 +25,13 @@ func ours() []ourKind {
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },
 			Default: tasks.Default, Validate: validateTask, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
-			Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
+			Fields: tasks.Fields, Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
 		}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status }), tasks.Rights},
+		{own.Row(own.Definition[*tasks.TaskSchedule]{
+			Kind: tasks.GroupVersion.WithKind("TaskSchedule"), Plural: "taskschedules", Categories: []string{"coracle"},
+			New: func() *tasks.TaskSchedule { return &tasks.TaskSchedule{} }, NewList: func() client.ObjectList { return &tasks.TaskScheduleList{} },
+			Default: tasks.DefaultSchedule, Validate: validateTaskSchedule, Columns: tasks.ScheduleColumns, Cells: tasks.ScheduleCells, Source: tasks.ScheduleSource,
+		}, func(s *tasks.TaskSchedule) *tasks.TaskScheduleStatus { return &s.Status }), tasks.ScheduleRights},
 	}
 }
 
@@ -32,6 +39,9 @@ func ours() []ourKind {
 func ourRows() []*kind.Resource {
 	rows := []*kind.Resource{custom.Definitions()} // a kind that makes kinds
 	for _, o := range ours() {
+		if o.row.Kind == "Task" {
+			o.row.Subresources = []kind.Subresource{{Name: "log", GroupVersionKind: o.row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog, Methods: []string{http.MethodGet}}}
+		}
 		rows = append(rows, o.row)
 	}
 	return rows

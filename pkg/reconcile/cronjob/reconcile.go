@@ -14,12 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/cron"
 )
 
-var (
-	kind    = batchv1.SchemeGroupVersion.WithKind("CronJob")
-	jobKind = batchv1.SchemeGroupVersion.WithKind("Job")
-)
+var kind = batchv1.SchemeGroupVersion.WithKind("CronJob")
 
 // New declares the reconciler.
 func New() *engine.Reconciler {
@@ -29,7 +27,7 @@ func New() *engine.Reconciler {
 			{Object: &batchv1.CronJob{}, Event: changed},
 			{Object: &batchv1.Job{}, Map: engine.Controller(kind.GroupKind()), Changed: func(was, is client.Object) bool {
 				a, b := was.(*batchv1.Job), is.(*batchv1.Job)
-				return ended(a) != ended(b) || !equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences) ||
+				return cron.Ended(a) != cron.Ended(b) || !equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences) ||
 					(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 			}},
 		},
@@ -54,8 +52,8 @@ func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.
 	req := engine.RequestFor(c.Namespace, c.Name)
 	before, ok := was.(*batchv1.CronJob)
 	if ok && (before.Spec.Schedule != c.Spec.Schedule || !equality.Semantic.DeepEqual(before.Spec.TimeZone, c.Spec.TimeZone)) {
-		if s, err := parse(c); err == nil {
-			if wait := next(c, s, env.Now()); wait > 0 {
+		if s, err := cron.Parse(c); err == nil {
+			if wait := cron.Next(c, s, env.Now()); wait > 0 {
 				env.Enqueue(req, wait)
 				return nil
 			}
@@ -78,11 +76,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.find(ctx, &list, c.Namespace, engine.ControllerIndex, string(c.UID)); err != nil {
 		return engine.Result{}, err
 	}
-	o := Observed{CronJob: &c}
+	o := cron.Observed{CronJob: &c}
 	for i := range list.Items {
 		o.Jobs = append(o.Jobs, &list.Items[i])
 	}
-	a := Plan(o, r.Now())
+	a := cron.Plan(o, r.Now())
 	for _, e := range a.Events {
 		r.Events.Event(&c, e.Type, e.Reason, "%s", e.Message)
 	}
@@ -98,7 +96,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 }
 
 // apply deletes and creates jobs, and adds the new job to the status.
-func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *Actions) error {
+func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *cron.Actions) error {
 	for _, j := range a.Delete {
 		err := r.Client.Delete(ctx, j, engine.Preconditions(j), client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
@@ -114,7 +112,7 @@ func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *Actions) 
 	switch {
 	case err == nil:
 		r.Events.Event(c, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", a.Create.Name)
-		a.Status = started(a.Status, a.Create, a.Scheduled)
+		a.Status = cron.Started(a.Status, a.Create, a.Scheduled)
 		return nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil

@@ -35,8 +35,12 @@ const podIndex = "tasks.coracle.dev.pods"
 // A request for orphan plus a pod's name removes the finalizer from a pod without a task. No task can have such a name.
 const orphan = "pods/"
 
+// A request for logs plus "UID/NODE" removes the logs of a deleted task from a node.
+const logs = "logs/"
+
 // New declares the reconciler. Nodes may be silent for patience; 0 means DefaultPatience.
-func New(patience time.Duration) *engine.Reconciler {
+// forget asks a node to remove the logs of a deleted task, by the task's UID; nil: nobody is asked.
+func New(patience time.Duration, forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
 	if patience == 0 {
 		patience = DefaultPatience
 	}
@@ -65,7 +69,7 @@ func New(patience time.Duration) *engine.Reconciler {
 		}}},
 		New: func(env engine.Env) engine.Func {
 			l = newListener()
-			return (&reconciler{env, l, patience}).reconcile
+			return (&reconciler{env, l, patience, forget}).reconcile
 		},
 	}
 }
@@ -88,7 +92,7 @@ func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, tasks.Fi
 func taskChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	t, ok := is.(*tasks.Task)
 	if !ok {
-		return []engine.Request{engine.RequestFor(was.GetNamespace(), was.GetName())}
+		return append(logsOf(was), engine.RequestFor(was.GetNamespace(), was.GetName()))
 	}
 	if t.Status.Phase.Ended() && t.Spec.TTLSecondsAfterFinished == nil && t.DeletionTimestamp == nil {
 		return nil
@@ -133,9 +137,13 @@ type reconciler struct {
 	engine.Env
 	l        *listener
 	patience time.Duration
+	forget   func(ctx context.Context, node string, task types.UID) error
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	if at, ok := strings.CutPrefix(req.Name, logs); ok {
+		return engine.Result{}, r.forgetLogs(ctx, at)
+	}
 	if name, ok := strings.CutPrefix(req.Name, orphan); ok {
 		return engine.Result{}, r.adrift(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name})
 	}
@@ -257,11 +265,11 @@ func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatu
 	return nil
 }
 
-// release removes the finalizer from pods, and deletes those that have not ended: the others keep their logs until the task is deleted.
+// release removes the finalizer from pods, and deletes them.
 func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
 	return engine.Parallel(len(pods), func(i int) error {
 		p := pods[i]
-		if err := r.untrack(ctx, p); err != nil || p.DeletionTimestamp != nil || over(p) {
+		if err := r.untrack(ctx, p); err != nil || p.DeletionTimestamp != nil {
 			return err
 		}
 		err := r.Client.Delete(ctx, p, engine.Preconditions(p))

@@ -3,6 +3,7 @@ package containerd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -58,6 +59,37 @@ func BenchmarkPod(b *testing.B) {
 		b.ReportMetric(float64(d.Microseconds())/1000/float64(n), name+"-ms")
 	}
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(n), "cpu-ms")
+}
+
+// BenchmarkReap makes pods of one container that ends at once, and removes them, 16 at a time: the rate of the runtime alone, with which
+// that of tasks is compared.
+func BenchmarkReap(b *testing.B) {
+	r := start(b)
+	ctx := context.Background()
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for n := range next {
+				s := spec(r.config, fmt.Sprintf("reap-%d", n), "a", "true")
+				if err := errors.Join(r.Create(ctx, s), r.Start(ctx, s.ID)); err != nil {
+					b.Error(err)
+					continue
+				}
+				wait(b, r, s.ID, runtime.Exited)
+				if err := errors.Join(r.Remove(ctx, s.ID), r.RemovePod(ctx, s.PodUID, s.CgroupParent)); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	b.ResetTimer()
+	for n := range b.N {
+		next <- n
+	}
+	close(next)
+	all.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
 }
 
 // cpu is what this process and its ended children used: a shim passes its containers' on.

@@ -1,4 +1,4 @@
-package cronjob
+package cron
 
 import (
 	"fmt"
@@ -179,10 +179,10 @@ func TestModel(t *testing.T) {
 				j := a.Create.DeepCopy()
 				j.UID = types.UID(j.Name)
 				jobs[j.Name] = j
-				a.Status = started(a.Status, j, a.Scheduled)
+				a.Status = Started(a.Status, j, a.Scheduled)
 				unfinished := 0
 				for _, j := range jobs {
-					if ended(j) == "" {
+					if Ended(j) == "" {
 						unfinished++
 					}
 				}
@@ -200,7 +200,7 @@ func TestModel(t *testing.T) {
 			}
 			if rapid.Bool().Draw(t, "a job ends") {
 				for n, j := range jobs {
-					if ended(j) == "" {
+					if Ended(j) == "" {
 						jobs[n] = job(n, batchv1.JobComplete, 0)
 						break
 					}

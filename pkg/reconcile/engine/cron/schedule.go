@@ -1,4 +1,4 @@
-package cronjob
+package cron
 
 import (
 	"errors"
@@ -23,8 +23,8 @@ const (
 // errNever is the error for schedules such as "0 0 30 2 *", which never match.
 var errNever = errors.New("time difference between two schedules is less than 1 second")
 
-// parse parses the schedule in its time zone. The library panics on some inputs.
-func parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
+// Parse parses the schedule in its time zone. The library panics on some inputs.
+func Parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("invalid schedule format: %v", p)
@@ -86,8 +86,8 @@ func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (ru
 	return r, nil
 }
 
-// next returns the time until the first run that is not due yet; 0 if there is none.
-func next(c *batchv1.CronJob, s cron.Schedule, now time.Time) time.Duration {
+// Next returns the time until the first run that is not due yet; 0 if there is none.
+func Next(c *batchv1.CronJob, s cron.Schedule, now time.Time) time.Duration {
 	from := now
 	if r, err := look(c, s, now, false); err == nil {
 		switch {

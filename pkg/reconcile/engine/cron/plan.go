@@ -1,4 +1,7 @@
-package cronjob
+// Package cron decides when what has a cron schedule runs: CronJobs, and schedules of tasks in the form of CronJobs.
+//
+// It imports nothing of Coracle. Its invariant: Plan is pure, and each scheduled time has one run at most, whose name is derived from the time.
+package cron
 
 import (
 	"cmp"
@@ -12,6 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+)
+
+var (
+	kind    = batchv1.SchemeGroupVersion.WithKind("CronJob")
+	jobKind = batchv1.SchemeGroupVersion.WithKind("Job")
 )
 
 // Observed is the observed state.
@@ -28,7 +36,7 @@ type Actions struct {
 	// Create is the job of the run that was due at Scheduled, or nil. Its name is derived from that time, so that each run happens once.
 	Create    *batchv1.Job
 	Scheduled time.Time
-	// Status is the status without Create: see started.
+	// Status is the status without Create: see Started.
 	Status batchv1.CronJobStatus
 	// Events are the events to record.
 	Events []Event
@@ -76,8 +84,8 @@ func (p *plan) dropActive(uid types.UID) {
 	p.Status.Active = slices.DeleteFunc(p.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == uid })
 }
 
-// ended returns Complete or Failed, or an empty string if the job has not ended.
-func ended(j *batchv1.Job) batchv1.JobConditionType {
+// Ended returns Complete or Failed, or an empty string if the job has not ended.
+func Ended(j *batchv1.Job) batchv1.JobConditionType {
 	for _, c := range j.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
 			return c.Type
@@ -91,7 +99,7 @@ func (p *plan) followJobs() {
 	there := make(map[types.UID]bool, len(p.Jobs))
 	for _, j := range p.Jobs {
 		there[j.UID] = true
-		how := ended(j)
+		how := Ended(j)
 		switch {
 		case how == "" && !p.active(j.UID):
 			p.warn("UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
@@ -122,7 +130,7 @@ func (p *plan) trimHistory() {
 		}
 		var list []*batchv1.Job
 		for _, j := range p.Jobs {
-			if ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // otherwise its run would happen again
+			if Ended(j) == how && j.DeletionTimestamp == nil && j != p.unrecorded { // otherwise its run would happen again
 				list = append(list, j)
 			}
 		}
@@ -157,7 +165,7 @@ func (p *plan) schedule() {
 		p.warn("UnsupportedSchedule", "CRON_TZ or TZ used in schedule %q is not officially supported, see "+
 			"https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details", p.spec.Schedule)
 	}
-	s, err := parse(c)
+	s, err := Parse(c)
 	if err != nil {
 		p.warn("UnparseableSchedule", "unparseable schedule: %q : %s", p.spec.Schedule, err)
 		return
@@ -167,7 +175,7 @@ func (p *plan) schedule() {
 		p.warn("InvalidSchedule", "invalid schedule: %s : %s", p.spec.Schedule, err)
 		return
 	}
-	p.Again = next(c, s, p.now)
+	p.Again = Next(c, s, p.now)
 	if r.due.IsZero() {
 		if p.Again == 0 {
 			p.warn("InvalidSchedule", "invalid schedule: %s : %s", p.spec.Schedule, errNever)
@@ -194,7 +202,7 @@ func (p *plan) start(due time.Time) {
 	if i := slices.IndexFunc(p.Jobs, func(j *batchv1.Job) bool { return j.Name == job.Name }); i >= 0 {
 		// The call that created it was interrupted before it wrote the status.
 		p.unrecorded = p.Jobs[i]
-		p.Status = started(p.Status, p.unrecorded, due)
+		p.Status = Started(p.Status, p.unrecorded, due)
 		return
 	}
 	if p.spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(p.Status.Active) > 0 {
@@ -212,11 +220,11 @@ func (p *plan) start(due time.Time) {
 	p.Create, p.Scheduled = job, due
 }
 
-// started returns the status after the creation of a run's job.
-func started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.CronJobStatus {
+// Started returns the status after the creation of a run's job.
+func Started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.CronJobStatus {
 	last := metav1.Unix(at.Unix(), 0)
 	s.LastScheduleTime = &last
-	if ended(j) == "" {
+	if Ended(j) == "" {
 		s.Active = append(slices.Clip(s.Active), corev1.ObjectReference{
 			APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,
 		})

@@ -1,0 +1,180 @@
+// Package tasklogs keeps the logs of tasks' attempts on the node after their pods are gone, until the task is deleted or there are too many.
+//
+// It imports nothing of Coracle. Its invariant: a log is either in its pod's directory or here, whenever the process is killed, because it is
+// moved by one rename; what is kept is bounded by number and by size, the oldest is removed first.
+package tasklogs
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The default bounds of an Archive.
+const (
+	DefaultCount = 10_000
+	DefaultBytes = 1 << 30
+)
+
+// Archive is a directory of logs: DIR/TASK/POD is what was the directory of the pod's logs, both by UID. It reads its directory when the first
+// log is kept, so it costs nothing on nodes without tasks.
+type Archive struct {
+	dir   string
+	count int
+	bytes int64
+
+	mu    sync.Mutex
+	read  bool
+	kept  []entry // oldest first
+	total int64
+}
+
+type entry struct {
+	task, pod string
+	at        time.Time
+	bytes     int64
+}
+
+// New returns the archive in dir, which must be on the file system of the logs. Beyond count attempts or that many bytes the oldest are
+// removed; 0 means the defaults.
+func New(dir string, count int, bytes int64) *Archive {
+	if count == 0 {
+		count = DefaultCount
+	}
+	if bytes == 0 {
+		bytes = DefaultBytes
+	}
+	return &Archive{dir: dir, count: count, bytes: bytes}
+}
+
+// uid is what names directories; a reference in an owner may contain anything.
+var uid = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`)
+
+func (a *Archive) path(task, pod string) (string, error) {
+	if !uid.MatchString(task) || !uid.MatchString(pod) {
+		return "", fmt.Errorf("%q and %q are not both UIDs", task, pod)
+	}
+	return filepath.Join(a.dir, task, pod), nil
+}
+
+// Keep moves the directory of a pod's logs into the archive. It does nothing if there is none, such as when it was moved before.
+func (a *Archive) Keep(logs, task, pod string) error {
+	to, err := a.path(task, pod)
+	if err != nil {
+		return err
+	}
+	size, err := sizeOf(logs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.load()
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(logs, to); err != nil {
+		return err
+	}
+	a.add(entry{task: task, pod: pod, at: time.Now(), bytes: size})
+	for len(a.kept) > a.count || a.total > a.bytes && len(a.kept) > 1 {
+		a.drop(0)
+	}
+	return nil
+}
+
+// Find returns the path of a container's log, of its newest instance; fs.ErrNotExist if it is not here.
+func (a *Archive) Find(task, pod, container string) (string, error) {
+	dir, err := a.path(task, pod)
+	if err != nil {
+		return "", err
+	}
+	found, err := os.ReadDir(filepath.Join(dir, filepath.Base(container)))
+	if err != nil {
+		return "", err
+	}
+	newest := ""
+	for _, d := range found { // ATTEMPT.log, and rotated ones beside it
+		if name := d.Name(); filepath.Ext(name) == ".log" && cmp.Or(cmp.Compare(len(name), len(newest)), cmp.Compare(name, newest)) > 0 {
+			newest = name
+		}
+	}
+	if newest == "" {
+		return "", fs.ErrNotExist
+	}
+	return filepath.Join(dir, filepath.Base(container), newest), nil
+}
+
+// Forget removes the logs of a task.
+func (a *Archive) Forget(task string) error {
+	if !uid.MatchString(task) {
+		return fmt.Errorf("%q is not a UID", task)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.kept = slices.DeleteFunc(a.kept, func(e entry) bool {
+		if e.task == task {
+			a.total -= e.bytes
+		}
+		return e.task == task
+	})
+	return os.RemoveAll(filepath.Join(a.dir, task))
+}
+
+func (a *Archive) add(e entry) {
+	a.kept = append(a.kept, e)
+	a.total += e.bytes
+}
+
+func (a *Archive) drop(i int) {
+	e := a.kept[i]
+	_ = os.RemoveAll(filepath.Join(a.dir, e.task, e.pod))
+	_ = os.Remove(filepath.Join(a.dir, e.task)) // if it is empty
+	a.total -= e.bytes
+	a.kept = slices.Delete(a.kept, i, i+1)
+}
+
+// load reads what an earlier process has kept.
+func (a *Archive) load() {
+	if a.read {
+		return
+	}
+	a.read = true
+	of, _ := os.ReadDir(a.dir)
+	for _, t := range of {
+		pods, _ := os.ReadDir(filepath.Join(a.dir, t.Name()))
+		for _, p := range pods {
+			info, err := p.Info()
+			size, err2 := sizeOf(filepath.Join(a.dir, t.Name(), p.Name()))
+			if errors.Join(err, err2) == nil {
+				a.add(entry{task: t.Name(), pod: p.Name(), at: info.ModTime(), bytes: size})
+			}
+		}
+	}
+	slices.SortFunc(a.kept, func(x, y entry) int { return x.at.Compare(y.at) })
+}
+
+// sizeOf returns the size of the files in a directory of logs.
+func sizeOf(dir string) (size int64, err error) {
+	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			size += info.Size()
+		}
+		return err
+	})
+	return size, err
+}

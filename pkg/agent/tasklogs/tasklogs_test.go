@@ -1,0 +1,81 @@
+package tasklogs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// logs writes the logs of a pod with a container.
+func logs(t *testing.T, text string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "pod")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "task"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "task", "0.log"), []byte(text), 0o600))
+	return dir
+}
+
+// What was kept is found by the next process too, until the task is forgotten.
+func TestKeepFindForget(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), ".tasks")
+	a := New(dir, 0, 0)
+	from := logs(t, "hello")
+	require.NoError(t, a.Keep(from, "t-1", "p-1"))
+	require.NoError(t, a.Keep(from, "t-1", "p-1"), "it was moved before")
+	require.NoDirExists(t, from)
+	for _, a := range []*Archive{a, New(dir, 0, 0)} {
+		path, err := a.Find("t-1", "p-1", "task")
+		require.NoError(t, err)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(text))
+	}
+	require.NoError(t, New(dir, 0, 0).Forget("t-1"))
+	_, err := a.Find("t-1", "p-1", "task")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestTheNewestInstance(t *testing.T) {
+	from := logs(t, "old")
+	for _, name := range []string{"9.log", "10.log", "10.log.1"} {
+		require.NoError(t, os.WriteFile(filepath.Join(from, "task", name), nil, 0o600))
+	}
+	a := New(filepath.Join(t.TempDir(), "a"), 0, 0)
+	require.NoError(t, a.Keep(from, "t", "p"))
+	path, err := a.Find("t", "p", "task")
+	require.NoError(t, err)
+	require.Equal(t, "10.log", filepath.Base(path))
+}
+
+// The oldest logs are removed when there are too many or too large ones, also those that an earlier process has kept.
+func TestBounds(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	for i := range 5 {
+		require.NoError(t, New(dir, 3, 0).Keep(logs(t, "x"), "t", fmt.Sprint("p-", i)))
+	}
+	a := New(dir, 3, 100)
+	for i, there := range []bool{false, false, true, true, true} {
+		_, err := a.Find("t", fmt.Sprint("p-", i), "task")
+		require.Equal(t, there, err == nil, i)
+	}
+	require.NoError(t, a.Keep(logs(t, strings.Repeat("x", 101)), "u", "q"))
+	require.NoDirExists(t, filepath.Join(dir, "t"))
+	_, err := a.Find("u", "q", "task")
+	require.NoError(t, err, "the last one stays, whatever its size")
+}
+
+func TestNamesAreChecked(t *testing.T) {
+	a := New(t.TempDir(), 0, 0)
+	for _, bad := range []string{"", "..", "../x", "a/b", strings.Repeat("a", 65)} {
+		require.Error(t, a.Keep(logs(t, ""), bad, "p"))
+		require.Error(t, a.Keep(logs(t, ""), "t", bad))
+		require.Error(t, a.Forget(bad))
+		_, err := a.Find("t", bad, "task")
+		require.Error(t, err)
+	}
+}

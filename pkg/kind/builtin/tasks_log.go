@@ -1,0 +1,113 @@
+package builtin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
+	internal "k8s.io/kubernetes/pkg/apis/core"
+	corev1conv "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// taskLog reads the log of an attempt of a task from the agent of its node, which keeps it until the task is deleted. The query is that of a
+// pod's log, and attempt and index, by default of the last attempt that has begun.
+func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
+	r, namespace, name := on.Target()
+	t, ok := on.Read(r.GroupVersionKind, namespace, name).(*tasks.Task)
+	if !ok {
+		return nil, apierrors.NewNotFound(r.GR(), name)
+	}
+	q := req.URL.Query()
+	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodLogOptions, corev1conv.Convert_v1_PodLogOptions_To_core_PodLogOptions)
+	if err != nil {
+		return nil, err
+	}
+	if o.Stream == nil {
+		all := internal.LogStreamAll
+		o.Stream = &all
+	}
+	if errs := validation.ValidatePodLogOptions(o, true); len(errs) > 0 {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
+	}
+	a, err := loggedAttempt(t, q)
+	if err != nil {
+		return nil, err
+	}
+	base, transport, err := on.Node(req.Context(), a.Node)
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", a.Node, err))
+	}
+	location := base.JoinPath("taskLogs", string(t.UID), namespace, a.Pod, string(a.PodUID))
+	params := url.Values{}
+	for _, p := range []string{"follow", "timestamps", "tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream"} {
+		if v := q.Get(p); v != "" {
+			params.Set(p, v)
+		}
+	}
+	if a.Phase.Ended() {
+		params.Del("follow")
+	}
+	location.RawQuery = params.Encode()
+	streamer := &genericrest.LocationStreamer{
+		Location: location, Transport: transport, ContentType: "text/plain", Flush: o.Follow,
+		ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{Group: r.Group, Resource: "tasks/log"}, name),
+		RedirectChecker: genericrest.PreventRedirects,
+	}
+	in, _, _, err := streamer.InputStream(req.Context(), "", "")
+	if err != nil {
+		return nil, err
+	}
+	return logHandler{on: on, in: in, follow: o.Follow}, nil
+}
+
+// loggedAttempt returns the attempt whose log is asked for.
+func loggedAttempt(t *tasks.Task, q url.Values) (*tasks.TaskAttempt, error) {
+	number := func(name string, low int64) (int64, error) {
+		text := q.Get(name)
+		if text == "" {
+			return -1, nil
+		}
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < low {
+			return 0, apierrors.NewBadRequest(fmt.Sprintf("%s=%q is not a number of %d or more", name, text, low))
+		}
+		return n, nil
+	}
+	attempt, err := number("attempt", 1)
+	if err != nil {
+		return nil, err
+	}
+	index, err := number("index", 0)
+	if err != nil {
+		return nil, err
+	}
+	asked := func(a *tasks.TaskAttempt) bool {
+		return (attempt < 0 || attempt == int64(a.Number)) && (index < 0 || a.Index != nil && index == int64(*a.Index))
+	}
+	var last *tasks.TaskAttempt
+	for i := range t.Status.Attempts {
+		if a := &t.Status.Attempts[i]; asked(a) && a.Node != "" && a.PodUID != "" {
+			last = a
+		}
+	}
+	switch {
+	case last != nil:
+		return last, nil
+	case attempt >= 0 || index >= 0:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or it is older than the last %d", t.Name, tasks.MaxAttempts))
+	}
+	why := string(t.Status.Phase)
+	if t.Status.Error != "" {
+		why += ": " + t.Status.Error
+	}
+	return nil, apierrors.NewBadRequest(fmt.Sprintf("task %s has no output, because it has not started: it is %s", t.Name, why))
+}

@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// taskUntil waits for a condition of a task, which kubectl follows by a watch.
+func taskUntil(h *host.Host, name, path, value string) {
+	h.Ctl(fmt.Sprintf("wait task/%s --for=jsonpath={%s}=%s --timeout=90s", name, path, value))
+}
+
+func readTask(t *testing.T, h *host.Host, name string) (task tasks.Task) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(h.Ctl("get task "+name+" -o json")), &task))
+	return task
+}
+
+// exitCode runs a command that fails, and returns its output and its exit code.
+func exitCode(t *testing.T, h *host.Host, args ...string) (string, int) {
+	t.Helper()
+	out, err := h.Try(args...)
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, out)
+	return out, exit.ExitCode()
+}
+
+// TestTasks: the life of tasks as their users see it, on real containers.
+func TestTasks(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+
+	t.Run("wait streams the output and exits with the task's code", func(t *testing.T) {
+		require.Contains(t, h.Run("run", "hi", "--image", "busybox:1.36", "-e", "WHO=you", "--wait", "--", "sh", "-c", "echo hello $WHO from $TASK_NAME"), "hello you from hi\n")
+		out, code := exitCode(t, h, "run", "seven", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "echo bad; exit 7")
+		require.Equal(t, 7, code)
+		require.Contains(t, out, "bad\n")
+		require.Contains(t, out, "task seven failed: exit code 7")
+	})
+	t.Run("logs outlive the pod, and a restart", func(t *testing.T) {
+		require.Empty(t, h.Ctl("get pods -l "+tasks.LabelTask+"=hi -o name"), "the container is removed")
+		require.Equal(t, "hello you from hi\n", h.Run("logs", "hi"))
+		h.Kill()
+		h.Run("start")
+		require.Equal(t, "hello you from hi\n", h.Run("logs", "hi", "--tail", "1"))
+		h.Ctl("delete task hi")
+		require.Contains(t, h.Fails("logs", "hi"), "there is no task hi")
+	})
+	t.Run("retries", func(t *testing.T) {
+		out := h.Run("run", "third", "--image", "busybox:1.36", "--retries", "2", "--wait", "--", "sh", "-c", "echo attempt $TASK_ATTEMPT; [ $TASK_ATTEMPT = 3 ]")
+		require.Regexp(t, "(?s)attempt 1\n.*attempt 2\n.*attempt 3\n", out)
+		task := readTask(t, h, "third")
+		require.Len(t, task.Status.Attempts, 3)
+		require.EqualValues(t, 1, *task.Status.Attempts[1].ExitCode)
+		require.Equal(t, "attempt 2\n", h.Run("logs", "third", "--attempt", "2"))
+		require.Regexp(t, regexp.MustCompile(`(?m)^2 +- +Failed .* 1 .*exit code 1$`), h.Run("ps", "--task", "third"))
+	})
+	t.Run("timeouts", func(t *testing.T) {
+		out, code := exitCode(t, h, "run", "long", "--image", "busybox:1.36", "--timeout", "1s", "--wait", "--", "sleep", "1000")
+		require.Equal(t, 1, code)
+		require.Contains(t, out, "it ran for longer than 1s")
+		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "2s", "--wait")
+		require.Regexp(t, "no feasible node within 2s: 0/1 nodes are available: .*Insufficient cpu", out)
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=60s")
+	})
+	t.Run("an image that does not exist", func(t *testing.T) {
+		out, _ := exitCode(t, h, "run", "typo", "--image", "127.0.0.1:1/nothing:1", "--wait")
+		require.Contains(t, out, "ErrImagePull")
+	})
+	t.Run("arrays", func(t *testing.T) {
+		h.Run("run", "all", "--image", "busybox:1.36", "--array", "6", "--parallelism", "3", "--wait", "--", "sh", "-c", "echo $TASK_INDEX of $TASK_COUNT")
+		require.Equal(t, "4 of 6\n", h.Run("logs", "all", "--index", "4"))
+		out, _ := exitCode(t, h, "run", "some", "--image", "busybox:1.36", "--array", "4", "--wait", "--", "sh", "-c", "[ $TASK_INDEX != 2 ]")
+		require.Contains(t, out, "1 of 4 indexes failed: 2")
+		require.Contains(t, h.Fails("run", "million", "--image", "busybox:1.36", "--array", "1000000"), "must be from 1 to 10000")
+	})
+	t.Run("cancel and suspend", func(t *testing.T) {
+		h.Run("run", "forever", "--image", "busybox:1.36", "--retries", "5", "--", "sleep", "1000")
+		taskUntil(h, "forever", ".status.phase", "Running")
+		require.Contains(t, h.Run("ps"), "forever")
+		h.Run("cancel", "forever")
+		taskUntil(h, "forever", ".status.phase", "Failed")
+		require.Equal(t, tasks.ReasonCancelled, readTask(t, h, "forever").Status.Reason)
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=forever --for=delete --timeout=60s")
+	})
+	t.Run("ports, volumes and keys", func(t *testing.T) {
+		h.Ctl("create configmap page --from-literal=index.html=served")
+		h.Apply(`
+apiVersion: tasks.coracle.dev/v1alpha1
+kind: Task
+metadata: {name: web}
+spec:
+  image: busybox:1.36
+  args: [httpd, -f, -p, "8080"]
+  workingDir: /www
+  ports: [{hostPort: 8099, containerPort: 8080}]
+  volumes: [{mountPath: /www, configMap: {name: page}}]
+`)
+		taskUntil(h, "web", ".status.phase", "Running")
+		require.Eventually(t, func() bool {
+			text, err := h.Curl("http://198.51.100.2:8099/")
+			return err == nil && text == "served"
+		}, 20*time.Second, 100*time.Millisecond)
+		h.Run("cancel", "web")
+		one := h.Run("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "true")
+		require.Contains(t, one, tasks.NameForKey("order 7"))
+		again, err := h.Try("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "true")
+		require.NoError(t, err, again)
+		require.Contains(t, again, "was created before")
+		require.Contains(t, h.Fails("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "false"), "used for another request")
+	})
+	t.Run("schedules", func(t *testing.T) {
+		h.Run("run", "tick", "--image", "busybox:1.36", "--schedule", "@every 2s", "--", "true")
+		h.Ctl("wait taskschedule/tick --for=jsonpath={.status.lastCompletedTime} --timeout=60s")
+		h.Ctl("delete taskschedule tick")
+		require.Contains(t, h.Fails("run", "tock", "--image", "busybox:1.36", "--schedule", "now and then"), "spec.schedule")
+	})
+	t.Run("ttl and prune", func(t *testing.T) {
+		h.Run("run", "brief", "--image", "busybox:1.36", "--ttl", "1s", "--", "true")
+		h.Ctl("wait task/brief --for=delete --timeout=60s")
+		require.Regexp(t, `^[1-9]\d* tasks deleted\n$`, h.Run("prune"))
+		require.Empty(t, h.Ctl("get tasks -o name --field-selector=status.phase=Completed"))
+	})
+}
+
+// TestTasksSurviveKills: every task ends in exactly one terminal phase with the truth in it, whatever is killed while they flow.
+func TestTasksSurviveKills(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	const size, arrays = 42, 5 // more than 200 tasks
+	for i := range arrays {
+		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "6", "--retries", "3", "--", "sh", "-c",
+			"[ $((TASK_INDEX % 10)) != 9 ]")
+	}
+	for range 3 {
+		taskUntil(h, "flow0", ".status.phase", "Running")
+		h.Kill()
+		h.Run("start")
+		for _, p := range h.Status().Processes {
+			if strings.HasPrefix(p.Name, "shim") {
+				_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may have ended by itself
+				break
+			}
+		}
+	}
+	for i := range arrays {
+		name := fmt.Sprint("flow", i)
+		h.Ctl("wait task/" + name + " --for=jsonpath={.status.finishedAt} --timeout=300s")
+		s := readTask(t, h, name).Status
+		require.True(t, s.Phase.Ended())
+		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)
+		require.Equal(t, tasks.TaskFailed, s.Phase)
+		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "those that fail, and no others")
+	}
+	h.Ctl("wait pod -l " + tasks.LabelTask + " --for=delete --timeout=60s")
+	require.Empty(t, strings.TrimSpace(h.Ctl("get pods -l "+tasks.LabelTask+" -o name")))
+}
