@@ -69,6 +69,7 @@ node agent and the command line.
 	add("cluster", nodeCommand())
 	add("cluster", cancelCommand(), pruneCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
+	add("cluster", sendCommand(), applyLegacyCommand(), convertCommand())
 	add("process", serverCommand(), agentCommand())
 	add("process", schedulerCommand(), controllersCommand())
 	cmd.AddCommand(versionCommand())

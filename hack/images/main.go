@@ -1,5 +1,6 @@
 // Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from the static
-// busybox of the Debian package busybox-static, and hello, from ./hack/images/hello. Builds are reproducible.
+// busybox of the Debian package busybox-static, hello, from ./hack/images/hello, and worker, from ./hack/images/worker. Builds are
+// reproducible.
 package main
 
 import (
@@ -34,6 +35,7 @@ func main() {
 	out := flag.String("out", "", "folder for the archives")
 	busybox := flag.String("busybox", "", "the static busybox (default: the one of package busybox-static)")
 	hello := flag.String("hello", "./hack/images/hello", "Go package of the hello server")
+	worker := flag.String("worker", "./hack/images/worker", "Go package of the built-in functions of workers")
 	flag.Parse()
 	if *out == "" || flag.NArg() > 0 {
 		log.Fatal("usage: go run ./hack/images -out DIR")
@@ -46,6 +48,9 @@ func main() {
 	}
 	if err := buildHello(filepath.Join(*out, "hello.tar"), *hello); err != nil {
 		log.Fatal("hello: ", err)
+	}
+	if err := buildWorker(filepath.Join(*out, "worker.tar"), *worker); err != nil {
+		log.Fatal("worker: ", err)
 	}
 }
 
@@ -83,24 +88,38 @@ func buildBusybox(out, binary string) error {
 }
 
 func buildHello(out, pkg string) error {
-	dir, err := os.MkdirTemp("", "coracle-hello-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "hello")
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", binary, pkg)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, text)
-	}
-	program, err := os.ReadFile(binary)
+	program, err := compile(pkg)
 	if err != nil {
 		return err
 	}
 	files := []file{{name: "hello", mode: 0o755, data: program}, {name: "etc/hello/", mode: 0o755}, {name: "tmp/", mode: 0o1777}}
 	config := v1.Config{Entrypoint: []string{"/hello"}, User: "65534", ExposedPorts: map[string]struct{}{"8080/tcp": {}}}
 	return write(out, config, files, "docker.io/coracle/hello:latest")
+}
+
+func buildWorker(out, pkg string) error {
+	program, err := compile(pkg)
+	if err != nil {
+		return err
+	}
+	config := v1.Config{Entrypoint: []string{"/worker"}, User: "65534"}
+	return write(out, config, []file{{name: "worker", mode: 0o755, data: program}, {name: "tmp/", mode: 0o1777}}, "docker.io/coracle/worker:latest")
+}
+
+// compile returns the static program of a Go package.
+func compile(pkg string) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "coracle-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "program")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", binary, pkg)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, text)
+	}
+	return os.ReadFile(binary)
 }
 
 // file is one entry of an image: a folder if its name ends in a slash, else a link or a file.

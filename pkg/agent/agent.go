@@ -29,6 +29,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/csi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
@@ -44,6 +45,7 @@ type Agent struct {
 	ready    chan struct{}
 	pods     *pod.Manager
 	eviction *eviction.Manager
+	messages *messages.Manager
 	recorder *events.Recorder
 	machine  machine
 	guard    run.Guard
@@ -92,8 +94,17 @@ func New(c Config) (*Agent, error) {
 	if err := a.openPlugins(); err != nil {
 		return nil, err
 	}
+	a.messages = messages.New(messages.Config{
+		Enter: c.Network.Enter, Dir: messages.LogDir(c.DataDir), API: c.API, Logger: c.Logger, Metrics: c.Metrics,
+		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
+		Changed: func(uid types.UID) { a.pods.QueueChanged(uid) },
+		Event: func(p *corev1.Pod, kind, reason, message string) {
+			c.Recorder.About(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kind, reason, "%s", message)
+		},
+	})
 	a.pods = pod.New(pod.Config{
-		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
+		Messages: a.messages,
+		Client:   c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
@@ -179,6 +190,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		spawn(func() error { return serve(ctx) })
 	}
+	if err := a.messages.Start(); err != nil {
+		return err
+	}
+	defer a.messages.Stop()
 	if err := a.pods.Start(ctx); err != nil {
 		return err
 	}
@@ -216,7 +231,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 		a.mu.Unlock()
 	}
 	s := api.New(api.Config{
-		Pods: a.pods, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
+		Pods: a.pods, Messages: a.messages, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
 		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log, Metrics: a.c.Metrics,
 	})
 	a.mu.Lock()

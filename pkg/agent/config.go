@@ -18,6 +18,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -83,6 +84,9 @@ type Config struct {
 	// Trusted reports whether a client certificate is allowed everything, such as the API server's. Others are authorized by a
 	// SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
+
+	// API sends requests to the API server, for the messages of pods; nil if they can send none.
+	API messages.API
 
 	// Recorder records events; nil means one that writes them through Client.
 	Recorder pod.Recorder

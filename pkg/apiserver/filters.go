@@ -137,7 +137,7 @@ func longRunning(i *request.RequestInfo) bool {
 		return true
 	}
 	switch i.Subresource {
-	case "proxy", "exec", "attach", "portforward", "log":
+	case "proxy", "exec", "attach", "portforward", "log", "message":
 		return true
 	}
 	return false
@@ -178,6 +178,12 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if longRunning(info) {
+		if info.Subresource == "message" { // a stream only in that its reply takes as long as it takes
+			if err := s.receiveMessage(w, req, &rec.ticket); err != nil {
+				s.tooMany(w, req, err)
+				return
+			}
+		}
 		defer s.metrics.running(req, info)()
 		rec.unhurried(req, s.cfg.WriteStall)
 	} else if err := s.receive(w, req, &rec.ticket); err != nil {
@@ -220,7 +226,7 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 		err = errTimedOut() // whatever the error, the deadline has passed
 	}
 	status := statusOf(err)
-	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout { // the client can choose the timeout
+	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout && !aboutMessage(req) { // the client can choose the timeout
 		s.failed.report(req, int(status.Code), err)
 	}
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 && w.Header().Get("Retry-After") == "" {
@@ -234,6 +240,12 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 	}
 	n.as = schema.GroupVersionKind{}
 	s.writeObject(w, req, n, int(status.Code), status)
+}
+
+// aboutMessage reports whether a request is a message, whose receiver may fail as it likes.
+func aboutMessage(req *http.Request) bool {
+	info, ok := request.RequestInfoFrom(req.Context())
+	return ok && info.IsResourceRequest && info.Subresource == "message"
 }
 
 func statusOf(err error) *metav1.Status {

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 )
 
@@ -69,6 +70,14 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 			raw = append(make([]byte, 0, cap(raw)+more), raw...)
 		}
 	}
+}
+
+// receiveMessage reads a message's payload, whose limit is below that of other bodies.
+func (s *Server) receiveMessage(w http.ResponseWriter, req *http.Request, t *fairness.Ticket) error {
+	if req.ContentLength > workers.MaxPayload {
+		return apierrors.NewRequestEntityTooLargeError("a message has at most " + itoa(workers.MaxPayload) + " bytes")
+	}
+	return s.receive(w, req, t)
 }
 
 // tooMany responds to a request that was refused due to a limit: with 429, or with err if it has a status.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
@@ -72,6 +73,28 @@ func (c streamParent) Read(gvk schema.GroupVersionKind, namespace, name string) 
 
 func (c streamParent) List(gvk schema.GroupVersionKind, namespace string) []client.Object {
 	return all[client.Object](c.s.cfg.Cache, c.s.cfg.Kinds.Table().ByGVK(gvk), namespace)
+}
+
+func (c streamParent) Change(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string, change func(client.Object) (client.Object, error)) error {
+	r := c.s.cfg.Kinds.Table().ByGVK(gvk)
+	if r == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, name)
+	}
+	return c.s.cfg.Registry.Change(ctx, registry.Target{Resource: r, Namespace: namespace, Name: name}, change)
+}
+
+func (c streamParent) Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error {
+	w, _, _, err := c.s.cfg.Cache.Watch(c.s.cfg.Kinds.Table().ByGVK(gvk), cache.Query{Namespace: namespace}, -1)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for !until() {
+		if _, err := w.Next(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c streamParent) Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error) {

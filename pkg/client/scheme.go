@@ -10,6 +10,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // Scheme returns the scheme with the types of client-go and Coracle, which must not be modified. It is made on first
@@ -20,5 +21,6 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	utilruntime.Must(apiextensionsv1.AddToScheme(s))
 	utilruntime.Must(apiregistrationv1.AddToScheme(s))
 	utilruntime.Must(tasks.AddToScheme(s))
+	utilruntime.Must(workers.AddToScheme(s))
 	return s
 })

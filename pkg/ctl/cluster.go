@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // Cluster is the cluster used by Coracle's own commands.
@@ -44,7 +45,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	// The kinds are known, so no discovery is needed.
@@ -52,6 +53,8 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
 	mapper.Add(tasks.GroupVersion.WithKind("TaskSchedule"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
+	mapper.Add(workers.GroupVersion.WithKind("Worker"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)

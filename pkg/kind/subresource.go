@@ -49,6 +49,12 @@ type Connection interface {
 	Read(gvk schema.GroupVersionKind, namespace, name string) client.Object
 	// List returns the cached objects of a kind in a namespace, which must not be modified.
 	List(gvk schema.GroupVersionKind, namespace string) []client.Object
+	// Change writes a change of an object, with the server's own permissions and without admission, and with retries on conflict. An error
+	// of change is returned.
+	Change(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string, change func(client.Object) (client.Object, error)) error
+	// Await returns nil when until is true, which it asks now and after changes of objects of a kind in a namespace, or an error when ctx
+	// is done.
+	Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error
 	// Node returns the base URL of a node's API, and a transport that authenticates to it and supports upgrades.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.

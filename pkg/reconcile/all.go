@@ -31,6 +31,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/taskschedule"
 	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
+	"github.com/coracle-dev/coracle/pkg/reconcile/worker"
 )
 
 // All lists the reconcilers.
@@ -65,6 +66,7 @@ func All(cfg Config) []*engine.Reconciler {
 		volumebinding.New(cfg.RemoveVolume),
 		ephemeral.New(),
 		attachdetach.New(),
+		worker.New(),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -118,3 +119,14 @@ func (p *parent) Read(gvk schema.GroupVersionKind, namespace, name string) clien
 }
 
 var errNoTokens = apierrors.NewServiceUnavailable("this server has no key to sign service account tokens with")
+
+// Change writes a change of a stored object for the server itself: without permissions, strategy and admission, and with retries on
+// conflict. An error of change is returned.
+func (r *Registry) Change(ctx context.Context, t Target, change func(client.Object) (client.Object, error)) error {
+	c, err := r.begin(ctx, t, "update", nil)
+	if err != nil {
+		return err
+	}
+	_, err = (&parent{c}).Change(change)
+	return err
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +29,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
@@ -48,6 +51,7 @@ type membership struct {
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	clientCAs                func() *x509.CertPool
+	api                      messages.API
 }
 
 // membership returns that of the server's own machine, which uses no socket.
@@ -61,6 +65,7 @@ func (l *plane) membership() (*membership, error) {
 		machine: l.keys.Machine,
 		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool,
+		api: &localAPI{handler: func() http.Handler { return l.apiserver.Handler() }, node: &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}}},
 	}
 	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
 }
@@ -117,7 +122,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		return nil, err
 	}
 	m := &membership{
-		client: remote, remote: []run.Component{i, remote, &serverFollower{remote, list, make(chan struct{})}}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving,
+		client: remote, remote: []run.Component{i, remote, &serverFollower{remote, list, make(chan struct{})}}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
 	}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
@@ -194,6 +199,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
 		Machine:       eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
 		Reserved:      reserved,
+		API:           m.api,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
 		Logger:  component(p.log, "agent"), Metrics: p.metrics.node,

@@ -1,6 +1,6 @@
 // Package api serves the node's API, at the kubelet's paths: health, pods, logs, exec, attach, port-forward and usage.
 //
-// It may import client, agent/pod, agent/logs, agent/runtime and agent/network. Its invariant: except for /healthz, it serves only the API server and
+// It may import client, agent/pod, agent/logs, agent/messages, agent/runtime and agent/network. Its invariant: except for /healthz, it serves only the API server and
 // callers that the API server authorizes.
 package api
 
@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -36,6 +37,8 @@ type Config struct {
 	// Client authenticates and authorizes callers by TokenReviews and SubjectAccessReviews.
 	Client client.Interface
 	LogDir string
+	// Messages has the queues of pods that receive messages; nil if none can.
+	Messages *messages.Manager
 	// HostLogDir is the directory of the machine's log files; default /var/log.
 	HostLogDir string
 	NodeName   string
@@ -90,6 +93,7 @@ func New(c Config) *Server {
 		run("/attach/"+p, s.attach)
 		run("POST /run/"+p, s.run)
 	}
+	run("POST /messages/{namespace}/{pod}/{uid}", s.message)
 	run("/portForward/{namespace}/{pod}", s.portForward)
 	run("/portForward/{namespace}/{pod}/{uid}", s.portForward)
 	return s

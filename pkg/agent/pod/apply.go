@@ -87,6 +87,11 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 	if err != nil {
 		return w.sandboxFailed(ctx, p, err)
 	}
+	if m := w.m.c.Messages; m != nil {
+		if err := m.Setup(ctx, p, s.IP.String()); err != nil {
+			return w.sandboxFailed(ctx, p, err)
+		}
+	}
 	w.mu.Lock()
 	w.held.sandbox = &s
 	w.held.released, w.held.erased = false, false
@@ -283,6 +288,9 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 		errs = append(errs, w.m.c.Runtime.RemovePod(ctx, string(w.uid), w.m.cgroup(w.uid)))
 	} else {
 		errs = append(errs, w.m.c.Runtime.EndPod(ctx, string(w.uid)))
+	}
+	if m := w.m.c.Messages; m != nil {
+		m.Release(w.uid)
 	}
 	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
 	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))

@@ -145,6 +145,13 @@ func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Cont
 			}
 		}
 	}
+	if m.c.Messages != nil {
+		for _, v := range m.c.Messages.Env(p) {
+			if err := e.set(v.Name, v.Value); err != nil {
+				return nil, err
+			}
+		}
+	}
 	for i := range c.Env {
 		v := &c.Env[i]
 		value, err := Expand(v.Value, e.vars)

@@ -74,8 +74,27 @@ type Config struct {
 	VolumePlugins []volume.Plugin
 	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
 	Share func(path string) error
+	// Messages has the queues of pods that receive messages; nil if none can.
+	Messages Messages
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
+}
+
+// Messages are the queues of pods that receive messages; messages.Manager implements it. Its methods do nothing for other pods.
+type Messages interface {
+	// Setup is called once the pod's network is up, before containers start.
+	Setup(ctx context.Context, p *corev1.Pod, ip string) error
+	// Env returns what programs need to receive messages.
+	Env(p *corev1.Pod) []corev1.EnvVar
+	// Observe is called with the container that receives, and whether it runs.
+	Observe(uid types.UID, container string, runs bool)
+	// Close is called when the pod terminates, Release when nothing of it runs any longer.
+	Close(uid types.UID)
+	Release(uid types.UID)
+	// Condition is the state of the queue, or nil.
+	Condition(uid types.UID) *corev1.PodCondition
+	// Synced is called once all pods of the node are known.
+	Synced(known func(types.UID) bool)
 }
 
 // Manager runs the pods of one node. Call Update for each pod of the first list, then Sync once, and Update and Delete for changes.
@@ -283,6 +302,9 @@ func (m *Manager) Sync(ctx context.Context) error {
 	for _, uid := range dirs {
 		blank(uid)
 	}
+	if m.c.Messages != nil {
+		m.c.Messages.Synced(func(uid types.UID) bool { return m.worker(uid) != nil })
+	}
 	for uid, p := range orphans {
 		m.mu.Lock()
 		w := m.workers[uid]
@@ -332,6 +354,9 @@ func (m *Manager) worker(uid types.UID) *worker {
 	defer m.mu.Unlock()
 	return m.workers[uid]
 }
+
+// QueueChanged is called when Messages.Condition returns something else.
+func (m *Manager) QueueChanged(uid types.UID) { m.wake(uid) }
 
 func (m *Manager) wake(uid types.UID) {
 	if w := m.worker(uid); w != nil {

@@ -35,6 +35,11 @@ func (m *Manager) Instances(uid types.UID, name string) []Instance {
 	return group(m.containers.of(uid))[name]
 }
 
+// Token returns a token of the pod's service account for the API server.
+func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
+	return m.volumes.Token(ctx, p)
+}
+
 // ImagesInUse returns the names and IDs of the images of all containers and volumes.
 func (m *Manager) ImagesInUse() map[string]bool {
 	used := map[string]bool{}

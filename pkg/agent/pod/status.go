@@ -18,6 +18,7 @@ type Facts struct {
 	HostIP  string
 	Start   time.Time
 	Message func(Instance) string // the termination message of an ended instance
+	Queue   *corev1.PodCondition  // the state of its message queue, or nil
 }
 
 // stamp truncates a time to seconds, the resolution of the API; otherwise a status would always differ from the stored one.
@@ -64,6 +65,10 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		}
 	}
 	conditions(p, o, &s, d, now)
+	if q := f.Queue; q != nil {
+		q.ObservedGeneration, q.LastTransitionTime = p.Generation, stamp(now)
+		SetCondition(&s, *q)
+	}
 	if d.Verdict != nil && d.Verdict.Disrupted {
 		SetCondition(&s, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
 			Message: d.Verdict.Message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // overlay returns our status with the fields and conditions of the API's status that others own. A pod that somebody else declared
@@ -41,7 +43,7 @@ func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 
 func owned(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+	case corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, workers.QueueCondition:
 		return true
 	}
 	return false

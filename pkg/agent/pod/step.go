@@ -79,6 +79,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 			health[c.ID] = w.probe(p, c, o.podIP, ending || o.Busy[name] == Kill)
 		}
 	}
+	w.observeQueue(p, o, ending)
 	for id := range w.seen.health {
 		if _, known := health[id]; !known {
 			w.m.probes.Stop(id)
@@ -86,6 +87,20 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	}
 	w.seen.health, o.Health = health, health
 	w.remember(*o)
+}
+
+// observeQueue tells the pod's message queue, if it has one, about the container that receives: the first one.
+func (w *worker) observeQueue(p *corev1.Pod, o *Observed, ending bool) {
+	m := w.m.c.Messages
+	if m == nil || len(p.Spec.Containers) == 0 {
+		return
+	}
+	if ending {
+		m.Close(w.uid)
+	}
+	if l := o.latest(p.Spec.Containers[0].Name); l != nil {
+		m.Observe(w.uid, l.ID, l.State == runtime.Running)
+	}
 }
 
 // remember stores the resources of new instances, and drops what is stored for removed or replaced ones.
@@ -217,7 +232,11 @@ func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) 
 
 // report computes the status. It returns when to compute it again if nothing happens before, or zero.
 func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) time.Time {
-	s := Status(p, o, d, Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}, now)
+	f := Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}
+	if w.m.c.Messages != nil {
+		f.Queue = w.m.c.Messages.Condition(w.uid)
+	}
+	s := Status(p, o, d, f, now)
 	if until := replaced(p, o, now); !until.IsZero() {
 		return until
 	}

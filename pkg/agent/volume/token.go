@@ -31,6 +31,12 @@ type tokens struct {
 
 func newTokens(c client.Interface) *tokens { return &tokens{client: c, byKey: map[string]token{}} }
 
+// Token returns a token of the pod's service account for the API server.
+func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
+	t, err := m.tokens.get(ctx, p, &corev1.ServiceAccountTokenProjection{})
+	return t.text, err
+}
+
 // forget drops the tokens of a pod.
 func (t *tokens) forget(uid types.UID) {
 	t.mu.Lock()

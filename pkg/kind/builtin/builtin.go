@@ -118,13 +118,17 @@ func core() []*kind.Resource {
 		stream("log", "Pod", []string{"get"}, podLog, http.MethodGet),
 		stream("portforward", "PodPortForwardOptions", streamVerbs, forwardPorts, http.MethodGet, http.MethodPost),
 		stream("proxy", "PodProxyOptions", proxyVerbs, proxyPod),
+		stream("message", "PodProxyOptions", createVerbs, messagePod, http.MethodPost),
 		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
 	}
 
 	services := row[corev1.Service, corev1.ServiceList](gv("", "v1"), "services", "service", service.Strategy, serviceFields)
 	services.Keys, services.ShortNames, services.Categories = "services/specs", []string{"svc"}, []string{"all"}
 	services.Status = service.StatusStrategy
-	services.Subresources = []kind.Subresource{stream("proxy", "ServiceProxyOptions", proxyVerbs, proxyService)}
+	services.Subresources = []kind.Subresource{
+		stream("message", "ServiceProxyOptions", createVerbs, messageService, http.MethodPost),
+		stream("proxy", "ServiceProxyOptions", proxyVerbs, proxyService),
+	}
 
 	endpoints := row[corev1.Endpoints, corev1.EndpointsList](gv("", "v1"), "endpoints", "endpoints", endpoint.Strategy, metaFields)
 	endpoints.Keys, endpoints.ShortNames = "services/endpoints", []string{"ep"}

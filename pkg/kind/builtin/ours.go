@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/custom"
 	"github.com/coracle-dev/coracle/pkg/kind/own"
@@ -32,6 +33,12 @@ func ours() []ourKind {
 			New: func() *tasks.TaskSchedule { return &tasks.TaskSchedule{} }, NewList: func() client.ObjectList { return &tasks.TaskScheduleList{} },
 			Default: tasks.DefaultSchedule, Validate: validateTaskSchedule, Columns: tasks.ScheduleColumns, Cells: tasks.ScheduleCells, Source: tasks.ScheduleSource,
 		}, func(s *tasks.TaskSchedule) *tasks.TaskScheduleStatus { return &s.Status }), tasks.ScheduleRights},
+		{own.Row(own.Definition[*workers.Worker]{
+			Kind: workers.GroupVersion.WithKind("Worker"), Plural: "workers", Categories: []string{"coracle"},
+			New: func() *workers.Worker { return &workers.Worker{} }, NewList: func() client.ObjectList { return &workers.WorkerList{} },
+			Default: workers.Default, Validate: workers.Validate, ValidateUpdate: workers.ValidateUpdate,
+			Columns: workers.Columns, Cells: workers.Cells, Source: workers.Source,
+		}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status }), workers.Rights},
 	}
 }
 

@@ -30,7 +30,10 @@ func Roles() []client.Object {
 			all = append(all, binding)
 		}
 	}
-	return append(append(append(all, usageRole()), restRoles()...), ourRoles()...)
+	all = append(all, usageRole())
+	all = append(all, restRoles()...)
+	all = append(all, messageRoles()...)
+	return append(all, ourRoles()...)
 }
 
 func pointers[T any, P object[T]](all []client.Object, list []T) []client.Object {

@@ -1,0 +1,252 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	unversioned "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Bounds and defaults.
+const (
+	maxReplicas    = 1000
+	maxConcurrency = 1000
+	maxQueue       = 100_000
+	maxTimeout     = 3600
+	maxQueueWait   = 86400
+	maxStart       = 300
+	maxAttempts    = 100
+	maxParameters  = 64
+	maxParameter   = 16 << 10 // bytes of all parameters
+	maxPath        = 256
+
+	defaultPort      = 8080
+	defaultQueue     = 1000
+	defaultTimeout   = 60
+	defaultQueueWait = 3600
+	defaultStart     = 30
+	defaultAttempts  = 5
+	defaultIdle      = 60
+)
+
+// Default sets the defaults. It is idempotent.
+func Default(w *Worker) {
+	s := &w.Spec
+	set := func(v *int32, d int32) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&s.Concurrency, 1)
+	set(&s.QueueLimit, defaultQueue)
+	set(&s.TimeoutSeconds, defaultTimeout)
+	set(&s.QueueSeconds, defaultQueueWait)
+	if s.StartSeconds == nil {
+		start := int32(defaultStart)
+		s.StartSeconds = &start
+	}
+	if s.Mode == "" {
+		s.Mode = ModePoll
+	}
+	if s.Mode == ModePush && s.Push == nil {
+		s.Push = &WorkerPush{}
+	}
+	if p := s.Push; p != nil {
+		set(&p.Port, defaultPort)
+		if p.Path == "" {
+			p.Path = "/"
+		}
+	}
+	if s.Replicas == nil && s.Scale == nil {
+		one := int32(1)
+		s.Replicas = &one
+	}
+	if r := s.Scale; r != nil {
+		set(&r.TargetDepth, min(2*s.Concurrency, maxQueue))
+		set(&r.IdleSeconds, defaultIdle)
+	}
+	if s.Delivery.Promise == "" {
+		s.Delivery.Promise = AtMostOnce
+	}
+	if s.Delivery.Promise == AtLeastOnce {
+		set(&s.Delivery.MaxAttempts, defaultAttempts)
+	}
+}
+
+// Validate validates a worker, except for most of its metadata.
+func Validate(w *Worker) field.ErrorList {
+	path, s := field.NewPath("spec"), &w.Spec
+	var errs field.ErrorList
+	// Its service has the same name.
+	if w.Name != "" {
+		for _, msg := range apivalidation.NameIsDNS1035Label(w.Name, false) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), w.Name, msg))
+		}
+	}
+	errs = append(errs, validateProgram(s, path)...)
+	errs = append(errs, validateReplicas(s, path)...)
+	errs = append(errs, validateQueue(s, path)...)
+	return append(errs, validateDelivery(w, path.Child("delivery"))...)
+}
+
+// ValidateUpdate validates a change; everything may change.
+func ValidateUpdate(w, _ *Worker) field.ErrorList { return Validate(w) }
+
+func between(v, least, most int32, path *field.Path) field.ErrorList {
+	if v < least || v > most {
+		return field.ErrorList{field.Invalid(path, v, fmt.Sprintf("must be between %d and %d", least, most))}
+	}
+	return nil
+}
+
+func validateProgram(s *WorkerSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	switch {
+	case s.Image == "" && s.Function == "":
+		errs = append(errs, field.Required(path.Child("image"), "name the image to run, or a built-in function"))
+	case s.Image != "" && s.Function != "":
+		errs = append(errs, field.Invalid(path.Child("function"), s.Function, "may not be set when image is set"))
+	case strings.TrimSpace(s.Image) != s.Image:
+		errs = append(errs, field.Invalid(path.Child("image"), s.Image, "must not have leading or trailing whitespace"))
+	}
+	switch s.Function {
+	case "", FunctionEcho, FunctionCalculator, FunctionForward, FunctionAggregate:
+	default:
+		errs = append(errs, field.NotSupported(path.Child("function"), s.Function, []Function{FunctionEcho, FunctionCalculator, FunctionForward, FunctionAggregate}))
+	}
+	if s.Function != "" {
+		for name, list := range map[string][]string{"command": s.Command, "args": s.Args} {
+			if len(list) > 0 {
+				errs = append(errs, field.Forbidden(path.Child(name), "may not be set with a built-in function"))
+			}
+		}
+		if s.Mode == ModePush {
+			errs = append(errs, field.Invalid(path.Child("mode"), s.Mode, "built-in functions have mode Poll"))
+		}
+	}
+	seen := map[string]bool{ParametersEnv: true, RuntimeEnv: true, MessagesEnv: true, FunctionEnv: true, ConcurrencyEnv: true}
+	for i, e := range s.Env {
+		at := path.Child("env").Index(i).Child("name")
+		for _, msg := range validation.IsRelaxedEnvVarName(e.Name) {
+			errs = append(errs, field.Invalid(at, e.Name, msg))
+		}
+		if seen[e.Name] {
+			errs = append(errs, field.Duplicate(at, e.Name))
+		}
+		seen[e.Name] = true
+	}
+	if len(s.Parameters) > maxParameters {
+		errs = append(errs, field.TooMany(path.Child("parameters"), len(s.Parameters), maxParameters))
+	}
+	size := 0
+	for k, v := range s.Parameters {
+		size += len(k) + len(v)
+		if k == "" {
+			errs = append(errs, field.Required(path.Child("parameters"), "a name is empty"))
+		}
+	}
+	if size > maxParameter {
+		errs = append(errs, field.TooLong(path.Child("parameters"), "", maxParameter))
+	}
+	if n := s.ServiceAccountName; n != "" {
+		for _, msg := range apivalidation.ValidateServiceAccountName(n, false) {
+			errs = append(errs, field.Invalid(path.Child("serviceAccountName"), n, msg))
+		}
+	}
+	errs = append(errs, unversioned.ValidateLabels(s.PodLabels, path.Child("podLabels"))...)
+	if _, ok := s.PodLabels[LabelWorker]; ok {
+		errs = append(errs, field.Forbidden(path.Child("podLabels").Key(LabelWorker), "is set by the worker"))
+	}
+	if r := s.Resources; r != nil {
+		for name, list := range map[string]corev1.ResourceList{"limits": r.Limits, "requests": r.Requests} {
+			for resource, q := range list {
+				if q.Sign() < 0 {
+					errs = append(errs, field.Invalid(path.Child("resources", name).Key(string(resource)), q.String(), "must not be negative"))
+				}
+			}
+		}
+	}
+	return errs
+}
+
+func validateReplicas(s *WorkerSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if s.Replicas != nil {
+		errs = append(errs, between(*s.Replicas, 0, maxReplicas, path.Child("replicas"))...)
+	}
+	if r := s.Scale; r != nil {
+		at := path.Child("scale")
+		if s.Replicas != nil {
+			errs = append(errs, field.Invalid(at, "", "may not be set when replicas is set"))
+		}
+		errs = append(errs, between(r.Max, 1, maxReplicas, at.Child("max"))...)
+		errs = append(errs, between(r.Min, 0, max(r.Max, 0), at.Child("min"))...)
+		errs = append(errs, between(r.TargetDepth, 1, maxQueue, at.Child("targetDepth"))...)
+		errs = append(errs, between(r.IdleSeconds, 1, maxQueueWait, at.Child("idleSeconds"))...)
+	}
+	return errs
+}
+
+func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
+	errs := between(s.Concurrency, 1, maxConcurrency, path.Child("concurrency"))
+	errs = append(errs, between(s.QueueLimit, 1, maxQueue, path.Child("queueLimit"))...)
+	errs = append(errs, between(s.TimeoutSeconds, 1, maxTimeout, path.Child("timeoutSeconds"))...)
+	errs = append(errs, between(s.QueueSeconds, 1, maxQueueWait, path.Child("queueSeconds"))...)
+	if s.StartSeconds != nil {
+		errs = append(errs, between(*s.StartSeconds, 0, maxStart, path.Child("startSeconds"))...)
+	}
+	if s.Mode != ModePoll && s.Mode != ModePush {
+		errs = append(errs, field.NotSupported(path.Child("mode"), s.Mode, []Mode{ModePoll, ModePush}))
+	}
+	if p := s.Push; p != nil {
+		at := path.Child("push")
+		if s.Mode != ModePush {
+			errs = append(errs, field.Invalid(at, "", "may only be set with mode Push"))
+		}
+		errs = append(errs, between(p.Port, 1, 65535, at.Child("port"))...)
+		if msg := checkPath(p.Path); msg != "" {
+			errs = append(errs, field.Invalid(at.Child("path"), p.Path, msg))
+		}
+	}
+	return errs
+}
+
+// checkPath returns what is wrong with the path of pushed messages, or "".
+func checkPath(path string) string {
+	if !strings.HasPrefix(path, "/") || len(path) > maxPath || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' }) {
+		return fmt.Sprintf("must begin with a slash and have at most %d printable ASCII characters, without query", maxPath)
+	}
+	return ""
+}
+
+func validateDelivery(w *Worker, path *field.Path) field.ErrorList {
+	d := &w.Spec.Delivery
+	switch d.Promise {
+	case AtMostOnce:
+		var errs field.ErrorList
+		if d.MaxAttempts > 1 {
+			errs = append(errs, field.Invalid(path.Child("maxAttempts"), d.MaxAttempts, "may only be set with AtLeastOnce"))
+		}
+		if d.DeadLetter != "" {
+			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, "may only be set with AtLeastOnce"))
+		}
+		return errs
+	case AtLeastOnce:
+		errs := between(d.MaxAttempts, 1, maxAttempts, path.Child("maxAttempts"))
+		if d.DeadLetter == "" {
+			return errs
+		}
+		if d.DeadLetter == w.Name {
+			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, "must be another worker"))
+		}
+		for _, msg := range apivalidation.NameIsDNS1035Label(d.DeadLetter, false) {
+			errs = append(errs, field.Invalid(path.Child("deadLetter"), d.DeadLetter, msg))
+		}
+		return errs
+	}
+	return field.ErrorList{field.NotSupported(path.Child("promise"), d.Promise, []Promise{AtMostOnce, AtLeastOnce})}
+}

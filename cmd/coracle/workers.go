@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coracle-dev/coracle/pkg/ctl"
+)
+
+func sendCommand() *cobra.Command {
+	var o ctl.SendOptions
+	cmd := &cobra.Command{
+		Use:   "send pod|service/NAME [PAYLOAD]",
+		Short: "Send a message to a worker's pod or service",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 || (len(args) == 2) == (o.File != "") {
+				return errors.New("usage: coracle send pod|service/NAME PAYLOAD|-f FILE [--wait] [--timeout D]")
+			}
+			return nil
+		},
+	}
+	cluster := connect(cmd)
+	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
+	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
+	cmd.Flags().StringVar(&o.ContentType, "content-type", "", "media type of the message (default application/json if it is JSON, else text/plain)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Target = args[0]
+		if len(args) == 2 {
+			o.Payload = args[1]
+		}
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Send(cmd.Context(), o, os.Stdin, os.Stdout, os.Stderr)
+	}
+	return cmd
+}
+
+func convertCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "convert -f FILE",
+		Short: "Print what an in-process mini Kubernetes' Container, ReplicaSet and Service are here",
+		Args:  exactly(0, "-f FILE"),
+	}
+	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
+	_ = cmd.MarkFlagRequired("filename")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		return ctl.ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)
+	}
+	return cmd
+}
+
+func applyLegacyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply-legacy -f FILE",
+		Short: "Convert such manifests and apply the result",
+		Args:  exactly(0, "-f FILE"),
+	}
+	cluster := connect(cmd)
+	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")
+	_ = cmd.MarkFlagRequired("filename")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.ApplyLegacy(cmd.Context(), *file, os.Stdin, os.Stdout)
+	}
+	return cmd
+}

@@ -1,0 +1,36 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/messages"
+)
+
+// message queues a message for a pod, and responds with its reply if it is asked for.
+func (s *Server) message(w http.ResponseWriter, r *http.Request) {
+	if s.c.Messages == nil {
+		http.NotFound(w, r)
+		return
+	}
+	t := messages.Target{Namespace: r.PathValue("namespace"), Name: r.PathValue("pod"), UID: types.UID(r.PathValue("uid"))}
+	m := messages.Message{ID: r.Header.Get(workers.HeaderID), ContentType: r.Header.Get("Content-Type"), Trace: r.Header.Get("Traceparent"),
+		DeadLetter: r.Header.Get(workers.HeaderDeadLetter)}
+	if n, err := strconv.ParseInt(r.Header.Get(workers.HeaderAttempt), 10, 32); err == nil && n > 0 {
+		m.Attempts = int32(n)
+	}
+	wait := r.Header.Get(workers.HeaderWait) == "true"
+	ctx := r.Context()
+	if d, err := time.ParseDuration(r.Header.Get(workers.HeaderTimeout)); err == nil && d > 0 && wait {
+		m.Deadline = time.Now().Add(d)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, m.Deadline)
+		defer cancel()
+	}
+	s.c.Messages.Receive(ctx, w, r, t, m, wait)
+}

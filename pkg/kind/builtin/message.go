@@ -1,0 +1,351 @@
+package builtin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	coreapi "k8s.io/kubernetes/pkg/apis/core"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+const (
+	// defaultWait is how long a sender waits for the reply if it does not say, maxWait how long it can.
+	defaultWait = time.Minute
+	maxWait     = time.Hour
+	// mostReceivers is how many pods of a service are tried, if they refuse a message.
+	mostReceivers = 5
+	// acceptTime is how long a node may take to accept a message without a reply.
+	acceptTime = 15 * time.Second
+)
+
+var podKind, workerKind = corev1.SchemeGroupVersion.WithKind("Pod"), workers.GroupVersion.WithKind("Worker")
+
+// messagePod sends a message to a pod, messageService to a random ready pod of a service.
+func messagePod(req *http.Request, on kind.Connection) (http.Handler, error) {
+	if err := on.Admit(req.Context(), &coreapi.PodProxyOptions{Path: "message"}); err != nil {
+		return nil, err
+	}
+	_, _, name := on.Target()
+	if on.Read(podKind, namespaceOf(on), name) == nil {
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	return sender{on: on, candidates: func() []*corev1.Pod {
+		if p, ok := on.Read(podKind, namespaceOf(on), name).(*corev1.Pod); ok && receives(p) {
+			return []*corev1.Pod{p}
+		}
+		return nil
+	}}, nil
+}
+
+func messageService(req *http.Request, on kind.Connection) (http.Handler, error) {
+	if err := on.Admit(req.Context(), &coreapi.ServiceProxyOptions{Path: "message"}); err != nil {
+		return nil, err
+	}
+	r, namespace, name := on.Target()
+	svc, ok := on.Read(r.GroupVersionKind, namespace, name).(*corev1.Service)
+	if !ok {
+		return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
+	}
+	s := sender{on: on, candidates: func() []*corev1.Pod { return endpointPods(on, svc) }}
+	if ref := metav1.GetControllerOfNoCopy(svc); ref != nil && ref.Kind == workerKind.Kind && ref.APIVersion == workers.GroupVersion.String() {
+		s.worker = ref.Name
+		s.starting = func() []*corev1.Pod { return selectedPods(on, svc) }
+	}
+	return s, nil
+}
+
+func namespaceOf(on kind.Connection) string {
+	_, namespace, _ := on.Target()
+	return namespace
+}
+
+// receives reports whether messages can be sent to a pod: it has a queue, and is ready.
+func receives(p *corev1.Pod) bool {
+	return p.Annotations[workers.AnnotationQueue] != "" && p.DeletionTimestamp == nil && p.Spec.NodeName != "" && p.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
+}
+
+// endpointPods returns the receivers among the ready endpoints of a service.
+func endpointPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) {
+	for _, o := range on.List(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), svc.Namespace) {
+		slice, ok := o.(*discoveryv1.EndpointSlice)
+		if !ok || slice.Labels[discoveryv1.LabelServiceName] != svc.Name {
+			continue
+		}
+		for i := range slice.Endpoints {
+			ep := &slice.Endpoints[i]
+			if ep.TargetRef == nil || ep.TargetRef.Namespace != svc.Namespace || ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
+				continue
+			}
+			// Endpoints can be written by users: only pods of the namespace count.
+			if p, ok := on.Read(podKind, svc.Namespace, ep.TargetRef.Name).(*corev1.Pod); ok && receives(p) {
+				pods = append(pods, p)
+			}
+		}
+	}
+	return pods
+}
+
+// selectedPods returns the receivers that a service selects, also those whose endpoints are not written yet.
+func selectedPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) {
+	if len(svc.Spec.Selector) == 0 {
+		return nil
+	}
+	selector := labels.SelectorFromSet(svc.Spec.Selector)
+	for _, o := range on.List(podKind, svc.Namespace) {
+		if p, ok := o.(*corev1.Pod); ok && selector.Matches(labels.Set(p.Labels)) && receives(p) {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// sender sends one message.
+type sender struct {
+	on         kind.Connection
+	candidates func() []*corev1.Pod
+	worker     string               // the service's worker; empty for none
+	starting   func() []*corev1.Pod // candidates of a worker that starts
+}
+
+// ServeHTTP implements http.Handler.
+func (s sender) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if err := s.send(w, req); err != nil {
+		s.on.Fail(w, req, err)
+	}
+}
+
+// failed is the error of a message, as a Status whose reason is the Failure.
+func failed(f workers.Failure, code int, message string) *apierrors.StatusError {
+	status := metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: metav1.StatusReason(f), Message: message,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseType(f), Message: message}}}}
+	if f == workers.QueueFull {
+		status.Details.RetryAfterSeconds = 1
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+func (s sender) send(w http.ResponseWriter, req *http.Request) error {
+	if req.ContentLength > workers.MaxPayload {
+		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
+	}
+	wait, timeout, err := waitOf(req)
+	if err != nil {
+		return err
+	}
+	body, err := bounded.All(req.Body, workers.MaxPayload)
+	var large *bounded.TooLargeError
+	if errors.As(err, &large) {
+		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
+	}
+	if err != nil {
+		return apierrors.NewBadRequest("the message could not be read: " + err.Error())
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), timeout)
+	defer cancel()
+	deadline := time.Now().Add(timeout)
+	id := uuid.NewString()
+	head := s.header(req, id)
+	w.Header().Set(workers.HeaderID, id)
+
+	pods := s.candidates()
+	if len(pods) == 0 {
+		if pods, err = s.wake(ctx); err != nil {
+			return err
+		}
+	}
+	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	var last error
+	for _, p := range pods[:min(len(pods), mostReceivers)] {
+		if wait {
+			head.Set(workers.HeaderWait, "true")
+			head.Set(workers.HeaderTimeout, time.Until(deadline).String())
+		}
+		var elsewhere bool
+		if elsewhere, last = s.post(ctx, w, p, head, body, wait); !elsewhere {
+			return last
+		}
+	}
+	return last
+}
+
+// waitOf returns whether a sender wants the reply, and how long it waits for it or, without, for the message to be accepted.
+func waitOf(req *http.Request) (wait bool, timeout time.Duration, err error) {
+	q := req.URL.Query()
+	text := q.Get("wait")
+	if !q.Has("wait") {
+		text = req.Header.Get(workers.HeaderWait)
+	} else if text == "" {
+		text = "true"
+	}
+	if text != "" {
+		if wait, err = strconv.ParseBool(text); err != nil {
+			return false, 0, apierrors.NewBadRequest("wait must be true or false")
+		}
+	}
+	text = q.Get("timeout")
+	if text == "" {
+		text = req.Header.Get(workers.HeaderTimeout)
+	}
+	timeout = defaultWait
+	if text != "" {
+		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > maxWait {
+			return false, 0, apierrors.NewBadRequest("timeout must be a duration above 0 and up to " + maxWait.String())
+		}
+	}
+	return wait, timeout, nil
+}
+
+// header are the headers of the message on its way to the node.
+func (s sender) header(req *http.Request, id string) http.Header {
+	head := http.Header{}
+	contentType := req.Header.Get("Content-Type")
+	if contentType == "" {
+		contentType = "application/octet-stream"
+	}
+	head.Set("Content-Type", contentType)
+	head.Set(workers.HeaderID, id)
+	if v := req.Header.Get("Traceparent"); v != "" && len(v) <= 128 {
+		head.Set("Traceparent", v)
+	}
+	// Only nodes, which send messages on, say what became of them before.
+	if u, ok := request.UserFrom(req.Context()); ok && slices.Contains(u.GetGroups(), user.NodesGroup) {
+		for _, name := range []string{workers.HeaderAttempt, workers.HeaderDeadLetter} {
+			if v := req.Header.Get(name); v != "" && len(v) <= 8<<10 {
+				head.Set(name, v)
+			}
+		}
+	}
+	return head
+}
+
+// wake asks for a pod of a worker that has none, and waits for it.
+func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
+	r, namespace, name := s.on.Target()
+	none := failed(workers.NoReceiver, http.StatusServiceUnavailable, "no ready pod of "+r.Singular+" "+strconv.Quote(name)+" takes messages")
+	if s.worker == "" {
+		return nil, none
+	}
+	worker, ok := s.on.Read(workerKind, namespace, s.worker).(*workers.Worker)
+	if !ok || worker.Spec.Scale == nil && worker.Spec.Replicas != nil && *worker.Spec.Replicas == 0 || worker.Spec.StartSeconds == nil {
+		return nil, none
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(*worker.Spec.StartSeconds)*time.Second)
+	defer cancel()
+	if worker.Spec.Scale != nil && needsWake(worker) {
+		err := s.on.Change(ctx, workerKind, namespace, s.worker, func(o client.Object) (client.Object, error) {
+			if now, ok := o.(*workers.Worker); ok && needsWake(now) { // otherwise nothing is written
+				at := metav1.NowMicro()
+				now.Status.WakeTime = &at
+			}
+			return o, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var pods []*corev1.Pod
+	if err := s.on.Await(ctx, podKind, namespace, func() bool { pods = s.starting(); return len(pods) > 0 }); err != nil {
+		return nil, failed(workers.NoReceiver, http.StatusServiceUnavailable,
+			"no pod of worker "+strconv.Quote(s.worker)+" was ready within "+strconv.Itoa(int(*worker.Spec.StartSeconds))+" s")
+	}
+	return pods, nil
+}
+
+// needsWake reports whether the worker must be told of a message. It is told once in half of the time after which it would go to sleep.
+func needsWake(w *workers.Worker) bool {
+	at := w.Status.WakeTime
+	return w.Spec.Scale != nil && (at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)
+}
+
+// post sends the message to a pod's node. elsewhere is true if it may be sent to another pod.
+func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte, wait bool) (elsewhere bool, err error) {
+	location, transport, err := s.on.Node(ctx, p.Spec.NodeName)
+	if err != nil {
+		return true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+	}
+	if !wait {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, acceptTime)
+		defer cancel()
+	}
+	u := &url.URL{Scheme: location.Scheme, Host: location.Host, Path: "/messages/" + p.Namespace + "/" + p.Name + "/" + string(p.UID)}
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return false, apierrors.NewInternalError(err)
+	}
+	out.Header = head.Clone()
+	connected := false
+	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}))
+	res, err := transport.RoundTrip(out)
+	if err != nil {
+		switch {
+		case !connected: // nothing was sent
+			return true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+		case ctx.Err() != nil:
+			return false, failed(workers.HandlerTimeout, http.StatusGatewayTimeout, "there was no answer from pod "+p.Name+" in time")
+		}
+		return false, failed(workers.ReceiverLost, http.StatusBadGateway, "the node of pod "+p.Name+" was lost while it had the message, which may have been handled: "+err.Error())
+	}
+	defer res.Body.Close()
+	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); f != "" || res.StatusCode >= 300 {
+		text, _ := bounded.All(res.Body, 8<<10)
+		if f == "" {
+			return false, apierrors.NewGenericServerResponse(res.StatusCode, "create", corev1.Resource("pods/message"), p.Name, string(text), 0, true)
+		}
+		untouched := res.Header.Get(workers.HeaderUntouched) == "true"
+		e := failed(f, res.StatusCode, "pod "+p.Name+": "+string(text))
+		if kind := res.Header.Get(workers.HeaderErrorType); kind != "" {
+			w.Header().Set(workers.HeaderErrorType, kind)
+			e.ErrStatus.Details.Causes[0].Field = kind
+		}
+		w.Header().Set(workers.HeaderFailure, string(f))
+		w.Header().Set(workers.HeaderPod, p.Name)
+		return untouched && (f == workers.NoReceiver || f == workers.QueueFull), e
+	}
+	h := w.Header()
+	h.Set(workers.HeaderPod, p.Name)
+	h.Del(workers.HeaderFailure)
+	if !wait {
+		w.WriteHeader(http.StatusAccepted)
+		return false, nil
+	}
+	reply, err := bounded.All(res.Body, workers.MaxPayload)
+	if err != nil {
+		return false, failed(workers.ReceiverLost, http.StatusBadGateway, "the reply of pod "+p.Name+" broke off: "+err.Error())
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	for _, name := range []string{"Content-Type", workers.HeaderAttempt} {
+		if v := res.Header.Get(name); v != "" {
+			h.Set(name, v)
+		}
+	}
+	if res.Header.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/octet-stream")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(reply)))
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.Copy(w, bytes.NewReader(reply))
+	return false, nil
+}
