@@ -156,6 +156,9 @@ func (d *declared) resource(r *kind.Resource) {
 	}
 	for i := range r.Subresources {
 		s := &r.Subresources[i]
+		if s.Undocumented {
+			continue
+		}
 		switch {
 		case s.New != nil:
 			d.subresource(r, s, modelName(s.New()))

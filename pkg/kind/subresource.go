@@ -29,6 +29,8 @@ type Subresource struct {
 	Update rest.RESTUpdateStrategy
 	// Connect returns the handler of a byte stream (log, exec, attach, portforward, proxy), which has no New.
 	Connect Connector
+	// Undocumented subresources are Coracle's own, of upstream's kinds: they are in discovery, but not in OpenAPI, which is upstream's.
+	Undocumented bool
 	// Methods are the HTTP methods of a byte stream; empty means all.
 	Methods []string
 }

@@ -315,8 +315,11 @@ func (c *conversion) service(d document) error {
 // matches reports whether a glob matches a container, or a replica of a set: NAME-0, NAME-1 ...
 func matches(glob string, o ctrl.Object) bool {
 	name := o.GetName()
-	if _, ok := o.(*workers.Worker); ok {
+	switch o.(type) {
+	case *workers.Worker:
 		name += "-0"
+	case *corev1.Service:
+		return false
 	}
 	ok, err := path.Match(glob, name)
 	return err == nil && ok

@@ -118,7 +118,7 @@ func core() []*kind.Resource {
 		stream("log", "Pod", []string{"get"}, podLog, http.MethodGet),
 		stream("portforward", "PodPortForwardOptions", streamVerbs, forwardPorts, http.MethodGet, http.MethodPost),
 		stream("proxy", "PodProxyOptions", proxyVerbs, proxyPod),
-		stream("message", "PodProxyOptions", createVerbs, messagePod, http.MethodPost),
+		message("PodProxyOptions", messagePod),
 		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
 	}
 
@@ -126,7 +126,7 @@ func core() []*kind.Resource {
 	services.Keys, services.ShortNames, services.Categories = "services/specs", []string{"svc"}, []string{"all"}
 	services.Status = service.StatusStrategy
 	services.Subresources = []kind.Subresource{
-		stream("message", "ServiceProxyOptions", createVerbs, messageService, http.MethodPost),
+		message("ServiceProxyOptions", messageService),
 		stream("proxy", "ServiceProxyOptions", proxyVerbs, proxyService),
 	}
 

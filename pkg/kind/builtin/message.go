@@ -41,6 +41,13 @@ const (
 
 var podKind, workerKind = corev1.SchemeGroupVersion.WithKind("Pod"), workers.GroupVersion.WithKind("Worker")
 
+// message is the subresource to which messages are sent.
+func message(options string, connect kind.Connector) kind.Subresource {
+	s := stream("message", options, createVerbs, connect, http.MethodPost)
+	s.Undocumented = true
+	return s
+}
+
 // messagePod sends a message to a pod, messageService to a random ready pod of a service.
 func messagePod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.Admit(req.Context(), &coreapi.PodProxyOptions{Path: "message"}); err != nil {
