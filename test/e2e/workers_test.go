@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// sender posts messages as the administrator.
+type sender struct {
+	t      *testing.T
+	client *http.Client
+	base   string
+}
+
+func newSender(t *testing.T, h *host.Host) *sender {
+	config := h.REST()
+	client, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	t.Cleanup(client.CloseIdleConnections)
+	return &sender{t, client, config.Host + "/api/v1/namespaces/default/"}
+}
+
+// send posts a message; query is such as "wait=true". A failed connection has code 0.
+func (s *sender) send(target, query, text string) (code int, body string, header http.Header) {
+	res, err := s.client.Post(s.base+target+"/message?"+query, "text/plain", strings.NewReader(text))
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	defer res.Body.Close()
+	out, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	return res.StatusCode, string(out), res.Header
+}
+
+func reason(body string) string {
+	var s struct{ Reason string }
+	_ = json.Unmarshal([]byte(body), &s)
+	return s.Reason
+}
+
+// shell is a worker in shell: what it does with a message is in the environment variable HANDLE.
+const shell = `
+apiVersion: workers.coracle.dev/v1alpha1
+kind: Worker
+metadata: {name: %s}
+spec:
+  image: busybox:1.36
+  env: [{name: HANDLE, value: %q}]
+  command:
+  - sh
+  - -c
+  - |
+    api=http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation
+    trap 'exit 0' TERM
+    while wget -q -S -O /tmp/message $api/next 2>/tmp/headers; do
+      id=$(sed -n 's/\r//; s/^ *Lambda-Runtime-Aws-Request-Id: //p' /tmp/headers)
+      eval "$HANDLE" >/tmp/reply
+      wget -q -O /dev/null --post-file=/tmp/reply $api/$id/response
+    done
+%s`
+
+// TestWorkers acts out the diagram of the in-process mini Kubernetes on real pods, and the documented answers to bad input.
+func TestWorkers(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	s := newSender(t, h)
+	examples := host.Root(t) + "/manifests/examples/workers/"
+	for _, name := range []string{"echo", "forwarding", "shell", "python"} {
+		h.Ctl("apply -f " + examples + name + ".yaml")
+	}
+	t.Run("cold start", func(t *testing.T) {
+		h.Ctl("wait worker/echo --for=condition=Ready --timeout=30s") // it needs no pod
+		require.Equal(t, "0/0", strings.Fields(h.Ctl("get worker echo --no-headers"))[1])
+		began := time.Now()
+		code, body, _ := s.send("services/echo", "wait=true", "hello")
+		t.Logf("from zero to the reply: %v", time.Since(began))
+		require.Equal(t, 200, code, body)
+		require.Equal(t, "ECHO: hello", body)
+		require.Equal(t, "ECHO: again\n", h.Run("send", "service/echo", "again", "--wait"))
+	})
+	t.Run("legacy manifests", func(t *testing.T) {
+		require.Contains(t, h.Run("convert", "-f", examples+"legacy.yaml"), "kind: Worker")
+		out := h.Run("apply-legacy", "-f", examples+"legacy.yaml")
+		require.Contains(t, out, "ReplicaSet calc -> worker/calc created")
+		require.Contains(t, h.Run("apply-legacy", "-f", examples+"legacy.yaml"), "worker/calc unchanged")
+		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=3 --timeout=60s")
+		h.Ctl("wait pod/echo-1 --for=condition=Ready --timeout=60s")
+		require.Equal(t, "DEMO: hi\n", h.Run("send", "pod/echo-1", "hi", "--wait"))
+		require.Equal(t, "210\n", h.Run("send", "service/calculator", `{"operation": "product", "operands": [5, 6, 7]}`, "--wait"))
+		seen := map[string]bool{}
+		for range 40 { // a random pod each time
+			code, body, header := s.send("services/calculator", "wait=true", `{"operation": "sum", "operands": [1, 2]}`)
+			require.Equal(t, 200, code, body)
+			seen[header.Get("Coracle-Message-Pod")] = true
+		}
+		require.Len(t, seen, 3)
+		h.Pipe("kind: ReplicaSet\nmetadata: {name: calc}\nspec: {container: template, replicas: 5}\n", "apply-legacy", "-f", "-")
+		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=5 --timeout=60s")
+	})
+	t.Run("forwarding", func(t *testing.T) {
+		h.Ctl("wait worker/aggregator worker/processor --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		for i := range 3 {
+			h.Run("send", "service/processor", fmt.Sprint("data-", i))
+		}
+		h.Ctl("wait worker/aggregator --for=jsonpath={.status.depth}=0 --timeout=60s")
+		require.Eventually(t, func() bool {
+			return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=aggregator"), `"messages":["DATA-0","DATA-1","DATA-2"]`)
+		}, 30*time.Second, 100*time.Millisecond)
+	})
+	t.Run("shell", func(t *testing.T) {
+		require.Equal(t, "olleh\n", h.Run("send", "service/reverse", "hello", "--wait"))
+	})
+	t.Run("answers", func(t *testing.T) {
+		code, body, _ := s.send("services/none", "wait=true", "x")
+		require.Equal(t, 404, code, body)
+		code, body, _ = s.send("services/kubernetes", "wait=true", "x")
+		require.Equal(t, 503, code, body)
+		require.Equal(t, "NoReceiver", reason(body))
+		code, body, _ = s.send("services/calculator", "wait=true", "no calculation")
+		require.Equal(t, 500, code, body)
+		require.Equal(t, "HandlerFailed", reason(body))
+		code, body, _ = s.send("services/calculator", "", strings.Repeat("x", 1<<20+1))
+		require.Equal(t, 413, code, body)
+		code, body, _ = s.send("services/calculator", "timeout=2h", "x")
+		require.Equal(t, 400, code, body)
+
+		h.Apply(fmt.Sprintf(shell, "slow", "sleep 60", "  queueLimit: 2\n"))
+		h.Ctl("wait worker/slow --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		code, body, _ = s.send("services/slow", "wait=true&timeout=1s", "never answered")
+		require.Equal(t, 504, code, body)
+		require.Equal(t, "HandlerTimeout", reason(body))
+		for code = 202; code == 202; code, body, _ = s.send("services/slow", "", "x") {
+		}
+		require.Equal(t, 429, code, body)
+		require.Equal(t, "QueueFull", reason(body))
+		require.Eventually(t, func() bool { return strings.Fields(h.Ctl("get worker slow --no-headers"))[2] == "2" }, 30*time.Second, 100*time.Millisecond)
+		require.Contains(t, h.Run("ctl", "get", "--raw", "/api/v1/nodes/"+h.Name+"/proxy/metrics"), `coracle_messages_depth{namespace="default",worker="slow"} 2`)
+
+		h.Apply(fmt.Sprintf(shell, "dies", "kill -9 1; exit 1", ""))
+		h.Ctl("wait worker/dies --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		code, body, _ = s.send("services/dies", "wait=true&timeout=30s", "x")
+		require.Contains(t, []int{502, 503}, code, body)
+
+		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: noimage}\nspec: {image: \"localhost:1/none\", startSeconds: 1}\n")
+		code, body, _ = s.send("services/noimage", "wait=true", "x")
+		for code == 404 { // its service is not made yet
+			code, body, _ = s.send("services/noimage", "wait=true", "x")
+		}
+		require.Equal(t, 503, code, body)
+		require.Equal(t, "NoReceiver", reason(body))
+	})
+	t.Run("permissions", func(t *testing.T) {
+		h.Ctl("create serviceaccount nobody")
+		require.Contains(t, h.Fails("ctl", "auth", "can-i", "create", "services/calculator", "--subresource=message", "--as=system:serviceaccount:default:nobody"), "no")
+		h.Ctl("create rolebinding edits --clusterrole=edit --serviceaccount=default:nobody")
+		require.Contains(t, h.Ctl("auth can-i create services/calculator --subresource=message --as=system:serviceaccount:default:nobody"), "yes")
+	})
+}
+
+// TestMessagesSurvive kills the server with its agent, and the programs, while messages flow: with AtLeastOnce every accepted message is
+// handled, with AtMostOnce none is handled twice.
+func TestMessagesSurvive(t *testing.T) {
+	h := host.New(t)
+	h.Start()
+	kinds := map[string]string{"once": "AtMostOnce", "least": "AtLeastOnce"}
+	for name, promise := range kinds {
+		more := "  replicas: 2\n  queueLimit: 100000\n  delivery: {promise: " + promise + "}\n"
+		if promise == "AtLeastOnce" {
+			more = "  replicas: 2\n  queueLimit: 100000\n  delivery: {promise: AtLeastOnce, maxAttempts: 100}\n"
+		}
+		h.Apply(fmt.Sprintf(shell, name, "echo handled $(cat /tmp/message) >/proc/1/fd/1", more))
+		h.Ctl("wait worker/" + name + " --for=jsonpath={.status.readyReplicas}=2 --timeout=60s")
+	}
+	s := newSender(t, h)
+	const each = 150
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	accepted := map[string][]string{}
+	var sent atomic.Int64
+	for name := range kinds {
+		wg.Go(func() {
+			for i := range each {
+				text := fmt.Sprintf("%s-%d", name, i)
+				for {
+					code, _, _ := s.send("services/"+name, "", text)
+					if code == 202 {
+						mu.Lock()
+						accepted[name] = append(accepted[name], text)
+						mu.Unlock()
+						break
+					}
+					if name == "once" {
+						break // it may have been accepted: it is not sent again
+					}
+					time.Sleep(50 * time.Millisecond)
+				}
+				sent.Add(1)
+			}
+		})
+	}
+	for _, at := range []int64{each / 2, each} {
+		require.Eventually(t, func() bool { return sent.Load() >= at }, time.Minute, 5*time.Millisecond)
+		h.Kill()
+		h.Run("start")
+		for _, pod := range strings.Fields(h.Ctl("get pods -l workers.coracle.dev/worker=least -o name"))[:1] {
+			_, _ = h.Try("ctl", "exec", strings.TrimPrefix(pod, "pod/"), "--", "kill", "-9", "1")
+		}
+	}
+	wg.Wait()
+	handled := func(name string) map[string]int {
+		times := map[string]int{}
+		for _, pod := range strings.Fields(h.Ctl("get pods -l workers.coracle.dev/worker=" + name + " -o name")) {
+			for _, previous := range []string{"--previous=false", "--previous=true"} {
+				out, err := h.Try("ctl", "logs", pod, previous)
+				if err != nil {
+					continue
+				}
+				for _, line := range strings.Split(out, "\n") {
+					if text, ok := strings.CutPrefix(line, "handled "); ok {
+						times[text]++
+					}
+				}
+			}
+		}
+		return times
+	}
+	require.Eventually(t, func() bool {
+		times := handled("least")
+		for _, text := range accepted["least"] {
+			if times[text] == 0 {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, 500*time.Millisecond, "every accepted message is handled")
+	for text, times := range handled("once") {
+		require.Equal(t, 1, times, text)
+	}
+	require.NotEmpty(t, accepted["once"])
+}
