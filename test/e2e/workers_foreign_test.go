@@ -40,7 +40,7 @@ func TestForeignHandlers(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755))
 	build := exec.Command("go", "build", "-o", dir, "./...")
-	build.Dir = filepath.Join(host.Root(t), "test/workers")
+	build.Dir = filepath.Join(host.Root(t), "test/clients/foreign/workers")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
