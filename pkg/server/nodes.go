@@ -38,6 +38,9 @@ type nodes struct {
 // mostTransports limits the cached transports; when it is reached, the cache is cleared.
 const mostTransports = 4096
 
+// idleConnections is how many connections to a node are kept: a burst of messages would otherwise make one for each.
+const idleConnections = 64
+
 // Connect implements apiserver.NodeClient.
 func (n *nodes) Connect(ctx context.Context, name string) (*url.URL, http.RoundTripper, error) {
 	var node corev1.Node
@@ -71,7 +74,7 @@ func (n *nodes) transport(name string) *http.Transport {
 	t := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: n.trusted, GetClientCertificate: n.as, ServerName: name},
 		DialContext:     (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-		IdleConnTimeout: 90 * time.Second,
+		IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: idleConnections,
 	}
 	n.transports[name] = t
 	return t

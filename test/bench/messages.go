@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	messageTime    = 4 * time.Second // of each measurement
+	messageSenders = 32
+	workerImage    = "docker.io/coracle/worker:latest"
+)
+
+// messages measures messages to an echo through one node, beside an HTTP server in a pod that is reached through the API server's proxy.
+// Clusters without Workers are left out.
+func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
+	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("workers.coracle.dev/v1alpha1"); err != nil {
+		return nil, nil //nolint:nilerr // another cluster
+	}
+	const ns = "bench-messages"
+	if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(ns), metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	defer func() { err = join(err, c.remove(ctx, ns)) }()
+	echo := c.pod("echo")
+	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
+	echo.Spec.Containers[0].Image, echo.Spec.Containers[0].Command = workerImage, nil
+	echo.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"}}
+	web := c.pod("web")
+	web.Spec.Containers[0].Command = []string{"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w"}
+	for _, p := range []*corev1.Pod{echo, web} {
+		if _, err := c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	s, err := newSender(c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.CloseIdleConnections()
+	base := strings.TrimSuffix(c.config.Host, "/") + "/api/v1/namespaces/" + ns + "/pods/"
+	send := func(query string) func(context.Context) (int, error) {
+		return func(ctx context.Context) (int, error) { return s.do(ctx, http.MethodPost, base+"echo/message"+query, "hello") }
+	}
+	proxy := func(ctx context.Context) (int, error) { return s.do(ctx, http.MethodGet, base+"web:8080/proxy/index.html", "") }
+	for _, ready := range []func(context.Context) (int, error){send("?wait=true"), proxy} {
+		if err := until(ctx, ready); err != nil {
+			return nil, err
+		}
+	}
+	_, latency := load(ctx, 1, send("?wait=true"))
+	figures = append(figures, millis("message and reply, one sender, p50", percentile(latency, 50), 1))
+	rate, _ := load(ctx, messageSenders, send("?wait=true"))
+	figures = append(figures, figure{Name: "messages and replies, 32 senders", Value: rate, Unit: "per s", Budget: 10000, More: true})
+	oneWay, _ := load(ctx, messageSenders, send(""))
+	figures = append(figures, figure{Name: "messages without replies, 32 senders", Value: oneWay, Unit: "per s", Budget: 20000, More: true})
+	other, _ := load(ctx, messageSenders, proxy)
+	figures = append(figures, figure{Name: "GETs of a pod's HTTP server through the proxy, 32 senders", Value: other, Unit: "per s", Note: fmt.Sprintf("messages and replies: %.1f times", rate/other)})
+	return figures, nil
+}
+
+func join(err, other error) error {
+	if err == nil {
+		return other
+	}
+	return err
+}
+
+// httpSender sends requests over as many connections as there are senders.
+type httpSender struct{ *http.Client }
+
+func newSender(c *cluster) (*httpSender, error) {
+	config := rest.CopyConfig(c.config)
+	config.NextProtos = []string{"http/1.1"}
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, err
+	}
+	return &httpSender{&http.Client{Transport: &http.Transport{TLSClientConfig: tlsConfig, MaxIdleConnsPerHost: messageSenders, DialContext: newDialer().DialContext}}}, nil
+}
+
+func (s *httpSender) do(ctx context.Context, method, url, text string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(text))
+	if err != nil {
+		return 0, err
+	}
+	res, err := s.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, res.Body)
+	_ = res.Body.Close()
+	return res.StatusCode, err
+}
+
+// until calls f until it succeeds.
+func until(ctx context.Context, f func(context.Context) (int, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	for {
+		code, err := f(ctx)
+		if err == nil && code < 300 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not ready: %d: %w", code, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// load calls f from n goroutines for messageTime, and returns the successes per second and how long each took.
+func load(ctx context.Context, n int, f func(context.Context) (int, error)) (rate float64, took []time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, messageTime)
+	defer cancel()
+	var good atomic.Int64
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range n {
+		wg.Go(func() {
+			var mine []time.Duration
+			for ctx.Err() == nil {
+				at := time.Now()
+				code, err := f(ctx)
+				if err == nil && code < 300 {
+					good.Add(1)
+					mine = append(mine, time.Since(at))
+				}
+			}
+			mu.Lock()
+			took = append(took, mine...)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	return float64(good.Load()) / time.Since(began).Seconds(), took
+}
