@@ -50,9 +50,13 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	defer s.CloseIdleConnections()
 	base := strings.TrimSuffix(c.config.Host, "/") + "/api/v1/namespaces/" + ns + "/pods/"
 	send := func(query string) func(context.Context) (int, error) {
-		return func(ctx context.Context) (int, error) { return s.do(ctx, http.MethodPost, base+"echo/message"+query, "hello") }
+		return func(ctx context.Context) (int, error) {
+			return s.do(ctx, http.MethodPost, base+"echo/message"+query, "hello")
+		}
 	}
-	proxy := func(ctx context.Context) (int, error) { return s.do(ctx, http.MethodGet, base+"web:8080/proxy/index.html", "") }
+	proxy := func(ctx context.Context) (int, error) {
+		return s.do(ctx, http.MethodGet, base+"web:8080/proxy/index.html", "")
+	}
 	for _, ready := range []func(context.Context) (int, error){send("?wait=true"), proxy} {
 		if err := until(ctx, ready); err != nil {
 			return nil, err
