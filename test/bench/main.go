@@ -79,8 +79,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks (default all)")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,messages (default all)")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages (default all)")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -100,8 +99,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	groups := []struct {
 		name string
 		run  func(context.Context, *cluster) ([]figure, error)
-	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}}
-	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"messages", messages}}
+	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}}
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true
