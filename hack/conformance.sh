@@ -24,7 +24,10 @@ mkdir -p "$out"
 stale() { [ ! -e "$1" ] || [ -n "$(find hack/conformance -newer "$1" -type f -not -path '*/report/*' -print -quit)" ]; }
 if stale "$out/e2e.test"; then
   echo "building the suite (minutes, once)"
-  (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "$out/e2e.test" .)
+  # Fixtures are chosen by the suite's own version, which is stamped into a binary.
+  minor=$(cd hack/conformance && go list -m -f '{{.Version}}' k8s.io/kubernetes | cut -d. -f2)
+  stamp="-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
+  (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -trimpath -ldflags "-s -w $stamp" -o "$out/e2e.test" .)
 fi
 if stale "$out/images.tar"; then
   echo "building its images"
