@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,11 +40,24 @@ func NewPublisher(bundle *Bundle) *engine.Reconciler {
 			bundle.follow("trustbundle", enqueue)
 			enqueue()
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
-				return engine.Result{}, publish(ctx, env, bundle.get())
+				pem := bundle.get()
+				if pem == "" {
+					return engine.Result{}, nil // follow reports it
+				}
+				err := publish(ctx, env, pem)
+				if apierrors.IsForbidden(err) {
+					// The default roles are written while the controllers start, and their events do not come here.
+					env.Log.Debug("could not write trust bundle, retrying", "error", err)
+					return engine.Result{RequeueAfter: roleWait}, nil
+				}
+				return engine.Result{}, err
 			}
 		},
 	}
 }
+
+// roleWait is how long to wait for the role that allows to attest for the signer.
+const roleWait = time.Second
 
 func publish(ctx context.Context, env engine.Env, pem string) error {
 	var list certificatesv1.ClusterTrustBundleList
