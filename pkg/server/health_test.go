@@ -27,7 +27,7 @@ func newTestPlane(t *testing.T) *plane {
 	c.DataDir, c.RunDir, c.NodeName, c.NodeIP, c.MergeKubeconfig = filepath.Join(dir, "data"), filepath.Join(dir, "run"), "n1", "192.0.2.1", false
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	require.NoError(t, err)
-	l, err := newPlane(&process{Config: c, log: slog.New(slog.DiscardHandler), began: time.Now(), metrics: newRegistries()}, keys)
+	l, err := newPlane(&process{Config: c, log: slog.New(slog.DiscardHandler), began: time.Now(), metrics: newRegistries(), started: make(chan struct{})}, keys)
 	require.NoError(t, err)
 	return l
 }

@@ -37,7 +37,7 @@ func startPlane(t testing.TB) *plane {
 	address, err := outwardAddress()
 	require.NoError(t, err)
 	c.Listen, c.NodeName, c.NodeIP = free.Addr().String(), "here", address.String()
-	p := &process{Config: c, log: slog.New(slog.DiscardHandler), metrics: newRegistries(), nodeIP: address}
+	p := &process{Config: c, log: slog.New(slog.DiscardHandler), metrics: newRegistries(), nodeIP: address, started: make(chan struct{})}
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	require.NoError(t, err)
 	l, err := newPlane(p, keys)
@@ -58,7 +58,7 @@ func startPlane(t testing.TB) *plane {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, ready := make(chan error, 1), make(chan struct{})
-	components := append(l.components(), &last{ready: make(chan struct{}), notify: func(context.Context) { close(ready) }})
+	components := append(l.components(), &last{ready: make(chan struct{}), notify: func(context.Context) { close(p.started); close(ready) }})
 	go func() { ended <- run.All(ctx, run.Observer{}, components...) }()
 	t.Cleanup(func() {
 		cancel()

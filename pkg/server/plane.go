@@ -223,11 +223,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err
 	}
-	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: l.apiserver.Ready(), Log: component(p.log, "flowcontrol")}); err != nil {
+	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: p.started, Log: component(p.log, "flowcontrol")}); err != nil {
 		return nil, err
 	}
 	if l.aggregator, err = aggregation.New(aggregation.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
-		Trust: l.frontProxy, After: l.apiserver.Ready(), Log: component(p.log, "aggregation")}); err != nil {
+		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
 		return nil, err
 	}
 	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}

@@ -115,6 +115,8 @@ type process struct {
 
 	// onReady, if not nil, is called when all components are ready.
 	onReady func(context.Context) error
+	// started is closed when the start was reported. What nobody waits for is written then.
+	started chan struct{}
 	// accounts is nil without a control plane.
 	accounts *accountKeys
 	// authorities is nil without a control plane.
@@ -136,7 +138,7 @@ type process struct {
 
 // prepare locks the directories and determines the identity of this machine.
 func prepare(c config.Config) (*process, error) {
-	p := &process{Config: c, began: time.Now(), metrics: newRegistries()}
+	p := &process{Config: c, began: time.Now(), metrics: newRegistries(), started: make(chan struct{})}
 	for _, dir := range []string{c.DataDir, c.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
@@ -205,6 +207,7 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 		}
 		status := p.Status(ctx)
 		report(control.Event{Done: true, Status: &status})
+		close(p.started)
 		p.log.Info("running", "url", status.Server, "after", time.Since(p.began).Round(time.Millisecond))
 	}})
 	return run.All(ctx, run.Observer{

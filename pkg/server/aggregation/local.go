@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,13 +88,18 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 			errs = append(errs, fmt.Errorf("APIService %s: %w", have.Name, err))
 		}
 	}
+	var g errgroup.Group // together, they share the store's writes to disk
+	g.SetLimit(16)
 	for name, gv := range want {
-		s := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{automanaged: "true"}}, Spec: localSpec(gv)}
-		if err := cl.Create(ctx, s); err != nil && !apierrors.IsAlreadyExists(err) {
-			errs = append(errs, fmt.Errorf("APIService %s: %w", name, err))
-		}
+		g.Go(func() error {
+			s := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{automanaged: "true"}}, Spec: localSpec(gv)}
+			if err := cl.Create(ctx, s); err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("APIService %s: %w", name, err)
+			}
+			return nil
+		})
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, g.Wait())...)
 }
 
 // writeTrust writes the ConfigMap from which aggregated API servers learn whom to trust.
