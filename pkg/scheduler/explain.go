@@ -12,6 +12,9 @@ func (f *failure) message(preemption string) string {
 	if len(nodes) == 0 {
 		return "no nodes available to schedule pods"
 	}
+	if v := f.cycle.volumes; v != nil && v.wrong != "" { // not about nodes, so none are counted, as upstream
+		return fmt.Sprintf("0/%d nodes are available: %s.", len(nodes), v.wrong) + preemption
+	}
 	count := map[string]int{}
 	for i, n := range nodes {
 		for _, r := range f.active[f.refused[i]].explain(f.cycle, n) {

@@ -62,8 +62,8 @@ func TestVolumesDecideNodes(t *testing.T) {
 		why     string
 		static  bool
 	}{
-		"no claim":              {why: `persistentvolumeclaim "c" not found`},
-		"no class":              {objects: []ctrlclient.Object{claim(nil)}, why: "pod has unbound immediate PersistentVolumeClaims"},
+		"no claim":              {why: `available: persistentvolumeclaim "c" not found.`},
+		"no class":              {objects: []ctrlclient.Object{claim(nil)}, why: "available: pod has unbound immediate PersistentVolumeClaims."},
 		"bound on b":            {objects: []ctrlclient.Object{claim(bound), volume("b", nil)}, node: "b"},
 		"bound on another node": {objects: []ctrlclient.Object{claim(bound), volume("c", nil)}, why: volumeElsewhere},
 		"another zone":          {objects: []ctrlclient.Object{claim(bound), volume("b", map[string]string{corev1.LabelTopologyZone: "z2__z3"})}, why: otherZone},
@@ -72,7 +72,7 @@ func TestVolumesDecideNodes(t *testing.T) {
 		"no free volume":        {objects: []ctrlclient.Object{claim(nil), class(helpers.NotSupportedProvisioner)}, why: noVolumeToBind},
 		"provisioned":           {objects: []ctrlclient.Object{claim(nil), class(storage.Provisioner)}, node: "a"},
 		"being provisioned": {objects: []ctrlclient.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Annotations[helpers.AnnSelectedNode] = "a" }), class(storage.Provisioner)},
-			why: `waiting for persistentvolumeclaim "c" to be provisioned on node "a"`},
+			why: `available: waiting for persistentvolumeclaim "c" to be provisioned on node "a".`},
 		"used once": {objects: []ctrlclient.Object{claim(func(c *corev1.PersistentVolumeClaim) {
 			bound(c)
 			c.Spec.AccessModes[0] = corev1.ReadWriteOncePod
