@@ -25,6 +25,7 @@ step conformance make conformance FOCUS=
 step robustness go test -count=3 -v -timeout 90m ./test/robustness/...
 step clients make clients
 step kills env CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent
+step storms env CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills' ./test/e2e
 step abuse go test -count=1 -v -timeout 30m ./test/abuse
 step fuzz make fuzz FUZZTIME="${FUZZTIME:-10m}"
 if [ ${#failed[@]} -ne 0 ]; then

@@ -138,7 +138,8 @@ spec:
 func TestTasksSurviveKills(t *testing.T) {
 	h := host.New(t)
 	h.Start()
-	const size, arrays = 42, 5 // more than 200 tasks
+	const size = 42
+	arrays := storm(5, 12) // more than 200 tasks, or more than 500
 	for i := range arrays {
 		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "6", "--retries", "3", "--", "sh", "-c",
 			"[ $((TASK_INDEX % 10)) != 9 ]")
@@ -156,7 +157,7 @@ func TestTasksSurviveKills(t *testing.T) {
 	}
 	for i := range arrays {
 		name := fmt.Sprint("flow", i)
-		h.Ctl("wait task/" + name + " --for=jsonpath={.status.finishedAt} --timeout=300s")
+		h.Ctl("wait task/" + name + " --for=jsonpath={.status.finishedAt} --timeout=600s")
 		s := readTask(t, h, name).Status
 		require.True(t, s.Phase.Ended())
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)

@@ -224,7 +224,7 @@ func TestMessagesSurvive(t *testing.T) {
 		h.Ctl("wait rs/" + name + " --for=jsonpath={.status.readyReplicas}=2 --timeout=60s")
 	}
 	s := newSender(t, h)
-	const each = 150
+	each := storm(150, 5000)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	accepted := map[string][]string{}
@@ -246,8 +246,8 @@ func TestMessagesSurvive(t *testing.T) {
 			}
 		})
 	}
-	for _, at := range []int64{each / 2, each} {
-		require.Eventually(t, func() bool { return sent.Load() >= at }, time.Minute, 5*time.Millisecond)
+	for _, at := range []int{each / 2, each} {
+		require.Eventually(t, func() bool { return sent.Load() >= int64(at) }, 10*time.Minute, 5*time.Millisecond)
 		h.Kill()
 		h.Run("start")
 		pod, _, _ := strings.Cut(h.Ctl("get pods -l app=least -o name"), "\n")
