@@ -72,6 +72,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 		}
 	}
 	var roots *rootca.Bundle
+	o.REST = rest.CopyConfig(o.REST) // files are loaded into it
 	if err := rest.LoadTLSFiles(o.REST); err != nil {
 		return err
 	}

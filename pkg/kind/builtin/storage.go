@@ -8,12 +8,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/registry/rest"
+	internalcore "k8s.io/kubernetes/pkg/apis/core"
 	internal "k8s.io/kubernetes/pkg/apis/storage"
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"
 	storageutil "k8s.io/kubernetes/pkg/apis/storage/util"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolume"
 	"k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim"
 	"k8s.io/kubernetes/pkg/registry/storage/storageclass"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -23,13 +25,28 @@ func storage() []*kind.Resource {
 	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)
 	volumes.ShortNames, volumes.Status, volumes.ReturnsDeleted = []string{"pv"}, persistentvolume.StatusStrategy, true
 
-	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", persistentvolumeclaim.Strategy, metaFields)
+	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", claimStrategy{persistentvolumeclaim.Strategy}, metaFields)
 	claims.ShortNames, claims.Status, claims.ReturnsDeleted = []string{"pvc"}, persistentvolumeclaim.StatusStrategy, true
 
 	classes := row[storagev1.StorageClass, storagev1.StorageClassList](gv("storage.k8s.io", "v1"), "storageclasses", "storageclass", storageclass.Strategy, metaFields)
 	classes.ShortNames, classes.ReturnsDeleted = []string{"sc"}, true
 	classes.Table = markDefault{classes.Table}
 	return []*kind.Resource{volumes, claims, classes}
+}
+
+// claimStrategy is upstream's, but for the phase of a new claim: upstream's registry gets it from the defaults when it decodes what it stored.
+type claimStrategy struct{ kind.Strategy }
+
+func (s claimStrategy) PrepareForCreate(ctx context.Context, o runtime.Object) {
+	s.Strategy.PrepareForCreate(ctx, o)
+	if c, ok := o.(*internalcore.PersistentVolumeClaim); ok {
+		c.Status.Phase = internalcore.ClaimPending
+	}
+}
+
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (claimStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return persistentvolumeclaim.Strategy.GetResetFields()
 }
 
 // markDefault marks the default class in the list of classes. Upstream's printer marks it in whole lists alone, and objects are printed one by one.

@@ -56,7 +56,7 @@ func Plan(o Observed, now time.Time) Decision {
 		pv := source(a)
 		have[pv] = true
 		_, wanted := o.Wanted[pv]
-		if !wanted && a.DeletionTimestamp == nil {
+		if !wanted && a.DeletionTimestamp == nil && made(a) {
 			d.Unused = append(d.Unused, a.Name)
 			if wait := mayDetach(o, a, busy[a.Name], now); wait == 0 {
 				d.Detach = append(d.Detach, a)
@@ -135,6 +135,12 @@ func healthy(n *corev1.Node) bool {
 // shareable reports whether a volume can be attached to several nodes.
 func shareable(v *corev1.PersistentVolume) bool {
 	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
+}
+
+// made reports whether an attachment is this reconciler's, by its name. Others are their makers' to delete, as upstream.
+func made(a *storagev1.VolumeAttachment) bool {
+	digest, ok := strings.CutPrefix(a.Name, "csi-")
+	return ok && len(digest) == 2*sha256.Size
 }
 
 // source returns the name of an attachment's volume, empty if it has none.

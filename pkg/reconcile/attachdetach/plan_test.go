@@ -45,6 +45,8 @@ func TestPlan(t *testing.T) {
 	foreign.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "kubernetes.io/other/x"}}
 	wanted := map[string]*corev1.PersistentVolume{"v": rwo}
 	known := map[string]*corev1.PersistentVolume{"v": rwo}
+	theirs := attachment("other", false, false)
+	theirs.Name = "va-other"
 	list := func(a ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return a }
 	for title, tt := range map[string]struct {
 		o        Observed
@@ -67,6 +69,7 @@ func TestPlan(t *testing.T) {
 		"mounted on a node that was lost for long":   {o: Observed{Node: node(false, mounted), Volumes: known, Attachments: list(attachment("v", true, false)), Since: map[string]time.Time{name: now.Add(-ForceAfter)}}, detach: 1},
 		"mounted on a node that is lost for a while": {o: Observed{Node: node(false, mounted), Attachments: list(attachment("v", true, false)), Since: map[string]time.Time{name: now.Add(-time.Minute)}}, again: 5 * time.Minute},
 		"mounted on a node out of service":           {o: Observed{Node: lost, Volumes: known, Attachments: list(attachment("v", true, false))}, detach: 1},
+		"nobody wants it, and somebody else made it": {o: Observed{Node: node(true), Attachments: list(theirs)}},
 		"the node is gone":                           {o: Observed{Wanted: wanted, Volumes: known, Attachments: list()}},
 		"the node is gone, with a volume":            {o: Observed{Volumes: known, Attachments: list(attachment("v", true, false))}, detach: 1},
 		"what others attached stays reported":        {o: Observed{Node: foreign}, reported: []corev1.UniqueVolumeName{"kubernetes.io/other/x"}},
