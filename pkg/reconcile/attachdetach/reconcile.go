@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/storage/ephemeral"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -46,7 +45,7 @@ func New() *engine.Reconciler {
 					return nil
 				}
 				var out []string
-				for _, name := range claimsOf(p) {
+				for _, name := range podstate.ClaimNames(p) {
 					out = append(out, p.Namespace+"/"+name)
 				}
 				return out
@@ -70,20 +69,6 @@ func New() *engine.Reconciler {
 	}
 }
 
-// claimsOf returns the names of a pod's claims.
-func claimsOf(p *corev1.Pod) []string {
-	var out []string
-	for i := range p.Spec.Volumes {
-		switch v := &p.Spec.Volumes[i]; {
-		case v.PersistentVolumeClaim != nil:
-			out = append(out, v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			out = append(out, ephemeral.VolumeClaimName(p, v))
-		}
-	}
-	return out
-}
-
 // pods maps a pod with claims to its node when it comes there, ends, or is gone.
 func pods(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
@@ -92,7 +77,7 @@ func pods(_ context.Context, _ engine.Env, was, is client.Object) []engine.Reque
 	if p == nil {
 		p = before
 	}
-	if p == nil || p.Spec.NodeName == "" || len(claimsOf(p)) == 0 {
+	if p == nil || p.Spec.NodeName == "" || len(podstate.ClaimNames(p)) == 0 {
 		return nil
 	}
 	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName && podstate.Ended(before) == podstate.Ended(after) {
@@ -254,7 +239,7 @@ func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[st
 		if podstate.Ended(p) {
 			continue
 		}
-		for _, claim := range claimsOf(p) {
+		for _, claim := range podstate.ClaimNames(p) {
 			v, err := r.volumeOf(ctx, p.Namespace, claim)
 			if err != nil {
 				return o, nil, err

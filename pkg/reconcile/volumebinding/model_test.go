@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 // world is a cluster's storage with a server's rules: updates need the newest version, and finalizers delay deletion.
@@ -45,7 +46,7 @@ func (w *world) planClaim(name string) Step {
 		s.Candidates = append(s.Candidates, w.volumes[name])
 	}
 	for _, p := range w.pods {
-		if slices.Contains(claimsOf(p), name) {
+		if slices.Contains(podstate.ClaimNames(p), name) {
 			s.Pods = append(s.Pods, p)
 		}
 	}

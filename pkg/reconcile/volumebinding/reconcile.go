@@ -17,6 +17,7 @@ import (
 
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 // Remove removes the directory of a volume from a node. It succeeds if there is none.
@@ -67,7 +68,7 @@ func New(remove Remove) *engine.Reconciler {
 			}},
 			{Object: &corev1.Pod{}, Name: podIndex, Values: func(o client.Object) []string {
 				if p, ok := o.(*corev1.Pod); ok {
-					return claimsOf(p)
+					return podstate.ClaimNames(p)
 				}
 				return nil
 			}},

@@ -6,27 +6,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/component-helpers/storage/ephemeral"
 	helpers "k8s.io/component-helpers/storage/volume"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
-
-// claimsOf returns the names of the claims that a pod uses.
-func claimsOf(p *corev1.Pod) []string {
-	var out []string
-	for i := range p.Spec.Volumes {
-		switch v := &p.Spec.Volumes[i]; {
-		case v.PersistentVolumeClaim != nil:
-			out = append(out, v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			out = append(out, ephemeral.VolumeClaimName(p, v))
-		}
-	}
-	return out
-}
 
 // ofClaim maps a claim to itself and to the volumes that name it or that it names.
 func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
@@ -85,7 +71,7 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 		return nil
 	}
 	var out []engine.Request
-	for _, name := range claimsOf(now) {
+	for _, name := range podstate.ClaimNames(now) {
 		out = append(out, engine.RequestFor(now.Namespace, name))
 	}
 	return out
