@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
@@ -66,13 +67,18 @@ func (h named) WithGroup(name string) slog.Handler {
 	return named{h.plain.WithGroup(name), h.with.WithGroup(name)}
 }
 
-// quietLibraries sends warnings and errors of the Kubernetes libraries to log. Their information is about internals.
+// quietLibraries sends warnings and errors of the Kubernetes libraries to log. Their information is about internals. They have one logger for the
+// whole process, which may be set once: the first call counts.
 func quietLibraries(log *slog.Logger) {
-	slog.SetDefault(log)
-	quiet := logr.FromSlogHandler(atLeast{log.Handler(), slog.LevelWarn})
-	klog.SetLogger(quiet)
-	ctrllog.SetLogger(quiet)
+	quieted.Do(func() {
+		slog.SetDefault(log)
+		quiet := logr.FromSlogHandler(atLeast{log.Handler(), slog.LevelWarn})
+		klog.SetLogger(quiet)
+		ctrllog.SetLogger(quiet)
+	})
 }
+
+var quieted sync.Once //nolint:gochecknoglobals // as the loggers that it guards
 
 // atLeast drops records below a level.
 type atLeast struct {
