@@ -256,7 +256,8 @@ func (c *Cache) readKind(ctx context.Context, t *kindCache, rev int64) ([]*Entry
 // joined makes kinds readable once their objects have been read. It runs in the applying goroutine.
 func (c *Cache) joined(ctx context.Context, j *join) {
 	switch {
-	case j.stale, errors.Is(j.err, kind.ErrCompacted):
+	case j.stale, errors.Is(j.err, kind.ErrCompacted), errors.Is(j.err, kind.ErrFuture):
+		// etcd sends the events of a transaction a moment before its revision can be read.
 		c.readJoin(ctx, j)
 		return
 	case j.err != nil:

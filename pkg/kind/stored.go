@@ -5,6 +5,9 @@ import "errors"
 // ErrCompacted means that the requested history has been compacted.
 var ErrCompacted = errors.New("the requested revision has been compacted")
 
+// ErrFuture means that the requested revision cannot be read yet.
+var ErrFuture = errors.New("the requested revision is in the future")
+
 // KV is a stored value.
 type KV struct {
 	Key   string

@@ -40,7 +40,7 @@ var (
 	ErrExists    = errors.New("already exists")
 	ErrCompacted = kind.ErrCompacted
 	// ErrFuture means that the requested revision has not been written yet.
-	ErrFuture = errors.New("the requested revision is in the future")
+	ErrFuture = kind.ErrFuture
 	// ErrTooLarge means that a value is larger than MaxValueBytes.
 	ErrTooLarge = errors.New("the value is too large to store")
 	// ErrUnavailable means that the store cannot serve requests: it is starting, stopping, full or has failed. A write
