@@ -99,9 +99,9 @@ func TestTour(t *testing.T) {
 		out := h.Run("run", "hi", "--image", "busybox:1.36", "--wait", "--", "echo", "hello there")
 		require.Equal(t, "hello there\n", out) // progress is on the standard error
 		require.Equal(t, "hello there\n", h.Run("logs", "hi"))
-		require.Regexp(t, `(?m)^hi +busybox:1.36 +Completed +`+h.Name+` +0 `, h.Run("ps"))
+		require.Regexp(t, `(?m)^hi +busybox:1.36 +Completed +`+h.Name+` +0 `, h.Run("ps", "-a"))
 		require.Contains(t, h.Fails("run", "bad", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "exit 3"), "task bad failed")
-		require.Regexp(t, `(?m)^bad +busybox:1.36 +Failed +`+h.Name+` +3 `, h.Run("ps"))
+		require.Regexp(t, `(?m)^bad +busybox:1.36 +Failed +`+h.Name+` +3 `, h.Run("ps", "-a"))
 		require.Regexp(t, `(?m)^`+h.Name+` +Online `, h.Run("nodes"))
 		require.Contains(t, h.Fails("logs", "nobody"), "there is no task nobody")
 	})
