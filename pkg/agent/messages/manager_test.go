@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -162,6 +163,30 @@ func TestRequestAndReply(t *testing.T) {
 	families, err := b.metrics.Gather()
 	require.NoError(t, err)
 	require.NotEmpty(t, families)
+}
+
+// TestRejectedReply: a program that sends the whole of a reply before it reads gets the status of the rejection, and one that asks first
+// sends nothing.
+func TestRejectedReply(t *testing.T) {
+	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
+	send := func(expect string, size int, body io.Reader) (status string) {
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = fmt.Fprintf(c, "POST %sinvocation/1/response HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%s\r\n", runtimePath, size, expect)
+		require.NoError(t, err)
+		_, err = io.Copy(c, body)
+		require.NoError(t, err)
+		status, err = bufio.NewReader(c).ReadString('\n')
+		require.NoError(t, err)
+		return strings.TrimSpace(status)
+	}
+	const large = 2 * workers.MaxPayload
+	require.Equal(t, "HTTP/1.1 413 Request Entity Too Large", send("", large, io.LimitReader(zeros{}, large)))
+	require.Equal(t, "HTTP/1.1 413 Request Entity Too Large", send("Expect: 100-continue\r\n", large, strings.NewReader("")))
+	require.True(t, b.bytes.take(nodeBytes))
+	require.Equal(t, "HTTP/1.1 429 Too Many Requests", send("", workers.MaxPayload, io.LimitReader(zeros{}, workers.MaxPayload)))
+	b.bytes.give(nodeBytes, false)
 }
 
 func TestSendersDeadline(t *testing.T) {

@@ -36,9 +36,11 @@ func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.
 	var large *bounded.TooLargeError
 	switch {
 	case errors.As(err, &large):
+		discard(req)
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		return
 	case errors.Is(err, errNoMemory):
+		discard(req)
 		respondFailure(w, Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true})
 		return
 	case err != nil:

@@ -29,6 +29,8 @@ const (
 
 	// bodyTime is how long a program may take to send a reply.
 	bodyTime = 30 * time.Second
+	// mostDiscarded is how much is read, in bytes, of a body that is rejected.
+	mostDiscarded = 4 * workers.MaxPayload
 	// maxErrorText limits what is passed on of an error that a program reports, in bytes.
 	maxErrorText = 4 << 10
 )
@@ -122,14 +124,25 @@ func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return p
 	case errors.As(err, &large):
+		discard(req)
 		reject(w, http.StatusRequestEntityTooLarge, "TooLarge", "more than %d bytes", workers.MaxPayload)
 	case errors.Is(err, errNoMemory):
+		discard(req)
 		w.Header().Set("Retry-After", "1")
 		reject(w, http.StatusTooManyRequests, "NoMemory", "%v", err)
 	default:
 		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)
 	}
 	return nil
+}
+
+// discard reads what is left of a body that is about to be rejected. Clients that send the whole of it before they read the response would
+// otherwise see a connection that is reset instead of the status. One that waits for 100 Continue has sent nothing yet.
+func discard(req *http.Request) {
+	if req.ContentLength > 0 && req.Header.Get("Expect") != "" {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, req.Body, mostDiscarded)
 }
 
 func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {

@@ -155,6 +155,9 @@ func failed(f workers.Failure, code int, message string) *apierrors.StatusError 
 
 func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if req.ContentLength > workers.MaxPayload {
+		if req.Header.Get("Expect") == "" { // a client that sends all of it before it reads shall see the status, too
+			_, _ = io.CopyN(io.Discard, req.Body, 4*workers.MaxPayload)
+		}
 		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
 	}
 	wait, timeout, err := waitOf(req)
@@ -164,6 +167,7 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	body, err := bounded.All(req.Body, workers.MaxPayload)
 	var large *bounded.TooLargeError
 	if errors.As(err, &large) {
+		_, _ = io.CopyN(io.Discard, req.Body, 4*workers.MaxPayload)
 		return apierrors.NewRequestEntityTooLargeError("a message has at most " + strconv.Itoa(workers.MaxPayload) + " bytes")
 	}
 	if err != nil {
