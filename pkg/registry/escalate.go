@@ -16,12 +16,16 @@ import (
 )
 
 // checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb escalate
-// or bind, policies whose parameters their author may not read, and certificates of signers that the author may not act as. Without an authorizer, and for system:masters, it allows everything.
+// or bind, policies whose parameters their author may not read, certificates of signers that the author may not act as, and
+// claims of devices that the author may not make. Without an authorizer, and for system:masters, it allows everything.
 func (c *call) checkEscalation(obj, old runtime.Object) error {
 	if err := c.mayReadParams(obj, old); err != nil {
 		return err
 	}
 	if err := c.maySign(obj, old); err != nil {
+		return err
+	}
+	if err := c.mayClaim(obj, old); err != nil {
 		return err
 	}
 	p := c.authorizer.Load()

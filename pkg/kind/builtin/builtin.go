@@ -71,6 +71,7 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		ingressRows(),
 		nodeRows(),
 		storage(),
+		deviceRows(),
 		flowControlRows(),
 		apiServiceRows(),
 		certificateRows(),
