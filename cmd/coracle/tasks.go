@@ -65,8 +65,11 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.Node, "node", "", "run on this node")
 	f.StringVar(&o.Priority, "priority", "", "the PriorityClass of the task")
 	f.Int32Var(&o.Retries, "retries", 0, "further attempts after a failed one, with growing pauses")
+	f.DurationVar(&o.Backoff, "backoff", -1*time.Nanosecond, "the pause before the first retry, which doubles with each (default 1s)")
 	f.DurationVar(&o.Timeout, "timeout", 0, "stop an attempt that runs longer, such as 10m")
 	f.DurationVar(&o.ScheduleTimeout, "schedule-timeout", 0, "fail if no node is feasible within this time")
+	f.DurationVar(&o.StartTimeout, "start-timeout", 0, "fail if the container cannot be created, such as for its image, within this time (default 20s)")
+	f.DurationVar(&o.StopTimeout, "stop-timeout", 0, "kill a container that is stopped and has not ended within this time (default 30s)")
 	f.DurationVar(&o.TTL, "ttl", -1*time.Nanosecond, "delete the task, with its output, this long after it has ended (default never)")
 	f.Int32Var(&o.Array, "array", 0, "run it for each index from 0 to this number less 1, which is in TASK_INDEX")
 	f.Int32Var(&o.Parallelism, "parallelism", 0, "indexes of the array that run at a time (default 10)")
@@ -75,7 +78,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
-	f.Lookup("ttl").DefValue = ""
+	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "", ""
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := cluster()
 		if err != nil {

@@ -29,8 +29,12 @@ type RunOptions struct {
 	Node        string
 	Priority    string
 	Retries     int32
+	// Backoff is the pause before the first retry; negative means the default.
+	Backoff time.Duration
 	// Timeout limits each attempt, ScheduleTimeout the wait for a node; 0 means unlimited. TTL is after the end; negative means forever.
 	Timeout, ScheduleTimeout, TTL time.Duration
+	// StartTimeout limits how long a container may be impossible to create, StopTimeout is between SIGTERM and SIGKILL; 0 means the default.
+	StartTimeout, StopTimeout time.Duration
 	// Array is the number of indexes, Parallelism how many of them run at a time; 0 for no array, and for the default.
 	Array, Parallelism int32
 	// Key is the idempotency key, from which the name is derived.
@@ -82,12 +86,19 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 		}
 		s.Resources.Requests[name], s.Resources.Limits[name] = q, q
 	}
-	for option, d := range map[string]time.Duration{"timeout": o.Timeout, "schedule-timeout": o.ScheduleTimeout} {
+	for option, d := range map[string]time.Duration{
+		"timeout": o.Timeout, "schedule-timeout": o.ScheduleTimeout, "start-timeout": o.StartTimeout, "stop-timeout": o.StopTimeout,
+	} {
 		if d != 0 && d < time.Second {
 			return nil, fmt.Errorf("--%s %s is shorter than a second", option, d)
 		}
 	}
 	s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds = seconds(o.Timeout), seconds(o.ScheduleTimeout)
+	s.StartTimeoutSeconds, s.StopTimeoutSeconds = seconds(o.StartTimeout), seconds(o.StopTimeout)
+	if o.Backoff >= 0 {
+		pause := int32(min((o.Backoff+time.Second-1)/time.Second, 1<<31-1))
+		s.BackoffSeconds = &pause
+	}
 	if o.TTL >= 0 || o.Remove && !o.Wait {
 		ttl := int32(max(min(o.TTL/time.Second, 1<<31-1), 0))
 		s.TTLSecondsAfterFinished = &ttl

@@ -12,7 +12,7 @@ import (
 
 func TestRunOptions(t *testing.T) {
 	o := RunOptions{Name: "a", Image: "i", Command: []string{"x"}, Env: []string{"A=b=c"}, Ports: []string{"80:8080", "53:5353/udp"}, CPU: "500m", Memory: "64Mi",
-		Retries: 3, Timeout: 90 * time.Second, TTL: time.Minute, Array: 5, Parallelism: 2}
+		Retries: 3, Backoff: 1500 * time.Millisecond, StartTimeout: time.Minute, StopTimeout: time.Second, Timeout: 90 * time.Second, TTL: time.Minute, Array: 5, Parallelism: 2}
 	task, err := o.Task("ns")
 	require.NoError(t, err)
 	tasks.Default(task)
@@ -21,13 +21,17 @@ func TestRunOptions(t *testing.T) {
 	require.Equal(t, []tasks.TaskPort{{HostPort: 80, ContainerPort: 8080, Protocol: "TCP"}, {HostPort: 53, ContainerPort: 5353, Protocol: "UDP"}}, task.Spec.Ports)
 	require.Equal(t, "500m", task.Spec.Resources.Limits.Cpu().String())
 	require.EqualValues(t, 90, *task.Spec.RunTimeoutSeconds)
+	require.EqualValues(t, 2, *task.Spec.BackoffSeconds, "rounded up")
+	require.EqualValues(t, 60, *task.Spec.StartTimeoutSeconds)
+	require.EqualValues(t, 1, *task.Spec.StopTimeoutSeconds)
 	require.EqualValues(t, 60, *task.Spec.TTLSecondsAfterFinished)
 	require.EqualValues(t, 2, *task.Spec.Array.Parallelism)
 
-	key := RunOptions{Image: "i", Key: "k", TTL: -1}
+	key := RunOptions{Image: "i", Key: "k", TTL: -1, Backoff: -1}
 	task, err = key.Task("ns")
 	require.NoError(t, err)
 	require.Equal(t, tasks.NameForKey("k"), task.Name)
+	require.Nil(t, task.Spec.BackoffSeconds)
 	require.Nil(t, task.Spec.TTLSecondsAfterFinished)
 	removed := RunOptions{Name: "a", Image: "i", TTL: -1, Remove: true}
 	task, err = removed.Task("ns")
@@ -43,6 +47,7 @@ func TestRunOptionsSayWhatIsWrong(t *testing.T) {
 		`--publish "70000:1" is not of the form`:                            {Ports: []string{"70000:1"}},
 		`--memory "much" is not a quantity`:                                 {Memory: "much"},
 		`--timeout 1ms is shorter than a second`:                            {Timeout: time.Millisecond},
+		`--stop-timeout 1ms is shorter than a second`:                       {StopTimeout: time.Millisecond},
 		`--parallelism is for arrays: add --array SIZE`:                     {Parallelism: 3},
 		`the name of a task with --idempotency-key is derived from the key`: {Name: "a", Key: "k"},
 	} {

@@ -102,7 +102,7 @@ func (n *nodes) register(c *Call) error {
 // lease is the record of a worker's heartbeats, as that of other nodes.
 func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(now)
-	seconds := int32(view.Patience / time.Second)
+	seconds := int32(taskapi.Patience(node, 0) / time.Second)
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node.Name, OwnerReferences: []metav1.OwnerReference{{
 			APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,

@@ -93,18 +93,19 @@ func TestWorkersAreWhereTheyAre(t *testing.T) {
 	w := newWorld(t)
 	own := w.url[strings.LastIndex(w.url, ":")+1:]
 	for body, says := range map[string]string{
-		`{"hostname":"192.0.2.1","port":80,"cpu":"1","memory":"1Gi"}`:                        "not the address",
-		`{"hostname":"169.254.169.254","port":80,"cpu":"1","memory":"1Gi"}`:                  "not the address",
-		`{"hostname":"no such host","port":80,"cpu":"1","memory":"1Gi"}`:                     "cannot be resolved",
-		`{"hostname":"` + strings.Repeat("a", 300) + `","port":80,"cpu":"1","memory":"1Gi"}`: "cannot be resolved",
-		`{"hostname":"127.0.0.1","port":` + own + `,"cpu":"1","memory":"1Gi"}`:               "this server",
-		`{"hostname":"127.0.0.1","port":70000,"cpu":"1","memory":"1Gi"}`:                     "port",
-		`{"hostname":"127.0.0.1","port":-1,"cpu":"1","memory":"1Gi"}`:                        "port",
-		`{"hostname":"127.0.0.1","port":80,"cpu":"x","memory":"1Gi"}`:                        "invalid cpu format",
-		`{"hostname":"127.0.0.1","port":80,"cpu":"1","memory":"1Zi"}`:                        "invalid memory format",
-		`{"hostname":"127.0.0.1","port":80,"cpu":"1e300","memory":"1Gi"}`:                    "invalid cpu format",
-		`{"hostname":"127.0.0.1","port":80,"cpu":"-1","memory":"1Gi"}`:                       "positive",
-		`{"hostname":"127.0.0.1","port":80,"capacity":10}`:                                   "hostname, port, cpu, and memory are required",
+		`{"hostname":"192.0.2.1","port":80,"cpu":"1","memory":"1Gi"}`:                             "not the address",
+		`{"hostname":"169.254.169.254","port":80,"cpu":"1","memory":"1Gi"}`:                       "not the address",
+		`{"hostname":"no such host","port":80,"cpu":"1","memory":"1Gi"}`:                          "cannot be resolved",
+		`{"hostname":"` + strings.Repeat("a", 300) + `","port":80,"cpu":"1","memory":"1Gi"}`:      "cannot be resolved",
+		`{"hostname":"127.0.0.1","port":` + own + `,"cpu":"1","memory":"1Gi"}`:                    "this server",
+		`{"hostname":"127.0.0.1","port":70000,"cpu":"1","memory":"1Gi"}`:                          "port",
+		`{"hostname":"127.0.0.1","port":-1,"cpu":"1","memory":"1Gi"}`:                             "port",
+		`{"hostname":"127.0.0.1","port":80,"cpu":"1","memory":"1Gi","heartbeatTimeoutSeconds":1}`: "heartbeatTimeoutSeconds must be from 2 to 3600",
+		`{"hostname":"127.0.0.1","port":80,"cpu":"x","memory":"1Gi"}`:                             "invalid cpu format",
+		`{"hostname":"127.0.0.1","port":80,"cpu":"1","memory":"1Zi"}`:                             "invalid memory format",
+		`{"hostname":"127.0.0.1","port":80,"cpu":"1e300","memory":"1Gi"}`:                         "invalid cpu format",
+		`{"hostname":"127.0.0.1","port":80,"cpu":"-1","memory":"1Gi"}`:                            "positive",
+		`{"hostname":"127.0.0.1","port":80,"capacity":10}`:                                        "hostname, port, cpu, and memory are required",
 	} {
 		a := w.do("POST", "/api/v1/nodes/register", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", body, a.body)

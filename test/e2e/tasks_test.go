@@ -67,16 +67,17 @@ func TestTasks(t *testing.T) {
 		require.Regexp(t, regexp.MustCompile(`(?m)^2 +- +Failed .* 1 .*exit code 1$`), h.Run("ps", "--task", "third"))
 	})
 	t.Run("timeouts", func(t *testing.T) {
-		out, code := exitCode(t, h, "run", "long", "--image", "busybox:1.36", "--timeout", "1s", "--wait", "--", "sleep", "1000")
+		out, code := exitCode(t, h, "run", "long", "--image", "busybox:1.36", "--timeout", "1s", "--stop-timeout", "1s", "--wait", "--", "sleep", "1000")
 		require.Equal(t, 1, code)
 		require.Contains(t, out, "it ran for longer than 1s")
 		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "2s", "--wait")
 		require.Regexp(t, "no feasible node within 2s: 0/1 nodes are available: .*Insufficient cpu", out)
-		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=60s")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=20s")
 	})
 	t.Run("an image that does not exist", func(t *testing.T) {
-		out, _ := exitCode(t, h, "run", "typo", "--image", "127.0.0.1:1/nothing:1", "--wait")
+		out, _ := exitCode(t, h, "run", "typo", "--image", "127.0.0.1:1/nothing:1", "--start-timeout", "2s", "--wait")
 		require.Contains(t, out, "ErrImagePull")
+		require.Equal(t, "ErrImagePull", readTask(t, h, "typo").Status.Reason)
 	})
 	t.Run("arrays", func(t *testing.T) {
 		h.Run("run", "all", "--image", "busybox:1.36", "--array", "6", "--parallelism", "3", "--wait", "--", "sh", "-c", "echo $TASK_INDEX of $TASK_COUNT")
@@ -86,13 +87,13 @@ func TestTasks(t *testing.T) {
 		require.Contains(t, h.Fails("run", "million", "--image", "busybox:1.36", "--array", "1000000"), "must be from 1 to 10000")
 	})
 	t.Run("cancel and suspend", func(t *testing.T) {
-		h.Run("run", "forever", "--image", "busybox:1.36", "--retries", "5", "--", "sleep", "1000")
+		h.Run("run", "forever", "--image", "busybox:1.36", "--retries", "5", "--stop-timeout", "1s", "--", "sleep", "1000")
 		taskUntil(h, "forever", ".status.phase", "Running")
 		require.Contains(t, h.Run("ps"), "forever")
 		h.Run("cancel", "forever")
 		taskUntil(h, "forever", ".status.phase", "Failed")
 		require.Equal(t, tasks.ReasonCancelled, readTask(t, h, "forever").Status.Reason)
-		h.Ctl("wait pod -l " + tasks.LabelTask + "=forever --for=delete --timeout=60s")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=forever --for=delete --timeout=20s")
 	})
 	t.Run("ports, volumes and keys", func(t *testing.T) {
 		h.Ctl("create configmap page --from-literal=index.html=served")
@@ -141,7 +142,7 @@ func TestTasksSurviveKills(t *testing.T) {
 	const size = 42
 	arrays := storm(5, 12) // more than 200 tasks, or more than 500
 	for i := range arrays {
-		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "6", "--retries", "3", "--", "sh", "-c",
+		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "6", "--retries", "3", "--backoff", "0s", "--", "sh", "-c",
 			"[ $((TASK_INDEX % 10)) != 9 ]")
 	}
 	for range 3 {

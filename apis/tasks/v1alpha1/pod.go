@@ -58,7 +58,7 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
-			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName,
+			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName, TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
 		},
 	}
 	if a.Index != nil {

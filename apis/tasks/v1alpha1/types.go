@@ -80,6 +80,14 @@ type TaskSpec struct {
 	// task fails, without retries, if no node is feasible within it. 1 to
 	// 31536000; unset waits forever.
 	ScheduleTimeoutSeconds *int64 `json:"scheduleTimeoutSeconds,omitempty"`
+	// StartTimeoutSeconds limits how long an attempt may wait for a container
+	// that cannot be created, for example because its image cannot be pulled,
+	// from when its node was chosen. 1 to 31536000. Default 20.
+	StartTimeoutSeconds *int64 `json:"startTimeoutSeconds,omitempty"`
+	// StopTimeoutSeconds is how long a container that is stopped, because of a
+	// timeout or a cancellation, has to end after SIGTERM; then it is killed. 1
+	// to 3600. Default 30.
+	StopTimeoutSeconds *int64 `json:"stopTimeoutSeconds,omitempty"`
 	// TTLSecondsAfterFinished is the time after the end at which the task is
 	// deleted, with its logs. 0 deletes it at once; unset keeps it.
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`

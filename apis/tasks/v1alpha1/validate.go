@@ -19,6 +19,7 @@ const (
 	MaxRetries     = 100
 	MaxBackoff     = 3600       // seconds
 	MaxTimeout     = 31_536_000 // seconds: a year
+	MaxStopTimeout = 3600       // seconds
 	MaxArray       = 10_000     // indexes
 	MaxParallelism = 100
 	MaxKey         = 256 // bytes
@@ -122,6 +123,12 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	}
 	if l := s.ScheduleTimeoutSeconds; l != nil {
 		within("scheduleTimeoutSeconds", *l, 1, MaxTimeout)
+	}
+	if l := s.StartTimeoutSeconds; l != nil {
+		within("startTimeoutSeconds", *l, 1, MaxTimeout)
+	}
+	if l := s.StopTimeoutSeconds; l != nil {
+		within("stopTimeoutSeconds", *l, 1, MaxStopTimeout)
 	}
 	if l := s.TTLSecondsAfterFinished; l != nil {
 		within("ttlSecondsAfterFinished", int64(*l), 0, 1<<31-1)
@@ -245,7 +252,7 @@ func ValidateUpdate(t, old *Task) field.ErrorList {
 	was.Suspend, was.Cancel, was.TTLSecondsAfterFinished = t.Spec.Suspend, t.Spec.Cancel, t.Spec.TTLSecondsAfterFinished
 	if !old.Status.Phase.Ended() {
 		was.Retries, was.BackoffSeconds = t.Spec.Retries, t.Spec.BackoffSeconds
-		was.RunTimeoutSeconds, was.ScheduleTimeoutSeconds = t.Spec.RunTimeoutSeconds, t.Spec.ScheduleTimeoutSeconds
+		was.RunTimeoutSeconds, was.ScheduleTimeoutSeconds, was.StartTimeoutSeconds = t.Spec.RunTimeoutSeconds, t.Spec.ScheduleTimeoutSeconds, t.Spec.StartTimeoutSeconds
 		if was.Array != nil && t.Spec.Array != nil {
 			was.Array.Parallelism = t.Spec.Array.Parallelism
 		}
@@ -255,7 +262,7 @@ func ValidateUpdate(t, old *Task) field.ErrorList {
 	}
 	if !equality.Semantic.DeepEqual(*was, t.Spec) {
 		errs = append(errs, field.Forbidden(path, "only suspend, cancel, ttlSecondsAfterFinished and, before the task has ended, retries, backoffSeconds, "+
-			"runTimeoutSeconds, scheduleTimeoutSeconds and array.parallelism may change; create another task instead"))
+			"runTimeoutSeconds, scheduleTimeoutSeconds, startTimeoutSeconds and array.parallelism may change; create another task instead"))
 	}
 	return errs
 }

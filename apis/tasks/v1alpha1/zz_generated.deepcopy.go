@@ -357,6 +357,16 @@ func (in *TaskSpec) DeepCopyInto(out *TaskSpec) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.StartTimeoutSeconds != nil {
+		in, out := &in.StartTimeoutSeconds, &out.StartTimeoutSeconds
+		*out = new(int64)
+		**out = **in
+	}
+	if in.StopTimeoutSeconds != nil {
+		in, out := &in.StopTimeoutSeconds, &out.StopTimeoutSeconds
+		*out = new(int64)
+		**out = **in
+	}
 	if in.TTLSecondsAfterFinished != nil {
 		in, out := &in.TTLSecondsAfterFinished, &out.TTLSecondsAfterFinished
 		*out = new(int32)

@@ -261,7 +261,7 @@ func TestASilentWorkerIsOffline(t *testing.T) {
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
 	var lease coordinationv1.Lease
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Namespace: "kube-node-lease", Name: "w1"}, &lease))
-	now := lease.Spec.RenewTime.Add(view.Patience - time.Second)
+	now := lease.Spec.RenewTime.Add(29 * time.Second)
 	r := &reconciler{Env: engine.Env{Client: w.c, Cache: w.c, Events: events.New(w.c, "test", "", slog.New(slog.DiscardHandler)), Now: func() time.Time { return now }}}
 	online, left, err := r.heartbeat(t.Context(), &node)
 	require.NoError(t, err)

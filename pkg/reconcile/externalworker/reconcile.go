@@ -151,15 +151,16 @@ func (r *reconciler) heartbeat(ctx context.Context, node *corev1.Node) (bool, ti
 	if err == nil && lease.Spec.RenewTime != nil && lease.Spec.RenewTime.After(last) {
 		last = lease.Spec.RenewTime.Time
 	}
-	if left := last.Add(view.Patience).Sub(r.Now()); left > 0 {
+	patience := tasks.Patience(node, 0)
+	if left := last.Add(patience).Sub(r.Now()); left > 0 {
 		return true, left, nil
 	}
 	next := node.DeepCopy()
-	view.SetReady(next, corev1.ConditionUnknown, "HeartbeatTimeout", "the external worker has sent no heartbeat for "+view.Patience.String(), r.Now())
+	view.SetReady(next, corev1.ConditionUnknown, "HeartbeatTimeout", "the external worker has sent no heartbeat for "+patience.String(), r.Now())
 	if err := r.Client.Status().Update(ctx, next); err != nil {
 		return false, 0, client.IgnoreNotFound(err)
 	}
-	r.Events.Event(node, corev1.EventTypeWarning, "WorkerOffline", "no heartbeat for %s", view.Patience)
+	r.Events.Event(node, corev1.EventTypeWarning, "WorkerOffline", "no heartbeat for %s", patience)
 	return false, 0, nil
 }
 

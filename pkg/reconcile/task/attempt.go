@@ -12,9 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
-// startPatience is how long a container that cannot be created, for example because its image cannot be pulled, is waited for after the first
-// failure was seen, counted from when its node was chosen.
-const startPatience = 20 * time.Second
+// defaultStartTimeout holds for tasks without startTimeoutSeconds.
+const defaultStartTimeout = 20 * time.Second
 
 func fail(a *tasks.TaskAttempt, reason, format string, args ...any) {
 	a.Phase, a.Reason, a.Message = tasks.TaskFailed, reason, fmt.Sprintf(format, args...)
@@ -49,8 +48,8 @@ func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 	}
 	p.container(a, pod)
 	if !a.Phase.Ended() && p.lost(a.Node) {
-		if _, there := p.Heard[a.Node]; there {
-			fail(a, tasks.ReasonNodeLost, "node %s has sent no heartbeat for %s", a.Node, p.Patience)
+		if beat, there := p.Heard[a.Node]; there {
+			fail(a, tasks.ReasonNodeLost, "node %s has sent no heartbeat for %s", a.Node, beat.Patience)
 		} else {
 			fail(a, tasks.ReasonNodeLost, "node %s was deleted", a.Node)
 		}
@@ -144,7 +143,11 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	if w.Message != "" {
 		a.Message += ": " + w.Message
 	}
-	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" || a.ScheduledAt != nil && p.within(a.ScheduledAt.Add(startPatience)) {
+	limit := defaultStartTimeout
+	if s := p.spec.StartTimeoutSeconds; s != nil {
+		limit = time.Duration(*s) * time.Second
+	}
+	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" || a.ScheduledAt != nil && p.within(a.ScheduledAt.Add(limit)) {
 		reason := w.Reason
 		if reason == "ImagePullBackOff" {
 			reason = "ErrImagePull"

@@ -28,12 +28,12 @@ type world struct {
 }
 
 func (w *world) observe() Observed {
-	o := Observed{Task: w.task.DeepCopy(), Heard: map[string]time.Time{}, Patience: DefaultPatience, Rejected: map[string]string{}}
+	o := Observed{Task: w.task.DeepCopy(), Heard: map[string]Heartbeat{}, Rejected: map[string]string{}}
 	for _, p := range w.pods {
 		o.Pods = append(o.Pods, p.DeepCopy())
 	}
 	for n, at := range w.heard {
-		o.Heard[n] = at
+		o.Heard[n] = Heartbeat{at, DefaultPatience}
 	}
 	return o
 }

@@ -20,12 +20,16 @@ type Observed struct {
 	Task *tasks.Task
 	// Pods are the pods that the task controls.
 	Pods []*corev1.Pod
-	// Heard is when each node of the pods was heard of last; a node that is not in it was deleted.
-	Heard map[string]time.Time
-	// Patience is how long a node may be silent.
-	Patience time.Duration
+	// Heard has the last heartbeat of each node of the pods; a node that is not in it was deleted.
+	Heard map[string]Heartbeat
 	// Rejected are the errors of pods that the API server refused, by name.
 	Rejected map[string]string
+}
+
+// Heartbeat is when a node was heard of last, and how long it may be silent.
+type Heartbeat struct {
+	At       time.Time
+	Patience time.Duration
 }
 
 // Actions is what to do, in this order.
@@ -304,8 +308,8 @@ func over(pod *corev1.Pod) bool {
 
 // lost reports whether a node is gone or has been silent for too long.
 func (p *plan) lost(node string) bool {
-	heard, there := p.Heard[node]
-	return !there || p.within(heard.Add(p.Patience))
+	last, there := p.Heard[node]
+	return !there || p.within(last.At.Add(last.Patience))
 }
 
 // release collects the pods that are not those of attempts under way.

@@ -64,6 +64,7 @@ func TestPlan(t *testing.T) {
 	retries := func(n int32) func(*tasks.TaskSpec) { return func(s *tasks.TaskSpec) { s.Retries = n } }
 	cancel := func(s *tasks.TaskSpec) { s.Cancel = true }
 	runFor := func(n int64) func(*tasks.TaskSpec) { return func(s *tasks.TaskSpec) { s.RunTimeoutSeconds = &n } }
+	start := func(n int64) func(*tasks.TaskSpec) { return func(s *tasks.TaskSpec) { s.StartTimeoutSeconds = &n } }
 	wait := func(n int64) func(*tasks.TaskSpec) {
 		return func(s *tasks.TaskSpec) { s.ScheduleTimeoutSeconds = &n }
 	}
@@ -97,6 +98,8 @@ func TestPlan(t *testing.T) {
 		"bound":               {task: begun(tasks.TaskPending), pods: pods(podOf("a", "n", none)), phase: tasks.TaskScheduled, again: 30 * time.Second},
 		"pull fails":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskScheduled, err: "ErrImagePull: no such image", again: 19 * time.Second},
 		"pull failed":         {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ImagePullBackOff: no such image", release: 1},
+		"pull has time":       {task: begun(tasks.TaskScheduled, start(90)), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskScheduled, err: "ImagePullBackOff: no such image", again: 30 * time.Second},
+		"pull has no time":    {task: begun(tasks.TaskScheduled, start(1)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ErrImagePull: no such image", release: 1},
 		"image name":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))), phase: tasks.TaskFailed, reason: "InvalidImageName", err: "InvalidImageName: x", release: 1},
 		"is created":          {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", ""))), phase: tasks.TaskScheduled, again: 30 * time.Second},
 		"runs":                {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
@@ -135,7 +138,7 @@ func TestPlan(t *testing.T) {
 			if c.heard.IsZero() {
 				c.heard = now
 			}
-			o := Observed{Task: c.task, Pods: c.pods, Heard: map[string]time.Time{"n": c.heard}, Patience: DefaultPatience}
+			o := Observed{Task: c.task, Pods: c.pods, Heard: map[string]Heartbeat{"n": {c.heard, DefaultPatience}}}
 			if c.gone {
 				o.Heard = nil
 			}
@@ -177,7 +180,7 @@ func TestArray(t *testing.T) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: terminated0(int32(i), "", "")}}
 		pods = append(pods, p)
 	}
-	o := Observed{Task: task, Pods: pods, Heard: map[string]time.Time{"n": now}, Patience: DefaultPatience}
+	o := Observed{Task: task, Pods: pods, Heard: map[string]Heartbeat{"n": {now, DefaultPatience}}}
 	a = Plan(o, now)
 	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1"}, a.Status.Array)
 	require.Len(t, a.Create, 2)

@@ -155,7 +155,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.ByIndex(ctx, &list, req.Namespace, podIndex, req.Name); err != nil {
 		return engine.Result{}, err
 	}
-	o := Observed{Task: &t, Heard: map[string]time.Time{}, Patience: r.patience, Rejected: map[string]string{}}
+	o := Observed{Task: &t, Heard: map[string]Heartbeat{}, Rejected: map[string]string{}}
 	var others []*corev1.Pod // of a deleted task of the same name
 	for i := range list.Items {
 		p := &list.Items[i]
@@ -204,7 +204,7 @@ func (r *reconciler) hear(ctx context.Context, o *Observed) error {
 		}
 		var n corev1.Node
 		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n); err == nil {
-			o.Heard[name] = r.l.last(name, r.Now())
+			o.Heard[name] = Heartbeat{At: r.l.last(name, r.Now()), Patience: tasks.Patience(&n, r.patience)}
 		} else if !apierrors.IsNotFound(err) {
 			return err
 		}

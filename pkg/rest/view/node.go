@@ -17,9 +17,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/rest/wire"
 )
 
-// Patience is how long an external worker may go without a heartbeat; it sends one every 10 s.
-const Patience = 30 * time.Second
-
 // Load is what runs on a node.
 type Load struct {
 	Tasks int
@@ -118,6 +115,13 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 	if cpu <= 0 || cpu > maxCPU || memory <= 0 || memory > maxMemory {
 		return nil, errors.New("cpu and memory must be positive, and not more than any machine has")
 	}
+	timeout := in.HeartbeatTimeoutSeconds
+	if timeout == 0 {
+		timeout = tasks.DefaultHeartbeatTimeout
+	}
+	if timeout < tasks.MinHeartbeatTimeout || timeout > tasks.MaxHeartbeatTimeout {
+		return nil, fmt.Errorf("heartbeatTimeoutSeconds must be from %d to %d", tasks.MinHeartbeatTimeout, tasks.MaxHeartbeatTimeout)
+	}
 	has := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
 		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
@@ -130,7 +134,7 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 				tasks.External: "true", Managed: "true", corev1.LabelHostname: objectName, corev1.LabelTopologyZone: WorkerZone,
 				"node.kubernetes.io/exclude-from-external-load-balancers": "true",
 			},
-			Annotations: map[string]string{AddressAnnotation: address.String(), HostnameAnnotation: in.Hostname},
+			Annotations: map[string]string{AddressAnnotation: address.String(), HostnameAnnotation: in.Hostname, tasks.HeartbeatTimeout: strconv.Itoa(timeout)},
 		},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: tasks.External, Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{

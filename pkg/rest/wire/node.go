@@ -20,13 +20,16 @@ type NodeResources struct {
 	Used        Resources `json:"used"`
 }
 
-// RegisterNode is the body of POST /api/v1/nodes/register. All fields are required. CPU is a number of cores such as
+// RegisterNode is the body of POST /api/v1/nodes/register. The first four fields are required. CPU is a number of cores such as
 // "2", "0.5" or "500m"; Memory an amount such as "2Gi", "512M" or a number of bytes.
 type RegisterNode struct {
 	Hostname string `json:"hostname"`
 	Port     int    `json:"port"`
 	CPU      string `json:"cpu"`
 	Memory   string `json:"memory"`
+	// HeartbeatTimeoutSeconds is how long the worker may be silent until it is offline and its tasks have failed: 2 to
+	// 3600, by default 30. Podling's workers do not send it.
+	HeartbeatTimeoutSeconds int `json:"heartbeatTimeoutSeconds,omitempty"`
 }
 
 // Heartbeat is the body of POST /api/v1/heartbeat.
