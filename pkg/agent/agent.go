@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -258,6 +259,16 @@ func (a *Agent) ResourceMetrics(ctx context.Context) []byte {
 		return nil
 	}
 	return s.ResourceMetrics(ctx)
+}
+
+// LocalMessages serves messages for the node's pods from the API server in the same process; nil before the agent has started.
+func (a *Agent) LocalMessages() http.Handler {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.api == nil {
+		return nil
+	}
+	return a.api.LocalMessages()
 }
 
 // follow dispatches events of nodes and pods, and closes Ready.

@@ -74,6 +74,8 @@ type Config struct {
 
 	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
 	Nodes NodeClient
+	// LocalNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node. May be nil.
+	LocalNode func(node string) http.RoundTripper
 	// Usage serves metrics.k8s.io. Without it requests for that group fail with 503.
 	Usage   Usage
 	Version version.Info

@@ -104,6 +104,13 @@ func (c streamParent) Node(ctx context.Context, name string) (*url.URL, http.Rou
 	return c.s.cfg.Nodes.Connect(ctx, name)
 }
 
+func (c streamParent) LocalNode(name string) http.RoundTripper {
+	if c.s.cfg.LocalNode == nil {
+		return nil
+	}
+	return c.s.cfg.LocalNode(name)
+}
+
 func (c streamParent) Admit(ctx context.Context, options runtime.Object) error {
 	return c.s.cfg.Registry.AdmitConnect(ctx, c.t, options)
 }

@@ -59,6 +59,9 @@ type Connection interface {
 	Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error
 	// Node returns the base URL of a node's API, and a transport that authenticates to it and supports upgrades.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
+	// LocalNode returns a transport to a node's API that uses no connection, or nil if that node's agent is not in this process. It accepts
+	// messages alone.
+	LocalNode(name string) http.RoundTripper
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
 	// Admit runs admission on a connection, with its options in the internal version, before anything is connected.

@@ -35,8 +35,24 @@ var _, _ messages.API = (*localAPI)(nil), (*remoteAPI)(nil)
 // mostReply limits a response, in bytes: a reply and its headers, or an error.
 const mostReply = 2 << 20
 
+// localNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node.
+func (p *process) localNode(name string) http.RoundTripper {
+	if p.node == nil || name != p.NodeName {
+		return nil
+	}
+	if h := p.node.agent.LocalMessages(); h != nil {
+		return localNode{h}
+	}
+	return nil
+}
+
+type localNode struct{ http.Handler }
+
+// RoundTrip implements http.RoundTripper.
+func (l localNode) RoundTrip(req *http.Request) (*http.Response, error) { return call(l.Handler, req) }
+
 // Do implements messages.API.
-func (l *localAPI) Do(req *http.Request, token string) (res *http.Response, err error) {
+func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 	ctx := req.Context()
 	if token == "" {
 		ctx = requests.WithUser(ctx, l.node)
@@ -46,21 +62,26 @@ func (l *localAPI) Do(req *http.Request, token string) (res *http.Response, err 
 	if token != "" {
 		in.Header.Set("Authorization", "Bearer "+token)
 	}
+	return call(l.handler(), in)
+}
+
+// call has a handler of this process serve a request.
+func call(h http.Handler, req *http.Request) (res *http.Response, err error) {
 	w := &recorded{header: http.Header{}}
 	defer func() {
 		if p := recover(); p != nil {
 			if p != http.ErrAbortHandler { //nolint:errorlint // net/http compares it by identity too
 				panic(p)
 			}
-			res, err = nil, errors.New("the API server ended the request")
+			res, err = nil, errors.New("the handler ended the request")
 		}
 	}()
-	l.handler().ServeHTTP(w, in)
-	if err := ctx.Err(); err != nil && w.code == 0 {
+	h.ServeHTTP(w, req)
+	if err := req.Context().Err(); err != nil && w.code == 0 {
 		return nil, err
 	}
 	if w.large {
-		return nil, errors.New("the API server's response is too large")
+		return nil, errors.New("the response is too large")
 	}
 	return &http.Response{StatusCode: w.status(), Status: http.StatusText(w.status()), Header: w.header, Body: io.NopCloser(&w.body), Request: req,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}, nil

@@ -210,7 +210,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
-		Nodes: remote, Usage: l.usage,
+		Nodes: remote, LocalNode: p.localNode, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap: func(next http.Handler) http.Handler {

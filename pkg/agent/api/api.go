@@ -54,6 +54,8 @@ type Config struct {
 type Server struct {
 	c   Config
 	mux *http.ServeMux
+	// local is for callers in the same process.
+	local *http.ServeMux
 	// ctx ends the streams when the Server stops.
 	ctx context.Context
 }
@@ -63,7 +65,7 @@ const scrapes = 8
 
 // New returns a Server.
 func New(c Config) *Server {
-	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background()}
+	s := &Server{c: c, mux: http.NewServeMux(), local: http.NewServeMux(), ctx: context.Background()}
 	if s.c.HostLogDir == "" {
 		s.c.HostLogDir = "/var/log"
 	}
@@ -93,7 +95,9 @@ func New(c Config) *Server {
 		run("/attach/"+p, s.attach)
 		run("POST /run/"+p, s.run)
 	}
-	run("POST /messages/{namespace}/{pod}/{uid}", s.message)
+	const message = "POST /messages/{namespace}/{pod}/{uid}"
+	run(message, s.message)
+	s.local.HandleFunc(message, s.message)
 	run("/portForward/{namespace}/{pod}", s.portForward)
 	run("/portForward/{namespace}/{pod}/{uid}", s.portForward)
 	return s

@@ -12,6 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 )
 
+// LocalMessages serves messages from the API server in the same process, without authentication.
+func (s *Server) LocalMessages() http.Handler { return s.local }
+
 // message queues a message for a pod, and responds with its reply if it is asked for.
 func (s *Server) message(w http.ResponseWriter, r *http.Request) {
 	if s.c.Messages == nil {

@@ -292,9 +292,13 @@ func needsWake(w *workers.Worker) bool {
 
 // post sends the message to a pod's node. elsewhere is true if it may be sent to another pod.
 func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte, wait bool) (elsewhere bool, err error) {
-	location, transport, err := s.on.Node(ctx, p.Spec.NodeName)
-	if err != nil {
-		return true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+	location, transport := &url.URL{}, s.on.LocalNode(p.Spec.NodeName)
+	connected := transport != nil
+	if !connected {
+		if location, transport, err = s.on.Node(ctx, p.Spec.NodeName); err != nil {
+			return true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+		}
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
 	}
 	if !wait {
 		var cancel context.CancelFunc
@@ -307,8 +311,6 @@ func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, 
 		return false, apierrors.NewInternalError(err)
 	}
 	out.Header = head.Clone()
-	connected := false
-	out = out.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }}))
 	res, err := transport.RoundTrip(out)
 	if err != nil {
 		switch {
