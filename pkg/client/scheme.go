@@ -9,6 +9,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
@@ -22,5 +23,6 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	utilruntime.Must(apiregistrationv1.AddToScheme(s))
 	utilruntime.Must(tasks.AddToScheme(s))
 	utilruntime.Must(workers.AddToScheme(s))
+	utilruntime.Must(kontrol.AddToScheme(s))
 	return s
 })

@@ -21,7 +21,7 @@ type ourKind struct {
 
 // ours returns Coracle's own kinds.
 func ours() []ourKind {
-	return []ourKind{
+	return append(kontrolKinds(), []ourKind{
 		{own.Row(own.Definition[*tasks.Task]{
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },
@@ -39,7 +39,7 @@ func ours() []ourKind {
 			Default: workers.Default, Validate: workers.Validate, ValidateUpdate: workers.ValidateUpdate,
 			Columns: workers.Columns, Cells: workers.Cells, Source: workers.Source,
 		}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status }), workers.Rights},
-	}
+	}...)
 }
 
 // ourRows returns the rows of Coracle's own kinds.

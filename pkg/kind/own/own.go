@@ -39,6 +39,9 @@ type Definition[P client.Object] struct {
 	Validate              func(P) field.ErrorList
 	ValidateUpdate        func(obj, old P) field.ErrorList
 	ValidateStatus        func(obj, old P) field.ErrorList
+	Prepare               func(obj, old P)   // before a write is compared and validated; old is nil for a create
+	Changed               func(obj, old P)   // on updates that change the generation
+	PrepareStatus         func(obj, old P)   // before a write to the status is validated
 	Fields                func(P) fields.Set // further selectable fields; always the same keys
 	Columns               func() []metav1.TableColumnDefinition
 	Cells                 func(P, time.Time) []any
@@ -159,6 +162,9 @@ func (s *strategy[T, S, P]) PrepareForCreate(_ context.Context, obj runtime.Obje
 			s.Definition.Default(o)
 		}
 	}
+	if s.Prepare != nil {
+		s.Prepare(o, nil)
+	}
 }
 
 // PrepareForUpdate preserves the status and increments the generation if the spec changes.
@@ -167,9 +173,15 @@ func (s *strategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old runtime
 	if s.status != nil {
 		*s.status(o) = *s.status(was)
 	}
+	if s.Prepare != nil {
+		s.Prepare(o, was)
+	}
 	o.SetGeneration(was.GetGeneration())
 	if (o.GetDeletionTimestamp() == nil) != (was.GetDeletionTimestamp() == nil) || !s.sameSpec(o, was) {
 		o.SetGeneration(was.GetGeneration() + 1)
+		if s.Changed != nil {
+			s.Changed(o, was)
+		}
 	}
 }
 
@@ -239,6 +251,9 @@ func (s *statusStrategy[T, S, P]) PrepareForUpdate(_ context.Context, obj, old r
 	*s.status(o) = status
 	o.SetManagedFields(managed)
 	o.SetResourceVersion(rv)
+	if s.PrepareStatus != nil {
+		s.PrepareStatus(o, old.(P))
+	}
 }
 
 func (s *statusStrategy[T, S, P]) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {

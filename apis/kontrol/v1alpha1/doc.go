@@ -1,0 +1,16 @@
+// Package v1alpha1 is the API of Kontrol: what many clusters should run, what was last applied to each, and what is there now.
+//
+// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: each kind has one writer, so that no writer waits
+// for another.
+//
+//	Kind          Writer                                    Says
+//	Resource      users, through the API server             what is desired, on which clusters
+//	AppliedState  the reconciler (pkg/reconcile/kontrol)    what was last applied, one per Resource and cluster
+//	CurrentState  the watcher (pkg/reconcile/kontrol)       what is there now, one per Resource and cluster
+//	Cluster       users                                     how to reach a cluster
+//
+// +kubebuilder:object:generate=true
+// +groupName=kontrol.coracle.dev
+package v1alpha1
+
+//go:generate go tool -modfile=../../../hack/tools/go.mod controller-gen object paths=.

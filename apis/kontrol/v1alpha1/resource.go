@@ -1,0 +1,192 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Resource is an object that one or more clusters should have.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:subresource:status
+type Resource struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the object, and the clusters that should have it.
+	Spec ResourceSpec `json:"spec"`
+	// Status sums up the states on all clusters, and has the history.
+	Status ResourceStatus `json:"status,omitempty"`
+}
+
+// ResourceList is a list of resources.
+//
+// +kubebuilder:object:root=true
+type ResourceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Resource `json:"items"`
+}
+
+// Mode is what is done about drift: about changes that others made to the
+// object on a cluster.
+type Mode string
+
+const (
+	// ModeReport: drift is reported, and left.
+	ModeReport Mode = "Report"
+	// ModeCorrect: fields that were applied are applied again.
+	ModeCorrect Mode = "Correct"
+	// ModeEnforce: as Correct, and fields that others added are removed.
+	ModeEnforce Mode = "Enforce"
+)
+
+// DeletionPolicy is what happens on the clusters once a Resource is deleted or
+// no longer names them.
+type DeletionPolicy string
+
+const (
+	// DeletionOrphan: the object is left there, without Kontrol's annotations.
+	DeletionOrphan DeletionPolicy = "Orphan"
+	// DeletionDelete: the object is deleted.
+	DeletionDelete DeletionPolicy = "Delete"
+)
+
+// ResourceSpec is an object, and the clusters that should have it.
+type ResourceSpec struct {
+	// ClusterName names the one cluster that should have the object. Exactly
+	// one of clusterName and clusterSelector is set.
+	ClusterName string `json:"clusterName,omitempty"`
+	// ClusterSelector selects clusters by their labels; {} selects all.
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// Template is the object, at most 262144 bytes: apiVersion, kind,
+	// metadata.name, metadata.namespace, labels, annotations, and the content.
+	// Status and what servers set in metadata are refused. Group, kind, name and
+	// namespace cannot be changed.
+	Template runtime.RawExtension `json:"template"`
+	// Revision identifies the content for people. It rises by one with each
+	// change of the spec, unless the change sets it: to any other value above 0,
+	// also a lower one.
+	Revision *int64 `json:"revision,omitempty"`
+	// Mode is Report, Correct (the default) or Enforce.
+	Mode Mode `json:"mode,omitempty"`
+	// Ignore is what is left to others.
+	Ignore *Ignore `json:"ignore,omitempty"`
+	// DeletionPolicy is Orphan or Delete (the default).
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+	// DependsOn are the names of Resources, at most 64, that must be in sync on
+	// a cluster before this one is applied there. Namespaces and
+	// CustomResourceDefinitions among the Resources come first without it.
+	DependsOn []string `json:"dependsOn,omitempty"`
+	// Suspend applies nothing while it is true. What is there is still
+	// recorded.
+	Suspend bool `json:"suspend,omitempty"`
+}
+
+// Ignore is what is left to others: it is not applied after the object was
+// created, and no drift.
+type Ignore struct {
+	// Fields are paths of fields, at most 64, such as spec.replicas,
+	// metadata.annotations["a.b/c"] or
+	// spec.template.spec.containers[name="app"].image; [*] is any element.
+	Fields []string `json:"fields,omitempty"`
+	// Managers are names of field managers, at most 64, such as that of an
+	// autoscaler: fields that they own are ignored.
+	Managers []string `json:"managers,omitempty"`
+}
+
+// State compares what is desired, what was applied, and what is there.
+type State string
+
+const (
+	// StateSynced: desired, applied and current state are the same.
+	StateSynced State = "Synced"
+	// StateOutOfSync: desired != applied.
+	StateOutOfSync State = "OutOfSync"
+	// StatePendingApplied: applied != current.
+	StatePendingApplied State = "PendingApplied"
+	// StateDrifted: somebody changed the object on the cluster.
+	StateDrifted State = "Drifted"
+	// StateConflict: somebody else claims the object or some of its fields.
+	StateConflict State = "Conflict"
+	// StateUnreachable: the cluster does not answer, or there is none.
+	StateUnreachable State = "Unreachable"
+	// StateDegraded: in sync, but the object has failed.
+	StateDegraded State = "Degraded"
+)
+
+// ResourceStatus sums up the states on all clusters.
+type ResourceStatus struct {
+	// ID is unique and never changes: a positive number below 2^53, derived from
+	// the UID. The API server sets it.
+	ID int64 `json:"id,omitempty"`
+	// ObservedGeneration is the generation that state, counts and conditions are
+	// about.
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// State is the worst state on any cluster.
+	State State `json:"state,omitempty"`
+	// Message says about the worst state what, where and what to do.
+	Message string `json:"message,omitempty"`
+	// Clusters counts the clusters by state.
+	Clusters ClusterCounts `json:"clusters,omitempty"`
+	// Conditions has the conditions Synced and Healthy, whose reason is the
+	// state.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// History has the last 10 revisions before the present one, the newest
+	// first, as long as they have at most 524288 bytes. The API server writes
+	// it.
+	History []Revision `json:"history,omitempty"`
+}
+
+// ClusterCounts counts clusters by their state.
+type ClusterCounts struct {
+	// Total is how many clusters should have the object.
+	Total          int32 `json:"total"`
+	Synced         int32 `json:"synced,omitempty"`
+	OutOfSync      int32 `json:"outOfSync,omitempty"`
+	PendingApplied int32 `json:"pendingApplied,omitempty"`
+	Drifted        int32 `json:"drifted,omitempty"`
+	Conflict       int32 `json:"conflict,omitempty"`
+	Unreachable    int32 `json:"unreachable,omitempty"`
+	Degraded       int32 `json:"degraded,omitempty"`
+}
+
+// Revision is a former content of a Resource.
+type Revision struct {
+	// Revision and Generation are what they were.
+	Revision   int64 `json:"revision"`
+	Generation int64 `json:"generation"`
+	// Template is the object as it was.
+	Template runtime.RawExtension `json:"template"`
+	// ReplacedAt is when it was replaced.
+	ReplacedAt metav1.Time `json:"replacedAt"`
+}
+
+// The conditions of a Resource.
+const (
+	ConditionSynced  = "Synced"
+	ConditionHealthy = "Healthy"
+)
+
+const (
+	// FinalizerTargets keeps a deleted Resource until its clusters are as its
+	// deletion policy says. The API server adds it.
+	FinalizerTargets = "kontrol.coracle.dev/targets"
+	// AnnotationWave on a Resource is its wave, an integer from -1000 to 1000; 0
+	// without. It is applied to a cluster once those of lower waves that have
+	// the same label LabelGroup, or all have none, are in sync there.
+	AnnotationWave = "kontrol/wave"
+	LabelGroup     = "kontrol/group"
+
+	// FieldManager is the field manager that applies.
+	FieldManager = "kontrol"
+	// AnnotationID, AnnotationGeneration and AnnotationRevision on objects of
+	// clusters are the Resource's id, generation and revision; LabelID, with
+	// the id too, selects them for watches.
+	AnnotationID         = "kontrol/resource-id"
+	AnnotationGeneration = "kontrol/generation"
+	AnnotationRevision   = "kontrol/revision"
+	LabelID              = "kontrol/resource-id"
+)

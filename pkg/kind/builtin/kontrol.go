@@ -1,0 +1,51 @@
+package builtin
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/own"
+)
+
+// kontrolKinds returns the kinds of Kontrol.
+func kontrolKinds() []ourKind {
+	return []ourKind{
+		{own.Row(own.Definition[*kontrol.Cluster]{
+			Kind: kontrol.GroupVersion.WithKind("Cluster"), Plural: "clusters", ShortNames: []string{"kcl"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New: func() *kontrol.Cluster { return &kontrol.Cluster{} }, NewList: func() client.ObjectList { return &kontrol.ClusterList{} },
+			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns, Cells: kontrol.ClusterCells, Source: kontrol.Source,
+		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status }), kontrol.ClusterRights},
+		{kontrolResource(), kontrol.ResourceRights},
+		{own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
+			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New: func() *kontrol.AppliedState { return &kontrol.AppliedState{} }, NewList: func() client.ObjectList { return &kontrol.AppliedStateList{} },
+			Validate: kontrol.ValidateApplied, Columns: kontrol.AppliedColumns, Cells: kontrol.AppliedCells, Source: kontrol.StateSource,
+		}, nil), kontrol.AppliedRights},
+		{own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
+			Kind: kontrol.GroupVersion.WithKind("CurrentState"), Plural: "currentstates", ShortNames: []string{"kcs"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New: func() *kontrol.CurrentState { return &kontrol.CurrentState{} }, NewList: func() client.ObjectList { return &kontrol.CurrentStateList{} },
+			Validate: kontrol.ValidateCurrent, Columns: kontrol.CurrentColumns, Cells: kontrol.CurrentCells, Source: kontrol.StateSource,
+		}, nil), kontrol.CurrentRights},
+	}
+}
+
+// kontrolResource is the row of Resources. A deleted one stays until its clusters are as its deletion policy says.
+func kontrolResource() *kind.Resource {
+	r := own.Row(own.Definition[*kontrol.Resource]{
+		Kind: kontrol.GroupVersion.WithKind("Resource"), Plural: "resources", ShortNames: []string{"kres"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
+		New: func() *kontrol.Resource { return &kontrol.Resource{} }, NewList: func() client.ObjectList { return &kontrol.ResourceList{} },
+		Default: kontrol.Default, Validate: kontrol.Validate, ValidateUpdate: kontrol.ValidateUpdate,
+		Prepare: kontrol.Prepare, Changed: kontrol.Changed, PrepareStatus: kontrol.PrepareStatus,
+		Columns: kontrol.Columns, Cells: kontrol.Cells, Source: kontrol.ResourceSource,
+	}, func(r *kontrol.Resource) *kontrol.ResourceStatus { return &r.Status })
+	r.BeginDelete = func(o runtime.Object) {
+		if m, ok := o.(*kontrol.Resource); ok && !slices.Contains(m.Finalizers, kontrol.FinalizerTargets) {
+			m.Finalizers = append(m.Finalizers, kontrol.FinalizerTargets)
+		}
+	}
+	return r
+}
