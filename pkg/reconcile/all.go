@@ -26,6 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/serviceaccount"
 	"github.com/coracle-dev/coracle/pkg/reconcile/statefulset"
+	"github.com/coracle-dev/coracle/pkg/reconcile/storagemigration"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
 	"github.com/coracle-dev/coracle/pkg/reconcile/task"
 	"github.com/coracle-dev/coracle/pkg/reconcile/taskschedule"
@@ -67,6 +68,7 @@ func All(cfg Config) []*engine.Reconciler {
 		ephemeral.New(),
 		attachdetach.New(),
 		worker.New(),
+		storagemigration.New(cfg.Kinds),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
