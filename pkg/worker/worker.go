@@ -6,7 +6,8 @@
 //		})
 //	}
 //
-// Messages come from the node's agent, over HTTP in the shape of AWS Lambda's Runtime API. A handler may send messages to other pods and
+// Messages come from the node's agent on one connection (package frame), or, from one that does not serve it, over HTTP in the shape of AWS
+// Lambda's Runtime API. A handler may send messages to other pods and
 // services, with the permissions of the pod's service account.
 //
 // It imports only the standard library. Its invariant: each message that Serve gets is answered, with the handler's reply or its error, also if
@@ -29,6 +30,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/coracle-dev/coracle/pkg/worker/frame"
 )
 
 // MaxPayload is the size limit of messages and replies, in bytes.
@@ -90,6 +93,11 @@ func Serve(ctx context.Context, h Handler) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if api == os.Getenv("CORACLE_MESSAGES_API") {
+		if err := newStream(h, n).serve(ctx, api); !errors.Is(err, errNoFrames) {
+			return err
+		}
+	}
 	l := &loop{base: "http://" + api + "/2018-06-01/runtime/", handler: h, client: newClient(n)}
 	defer l.client.CloseIdleConnections()
 	var wg sync.WaitGroup
@@ -179,29 +187,41 @@ func (l *loop) next(ctx context.Context) (*Message, error) {
 	return m, nil
 }
 
-// handle calls the handler and answers.
-func (l *loop) handle(ctx context.Context, m *Message) {
+// result calls the handler and returns its answer.
+func (h Handler) result(ctx context.Context, m *Message) answer {
 	ctx = context.WithoutCancel(ctx) // a message that was taken is handled
 	if !m.Deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, m.Deadline)
 		defer cancel()
 	}
-	reply, err := l.call(ctx, m)
-	what, contentType := "response", "application/octet-stream"
-	if json.Valid(reply) {
-		contentType = "application/json"
-	}
+	reply, err := h.call(ctx, m)
 	if err == nil && len(reply) > MaxPayload {
 		err = fmt.Errorf("the reply has %d bytes, more than %d", len(reply), MaxPayload)
 	}
-	if err != nil {
+	a := answer{Head: frame.Head{Kind: frame.Reply, ID: m.ID, ContentType: "application/octet-stream"}, payload: reply}
+	switch {
+	case err != nil:
+		text := err.Error()
+		a = answer{Head: frame.Head{Kind: frame.Failure, ID: m.ID, ErrorType: strings.TrimPrefix(fmt.Sprintf("%T", err), "*")}, payload: []byte(text[:min(len(text), MaxPayload)])}
+		a.ErrorType = a.ErrorType[:min(len(a.ErrorType), 256)]
+	case json.Valid(reply):
+		a.ContentType = "application/json"
+	}
+	return a
+}
+
+// handle calls the handler and answers over the Runtime API.
+func (l *loop) handle(ctx context.Context, m *Message) {
+	a := l.handler.result(ctx, m)
+	what, contentType, body := "response", a.ContentType, a.payload
+	if a.Kind == frame.Failure {
 		what, contentType = "error", "application/json"
-		reply, _ = json.Marshal(map[string]string{"errorType": strings.TrimPrefix(fmt.Sprintf("%T", err), "*"), "errorMessage": err.Error()})
+		body, _ = json.Marshal(map[string]string{"errorType": a.ErrorType, "errorMessage": string(a.payload)})
 	}
 	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	req, reqErr := http.NewRequestWithContext(answer, http.MethodPost, l.base+"invocation/"+m.ID+"/"+what, bytes.NewReader(reply))
+	req, reqErr := http.NewRequestWithContext(answer, http.MethodPost, l.base+"invocation/"+m.ID+"/"+what, bytes.NewReader(body))
 	if reqErr != nil {
 		return
 	}
@@ -219,13 +239,13 @@ func (l *loop) handle(ctx context.Context, m *Message) {
 }
 
 // call calls the handler; a panic is an error of the message alone.
-func (l *loop) call(ctx context.Context, m *Message) (reply []byte, err error) {
+func (h Handler) call(ctx context.Context, m *Message) (reply []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("the handler panicked: %v", p)
 		}
 	}()
-	return l.handler(ctx, m)
+	return h(ctx, m)
 }
 
 // Parameters returns the parameters of the Worker.

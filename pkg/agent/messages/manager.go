@@ -155,6 +155,16 @@ func (m *Manager) backgroundLocked(f func()) {
 	}()
 }
 
+// begin reports whether something may run in the background, which must call m.wg.Done at its end.
+func (m *Manager) begin() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.stopped {
+		m.wg.Add(1)
+	}
+	return !m.stopped
+}
+
 // Synced is called once all pods of the node are known: messages for others are sent to other pods of their workers.
 func (m *Manager) Synced(known func(types.UID) bool) {
 	m.mu.Lock()

@@ -67,10 +67,12 @@ type events interface {
 	moved(e *entry)
 }
 
-// taker waits for a message. It gets at most one.
+// taker waits for messages.
 type taker struct {
 	holder string
-	got    chan handed
+	want   int         // how many more it takes
+	got    chan handed // has room for all that it wants; closed when there are no more
+	ended  bool        // got is closed
 }
 
 // handed is an attempt: a message, and how often it has been given to a program.
@@ -183,7 +185,15 @@ func (q *queue) expire() {
 func (q *queue) dispatch() {
 	for len(q.takers) > 0 && len(q.list) > 0 && len(q.flight) < int(q.config.Concurrency) {
 		t := q.takers[0]
-		q.takers = q.takers[1:]
+		if t.want--; t.want == 0 || len(q.takers) > 1 {
+			q.takers = q.takers[1:]
+			if t.want > 0 { // after the others
+				q.takers = append(q.takers, t)
+			}
+		}
+		if t.holder == "" {
+			t.holder = q.running
+		}
 		e := q.list[0]
 		q.list[0] = nil
 		q.list = q.list[1:]
@@ -209,42 +219,70 @@ func (q *queue) dispatch() {
 
 // take waits for the next message until stop is closed, or the queue is; then its entry is nil.
 func (q *queue) take(stop <-chan struct{}) handed {
-	t := &taker{got: make(chan handed, 1)}
-	q.mu.Lock()
-	t.holder = q.running
-	if q.closed {
-		q.mu.Unlock()
-		return handed{}
-	}
-	q.takers = append(q.takers, t)
-	q.dispatch()
-	q.mu.Unlock()
+	t := q.newTaker(1)
+	q.more(t, 1)
 	select {
 	case h := <-t.got:
 		return h
 	case <-stop:
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if i := slices.Index(q.takers, t); i >= 0 {
-		q.takers = slices.Delete(q.takers, i, i+1)
-		return handed{}
-	}
-	if h := <-t.got; h.entry != nil && h.state == inFlight && h.Attempts == h.attempt {
-		q.returned(h.entry)
+	q.noMore(t)
+	for h := range t.got {
+		q.giveBack(h)
 	}
 	return handed{}
 }
 
+// newTaker returns a taker that can hold most messages.
+func (q *queue) newTaker(most int) *taker {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return &taker{holder: q.running, got: make(chan handed, most)}
+}
+
+// more has a taker take n more messages, of which it never holds more than it can.
+func (q *queue) more(t *taker, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.ended {
+		return
+	}
+	if q.closed {
+		t.ended = true
+		close(t.got)
+		return
+	}
+	if n = min(n, cap(t.got)-len(t.got)-t.want); n <= 0 {
+		return
+	}
+	if t.want == 0 {
+		q.takers = append(q.takers, t)
+	}
+	t.want += n
+	q.dispatch()
+}
+
+// noMore ends a taker: there are no messages after those in its channel.
+func (q *queue) noMore(t *taker) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.Index(q.takers, t); i >= 0 {
+		q.takers = slices.Delete(q.takers, i, i+1)
+	}
+	if !t.ended {
+		t.ended = true
+		close(t.got)
+	}
+}
+
 // tryTake returns the next message if there is one to be handled now.
 func (q *queue) tryTake() handed {
-	t := &taker{got: make(chan handed, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || len(q.list) == 0 || len(q.flight) >= int(q.config.Concurrency) {
 		return handed{}
 	}
-	t.holder = q.running
+	t := &taker{holder: q.running, want: 1, got: make(chan handed, 1)}
 	q.takers = append(q.takers, t)
 	q.dispatch()
 	return <-t.got
@@ -423,6 +461,7 @@ func (q *queue) close() {
 	}
 	clear(q.later)
 	for _, t := range q.takers {
+		t.ended = true
 		close(t.got)
 	}
 	q.takers = nil

@@ -20,6 +20,7 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
+	"github.com/coracle-dev/coracle/pkg/worker/frame"
 )
 
 // The paths of the Runtime API (AWS Lambda, "Using the Lambda runtime API"), and those on which programs send.
@@ -47,6 +48,7 @@ func (r *receiver) newServer() *http.Server {
 	mux.HandleFunc("POST "+runtimePath+"invocation/{id}/response", r.response)
 	mux.HandleFunc("POST "+runtimePath+"invocation/{id}/error", r.failure)
 	mux.HandleFunc("POST "+runtimePath+"init/error", r.initError)
+	mux.HandleFunc("GET "+frame.Path, r.exchange)
 	mux.HandleFunc("POST "+sendPath+"{kind}/{name}/message", r.send)
 	mux.HandleFunc("POST "+sendPath+"namespaces/{namespace}/{kind}/{name}/message", r.send)
 	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 16 << 10,
@@ -61,10 +63,17 @@ func reject(w http.ResponseWriter, code int, kind, format string, args ...any) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"errorType": kind, "errorMessage": fmt.Sprintf(format, args...)})
 }
 
-// next is the long poll for the next message.
-func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
+// pulls reports whether programs of the pod take messages. Otherwise it responds.
+func (r *receiver) pulls(w http.ResponseWriter) bool {
 	if r.push != nil {
 		reject(w, http.StatusConflict, "PushMode", "this pod has mode Push: messages are sent to port %d", r.queue.config.Port)
+	}
+	return r.push == nil
+}
+
+// next is the long poll for the next message.
+func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
+	if !r.pulls(w) {
 		return
 	}
 	stop := make(chan struct{})

@@ -1,0 +1,128 @@
+// Package frame encodes messages and their answers on the connection that a program keeps to the node's agent, on which many of both
+// follow each other without an HTTP request for each.
+//
+// The program asks for it with GET Path and Upgrade: Protocol, and says in HeaderSlots how many messages it can handle at once. Then
+// frames go in both directions:
+//
+//	length of head (4 bytes) length of payload (4) head payload
+//
+// in which a head has a kind (1 byte), ID, content type, trace, dead letter and error type (a uvarint length and the text of each),
+// attempt (uvarint) and deadline (uvarint, milliseconds since 1970). The agent sends as many messages as the program has said, and one
+// more for each answer. A program sends Last when it wants no more; the agent sends Last after its last message, then or when the pod
+// terminates. Answers may be sent until the connection is closed, also on another one than that of their message.
+//
+// It imports only the standard library. Its invariant: nothing is allocated for a length that is over its limit.
+package frame
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	// Path, Protocol and HeaderSlots begin a connection.
+	Path        = "/v1/messages"
+	Protocol    = "coracle-messages-1"
+	HeaderSlots = "Coracle-Message-Slots"
+
+	// MaxPayload limits a payload, MaxHead a head, in bytes.
+	MaxPayload = 1 << 20
+	MaxHead    = 16 << 10
+)
+
+// Kind is what a frame is.
+type Kind byte
+
+// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last.
+const (
+	Message Kind = 'm'
+	// Reply and Failure answer the message with their ID. The payload of a Failure is its text.
+	Reply   Kind = 'r'
+	Failure Kind = 'f'
+	// Refused tells that an answer came to nothing; its payload says why.
+	Refused Kind = 'x'
+	// Last is sent after the last message.
+	Last Kind = 'l'
+)
+
+// Head describes a frame. Which fields are used depends on Kind.
+type Head struct {
+	Kind                                          Kind
+	ID, ContentType, Trace, DeadLetter, ErrorType string
+	Attempt                                       int32
+	// Deadline is in milliseconds since 1970.
+	Deadline int64
+}
+
+// ErrMalformed is returned for what is no frame.
+var ErrMalformed = errors.New("malformed frame")
+
+// Write writes a frame. It does not flush w.
+func Write(w *bufio.Writer, h *Head, payload []byte) error {
+	size := 1 + 7*binary.MaxVarintLen64
+	for _, s := range h.texts() {
+		size += len(*s)
+	}
+	if size > MaxHead || len(payload) > MaxPayload {
+		return fmt.Errorf("frame of %d and %d bytes is too large", size, len(payload))
+	}
+	b := make([]byte, 8, 8+size)
+	b = append(b, byte(h.Kind))
+	for _, s := range h.texts() {
+		b = append(binary.AppendUvarint(b, uint64(len(*s))), *s...)
+	}
+	b = binary.AppendUvarint(b, uint64(h.Attempt))
+	b = binary.AppendUvarint(b, uint64(h.Deadline))
+	binary.BigEndian.PutUint32(b, uint32(len(b)-8))
+	binary.BigEndian.PutUint32(b[4:], uint32(len(payload)))
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	_, err := w.Write(payload)
+	return err
+}
+
+func (h *Head) texts() [5]*string {
+	return [5]*string{&h.ID, &h.ContentType, &h.Trace, &h.DeadLetter, &h.ErrorType}
+}
+
+// Read reads the head of the next frame. The size bytes that follow are its payload. It returns io.EOF at the end.
+func Read(r *bufio.Reader) (h Head, size int, err error) {
+	var lengths [8]byte
+	if _, err := io.ReadFull(r, lengths[:]); err != nil {
+		return h, 0, err
+	}
+	n, size := int(binary.BigEndian.Uint32(lengths[:])), int(binary.BigEndian.Uint32(lengths[4:]))
+	if n < 1 || n > MaxHead || size > MaxPayload {
+		return h, 0, ErrMalformed
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return h, 0, err
+	}
+	h.Kind, b = Kind(b[0]), b[1:]
+	number := func() uint64 {
+		v, used := binary.Uvarint(b)
+		if used <= 0 {
+			err = ErrMalformed
+			return 0
+		}
+		b = b[used:]
+		return v
+	}
+	for _, s := range h.texts() {
+		n := number()
+		if n > uint64(len(b)) {
+			return h, 0, ErrMalformed
+		}
+		*s, b = string(b[:n]), b[n:]
+	}
+	h.Attempt, h.Deadline = int32(number()), int64(number())
+	return h, size, err
+}
