@@ -21,6 +21,9 @@ const (
 	setLive                   // slot . address . port, for services with affinity
 	setMasquerade             // frontend
 	setHairpin                // address . address
+	setRestricted             // frontend of a load balancer with source ranges
+	setSources                // frontend . client, as ranges: the first key and the last
+	setVirtual                // address of the pool
 	setCount
 )
 
@@ -221,7 +224,7 @@ func compareNames(a, b types.NamespacedName) int {
 
 // empty reports whether the plan has no elements.
 func (p *servicePlan) empty() bool {
-	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 && p.healthPort == 0
+	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 && len(p.virtual) == 0 && p.healthPort == 0
 }
 
 // elements returns the elements of a plan, without those of frontends that another service owns.
@@ -264,6 +267,18 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 			continue
 		}
 		all[element{setMasquerade, f.key()}] = ""
+	}
+	for f, ranges := range p.restricted {
+		if _, others := lost[f]; others {
+			continue
+		}
+		all[element{setRestricted, f.key()}] = ""
+		for _, r := range ranges {
+			all[element{setSources, sourceKey(f, r)}] = ""
+		}
+	}
+	for _, a := range p.virtual {
+		all[element{setVirtual, string(a.AsSlice())}] = ""
 	}
 	for a := range p.hairpin {
 		all[element{setHairpin, string(a.AsSlice()) + string(a.AsSlice())}] = ""

@@ -67,8 +67,8 @@ func (p *Proxy) newGuarded() *Guarded {
 	for _, a := range p.node.Addresses {
 		g.Nodes[a] = true
 	}
-	for _, all := range p.nodes {
-		for _, a := range all {
+	for _, m := range p.nodes {
+		for _, a := range m.addresses {
 			g.Nodes[a] = true
 		}
 	}
@@ -86,25 +86,31 @@ func (p *Proxy) newGuarded() *Guarded {
 	return g
 }
 
-// setNode records a node's addresses.
+// setNode records a node's addresses, and whether it takes traffic of load balancers.
 func (p *Proxy) setNode(n *corev1.Node, there bool) {
-	var now []netip.Addr
-	if there {
-		for _, a := range n.Status.Addresses {
-			now = append(now, addresses([]string{a.Address})...)
-		}
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if slices.Equal(p.nodes[n.Name], now) {
+	before, was := p.nodes[n.Name]
+	now := machineOf(n)
+	if was == there && before.equal(now) {
 		return
 	}
-	if len(now) > 0 {
+	if there {
 		p.nodes[n.Name] = now
 	} else {
 		delete(p.nodes, n.Name)
 	}
-	p.recheckGuarded()
+	if holders := p.holders(); !slices.Equal(holders, p.node.Holders) {
+		p.node.Holders, p.refresh = holders, true
+		for name, s := range p.services {
+			if poolAddresses(s) != nil {
+				p.mark(name)
+			}
+		}
+	}
+	if !slices.Equal(before.addresses, now.addresses) || !there {
+		p.recheckGuarded()
+	}
 }
 
 // recheckGuarded plans all services with external addresses again. Called with the lock held.

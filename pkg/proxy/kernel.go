@@ -22,6 +22,7 @@ const (
 
 	chainReject = "reject"
 	chainDrop   = "drop"
+	chainClient = "clients"
 
 	// affinityLimit is the maximum number of clients with session affinity. Further clients have none.
 	affinityLimit = 65536
@@ -103,6 +104,11 @@ func newKernel(c *Config) (*kernel, error) {
 	add(setLive, "live", concat(word, word, ip, port), nil)
 	add(setMasquerade, "masquerade", front, nil)
 	add(setHairpin, "hairpin", concat(ip, ip), nil)
+	add(setRestricted, "restricted", front, nil)
+	add(setSources, "sources", concat(ip, nftables.TypeInetProto, port, ip), nil)
+	k.sets[setSources].Interval = true
+	add(setVirtual, "virtual", ip, nil)
+	k.sets[setVirtual].Concatenation = false
 	k.affinity = &nftables.Set{Table: t, Name: "affinity", ID: uint32(setCount) + 1, IsMap: true, Dynamic: true, HasTimeout: true,
 		Concatenation: true, Size: affinityLimit, KeyType: concat(ip, word, word), DataType: to}
 	return k, nil
@@ -183,6 +189,9 @@ func (k *kernel) elements(all []element, values map[element]string) error {
 		batch := make([]nftables.SetElement, 0, min(piece, len(all)))
 		for n < len(all) && n < piece && all[n].set == all[0].set {
 			e := nftables.SetElement{Key: []byte(all[n].key)}
+			if all[n].set == setSources {
+				e.Key, e.KeyEnd = e.Key[:len(e.Key)/2], e.Key[len(e.Key)/2:]
+			}
 			if value := values[all[n]]; value != "" {
 				if s := all[n].set; s == setFrontends || s == setInside {
 					e.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: value}
@@ -244,13 +253,22 @@ func (k *kernel) baseChains() {
 		// A cluster IP or port that no service has.
 		k.rule(everyone, inPrefix(loadDestination(0), c, false), jump(expr.VerdictGoto, chainReject))
 	}
+	// The same for addresses of the pool, which no machine has.
+	k.rule(everyone, loadDestination(0), k.member(setVirtual, r(0)), jump(expr.VerdictGoto, chainReject))
+
+	clients := plain(chainClient)
+	k.rule(clients, frontendTo(0), loadSource(3), k.member(setSources, r(0)), jump(expr.VerdictReturn, ""))
+	k.rule(clients, jump(expr.VerdictGoto, chainDrop))
+	restrict := slices.Concat(frontendTo(0), k.member(setRestricted, r(0)), jump(expr.VerdictJump, chainClient))
 
 	arrive := base("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
+	k.rule(arrive, restrict)
 	if c := k.config.ClusterCIDR; c.IsValid() {
 		k.rule(arrive, inPrefix(loadSource(0), c, false), jump(expr.VerdictJump, "ours"))
 	}
 	k.rule(arrive, jump(expr.VerdictJump, "services"))
 	leave := base("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
+	k.rule(leave, restrict)
 	k.rule(leave, jump(expr.VerdictJump, "ours"))
 	k.rule(leave, jump(expr.VerdictJump, "services"))
 

@@ -21,6 +21,8 @@ type Node struct {
 	Local map[types.NamespacedName]netip.AddrPort
 	// Guarded are the external addresses that services may not have; nil means none.
 	Guarded *Guarded
+	// Holders are the nodes that may answer ARP for addresses of the pool, by name.
+	Holders []string
 }
 
 // Frontend is an address, protocol and port to which clients connect.
@@ -71,6 +73,10 @@ type servicePlan struct {
 	healthCount int
 	// created is the service's creation time, in seconds.
 	created int64
+	// restricted are the frontends of load balancers that only clients of these ranges may use.
+	restricted map[Frontend][]netip.Prefix
+	// virtual are the addresses of the pool that the service has, held those for which this node answers ARP.
+	virtual, held []netip.Addr
 	// refused are the external addresses that the service does not get, with the reason.
 	refused []string
 }
@@ -82,7 +88,7 @@ const labelProxyName = "service.kubernetes.io/service-proxy-name"
 // numbers, so that a change of one endpoint changes one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
-		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}}
+		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}, restricted: map[Frontend][]netip.Prefix{}}
 	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return p
 	}
@@ -99,6 +105,10 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	}
 	insideLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	outsideLocal := svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	ranges, restricted, err := sources(svc)
+	if err != nil {
+		p.refused = append(p.refused, err.Error())
+	}
 	local := map[netip.Addr]bool{} // over all ports, for the health check
 	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
 	for i := range svc.Spec.Ports {
@@ -167,8 +177,21 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 				continue
 			}
 			for _, a := range addresses([]string{ingress.IP}) {
-				outside(Frontend{a, number, uint16(port.Port)}, byExternal, node.Guarded.refuse)
+				f := Frontend{a, number, uint16(port.Port)}
+				outside(f, byExternal, node.Guarded.refuse)
+				if restricted && p.frontends[f].class == byExternal {
+					p.restricted[f] = ranges
+				}
 			}
+		}
+	}
+	for _, a := range poolAddresses(svc) {
+		if node.Guarded.refuse(Frontend{Addr: a}) != "" || node.Guarded != nil && node.Guarded.Nodes[a] {
+			continue
+		}
+		p.virtual = append(p.virtual, a)
+		if holder(a, node.Holders, endpoints) == node.Name {
+			p.held = append(p.held, a)
 		}
 	}
 	if outsideLocal && svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.HealthCheckNodePort != 0 {

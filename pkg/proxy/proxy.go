@@ -5,7 +5,8 @@
 // services. A change of a service therefore changes a few map elements, whatever the number of services.
 //
 // A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and of several the oldest.
-// External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service.
+// External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service. For the addresses of load balancers
+// that are from the pool, one node answers ARP (see balance.go).
 //
 // It may import client, events and, as agent/network, netlink and nftables. Its invariant: state is exactly the content of the kernel's table; after an
 // error the whole table is rewritten in one transaction. The table stays in place when the proxy stops, so that services keep working; Reset
@@ -30,6 +31,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/events"
+	"github.com/coracle-dev/coracle/pkg/proxy/announce"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -38,17 +40,23 @@ var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
 // Proxy implements run.Component.
 type Proxy struct {
 	Config
-	kernel  *kernel
-	health  *health
-	events  *events.Recorder
-	guard   run.Guard
-	metrics *metrics
-	ready   chan struct{}
-	wake    chan struct{} // capacity 1: something is dirty
+	kernel *kernel
+	health *health
+	arp    *announce.Announcer
+	// held are the addresses for which this node answers ARP, moved tells that they changed since they were announced, and arpError is the last error.
+	held     map[types.NamespacedName][]netip.Addr
+	moved    bool
+	arpError string
+	events   *events.Recorder
+	guard    run.Guard
+	metrics  *metrics
+	ready    chan struct{}
+	wake     chan struct{} // capacity 1: something is dirty
 
 	mu       sync.Mutex
 	node     Node
-	nodes    map[string][]netip.Addr // of all nodes, by name
+	nodes    map[string]machine // all, by name
+	refresh  bool               // the holders changed: announce all addresses that are held
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	dirty    map[types.NamespacedName]bool
@@ -71,8 +79,8 @@ func New(c Config) (*Proxy, error) {
 	}
 	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
-		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string][]netip.Addr{},
-		complaints: map[types.NamespacedName][]string{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
+		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string]machine{},
+		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
 	p.node = Node{Name: c.NodeName, Local: c.Local}
@@ -80,6 +88,7 @@ func New(c Config) (*Proxy, error) {
 		p.node.Addresses = addresses(nil, append(texts(p.node.Addresses), a.String())...)
 	}
 	p.health = newHealth(c.Logger)
+	p.arp = announce.New(c.NodeIP, c.Logger)
 	return p, nil
 }
 
@@ -110,6 +119,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = p.kernel.close() }()
 	defer p.health.stop()
+	defer func() { _ = p.arp.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -218,7 +228,8 @@ func (p *Proxy) sync() error {
 	if p.node.Guarded == nil {
 		p.node.Guarded = p.newGuarded()
 	}
-	node := p.node
+	node, refresh := p.node, p.refresh
+	p.refresh = false
 	p.mu.Unlock()
 
 	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
@@ -229,6 +240,7 @@ func (p *Proxy) sync() error {
 	d := p.state.apply(plans)
 	for name, now := range plans {
 		p.health.set(name, now.healthPort, now.healthCount)
+		p.moved = p.hold(name, now.held) || p.moved
 	}
 	for _, name := range d.touched {
 		p.complain(name, p.state.complaints(name))
@@ -243,6 +255,10 @@ func (p *Proxy) sync() error {
 	p.broken = err != nil
 	if err != nil {
 		return err
+	}
+	if p.moved || refresh || p.arpError != "" { // traffic comes once the rules for it are there
+		p.moved = false
+		p.announce(refresh)
 	}
 	defer func() {
 		p.mu.Lock()

@@ -16,6 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/externalworker"
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/job"
+	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
@@ -75,6 +76,9 @@ func All(cfg Config) []*engine.Reconciler {
 	}
 	if cfg.QuotaUsage != nil {
 		list = append(list, resourcequota.New(cfg.Kinds, cfg.QuotaUsage))
+	}
+	if cfg.LoadBalancer != nil {
+		list = append(list, loadbalancer.New(*cfg.LoadBalancer))
 	}
 	if cfg.ClusterCIDR.IsValid() {
 		list = append(list, nodeipam.New(cfg.ClusterCIDR))

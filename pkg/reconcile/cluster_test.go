@@ -28,6 +28,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
+	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
@@ -62,6 +63,7 @@ type options struct {
 	signers map[string]certificates.Signer
 	rootCA  []byte // nil is no certificate
 	bare    bool   // without reconcilers and scheduler
+	balance *loadbalancer.Config
 }
 
 func start(t testing.TB, o options) *cluster {
@@ -77,6 +79,7 @@ func start(t testing.TB, o options) *cluster {
 	}
 	controllers, err := reconcile.New(reconcile.Config{
 		ClientFor: as, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		LoadBalancer: o.balance,
 	})
 	require.NoError(t, err)
 	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})

@@ -24,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
@@ -61,6 +62,8 @@ type Config struct {
 	PodMetrics autoscaling.Metrics
 	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.
 	RemoveVolume volumebinding.Remove
+	// LoadBalancer gives addresses to services of type LoadBalancer. Nil: nothing does, and nothing takes them away.
+	LoadBalancer *loadbalancer.Config
 	// Metrics registers the reconcilers' metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.

@@ -31,6 +31,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/rest"
@@ -295,6 +296,10 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	if err != nil {
 		return err
 	}
+	addresses, err := config.ParsePool(p.LoadBalancerPool)
+	if err != nil {
+		return err
+	}
 	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
 	if p.Runs(config.Controllers) {
 		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
@@ -303,6 +308,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},
 				RemoveVolume: l.nodes.removeVolume,
+				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer)},
 				Kinds:        storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})

@@ -54,7 +54,7 @@ type Server struct {
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
 	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
 	TaskNodeTimeout time.Duration `mapstructure:"task-node-timeout"`
-	// Disable lists components that this process does not run: Controllers, Scheduler.
+	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer.
 	Disable []string `mapstructure:"disable"`
 	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
 	EnableAdmissionPlugins  []string `mapstructure:"enable-admission-plugins"`
@@ -70,9 +70,10 @@ type Server struct {
 	Audit           `mapstructure:",squash"`
 	// StoreQuota limits the stored data, as a quantity of bytes ("512Mi"); empty means an eighth of the machine's
 	// memory.
-	StoreQuota string `mapstructure:"store-quota"`
-	Encryption `mapstructure:",squash"`
-	REST       `mapstructure:",squash"`
+	StoreQuota    string `mapstructure:"store-quota"`
+	Encryption    `mapstructure:",squash"`
+	REST          `mapstructure:",squash"`
+	LoadBalancing `mapstructure:",squash"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -81,9 +82,11 @@ type Server struct {
 const (
 	Controllers = "controllers"
 	Scheduler   = "scheduler"
+	// LoadBalancer gives addresses to services of type LoadBalancer.
+	LoadBalancer = "loadbalancer"
 )
 
-// Runs reports whether this process runs Controllers or the Scheduler.
+// Runs reports whether this process runs a component that can be disabled.
 func (s Server) Runs(part string) bool { return !slices.Contains(s.Disable, part) }
 
 // Audit configures the audit log of the API, which is disabled without AuditLogPath.
@@ -183,7 +186,7 @@ func (c Server) validate() error {
 		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
 	}
 	for _, part := range c.Disable {
-		errs = append(errs, oneOf("disable", part, Controllers, Scheduler))
+		errs = append(errs, oneOf("disable", part, Controllers, Scheduler, LoadBalancer))
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
 		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes send a heartbeat every 10s: use %s or more", c.NodeMonitorGracePeriod, shortestGrace))
@@ -203,7 +206,7 @@ func (c Server) validate() error {
 	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
 		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
 	}
-	errs = append(errs, c.Audit.validate(), c.Encryption.validate(), c.REST.Validate())
+	errs = append(errs, c.Audit.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service))
 	return errors.Join(errs...)
 }
 
