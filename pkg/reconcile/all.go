@@ -22,6 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
 	"github.com/coracle-dev/coracle/pkg/reconcile/podgc"
 	"github.com/coracle-dev/coracle/pkg/reconcile/replicaset"
+	"github.com/coracle-dev/coracle/pkg/reconcile/resourceclaim"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
@@ -70,6 +71,8 @@ func All(cfg Config) []*engine.Reconciler {
 		attachdetach.New(),
 		worker.New(),
 		storagemigration.New(cfg.Kinds),
+		resourceclaim.New(),
+		resourceclaim.NewRelease(),
 	}
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))

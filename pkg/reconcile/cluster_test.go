@@ -34,6 +34,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/allocation"
 	"github.com/coracle-dev/coracle/pkg/server/kinds"
 )
 
@@ -82,7 +83,7 @@ func start(t testing.TB, o options) *cluster {
 		LoadBalancer: o.balance,
 	})
 	require.NoError(t, err)
-	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Log: log})
+	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Devices: allocation.New(), Log: log})
 	require.NoError(t, err)
 	parts := []run.Component{controllers, sched}
 	if o.bare {

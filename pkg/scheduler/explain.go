@@ -15,6 +15,9 @@ func (f *failure) message(preemption string) string {
 	if v := f.cycle.volumes; v != nil && v.wrong != "" { // not about nodes, so none are counted, as upstream
 		return fmt.Sprintf("0/%d nodes are available: %s.", len(nodes), v.wrong) + preemption
 	}
+	if d := f.cycle.devices; d != nil && d.wrong != "" {
+		return fmt.Sprintf("0/%d nodes are available: %s.", len(nodes), d.wrong) + preemption
+	}
 	count := map[string]int{}
 	for i, n := range nodes {
 		for _, r := range f.active[f.refused[i]].explain(f.cycle, n) {

@@ -17,6 +17,7 @@ type cycle struct {
 	selects bool
 	// Filled in by the prepare of filters and scores.
 	volumes     *volumeCycle
+	devices     *deviceCycle
 	podAffinity *podAffinityCounts
 	spread      *spread
 	preferred   *nodeaffinity.PreferredSchedulingTerms

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,6 +35,8 @@ type Config struct {
 	// SamplePercent is the percentage of nodes that are scored in clusters of more than 100 nodes (at least 100
 	// are); 0 means 10.
 	SamplePercent int
+	// Devices makes the allocator for one attempt to schedule a pod with resource claims. Nil: such pods are not scheduled.
+	Devices func(context.Context, Inventory) (Allocate, error)
 	// Binders is the number of concurrent binding writes; 0 means 64.
 	Binders int
 	// Metrics registers the scheduler's metrics; nil for none.
@@ -99,7 +102,8 @@ func New(cfg Config) (*Scheduler, error) {
 	s.state = newState(sample, s.namespaceLabels)
 	s.state.budgets = s.budgets
 	s.state.volumes.read = cfg.Client.Cache()
-	s.preBinds = []preBind{{name: "VolumeBinding", run: s.bindVolumes}}
+	s.state.devices.read, s.state.devices.allocator = cfg.Client.Cache(), cfg.Devices
+	s.preBinds = []preBind{{name: "VolumeBinding", run: s.bindVolumes}, {name: dynamicResources, run: s.bindDevices}}
 	s.state.heartbeat = (&heartbeats{cache: cfg.Client.Cache()}).of
 	return s, nil
 }
@@ -128,6 +132,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	defer cancel()
 	wg.Go(func() { s.guard.Loop(ctx, "events", s.events.Run) })
 
+	s.useDevices(ctx, &wg)
 	for _, o := range storageKinds() {
 		inf, err := s.client.Cache().GetInformer(ctx, o)
 		if err != nil {
@@ -314,6 +319,16 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 			victims = append(victims, v.pod)
 		}
 	}
+	var idle []types.NamespacedName
+	if f.cycle.devices != nil {
+		var refused []*nodeInfo
+		for i, by := range f.refused {
+			if f.active[by].name == dynamicResources {
+				refused = append(refused, s.state.order[i])
+			}
+		}
+		idle = f.cycle.devices.idle(pod, refused)
+	}
 	again := message == p.reported && nominated == pod.Status.NominatedNodeName
 	p.reported = message
 	return func(ctx context.Context) {
@@ -322,5 +337,6 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 			s.report(ctx, pod, corev1.PodReasonUnschedulable, message, nominated)
 		}
 		s.evict(ctx, pod, victims)
+		s.deallocate(ctx, pod, idle)
 	}
 }

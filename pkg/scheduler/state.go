@@ -33,6 +33,7 @@ type state struct {
 
 	reserves []reserve
 	volumes  *volumes
+	devices  *devices
 
 	totals  []int64
 	refused []uint8
@@ -45,7 +46,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		antiAffinity: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
-		volumes: newVolumes(nil),
+		volumes: newVolumes(nil), devices: newDevices(nil),
 	}
 }
 

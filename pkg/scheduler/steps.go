@@ -52,6 +52,8 @@ var filters = []filter{
 	}, {
 		name: "VolumeZone", prepare: prepareVolumes, check: zonesMatch, explain: reason(otherZone),
 	}, {
+		name: dynamicResources, prepare: prepareDevices, check: devicesFit, explain: explainDevices,
+	}, {
 		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
 	}, {
 		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true, wide: true,
@@ -97,6 +99,7 @@ type reserve struct {
 var reserves = []reserve{
 	{name: "NodeResources", take: assume, release: unassume},
 	{name: "VolumeBinding", take: takeVolumes, release: releaseVolumes},
+	{name: dynamicResources, take: takeDevices, release: releaseDevices},
 }
 
 // assume accounts a pod to its node before it is bound.

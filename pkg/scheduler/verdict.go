@@ -8,8 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/coracle-dev/coracle/pkg/client"
 )
 
 // Explanation says how a pod would be scheduled now.
@@ -43,14 +41,15 @@ type NodeVerdict struct {
 	Total  int64
 }
 
-// Explain applies each filter and score of a pod's profile to all nodes, as the cache of c shows them. A pod that has a node is explained as
+// Explain applies each filter and score of a pod's profile to all nodes, as the cache of its client shows them. A pod that has a node is explained as
 // if it were scheduled now. The error is that of reading the pod or the nodes. Time and memory are proportional to the number of pods.
-func Explain(ctx context.Context, c client.Interface, key ctrlclient.ObjectKey) (Explanation, error) {
+func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explanation, error) {
+	c := cfg.Client
 	var of corev1.Pod
 	if err := c.Cache().Get(ctx, key, &of); err != nil {
 		return Explanation{}, err
 	}
-	s, err := New(Config{Client: c})
+	s, err := New(cfg)
 	if err != nil {
 		return Explanation{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -137,6 +138,7 @@ func (h podHandler) remove(o any) {
 // forget removes a deleted or terminated pod.
 func (s *Scheduler) forget(pod *corev1.Pod) {
 	s.state.volumes.release(pod.UID)
+	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
 		s.queue.remove(p)
 	}
@@ -173,6 +175,7 @@ func (h podHandler) take(o any) {
 // bound handles a pod that has a node, whether we bound it or someone else did.
 func (s *Scheduler) bound(pod *corev1.Pod) {
 	s.state.volumes.release(pod.UID)
+	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
 		if p.reserved != nil && p.reserved.name == pod.Spec.NodeName {
 			p.reserved = nil // keep the reservation, whatever the binding call returns
@@ -234,7 +237,8 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 		p.newer = pod
 		return
 	}
-	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) {
+	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) &&
+		resourceclaim.PodStatusEqual(was.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
 		p.info.pod = pod
 		return
 	}

@@ -36,6 +36,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	s.metrics.bound(p)
 	p.reserved = nil
 	s.state.volumes.release(pod.UID) // the cache shows it by now
+	s.state.devices.release(pod.UID)
 	if s.queue.pods[pod.UID] == p {
 		s.queue.remove(p)
 	}

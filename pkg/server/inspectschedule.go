@@ -13,12 +13,14 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/allocation"
 )
 
 // inspectSchedule serves how a pod would be scheduled: ?namespace=N&pod=P, and &node=N for some nodes only. It computes one explanation at
 // a time, since each reads all pods; further requests wait.
 func (l *plane) inspectSchedule() http.HandlerFunc {
 	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
+	devices := allocation.New()
 	turn := make(chan struct{}, 1)
 	return func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
@@ -33,7 +35,7 @@ func (l *plane) inspectSchedule() http.HandlerFunc {
 		case <-r.Context().Done():
 			return
 		}
-		e, err := scheduler.Explain(r.Context(), c, key)
+		e, err := scheduler.Explain(r.Context(), scheduler.Config{Client: c, Devices: devices}, key)
 		if err != nil {
 			answerError(w, err)
 			return

@@ -27,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/allocation"
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/version"
@@ -53,7 +54,7 @@ type Outside struct {
 // RunScheduler runs the scheduler until ctx is done.
 func RunScheduler(ctx context.Context, o Outside) error {
 	return o.run(ctx, "scheduler", election.Scheduler, func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error) {
-		s, err := scheduler.New(scheduler.Config{Client: checked, Log: log, Metrics: metrics})
+		s, err := scheduler.New(scheduler.Config{Client: checked, Devices: allocation.New(), Log: log, Metrics: metrics})
 		return []run.Component{c, s}, err
 	})
 }

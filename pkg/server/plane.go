@@ -38,6 +38,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
 	"github.com/coracle-dev/coracle/pkg/server/aggregation"
+	"github.com/coracle-dev/coracle/pkg/server/allocation"
 	"github.com/coracle-dev/coracle/pkg/server/customresources"
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	"github.com/coracle-dev/coracle/pkg/server/flowcontrol"
@@ -318,7 +319,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	if p.Runs(config.Scheduler) {
 		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
-			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Log: component(p.log, "scheduler"), Metrics: metrics})
+			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Devices: allocation.New(), Log: component(p.log, "scheduler"), Metrics: metrics})
 		})
 	}
 	return err

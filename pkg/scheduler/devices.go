@@ -1,0 +1,320 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Inventory is what devices are allocated from.
+type Inventory struct {
+	// Slices describe the devices, with the taints of DeviceTaintRules added.
+	Slices []*resourcev1.ResourceSlice
+	// Class returns a device class by name, or a not-found error.
+	Class func(name string) (*resourcev1.DeviceClass, error)
+	// Allocated are all allocations, including those that are not written yet.
+	Allocated []*resourcev1.AllocationResult
+}
+
+// Allocate finds devices for claims on a node: an allocation for each claim, or none if they cannot all be had there. An error that wraps
+// ErrNotOnNode is about this node alone; any other means that a claim or class is wrong.
+type Allocate func(ctx context.Context, node *corev1.Node, claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error)
+
+// ErrNotOnNode means that devices cannot be allocated on one node.
+var ErrNotOnNode = errors.New("")
+
+// allocationWait limits the search for devices on one node, as upstream.
+const allocationWait = 10 * time.Second
+
+// devices are the resource claims of waiting pods (KEP-4381), and what was allocated to them but is not yet to be seen in the cache. It is
+// guarded by the scheduler's lock.
+type devices struct {
+	read ctrlclient.Reader
+	// allocator is Config.Devices.
+	allocator func(context.Context, Inventory) (Allocate, error)
+	// start begins to watch claims, slices, classes and taint rules, and synced reports whether all are known. Nil: they are.
+	start  func()
+	synced func() bool
+	// pending are allocations that are being written, by claim; chosen are the claims of each reserved pod.
+	pending map[types.UID]*resourcev1.AllocationResult
+	chosen  map[types.UID][]chosenClaim
+}
+
+// chosenClaim is a claim to be reserved for a pod, and allocated if allocation is not nil.
+type chosenClaim struct {
+	key        types.NamespacedName
+	uid        types.UID
+	allocation *resourcev1.AllocationResult
+}
+
+func newDevices(read ctrlclient.Reader) *devices {
+	return &devices{read: read, pending: map[types.UID]*resourcev1.AllocationResult{}, chosen: map[types.UID][]chosenClaim{}}
+}
+
+// deviceCycle is what one attempt knows about the resource claims of its pod.
+type deviceCycle struct {
+	wrong string // why no node can be used, "" if there is no such reason
+	held  []heldClaim
+	// wanted are the claims to be allocated with allocate.
+	wanted   []*resourcev1.ResourceClaim
+	allocate Allocate
+	found    map[string]deviceResult // by node
+}
+
+// heldClaim is a claim that has devices, and the nodes where they can be used; nil is all nodes.
+type heldClaim struct {
+	*resourcev1.ResourceClaim
+	nodes *nodeaffinity.NodeSelector
+}
+
+type deviceResult struct {
+	allocations []resourcev1.AllocationResult
+	reason      string
+}
+
+// dynamicResources is the name of the steps that allocate devices.
+const dynamicResources = "DynamicResources"
+
+// The reasons of DynamicResources.
+const (
+	devicesElsewhere = "resourceclaim not available on the node"
+	devicesLacking   = "cannot allocate all claims"
+)
+
+// prepareDevices reads the pod's resource claims.
+func prepareDevices(c *cycle) bool {
+	if len(c.pod.Spec.ResourceClaims) == 0 {
+		return false
+	}
+	if c.devices == nil {
+		c.devices = c.state.devices.look(c.pod)
+	}
+	return true
+}
+
+// look reads the claims of a pod. The reasons are upstream's.
+func (d *devices) look(pod *corev1.Pod) *deviceCycle {
+	out := &deviceCycle{found: map[string]deviceResult{}}
+	if d.start != nil {
+		d.start()
+		if !d.synced() {
+			out.wrong = "waiting until the resource claims are known"
+			return out
+		}
+	}
+	for i := range pod.Spec.ResourceClaims {
+		if err := d.lookAt(pod, &pod.Spec.ResourceClaims[i], out); err != nil {
+			out.wrong = err.Error()
+			return out
+		}
+	}
+	if len(out.wanted) == 0 {
+		return out
+	}
+	if d.allocator == nil {
+		out.wrong = "this scheduler does not allocate devices"
+		return out
+	}
+	inventory, err := d.inventory()
+	if err == nil {
+		out.allocate, err = d.allocator(context.Background(), inventory)
+	}
+	if err != nil {
+		out.wrong = err.Error()
+	}
+	return out
+}
+
+func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *deviceCycle) error {
+	name, owned, err := resourceclaim.Name(pod, of)
+	if err != nil {
+		return err
+	}
+	if name == nil {
+		return nil // none was needed
+	}
+	claim := &resourcev1.ResourceClaim{}
+	if err := d.read.Get(context.Background(), types.NamespacedName{Namespace: pod.Namespace, Name: *name}, claim); err != nil {
+		if ctrlclient.IgnoreNotFound(err) == nil {
+			return fmt.Errorf("resourceclaim %q not found", *name)
+		}
+		return err
+	}
+	if claim.DeletionTimestamp != nil {
+		return fmt.Errorf("resourceclaim %q is being deleted", claim.Name)
+	}
+	if owned {
+		if err := resourceclaim.IsForPod(pod, claim, false); err != nil {
+			return err
+		}
+	}
+	switch a := claim.Status.Allocation; {
+	case a == nil && d.pending[claim.UID] != nil:
+		return fmt.Errorf("resource claim %s/%s is in the process of being allocated", claim.Namespace, claim.Name)
+	case a == nil:
+		out.wanted = append(out.wanted, claim)
+	default:
+		if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !resourceclaim.IsReservedForPod(pod, claim, false) {
+			return errors.New("resourceclaim in use")
+		}
+		held := heldClaim{ResourceClaim: claim}
+		if a.NodeSelector != nil {
+			if held.nodes, err = nodeaffinity.NewNodeSelector(a.NodeSelector); err != nil {
+				return err
+			}
+		}
+		out.held = append(out.held, held)
+	}
+	return nil
+}
+
+// inventory reads what devices are allocated from. Its time is proportional to the number of claims and devices.
+func (d *devices) inventory() (Inventory, error) {
+	ctx := context.Background()
+	var slices resourcev1.ResourceSliceList
+	var rules resourcev1.DeviceTaintRuleList
+	var claims resourcev1.ResourceClaimList
+	for _, list := range []ctrlclient.ObjectList{&slices, &rules, &claims} {
+		if err := d.read.List(ctx, list); err != nil {
+			return Inventory{}, err
+		}
+	}
+	in := Inventory{Class: func(name string) (*resourcev1.DeviceClass, error) {
+		var class resourcev1.DeviceClass
+		return &class, d.read.Get(ctx, types.NamespacedName{Name: name}, &class)
+	}}
+	for i := range slices.Items {
+		in.Slices = append(in.Slices, tainted(&slices.Items[i], rules.Items))
+	}
+	for i := range claims.Items {
+		if a := claims.Items[i].Status.Allocation; a != nil {
+			in.Allocated = append(in.Allocated, a)
+		} else if a := d.pending[claims.Items[i].UID]; a != nil {
+			in.Allocated = append(in.Allocated, a)
+		}
+	}
+	return in, nil
+}
+
+// tainted adds the taints of the rules that select devices of a slice (KEP-5055).
+func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule) *resourcev1.ResourceSlice {
+	out := slice
+	matches := func(want *string, is string) bool { return want == nil || *want == is }
+	for r := range rules {
+		s := rules[r].Spec.DeviceSelector
+		if s == nil || !matches(s.Driver, slice.Spec.Driver) || !matches(s.Pool, slice.Spec.Pool.Name) {
+			continue
+		}
+		for i := range slice.Spec.Devices {
+			if !matches(s.Device, slice.Spec.Devices[i].Name) {
+				continue
+			}
+			if out == slice {
+				out = slice.DeepCopy()
+			}
+			out.Spec.Devices[i].Taints = append(out.Spec.Devices[i].Taints, rules[r].Spec.Taint)
+		}
+	}
+	return out
+}
+
+func devicesFit(c *cycle, n *nodeInfo) bool { return c.devices.unfit(n) == "" }
+
+func explainDevices(c *cycle, n *nodeInfo) []string { return []string{c.devices.unfit(n)} }
+
+// unfit returns why a node cannot have the pod's devices.
+func (d *deviceCycle) unfit(n *nodeInfo) string {
+	if d.wrong != "" {
+		return d.wrong
+	}
+	for _, h := range d.held {
+		if h.nodes != nil && !h.nodes.Match(n.node) {
+			return devicesElsewhere
+		}
+	}
+	if len(d.wanted) == 0 {
+		return ""
+	}
+	r, ok := d.found[n.name]
+	if !ok {
+		r = d.find(n)
+		d.found[n.name] = r
+	}
+	return r.reason
+}
+
+func (d *deviceCycle) find(n *nodeInfo) deviceResult {
+	ctx, cancel := context.WithTimeout(context.Background(), allocationWait)
+	defer cancel()
+	switch found, err := d.allocate(ctx, n.node, d.wanted); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return deviceResult{reason: "timed out trying to allocate devices"}
+	case errors.Is(err, ErrNotOnNode):
+		return deviceResult{reason: strings.TrimSpace(err.Error())}
+	case err != nil:
+		d.wrong = err.Error() // no other node helps
+		return deviceResult{reason: d.wrong}
+	case len(found) != len(d.wanted):
+		return deviceResult{reason: devicesLacking}
+	default:
+		return deviceResult{allocations: found}
+	}
+}
+
+// takeDevices chooses the pod's devices on its node.
+func takeDevices(s *state, p *podInfo, n *nodeInfo) error {
+	if len(p.pod.Spec.ResourceClaims) == 0 {
+		return nil
+	}
+	d := s.devices
+	c := d.look(p.pod)
+	if reason := c.unfit(n); reason != "" {
+		return errors.New(reason)
+	}
+	chosen := make([]chosenClaim, 0, len(c.held)+len(c.wanted))
+	for _, h := range c.held {
+		chosen = append(chosen, chosenClaim{key: ctrlclient.ObjectKeyFromObject(h.ResourceClaim), uid: h.UID})
+	}
+	for i, claim := range c.wanted {
+		allocation := &c.found[n.name].allocations[i]
+		chosen = append(chosen, chosenClaim{ctrlclient.ObjectKeyFromObject(claim), claim.UID, allocation})
+		d.pending[claim.UID] = allocation
+	}
+	d.chosen[p.pod.UID] = chosen
+	return nil
+}
+
+// releaseDevices forgets what takeDevices chose; what is in the cache by now stays.
+func releaseDevices(s *state, p *podInfo, _ *nodeInfo) { s.devices.release(p.pod.UID) }
+
+func (d *devices) release(pod types.UID) {
+	for _, c := range d.chosen[pod] {
+		if c.allocation != nil && d.pending[c.uid] == c.allocation {
+			delete(d.pending, c.uid)
+		}
+	}
+	delete(d.chosen, pod)
+}
+
+// idle returns the claims that keep the pod from being scheduled because their devices are elsewhere, and that nobody uses.
+func (d *deviceCycle) idle(pod *corev1.Pod, nodes []*nodeInfo) []types.NamespacedName {
+	var out []types.NamespacedName
+	for _, h := range d.held {
+		others := slices.ContainsFunc(h.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID != pod.UID })
+		away := h.nodes != nil && slices.ContainsFunc(nodes, func(n *nodeInfo) bool { return n.node != nil && !h.nodes.Match(n.node) })
+		if away && !others {
+			out = append(out, ctrlclient.ObjectKeyFromObject(h.ResourceClaim))
+		}
+	}
+	return out
+}
