@@ -468,3 +468,23 @@ func TestResizeOfSeveralContainers(t *testing.T) {
 		}
 	})
 }
+
+// TestStatusWrites: a pod that starts as usual is written once, when it runs and is ready, and once more when it has ended. One that
+// does not start soon shows what it waits for.
+func TestStatusWrites(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		p := b.create(simple("web", "sleep", "1000"))
+		require.Equal(t, corev1.PodRunning, p.Status.Phase)
+		require.Equal(t, corev1.ConditionTrue, condition(p, corev1.PodReady))
+		require.NotEmpty(t, p.Status.ContainerStatuses[0].ImageID)
+		require.Equal(t, "2", p.ResourceVersion, "its creation and one status")
+
+		slow := simple("slow", "sleep", "1000")
+		slow.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}}}
+		slow = b.create(slow)
+		require.Equal(t, corev1.PodRunning, slow.Status.Phase)
+		require.Equal(t, corev1.ConditionFalse, condition(slow, corev1.PodReady), "its hook runs")
+		b.pass(6 * time.Second)
+		require.Equal(t, corev1.ConditionTrue, condition(b.pod("slow"), corev1.PodReady))
+	})
+}

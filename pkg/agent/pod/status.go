@@ -150,7 +150,9 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	}
 	s.RestartCount = int32(l.Attempt)
 	s.ContainerID = "containerd://" + l.ID
-	s.Image, s.ImageID = label(l, labelImage, l.Image), label(l, labelImageID, l.ImageID)
+	if l.State != runtime.Created { // it is announced with the start
+		s.Image, s.ImageID = label(l, labelImage, l.Image), label(l, labelImageID, l.ImageID)
+	}
 	for _, old := range list {
 		if old.Attempt < l.Attempt && old.State == runtime.Exited {
 			s.LastTerminationState = corev1.ContainerState{Terminated: b.terminated(old)}
@@ -163,8 +165,7 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 		b.missing(c, was, &s)
 	case runtime.Running:
 		h := b.o.Health[l.ID]
-		hooked := b.o.Busy[c.Name] != Start
-		started := h.Started && hooked
+		started := h.Started && (b.o.Busy[c.Name] != Start || !hooked(b.p, c.Name))
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(l.StartedAt)}
 		s.Ready, s.Started = started && h.Ready, &started
 		have, known := b.o.Applied[l.ID]

@@ -105,27 +105,39 @@ func (w *worker) postOnce(ctx context.Context) error {
 	}
 	want := overlay(&base.Status, w.status.want)
 	w.mu.Unlock()
-	before, err := json.Marshal(&corev1.Pod{Status: base.Status})
-	if err != nil {
-		return err
+	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
+	answer := base.DeepCopy()
+	answer.Status = *want.DeepCopy()
+	err := w.m.c.Client.Status().Update(ctx, answer)
+	if apierrors.IsConflict(err) {
+		answer, err = w.patchStatus(ctx, base, want)
 	}
-	after, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
 	if err != nil {
-		return err
-	}
-	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
-	if err != nil {
-		return err
-	}
-	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: base.Namespace, Name: base.Name}}
-	if err := w.m.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
 		return err
 	}
 	w.mu.Lock()
-	w.status.sent, w.status.answer = &want, answer.Status
+	w.status.sent, w.status.at, w.status.answer = &want, time.Now(), answer.Status
 	if answer.UID == w.uid && !older(answer.ResourceVersion, w.api.pod.ResourceVersion) {
 		w.api.pod = answer
 	}
 	w.mu.Unlock()
 	return nil
+}
+
+// patchStatus writes what differs between the status of base and want, whatever else of the pod has changed.
+func (w *worker) patchStatus(ctx context.Context, base *corev1.Pod, want corev1.PodStatus) (*corev1.Pod, error) {
+	before, err := json.Marshal(&corev1.Pod{Status: base.Status})
+	if err != nil {
+		return nil, err
+	}
+	after, err := json.Marshal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: base.UID}, Status: want})
+	if err != nil {
+		return nil, err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Pod{})
+	if err != nil {
+		return nil, err
+	}
+	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: base.Namespace, Name: base.Name}}
+	return answer, w.m.c.Client.Status().Patch(ctx, answer, ctrl.RawPatch(types.StrategicMergePatchType, patch))
 }

@@ -2,10 +2,12 @@ package pod
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -73,7 +75,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 			}
 		case !o.Sandbox: // the agent has just started: the last reported health holds
 			health[c.ID] = healthInStatus(p, c)
-		case o.Busy[name] == Start: // its postStart hook runs; probes begin after it
+		case o.Busy[name] == Start && hooked(p, name): // its postStart hook runs; probes begin after it
 			health[c.ID] = Health{}
 		default:
 			health[c.ID] = w.probe(p, c, o.podIP, ending || o.Busy[name] == Kill)
@@ -190,7 +192,7 @@ func (w *worker) step() bool {
 	}
 	// Containers that exit because the node stops do not terminate the pod: its status is left alone.
 	if !d.Forgotten && !o.Gone && !o.Draining {
-		if until := w.report(p, o, d, now); wake.IsZero() {
+		if until := w.report(p, o, d, now); wake.IsZero() || !until.IsZero() && until.Before(wake) {
 			wake = until
 		}
 	}
@@ -245,8 +247,42 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.want = &s
+	until := w.birth.seen.Add(settle)
+	if w.status.sent != nil {
+		until = w.status.at.Add(settleAgain)
+	}
+	if now.Before(until) && len(o.Failures) == 0 && starting(p, &s) {
+		return until
+	}
 	w.post()
 	return time.Time{}
+}
+
+// settle is how long the status of a new pod that starts as usual may go unwritten: most pods run by then, so that one write says all. If
+// it takes longer, the progress is written every settleAgain.
+const (
+	settle      = 200 * time.Millisecond
+	settleAgain = time.Second
+)
+
+// starting reports whether the status says no more than that the pod is about to start.
+func starting(p *corev1.Pod, s *corev1.PodStatus) bool {
+	if s.Phase != corev1.PodPending || p.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
+		if w := c.State.Waiting; w == nil || w.Message != "" || w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return false
+		}
+	}
+	// Messages are sent to a pod from when its queue is announced.
+	return !slices.ContainsFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == workers.QueueCondition })
+}
+
+// hooked reports whether a container has a postStart hook, until whose end it is not ready.
+func hooked(p *corev1.Pod, name string) bool {
+	c, _, _ := containerOf(p, name)
+	return c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil
 }
 
 // replaced returns until when the status is not updated because a container is being restarted with a changed specification: until the new

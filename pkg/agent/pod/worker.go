@@ -76,6 +76,7 @@ type published struct {
 	want    *corev1.PodStatus // what the API should show
 	sent    *corev1.PodStatus // what was last written; the server may not store all of it
 	answer  corev1.PodStatus  // the status in the response
+	at      time.Time         // of that write
 	writing bool
 }
 

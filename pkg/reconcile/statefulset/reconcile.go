@@ -64,17 +64,23 @@ func controller(pod client.Object) string {
 	return ref.Name
 }
 
-// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be waiting for the name.
-func sets(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be waiting for the name. Most
+// pods whose name ends with a number belong to no set, such as those of tasks.
+func sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	var out []engine.Request
 	a, b := namesake(o), controller(o)
-	if a != "" {
+	if a != "" && (a == b || exists(ctx, env, o.GetNamespace(), a)) {
 		out = append(out, engine.RequestFor(o.GetNamespace(), a))
 	}
 	if b != "" && b != a {
 		out = append(out, engine.RequestFor(o.GetNamespace(), b))
 	}
 	return out
+}
+
+func exists(ctx context.Context, env engine.Env, namespace, name string) bool {
+	var set appsv1.StatefulSet
+	return !apierrors.IsNotFound(env.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &set))
 }
 
 // group returns a key for the result of sets, so that a burst of changes is coalesced.

@@ -285,6 +285,12 @@ func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
 	if !tracked(p) {
 		return nil
 	}
+	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
+	next := p.DeepCopy()
+	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == tasks.FinalizerRecorded })
+	if err := r.Client.Update(ctx, next); !apierrors.IsConflict(err) {
+		return client.IgnoreNotFound(err)
+	}
 	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` + tasks.FinalizerRecorded + `"]}}`
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
