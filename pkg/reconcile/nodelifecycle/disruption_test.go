@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/heartbeat"
 )
 
 func in(z, name string, ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
@@ -31,7 +32,7 @@ func fill(l *listener, z string, all, lost int) {
 }
 
 func empty() *listener {
-	return &listener{heard: map[string]time.Time{}, census: newCensus(), evicted: map[string]turn{}}
+	return &listener{heard: heartbeat.New(), census: newCensus(), evicted: map[string]turn{}}
 }
 
 func TestEvictionOfAZone(t *testing.T) {

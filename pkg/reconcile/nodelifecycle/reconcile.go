@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -33,7 +34,8 @@ func New(patience time.Duration) *engine.Reconciler {
 				return l.node(env, was, is)
 			}},
 			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
-				return l.lease(env, was, is)
+				l.heard.Lease(was, is, env.Now())
+				return nil // the node is checked when its grace period ends
 			}},
 		},
 		Reads: []client.Object{&corev1.Pod{}},
@@ -43,16 +45,17 @@ func New(patience time.Duration) *engine.Reconciler {
 		},
 		Indexes: []engine.Index{podstate.ByNode()},
 		New: func(env engine.Env) engine.Func {
-			l = &listener{heard: map[string]time.Time{}, census: newCensus(), evicted: map[string]turn{}}
+			l = &listener{heard: heartbeat.New(), census: newCensus(), evicted: map[string]turn{}}
 			return (&reconciler{env, l, patience}).reconcile
 		},
 	}
 }
 
-// listener records the time of each node's last heartbeat by the local clock, as nodes' clocks are not trusted, and counts nodes by zone.
+// listener records heartbeats, and counts nodes by zone.
 type listener struct {
+	heard *heartbeat.Record
+
 	mu      sync.Mutex
-	heard   map[string]time.Time
 	census  *census
 	evicted map[string]turn // by zone
 }
@@ -120,29 +123,10 @@ func (l *listener) eviction(n *corev1.Node, now time.Time) (Eviction, time.Durat
 	return Evict, 0
 }
 
-func (l *listener) hear(node string, at time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.heard[node] = at
-}
-
-func (l *listener) last(node string, otherwise time.Time) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at, ok := l.heard[node]
-	if !ok {
-		at = otherwise
-		l.heard[node] = at
-	}
-	return at
-}
-
 // node records a status update by the node, and enqueues it if more than the heartbeat time changed.
 func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request {
+	l.heard.Node(was, is, env.Now())
 	if is == nil {
-		l.mu.Lock()
-		delete(l.heard, was.GetName())
-		l.mu.Unlock()
 		return l.count(was.GetName(), nil)
 	}
 	n, ok := is.(*corev1.Node)
@@ -153,12 +137,7 @@ func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request 
 	req := append(others, engine.RequestFor("", n.Name))
 	old, ok := was.(*corev1.Node)
 	if !ok {
-		l.last(n.Name, env.Now())
 		return req
-	}
-	if a, b := find(old.Status.Conditions, corev1.NodeReady), find(n.Status.Conditions, corev1.NodeReady); b != nil &&
-		(a == nil || !a.LastHeartbeatTime.Equal(&b.LastHeartbeatTime)) {
-		l.hear(n.Name, env.Now())
 	}
 	if old.Spec.Unschedulable == n.Spec.Unschedulable && equality.Semantic.DeepEqual(old.Spec.Taints, n.Spec.Taints) &&
 		sameStatus(old.Status.Conditions, n.Status.Conditions) {
@@ -179,19 +158,6 @@ func sameStatus(a, b []corev1.NodeCondition) bool {
 	return true
 }
 
-// lease records a heartbeat. It enqueues nothing: the node is checked when its grace period ends.
-func (l *listener) lease(env engine.Env, was, is client.Object) []engine.Request {
-	b, ok := is.(*coordinationv1.Lease)
-	if !ok || b.Namespace != corev1.NamespaceNodeLease {
-		return nil
-	}
-	if a, ok := was.(*coordinationv1.Lease); ok && a.Spec.RenewTime.Equal(b.Spec.RenewTime) {
-		return nil
-	}
-	l.hear(b.Name, env.Now())
-	return nil
-}
-
 type reconciler struct {
 	engine.Env
 	l        *listener
@@ -204,7 +170,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	now := r.Now()
-	o := Observed{Node: &n, Heard: r.l.last(n.Name, now), Patience: r.patience}
+	o := Observed{Node: &n, Heard: r.l.heard.Last(n.Name, now), Patience: r.patience}
 	var turn time.Duration
 	if o.lost(now) {
 		o.Eviction, turn = r.l.eviction(&n, now)

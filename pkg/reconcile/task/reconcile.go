@@ -21,6 +21,7 @@ import (
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -44,17 +45,19 @@ func New(patience time.Duration, forget func(ctx context.Context, node string, t
 	if patience == 0 {
 		patience = DefaultPatience
 	}
-	var l *listener
+	var heard *heartbeat.Record
 	return &engine.Reconciler{
 		Name: "task", Workers: 8,
 		Watches: []engine.Watch{
 			{Object: &tasks.Task{}, Event: taskChanged},
 			{Object: &corev1.Pod{}, Event: podChanged},
 			{Object: &corev1.Node{}, Event: func(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
-				return l.node(ctx, env, was, is)
+				heard.Node(was, is, env.Now())
+				return tasksOf(ctx, env, was, is)
 			}},
 			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
-				return l.lease(env, was, is)
+				heard.Lease(was, is, env.Now())
+				return nil // attempts are looked at again when their node's patience ends
 			}},
 		},
 		Writes: []engine.Write{
@@ -68,8 +71,8 @@ func New(patience time.Duration, forget func(ctx context.Context, node string, t
 			return nil
 		}}},
 		New: func(env engine.Env) engine.Func {
-			l = newListener()
-			return (&reconciler{env, l, patience, forget}).reconcile
+			heard = heartbeat.New()
+			return (&reconciler{env, heard, patience, forget}).reconcile
 		},
 	}
 }
@@ -123,6 +126,25 @@ func podChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine
 	return []engine.Request{engine.RequestFor(after.Namespace, ref.Name)}
 }
 
+// tasksOf maps a deleted node to the tasks of its pods.
+func tasksOf(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if is != nil {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := env.ByIndex(ctx, &pods, "", podstate.NodeIndex, was.GetName()); err != nil {
+		env.Log.Error("could not list the pods of a deleted node", "node", was.GetName(), "error", err)
+		return nil
+	}
+	var out []engine.Request
+	for i := range pods.Items {
+		if ref := owner(&pods.Items[i]); ref != nil {
+			out = append(out, engine.RequestFor(pods.Items[i].Namespace, ref.Name))
+		}
+	}
+	return out
+}
+
 // matters reports whether a change of a pod concerns its task.
 func matters(was, is *corev1.Pod) bool {
 	return was.Spec.NodeName != is.Spec.NodeName || was.Status.Phase != is.Status.Phase ||
@@ -135,7 +157,7 @@ func matters(was, is *corev1.Pod) bool {
 
 type reconciler struct {
 	engine.Env
-	l        *listener
+	heard    *heartbeat.Record
 	patience time.Duration
 	forget   func(ctx context.Context, node string, task types.UID) error
 }
@@ -204,7 +226,7 @@ func (r *reconciler) hear(ctx context.Context, o *Observed) error {
 		}
 		var n corev1.Node
 		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n); err == nil {
-			o.Heard[name] = Heartbeat{At: r.l.last(name, r.Now()), Patience: tasks.Patience(&n, r.patience)}
+			o.Heard[name] = Heartbeat{At: r.heard.Last(name, r.Now()), Patience: tasks.Patience(&n, r.patience)}
 		} else if !apierrors.IsNotFound(err) {
 			return err
 		}

@@ -1,0 +1,83 @@
+// Package heartbeat records when nodes were last heard of, from their Leases and the Ready condition in their status.
+//
+// It may import nothing of Coracle. Times are those of the local clock, as nodes' clocks are not trusted.
+package heartbeat
+
+import (
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Record has the last heartbeat of each node. It is safe for concurrent use. It grows with the number of nodes, and
+// forgets those that are deleted.
+type Record struct {
+	mu    sync.Mutex
+	heard map[string]time.Time // by node
+}
+
+// New returns an empty Record: every node is as if it had just been heard of, which is right after a start.
+func New() *Record { return &Record{heard: map[string]time.Time{}} }
+
+// Last returns when a node was last heard of. A node that never was is heard of now.
+func (r *Record) Last(node string, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ok := r.heard[node]
+	if !ok {
+		at = now
+		r.heard[node] = at
+	}
+	return at
+}
+
+// Lease records a heartbeat if a change of a Lease is one: the lease of a node was renewed. was is nil for a new lease.
+func (r *Record) Lease(was, is client.Object, now time.Time) {
+	b, ok := is.(*coordinationv1.Lease)
+	if !ok || b.Namespace != corev1.NamespaceNodeLease {
+		return
+	}
+	if a, ok := was.(*coordinationv1.Lease); !ok || !a.Spec.RenewTime.Equal(b.Spec.RenewTime) {
+		r.hear(b.Name, now)
+	}
+}
+
+// Node records a heartbeat if a change of a Node is one: the node sent its status. A new node (was is nil) counts as
+// heard of, a deleted one (is is nil) is forgotten.
+func (r *Record) Node(was, is client.Object, now time.Time) {
+	n, ok := is.(*corev1.Node)
+	if !ok {
+		if was != nil {
+			r.mu.Lock()
+			delete(r.heard, was.GetName())
+			r.mu.Unlock()
+		}
+		return
+	}
+	old, ok := was.(*corev1.Node)
+	if !ok {
+		r.Last(n.Name, now)
+	} else if at := sent(n); !at.IsZero() && !at.Equal(sent(old)) {
+		r.hear(n.Name, now)
+	}
+}
+
+func (r *Record) hear(node string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heard[node] = now
+}
+
+// sent returns the node's own time of its last status, or nil.
+func sent(n *corev1.Node) *metav1.Time {
+	for i := range n.Status.Conditions {
+		if n.Status.Conditions[i].Type == corev1.NodeReady {
+			return &n.Status.Conditions[i].LastHeartbeatTime
+		}
+	}
+	return nil
+}
