@@ -16,7 +16,7 @@ func sendCommand() *cobra.Command {
 		Short: "Send a message to a worker's pod or service",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 || (len(args) == 2) == (o.File != "") {
-				return errors.New("usage: coracle send pod|service/NAME PAYLOAD|-f FILE [--wait] [--timeout D]")
+				return errors.New("usage: coracle send pod|service/NAME PAYLOAD|-f FILE [--batch] [--wait] [--timeout D]")
 			}
 			return nil
 		},
@@ -24,6 +24,7 @@ func sendCommand() *cobra.Command {
 	cluster := connect(cmd)
 	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
+	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the replies in their order")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "", "media type of the message (default application/json if it is JSON, else text/plain)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

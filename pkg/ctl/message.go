@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,8 @@ type SendOptions struct {
 	// Wait waits for the reply, up to Timeout; 0 means a minute.
 	Wait    bool
 	Timeout time.Duration
+	// Batch sends each line as a message.
+	Batch bool
 }
 
 // Send sends a message. It prints the reply to out, or which pod has accepted the message to progress.
@@ -60,6 +63,9 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 	if o.Wait {
 		q.Set("wait", "true")
 	}
+	if o.Batch {
+		q.Set("batch", "true")
+	}
 	if o.Timeout > 0 {
 		q.Set("timeout", o.Timeout.String())
 	}
@@ -71,7 +77,7 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 	req.Header.Set("Content-Type", o.ContentType)
 	if o.ContentType == "" {
 		req.Header.Set("Content-Type", "text/plain; charset=utf-8")
-		if json.Valid(payload) {
+		if !o.Batch && json.Valid(payload) {
 			req.Header.Set("Content-Type", "application/json")
 		}
 	}
@@ -80,12 +86,15 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 		return err
 	}
 	defer res.Body.Close()
-	body, err := bounded.All(res.Body, 2*workers.MaxPayload)
+	body, err := bounded.All(res.Body, workers.MaxBatchOutcomes)
 	if err != nil {
 		return err
 	}
 	switch res.StatusCode {
 	case http.StatusOK:
+		if o.Batch {
+			return printBatch(body, o.Wait, out, progress)
+		}
 		if _, err := out.Write(body); err != nil {
 			return err
 		}
@@ -102,6 +111,35 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 		return fmt.Errorf("%s: %s", s.Reason, s.Message)
 	}
 	return fmt.Errorf("%s: %.1024s", res.Status, body)
+}
+
+// printBatch prints the replies to a batch, a line for each, and what failed to progress.
+func printBatch(body []byte, wait bool, out, progress io.Writer) error {
+	lines := json.NewDecoder(bytes.NewReader(body))
+	all, good := 0, 0
+	for ; ; all++ {
+		var r workers.BatchResult
+		if err := lines.Decode(&r); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		if r.Reason != "" {
+			_, _ = fmt.Fprintf(progress, "line %d: %s: %s\n", all+1, r.Reason, r.Message)
+			continue
+		}
+		good++
+		if wait {
+			if _, err := fmt.Fprintf(out, "%s%s\n", strings.TrimSuffix(r.Reply, "\n"), r.Binary); err != nil {
+				return err
+			}
+		}
+	}
+	if good < all {
+		return fmt.Errorf("%d of %d messages failed", all-good, all)
+	}
+	_, err := fmt.Fprintf(progress, "%d messages accepted\n", good)
+	return err
 }
 
 func (o SendOptions) payload(in io.Reader) ([]byte, error) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	requests "k8s.io/apiserver/pkg/endpoints/request"
 
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 )
 
@@ -32,8 +33,8 @@ type remoteAPI struct {
 
 var _, _ messages.API = (*localAPI)(nil), (*remoteAPI)(nil)
 
-// mostReply limits a response, in bytes: a reply and its headers, or an error.
-const mostReply = 2 << 20
+// mostReply limits a response, in bytes: a reply, the outcomes of a batch, or an error.
+const mostReply = workers.MaxBatchOutcomes
 
 // localNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node.
 func (p *process) localNode(name string) http.RoundTripper {

@@ -166,6 +166,28 @@ func TestWorkers(t *testing.T) {
 		require.Equal(t, 503, code, body)
 		require.Equal(t, "NoReceiver", reason(body))
 	})
+	t.Run("batch", func(t *testing.T) {
+		lines := ""
+		for i := range 300 {
+			lines += fmt.Sprintf(`{"operation": "sum", "operands": [%d, 1]}`+"\n", i)
+		}
+		out := h.Pipe(lines, "send", "service/calculator", "-f", "-", "--batch", "--wait")
+		for i, line := range strings.Fields(out) {
+			require.Equal(t, fmt.Sprint(i+1), line)
+		}
+		require.Len(t, strings.Fields(out), 300)
+		code, body, _ := s.send("services/calculator", "batch=true&wait=true", "no calculation\n\n{\"operation\": \"sum\", \"operands\": [1]}")
+		require.Equal(t, 200, code, body)
+		require.Contains(t, body, `"code":500,"reason":"HandlerFailed"`)
+		require.Contains(t, body, `"code":200,"reply":"1"`)
+		code, body, _ = s.send("services/slow", "batch", "x\ny\nz\n")
+		require.Equal(t, 200, code, body)
+		require.Equal(t, 3, strings.Count(body, `"code":429,"reason":"QueueFull"`), body)
+		code, _, _ = s.send("services/calculator", "batch", strings.Repeat("x\n", 1001))
+		require.Equal(t, 413, code)
+		code, _, _ = s.send("services/calculator", "batch", "\n")
+		require.Equal(t, 400, code)
+	})
 	t.Run("permissions", func(t *testing.T) {
 		h.Ctl("create serviceaccount nobody")
 		require.Contains(t, h.Fails("ctl", "auth", "can-i", "create", "services/calculator", "--subresource=message", "--as=system:serviceaccount:default:nobody"), "no")

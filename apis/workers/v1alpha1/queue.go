@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,6 +78,21 @@ const (
 	// HandlerTimeout (504): the program took longer than timeoutSeconds, or the sender's deadline has passed.
 	HandlerTimeout Failure = "HandlerTimeout"
 )
+
+// Code is the HTTP status code of a failure.
+func (f Failure) Code() int {
+	switch f {
+	case QueueFull:
+		return http.StatusTooManyRequests
+	case NoReceiver:
+		return http.StatusServiceUnavailable
+	case ReceiverLost:
+		return http.StatusBadGateway
+	case HandlerTimeout:
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
+}
 
 // Queue configures the message queue of one pod.
 type Queue struct {

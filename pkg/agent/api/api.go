@@ -95,9 +95,11 @@ func New(c Config) *Server {
 		run("/attach/"+p, s.attach)
 		run("POST /run/"+p, s.run)
 	}
-	const message = "POST /messages/{namespace}/{pod}/{uid}"
-	run(message, s.message)
-	s.local.HandleFunc(message, s.message)
+	const pod = "/{namespace}/{pod}/{uid}"
+	for pattern, h := range map[string]http.HandlerFunc{"POST /messages" + pod: s.message, "POST /messageBatches" + pod: s.messageBatch} {
+		run(pattern, h)
+		s.local.HandleFunc(pattern, h)
+	}
 	run("/portForward/{namespace}/{pod}", s.portForward)
 	run("/portForward/{namespace}/{pod}/{uid}", s.portForward)
 	return s

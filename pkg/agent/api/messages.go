@@ -17,6 +17,15 @@ func (s *Server) LocalMessages() http.Handler { return s.local }
 
 // message queues a message for a pod, and responds with its reply if it is asked for.
 func (s *Server) message(w http.ResponseWriter, r *http.Request) {
+	s.deliver(w, r, (*messages.Manager).Receive)
+}
+
+// messageBatch does so with the messages of a batch.
+func (s *Server) messageBatch(w http.ResponseWriter, r *http.Request) {
+	s.deliver(w, r, (*messages.Manager).ReceiveBatch)
+}
+
+func (s *Server) deliver(w http.ResponseWriter, r *http.Request, receive func(*messages.Manager, context.Context, http.ResponseWriter, *http.Request, messages.Target, messages.Message, bool)) {
 	if s.c.Messages == nil {
 		http.NotFound(w, r)
 		return
@@ -35,5 +44,5 @@ func (s *Server) message(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel = context.WithDeadline(ctx, m.Deadline)
 		defer cancel()
 	}
-	s.c.Messages.Receive(ctx, w, r, t, m, wait)
+	receive(s.c.Messages, ctx, w, r, t, m, wait)
 }

@@ -210,30 +210,36 @@ func decodeStored(data []byte) (*stored, error) {
 
 // put writes a message and returns its sequence number once it is on disk.
 func (l *messageLog) put(m *stored) (uint64, error) {
-	meta, err := json.Marshal(m)
+	seq, mark, err := l.write(m)
 	if err != nil {
 		return 0, err
 	}
+	return seq, l.sync(mark)
+}
+
+// write writes a message. It is on disk after sync of mark.
+func (l *messageLog) write(m *stored) (seq, mark uint64, err error) {
+	meta, err := json.Marshal(m)
+	if err != nil {
+		return 0, 0, err
+	}
 	l.mu.Lock()
-	seq := l.next
+	defer l.mu.Unlock()
+	seq = l.next
 	data := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(meta)+len(m.payload)), uint32(len(meta)))
 	data = append(append(data, meta...), m.payload...)
 	if l.bytes+int64(len(data)) > logBytes {
-		l.mu.Unlock()
-		return 0, errLogFull
+		return 0, 0, errLogFull
 	}
 	if err := l.append(recordPut, seq, data); err != nil {
-		l.mu.Unlock()
-		return 0, err
+		return 0, 0, err
 	}
 	l.next++
 	s := l.segments[len(l.segments)-1]
 	s.live++
 	l.where[seq] = s
 	l.written++
-	mine := l.written
-	l.mu.Unlock()
-	return seq, l.sync(mine)
+	return seq, l.written, nil
 }
 
 // sync returns when the record of that number is on disk.

@@ -375,53 +375,94 @@ type Target struct {
 
 // Deliver queues a message and, if wait is true, waits for its outcome until ctx is done. It takes over the payload.
 func (m *Manager) Deliver(ctx context.Context, t Target, msg Message, wait bool) Outcome {
-	r := m.receiver(t.UID)
-	if r == nil || r.pod.Namespace != t.Namespace || r.pod.Name != t.Name {
-		msg.payload.release()
-		return Outcome{Failure: workers.NoReceiver, Text: "the pod has no message queue on its node", Untouched: true}
-	}
-	e := &entry{Message: msg}
-	if wait {
-		e.reply = make(chan Outcome, 1)
-	} else if r.queue.config.Promise == workers.AtLeastOnce {
-		e.expires = time.Now().Add(r.queue.config.MaxWait())
-		seq, err := m.persist(r, e)
-		if err != nil {
-			msg.payload.release()
-			o := Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true}
-			if !errors.Is(err, errLogFull) {
-				m.c.Logger.Warn("could not write message", "pod", t.Namespace+"/"+t.Name, "error", err)
-			}
-			return o
-		}
-		e.seq = seq
-	}
-	if f := r.queue.offer(e, false); f != "" {
-		if e.seq != 0 {
-			m.log.done(e.seq)
-		}
-		msg.payload.release()
-		text := "the pod terminates"
-		if f == workers.QueueFull {
-			text = fmt.Sprintf("%d messages wait", r.queue.config.Limit)
-		}
-		return Outcome{Failure: f, Text: text, Untouched: true}
-	}
-	if !wait {
-		return Outcome{}
-	}
-	select {
-	case o := <-e.reply:
-		return o
-	case <-ctx.Done():
-	}
-	r.queue.abandon(e)
-	return Outcome{Failure: workers.HandlerTimeout, Text: "the sender's deadline has passed"}
+	return m.DeliverAll(ctx, t, []Message{msg}, wait)[0]
 }
 
-func (m *Manager) persist(r *receiver, e *entry) (uint64, error) {
-	return m.log.put(&stored{Namespace: r.pod.Namespace, Pod: r.pod.Name, UID: string(r.pod.UID), Queue: r.queue.config, ID: e.ID,
-		ContentType: e.ContentType, Trace: e.Trace, DeadLetter: e.DeadLetter, Attempts: e.Attempts, Expires: e.expires, payload: e.payload.data})
+// DeliverAll delivers messages as Deliver does. Those that must not be lost are written to disk together.
+func (m *Manager) DeliverAll(ctx context.Context, t Target, list []Message, wait bool) []Outcome {
+	out := make([]Outcome, len(list))
+	r := m.receiver(t.UID)
+	if r == nil || r.pod.Namespace != t.Namespace || r.pod.Name != t.Name {
+		for i := range list {
+			list[i].payload.release()
+			out[i] = Outcome{Failure: workers.NoReceiver, Text: "the pod has no message queue on its node", Untouched: true}
+		}
+		return out
+	}
+	entries := make([]*entry, len(list))
+	for i := range list {
+		entries[i] = &entry{Message: list[i]}
+		if wait {
+			entries[i].reply = make(chan Outcome, 1)
+		}
+	}
+	if !wait && r.queue.config.Promise == workers.AtLeastOnce {
+		m.persist(r, entries, out)
+	}
+	for i, e := range entries {
+		if out[i].Failure != "" {
+			e.payload.release()
+			continue
+		}
+		if f := r.queue.offer(e, false); f != "" {
+			if e.seq != 0 {
+				m.log.done(e.seq)
+			}
+			e.payload.release()
+			text := "the pod terminates"
+			if f == workers.QueueFull {
+				text = fmt.Sprintf("%d messages wait", r.queue.config.Limit)
+			}
+			out[i] = Outcome{Failure: f, Text: text, Untouched: true}
+		}
+	}
+	if !wait {
+		return out
+	}
+	for i, e := range entries {
+		if out[i].Failure != "" {
+			continue
+		}
+		select {
+		case out[i] = <-e.reply:
+			continue
+		case <-ctx.Done():
+		}
+		r.queue.abandon(e)
+		out[i] = Outcome{Failure: workers.HandlerTimeout, Text: "the sender's deadline has passed"}
+	}
+	return out
+}
+
+// persist writes messages to the log, and sets the outcomes of those that could not be written.
+func (m *Manager) persist(r *receiver, entries []*entry, out []Outcome) {
+	expires := time.Now().Add(r.queue.config.MaxWait())
+	var mark uint64
+	var err error
+	for i, e := range entries {
+		var at uint64
+		e.expires = expires
+		e.seq, at, err = m.log.write(&stored{Namespace: r.pod.Namespace, Pod: r.pod.Name, UID: string(r.pod.UID), Queue: r.queue.config, ID: e.ID,
+			ContentType: e.ContentType, Trace: e.Trace, DeadLetter: e.DeadLetter, Attempts: e.Attempts, Expires: e.expires, payload: e.payload.data})
+		if err != nil {
+			out[i] = Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true}
+			continue
+		}
+		mark = at
+	}
+	if mark != 0 {
+		if syncErr := m.log.sync(mark); syncErr != nil {
+			err = syncErr
+			for i, e := range entries {
+				if e.seq != 0 {
+					out[i] = Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true}
+				}
+			}
+		}
+	}
+	if err != nil && !errors.Is(err, errLogFull) {
+		m.c.Logger.Warn("could not write message", "pod", r.pod.Namespace+"/"+r.pod.Name, "error", err)
+	}
 }
 
 // LogDir is the directory of the log below that of the agent.

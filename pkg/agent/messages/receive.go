@@ -11,21 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
-// Code is the HTTP status code of a failure.
-func Code(f workers.Failure) int {
-	switch f {
-	case workers.QueueFull:
-		return http.StatusTooManyRequests
-	case workers.NoReceiver:
-		return http.StatusServiceUnavailable
-	case workers.ReceiverLost:
-		return http.StatusBadGateway
-	case workers.HandlerTimeout:
-		return http.StatusGatewayTimeout
-	}
-	return http.StatusInternalServerError
-}
-
 // Receive reads a message's payload from a request of the API server, delivers it, and responds.
 func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, msg Message, wait bool) {
 	bytes := m.bytes
@@ -85,6 +70,6 @@ func respondFailure(w http.ResponseWriter, o Outcome) {
 	if o.Untouched {
 		head.Set(workers.HeaderUntouched, "true")
 	}
-	w.WriteHeader(Code(o.Failure))
+	w.WriteHeader(o.Failure.Code())
 	_, _ = io.WriteString(w, o.Text)
 }

@@ -35,6 +35,8 @@ const (
 	maxWait     = time.Hour
 	// mostReceivers is how many pods of a service are tried, if they refuse a message.
 	mostReceivers = 5
+	// maxContentType limits the media type of a message, in bytes.
+	maxContentType = 256
 	// acceptTime is how long a node may take to accept a message without a reply.
 	acceptTime = 15 * time.Second
 )
@@ -164,6 +166,13 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
+	batch, err := flagOf(req.URL.Query(), "batch")
+	if err != nil {
+		return err
+	}
+	if t := req.Header.Get("Content-Type"); len(t) > maxContentType {
+		return apierrors.NewBadRequest("Content-Type has at most " + strconv.Itoa(maxContentType) + " bytes")
+	}
 	body, err := bounded.All(req.Body, workers.MaxPayload)
 	var large *bounded.TooLargeError
 	if errors.As(err, &large) {
@@ -178,6 +187,9 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	deadline := time.Now().Add(timeout)
 	id := uuid.NewString()
 	head := s.header(req, id)
+	if batch {
+		return s.sendBatch(ctx, w, head, body, wait)
+	}
 	w.Header().Set(workers.HeaderID, id)
 
 	pods := s.candidates()
@@ -204,18 +216,13 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 // waitOf returns whether a sender wants the reply, and how long it waits for it or, without, for the message to be accepted.
 func waitOf(req *http.Request) (wait bool, timeout time.Duration, err error) {
 	q := req.URL.Query()
-	text := q.Get("wait")
-	if !q.Has("wait") {
-		text = req.Header.Get(workers.HeaderWait)
-	} else if text == "" {
-		text = "true"
+	if v := req.Header.Get(workers.HeaderWait); v != "" && !q.Has("wait") {
+		q.Set("wait", v)
 	}
-	if text != "" {
-		if wait, err = strconv.ParseBool(text); err != nil {
-			return false, 0, apierrors.NewBadRequest("wait must be true or false")
-		}
+	if wait, err = flagOf(q, "wait"); err != nil {
+		return false, 0, err
 	}
-	text = q.Get("timeout")
+	text := q.Get("timeout")
 	if text == "" {
 		text = req.Header.Get(workers.HeaderTimeout)
 	}
@@ -226,6 +233,22 @@ func waitOf(req *http.Request) (wait bool, timeout time.Duration, err error) {
 		}
 	}
 	return wait, timeout, nil
+}
+
+// flagOf returns whether a query has a flag, with no value or with one that is true.
+func flagOf(q url.Values, name string) (bool, error) {
+	if !q.Has(name) {
+		return false, nil
+	}
+	text := q.Get(name)
+	if text == "" {
+		return true, nil
+	}
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, apierrors.NewBadRequest(name + " must be true or false")
+	}
+	return on, nil
 }
 
 // header are the headers of the message on its way to the node.
@@ -290,36 +313,44 @@ func needsWake(w *workers.Worker) bool {
 	return w.Spec.Scale != nil && (at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)
 }
 
-// post sends the message to a pod's node. elsewhere is true if it may be sent to another pod.
-func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte, wait bool) (elsewhere bool, err error) {
+// toNode posts to a path of a pod's node. elsewhere is true if nothing was sent.
+func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header, body []byte) (res *http.Response, elsewhere bool, err error) {
 	location, transport := &url.URL{}, s.on.LocalNode(p.Spec.NodeName)
 	connected := transport != nil
 	if !connected {
 		if location, transport, err = s.on.Node(ctx, p.Spec.NodeName); err != nil {
-			return true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+			return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
 		}
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
 	}
+	u := &url.URL{Scheme: location.Scheme, Host: location.Host, Path: "/" + path + "/" + p.Namespace + "/" + p.Name + "/" + string(p.UID)}
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	out.Header = head.Clone()
+	res, err = transport.RoundTrip(out) //nolint:bodyclose // the caller does
+	switch {
+	case err == nil:
+		return res, false, nil
+	case !connected:
+		return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+	case ctx.Err() != nil:
+		return nil, false, failed(workers.HandlerTimeout, http.StatusGatewayTimeout, "there was no answer from pod "+p.Name+" in time")
+	}
+	return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway, "the node of pod "+p.Name+" was lost while it had the message, which may have been handled: "+err.Error())
+}
+
+// post sends the message to a pod's node. elsewhere is true if it may be sent to another pod.
+func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte, wait bool) (elsewhere bool, err error) {
 	if !wait {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, acceptTime)
 		defer cancel()
 	}
-	u := &url.URL{Scheme: location.Scheme, Host: location.Host, Path: "/messages/" + p.Namespace + "/" + p.Name + "/" + string(p.UID)}
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	res, elsewhere, err := s.toNode(ctx, p, "messages", head, body)
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
-	}
-	out.Header = head.Clone()
-	res, err := transport.RoundTrip(out)
-	if err != nil {
-		switch {
-		case !connected: // nothing was sent
-			return true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
-		case ctx.Err() != nil:
-			return false, failed(workers.HandlerTimeout, http.StatusGatewayTimeout, "there was no answer from pod "+p.Name+" in time")
-		}
-		return false, failed(workers.ReceiverLost, http.StatusBadGateway, "the node of pod "+p.Name+" was lost while it had the message, which may have been handled: "+err.Error())
+		return elsewhere, err
 	}
 	defer res.Body.Close()
 	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); f != "" || res.StatusCode >= 300 {
