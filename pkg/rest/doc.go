@@ -16,6 +16,11 @@
 // loopback is refused. A request with an Origin header that is neither the facade's own nor one of RESTCORSOrigins is
 // refused, with or without a token.
 //
+// # Resources
+//
+// The routes of Kontrol's resources have the columns of its tables. Whoever may use them acts on every Cluster with the cluster's
+// credentials, on the local one with all rights: until an administrator makes a Cluster they change nothing.
+//
 // # External workers
 //
 // A node that registers here is an external worker: a Node object without an agent, with the label and taint

@@ -1,11 +1,13 @@
 package rest
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/rest/view"
 	"github.com/coracle-dev/coracle/pkg/rest/wire"
 )
@@ -17,6 +19,7 @@ func FuzzDecode(f *testing.F) {
 		`{"name":"a","containers":[{"name":"c","image":"i","livenessProbe":{"type":"http","port":80}}]}`,
 		`{"name":"a","selector":{"a":"b"},"ports":[{"port":80}]}`, `{"hostname":"h","port":1,"cpu":"500m","memory":"1.5Gi"}`,
 		`{"status":"failed","error":"container exited with code 9","containers":[{"name":"task"}]}`, `[[[[`, `"\"`,
+		`{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{"metadata":{"labels":{"a":"b"}},"data":{"a":"1"}},"revision":3}`,
 	} {
 		f.Add([]byte(seed), "a~2~3")
 	}
@@ -54,6 +57,23 @@ func FuzzDecode(f *testing.F) {
 		var status wire.TaskStatus
 		if decode(data, &status) == nil {
 			_, _ = view.ReportTask(on, &status, time.Now())
+		}
+		var resource wire.CreateResource
+		if decode(data, &resource) == nil {
+			if made, err := view.NewResource(&resource, "x"); err == nil {
+				kontrol.Default(made)
+				kontrol.Prepare(made, nil)
+				if len(kontrol.Validate(made)) == 0 && kontrol.TargetOf(made).Name == "" {
+					t.Fatal("an object without a name")
+				}
+				if _, err := json.Marshal(view.Resource(made, nil, nil)); err != nil {
+					t.Fatal(err)
+				}
+				var change wire.UpdateResource
+				if decode(data, &change) == nil {
+					_ = view.UpdateResource(made, &change)
+				}
+			}
 		}
 		if name, attempt, ok := view.ParseAttemptID(id); ok && view.AttemptID(name, &attempt) != id {
 			t.Fatalf("%q is another ID than %q", view.AttemptID(name, &attempt), id)

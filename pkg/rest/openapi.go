@@ -52,7 +52,7 @@ func describe(routes []*Route) document {
 	}
 	return document{
 		"openapi": "3.0.3",
-		"info":    document{"title": "Coracle's REST facade", "version": "v1", "description": "Tasks, pods, services and nodes, in the form of Podling's API."},
+		"info":    document{"title": "Coracle's REST facade", "version": "v1", "description": "Tasks, pods, services and nodes, in the form of Podling's API, and the resources of Kontrol."},
 		"paths":   paths,
 		"components": document{
 			"schemas": schemas,
@@ -118,6 +118,9 @@ func (s schemas) of(t reflect.Type) document {
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		return document{"type": "integer"}
 	case reflect.Slice:
+		if t == reflect.TypeFor[json.RawMessage]() {
+			return document{"type": "object", "nullable": true}
+		}
 		return document{"type": "array", "items": s.of(t.Elem())}
 	case reflect.Map:
 		if t.Elem().Kind() == reflect.Interface {

@@ -126,6 +126,7 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		"POST /api/v1/tasks": `{"name":"a","image":"i"}`, "POST /api/v1/pods": `{"name":"p","containers":[{"name":"c","image":"i"}]}`,
 		"POST /api/v1/services":       `{"name":"s","selector":{"app":"a"},"ports":[{"port":80}]}`,
 		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`, "POST /api/v1/nodes": `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
+		"POST /api/v1/resources": `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`, "PUT /api/v1/resources/{id}": `{}`,
 		"POST /api/v1/heartbeat": `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
 		"PUT /api/v1/tasks/{id}/status": `{"status":"running"}`, "PUT /api/v1/pods/{id}/status": `{"status":"running"}`,
 	}
@@ -224,6 +225,17 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "PUT", "/api/v1/services/s", `{"sessionAffinity":"ClientIP"}`)
 	expect(http.StatusOK, "GET", "/api/v1/services/s/endpoints", nil)
 	expect(http.StatusOK, "DELETE", "/api/v1/services/s", nil)
+
+	// Resources.
+	made := w.resource(valid["POST /api/v1/resources"])
+	resource := "/api/v1/resources/" + strconv.FormatInt(made.ID, 10)
+	expect(http.StatusCreated, "POST", "/api/v1/resources", valid["POST /api/v1/resources"])
+	expect(http.StatusOK, "GET", "/api/v1/resources", nil)
+	expect(http.StatusBadRequest, "GET", "/api/v1/resources?limit=x", nil)
+	expect(http.StatusOK, "GET", resource, nil)
+	expect(http.StatusOK, "PUT", resource, `{"suspend":true}`)
+	expect(http.StatusConflict, "PUT", resource, `{"suspend":true,"generation":9}`)
+	expect(http.StatusOK, "DELETE", resource, nil)
 
 	expect(http.StatusOK, "POST", "/api/v1/prune", nil)
 	expect(http.StatusOK, "POST", "/api/v1/nodes/"+worker.NodeID+"/deregister", nil)

@@ -67,6 +67,7 @@ func (s *Server) resources() []Resource {
 		(*nodes)(s),
 		(*pods)(s),
 		(*services)(s),
+		(*resources)(s),
 		(*maintenance)(s),
 		(*description)(s),
 	}, s.cfg.Resources...)

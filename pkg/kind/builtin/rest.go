@@ -5,6 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
@@ -18,6 +19,8 @@ func restRoles() []client.Object {
 	}
 	facade := &rbacv1.ClusterRole{ObjectMeta: roleMeta(restUser), Rules: []rbacv1.PolicyRule{
 		rule(tasks.GroupVersion.Group, []string{"get", "list", "watch", "create", "delete"}, "tasks"),
+		rule(kontrol.GroupVersion.Group, []string{"list", "create", "update", "delete"}, "resources"),
+		rule(kontrol.GroupVersion.Group, []string{"list"}, "appliedstates", "currentstates"),
 		rule("", []string{"get", "list", "create", "delete"}, "pods", "nodes"),
 		rule("", []string{"get", "list", "create", "update", "delete"}, "services"),
 		rule("", []string{"update"}, "pods/status", "nodes/status"),

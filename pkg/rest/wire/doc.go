@@ -1,5 +1,6 @@
 // Package wire has the JSON types of Podling's REST API, as the facade in package rest speaks it, and as the command
-// line in package podling and external workers expect it. Field names and status words are Podling's.
+// line in package podling and external workers expect it. Field names and status words are Podling's; those of Resource
+// are of Kontrol's tables.
 //
 // It may import only the standard library. Its invariant: a field that Podling omits when empty is omitted here.
 package wire

@@ -1,0 +1,93 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Resource is an object that clusters should have. Field names are those of Kontrol's tables.
+type Resource struct {
+	ID int64 `json:"id"`
+	// ClusterID is the name of the one cluster that should have the object; ClusterSelector selects clusters by their labels instead.
+	ClusterID       string `json:"cluster_id"`
+	ClusterSelector string `json:"cluster_selector,omitempty"`
+	Namespace       string `json:"namespace"`
+	APIVersion      string `json:"api_version"`
+	Kind            string `json:"kind"`
+	Name            string `json:"name"`
+	// DesiredSpec is the whole object.
+	DesiredSpec json.RawMessage `json:"desired_spec"`
+	// Generation counts the changes. Revision identifies the content, and may be set.
+	Generation     int64  `json:"generation"`
+	Revision       int64  `json:"revision"`
+	Mode           string `json:"mode"`
+	DeletionPolicy string `json:"deletion_policy"`
+	Suspend        bool   `json:"suspend"`
+	// ResourceName is the name of the Resource in the Kubernetes API.
+	ResourceName string `json:"resource_name"`
+	// State is the worst on any cluster, or Terminating; Message says why it is not Synced.
+	State         string         `json:"state"`
+	Message       string         `json:"message,omitempty"`
+	CreatedAt     time.Time      `json:"created_at"`
+	CurrentStates []CurrentState `json:"current_states"`
+	AppliedStates []AppliedState `json:"applied_states"`
+}
+
+// CurrentState is what a cluster has of a Resource.
+type CurrentState struct {
+	ResourceID int64  `json:"resource_id"`
+	ClusterID  string `json:"cluster_id"`
+	// Spec is the whole object, without its status; null if there is none. Values of Secrets are hashes.
+	Spec               json.RawMessage `json:"spec"`
+	Generation         int64           `json:"generation"`
+	Revision           int64           `json:"revision"`
+	K8sResourceVersion string          `json:"k8s_resource_version"`
+	Health             string          `json:"health,omitempty"`
+	DriftCount         int32           `json:"drift_count"`
+	ErrorMessage       string          `json:"error_message,omitempty"`
+	UpdatedAt          *time.Time      `json:"updated_at,omitempty"`
+}
+
+// AppliedState is what was last applied of a Resource to a cluster.
+type AppliedState struct {
+	ResourceID int64  `json:"resource_id"`
+	ClusterID  string `json:"cluster_id"`
+	// Spec is what the cluster answered, without its status; null if it was never applied. Values of Secrets are hashes.
+	Spec         json.RawMessage `json:"spec"`
+	Generation   int64           `json:"generation"`
+	Revision     int64           `json:"revision"`
+	Status       string          `json:"status"`
+	ErrorMessage string          `json:"error_message,omitempty"`
+	UpdatedAt    *time.Time      `json:"updated_at,omitempty"`
+}
+
+// CreateResource is the body of POST /api/v1/resources. DesiredSpec and either ClusterID or ClusterSelector are required.
+type CreateResource struct {
+	ClusterID       string `json:"cluster_id,omitempty"`
+	ClusterSelector string `json:"cluster_selector,omitempty"`
+	// Namespace, APIVersion, Kind and Name may be left out if DesiredSpec has them, APIVersion also for Kubernetes' own kinds.
+	Namespace      string          `json:"namespace,omitempty"`
+	APIVersion     string          `json:"api_version,omitempty"`
+	Kind           string          `json:"kind,omitempty"`
+	Name           string          `json:"name,omitempty"`
+	DesiredSpec    json.RawMessage `json:"desired_spec"`
+	Revision       *int64          `json:"revision,omitempty"`
+	Mode           string          `json:"mode,omitempty"`
+	DeletionPolicy string          `json:"deletion_policy,omitempty"`
+	Suspend        bool            `json:"suspend,omitempty"`
+}
+
+// UpdateResource is the body of PUT /api/v1/resources/{id}. What is absent stays as it is, except for the revision, which rises.
+type UpdateResource struct {
+	ClusterID       *string `json:"cluster_id,omitempty"`
+	ClusterSelector *string `json:"cluster_selector,omitempty"`
+	// DesiredSpec may leave out what identifies the object, which cannot be changed.
+	DesiredSpec json.RawMessage `json:"desired_spec,omitempty"`
+	// Generation, if present, must be the present one: a change that was made meanwhile is not overwritten.
+	Generation *int64 `json:"generation,omitempty"`
+	// Revision, if it is another than the present one, is set.
+	Revision       *int64  `json:"revision,omitempty"`
+	Mode           *string `json:"mode,omitempty"`
+	DeletionPolicy *string `json:"deletion_policy,omitempty"`
+	Suspend        *bool   `json:"suspend,omitempty"`
+}
