@@ -26,7 +26,7 @@ func (b *bench) batch(wait bool, body string) (int, []workers.BatchOutcome, http
 func batchOf(payloads ...string) string {
 	var list []workers.BatchMessage
 	for i, p := range payloads {
-		list = append(list, workers.BatchMessage{ID: fmt.Sprint(i), Payload: []byte(p)})
+		list = append(list, workers.BatchMessage{ID: fmt.Sprint(p, i), Payload: []byte(p)})
 	}
 	text, _ := json.Marshal(list)
 	return string(text)
@@ -40,7 +40,7 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, []workers.Failure{"", "", "", workers.QueueFull}, []workers.Failure{out[0].Failure, out[1].Failure, out[2].Failure, out[3].Failure})
 	require.True(t, out[3].Untouched)
 	b.Stop()
-	b = newBench(t, dir, workers.Queue{Worker: "w", Concurrency: 2, Limit: 3, Promise: workers.AtLeastOnce}).setup()
+	b = newBench(t, dir, workers.Queue{Worker: "w", Concurrency: 2, Limit: 100, Promise: workers.AtLeastOnce}).setup()
 	depth, _, _, _, _, _ := b.receiver("uid").queue.report()
 	require.Equal(t, 3, depth, "what was accepted is on disk")
 

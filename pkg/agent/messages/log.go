@@ -1,7 +1,6 @@
 package messages
 
 import (
-	"bufio"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -10,9 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,8 +21,16 @@ import (
 //
 // A message is put with its payload, and done when it has ended. A put is synced to disk before the message is accepted, with the other
 // puts that came meanwhile. The others are only written: after a crash of the machine, though not of the process, a message may come again.
+//
+// Files are removed from the oldest on, because the end of a message may be recorded in a later file than its put. A message that does not
+// end does not hold up the others: once the log takes much more than what is in it, the messages of the oldest file are put again, with
+// their sequence numbers, and on disk before that file is removed. If the process ends meanwhile, the first of two puts with the same number
+// counts.
 const (
 	segmentBytes = 8 << 20
+	// The log takes at most slack bytes and, for each byte of messages that have not ended, spread.
+	slack  = 2 * segmentBytes
+	spread = 4
 	// logBytes limits the log; more messages are refused.
 	logBytes  = 256 << 20
 	maxRecord = workers.MaxPayload + 64<<10
@@ -66,146 +70,30 @@ type segment struct {
 	live   int // messages put in it that have not ended
 }
 
+// place is where a message is.
+type place struct {
+	in       *segment
+	at       int64 // in the file
+	size     int64 // of the whole record
+	attempts int32
+}
+
 // messageLog keeps messages until they have ended. Safe for concurrent use.
 type messageLog struct {
 	dir string
 
 	mu       sync.Mutex
 	segments []*segment // oldest first; the last one is written to
-	where    map[uint64]*segment
+	where    map[uint64]*place
 	next     uint64
-	bytes    int64
+	bytes    int64 // of all segments
+	live     int64 // of messages that have not ended
 	failed   error
 
 	// syncing serializes fsync: who holds it syncs for all that wrote before.
 	syncing sync.Mutex
 	synced  uint64 // all records up to this one, counted by written, are on disk
 	written uint64
-}
-
-// openLog opens the log in dir and returns the messages in it that have not ended. What a crash left unfinished at the end of a file is cut
-// off.
-func openLog(dir string) (*messageLog, []*stored, error) {
-	l := &messageLog{dir: dir, where: map[uint64]*segment{}, next: 1}
-	names, err := filepath.Glob(filepath.Join(dir, "*.log"))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(names) == 0 {
-		return l, nil, nil
-	}
-	slices.Sort(names)
-	found := map[uint64]*stored{}
-	for _, name := range names {
-		number, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".log"), 10, 64)
-		if err != nil {
-			continue // not ours
-		}
-		s := &segment{number: number}
-		if s.file, err = os.OpenFile(name, os.O_RDWR, 0o600); err != nil {
-			return nil, nil, errors.Join(err, l.close())
-		}
-		l.segments = append(l.segments, s)
-		if err := l.read(s, found); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("read %s: %w", name, err), l.close())
-		}
-		l.bytes += s.size
-	}
-	list := make([]*stored, 0, len(found))
-	for _, m := range found {
-		list = append(list, m)
-	}
-	slices.SortFunc(list, func(a, b *stored) int { return int(int64(a.seq) - int64(b.seq)) })
-	l.trim()
-	return l, list, nil
-}
-
-// read reads a segment's records.
-func (l *messageLog) read(s *segment, found map[uint64]*stored) error {
-	r := bufio.NewReaderSize(s.file, 1<<16)
-	for {
-		record, err := readRecord(r)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if errors.Is(err, errTorn) {
-			if err := s.file.Truncate(s.size); err != nil {
-				return err
-			}
-			_, err = s.file.Seek(s.size, io.SeekStart)
-			return err
-		}
-		if err != nil {
-			return err
-		}
-		seq, data := binary.BigEndian.Uint64(record[1:]), record[recordKey:]
-		l.next = max(l.next, seq+1)
-		switch record[0] {
-		case recordPut:
-			m, err := decodeStored(data)
-			if err == nil {
-				m.seq = seq
-				found[seq] = m
-				l.where[seq] = s
-				s.live++
-			}
-		case recordTry:
-			if m := found[seq]; m != nil && len(data) == 4 {
-				m.Attempts = int32(binary.BigEndian.Uint32(data))
-			}
-		case recordDone:
-			if in := l.where[seq]; in != nil {
-				in.live--
-				delete(l.where, seq)
-			}
-			delete(found, seq)
-		}
-		s.size += int64(recordHead + len(record))
-	}
-}
-
-var errTorn = errors.New("incomplete record")
-
-// readRecord returns the next record, io.EOF at the end, and errTorn for what is no record.
-func readRecord(r io.Reader) ([]byte, error) {
-	var head [recordHead]byte
-	switch _, err := io.ReadFull(r, head[:]); {
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, errTorn
-	case err != nil:
-		return nil, err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n < recordKey || n > maxRecord {
-		return nil, errTorn
-	}
-	record := make([]byte, n)
-	if _, err := io.ReadFull(r, record); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, errTorn
-		}
-		return nil, err
-	}
-	if crc32.Checksum(record, castagnoli) != binary.BigEndian.Uint32(head[4:]) {
-		return nil, errTorn
-	}
-	return record, nil
-}
-
-func decodeStored(data []byte) (*stored, error) {
-	if len(data) < 4 {
-		return nil, errTorn
-	}
-	n := binary.BigEndian.Uint32(data)
-	if int64(n) > int64(len(data)-4) {
-		return nil, errTorn
-	}
-	m := &stored{}
-	if err := json.Unmarshal(data[4:4+n], m); err != nil {
-		return nil, err
-	}
-	m.payload = data[4+n:]
-	return m, nil
 }
 
 // put writes a message and returns its sequence number once it is on disk.
@@ -236,8 +124,8 @@ func (l *messageLog) write(m *stored) (seq, mark uint64, err error) {
 	}
 	l.next++
 	s := l.segments[len(l.segments)-1]
-	s.live++
-	l.where[seq] = s
+	size := int64(recordHead + recordKey + len(data))
+	l.enter(seq, &place{in: s, at: s.size - size, size: size, attempts: m.Attempts})
 	l.written++
 	return seq, l.written, nil
 }
@@ -266,22 +154,43 @@ func (l *messageLog) sync(mine uint64) error {
 func (l *messageLog) note(kind byte, seq uint64, data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.where[seq]
-	if s == nil || l.append(kind, seq, data) != nil {
+	p := l.where[seq]
+	if p == nil || l.append(kind, seq, data) != nil {
 		return
 	}
-	if kind == recordDone {
-		s.live--
-		delete(l.where, seq)
+	switch kind {
+	case recordTry:
+		p.attempts = int32(binary.BigEndian.Uint32(data))
+	case recordDone:
+		l.leave(seq)
 		l.trim()
 	}
 }
 
 func (l *messageLog) try(seq uint64, attempts int32) {
-	l.note(recordTry, seq, binary.BigEndian.AppendUint32(nil, uint32(attempts)))
+	l.note(recordTry, seq, attemptsData(attempts))
 }
 
+func attemptsData(n int32) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+
 func (l *messageLog) done(seq uint64) { l.note(recordDone, seq, nil) }
+
+// enter notes where a message is, in place of where it was.
+func (l *messageLog) enter(seq uint64, p *place) {
+	l.leave(seq)
+	l.where[seq] = p
+	p.in.live++
+	l.live += p.size
+}
+
+// leave forgets a message.
+func (l *messageLog) leave(seq uint64) {
+	if p := l.where[seq]; p != nil {
+		p.in.live--
+		l.live -= p.size
+		delete(l.where, seq)
+	}
+}
 
 // append writes a record to the last segment. Called with the lock held.
 func (l *messageLog) append(kind byte, seq uint64, data []byte) error {
@@ -335,26 +244,6 @@ func (l *messageLog) extend() error {
 	}
 	l.segments = append(l.segments, &segment{number: number, file: f})
 	return nil
-}
-
-// trim removes the oldest segments without messages, but for the last. The end of a message may be recorded only after it, so those in
-// between stay.
-func (l *messageLog) trim() {
-	for len(l.segments) > 1 && l.segments[0].live == 0 {
-		s := l.segments[0]
-		_ = s.file.Close()
-		_ = os.Remove(s.file.Name())
-		l.bytes -= s.size
-		l.segments = l.segments[1:]
-	}
-	// The last one, too, if it is large: otherwise a quiet node would keep it.
-	if len(l.segments) == 1 && l.segments[0].live == 0 && l.segments[0].size >= segmentBytes {
-		s := l.segments[0]
-		if s.file.Truncate(0) == nil {
-			_, _ = s.file.Seek(0, io.SeekStart)
-			l.bytes, s.size = 0, 0
-		}
-	}
 }
 
 func (l *messageLog) close() error {

@@ -120,3 +120,80 @@ func TestLogIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, errLogFull)
 	require.NoError(t, l.close())
 }
+
+// sizeOf is what the files in a directory take.
+func sizeOf(t *testing.T, dir string) (n int64) {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		info, err := e.Info()
+		require.NoError(t, err)
+		n += info.Size()
+	}
+	return n
+}
+
+// TestLogIsCompacted: a message that does not end does not keep what came after it on disk.
+func TestLogIsCompacted(t *testing.T) {
+	dir := t.TempDir()
+	l, _ := reopen(t, nil, dir)
+	stuck, err := l.put(&stored{ID: "stuck", payload: []byte("precious")})
+	require.NoError(t, err)
+	l.try(stuck, 7)
+	big := make([]byte, workers.MaxPayload)
+	for range 60 {
+		seq, mark, err := l.write(&stored{ID: "x", payload: big})
+		require.NoError(t, err)
+		require.NotZero(t, mark)
+		l.done(seq)
+		require.LessOrEqual(t, sizeOf(t, dir), int64(slack+2*workers.MaxPayload+segmentBytes))
+	}
+	require.Greater(t, l.segments[0].number, uint64(1), "the file of the message was removed")
+	require.Len(t, l.where, 1)
+	l, found := reopen(t, l, dir)
+	require.Len(t, found, 1)
+	require.Equal(t, "precious", string(found["stuck"].payload))
+	require.Equal(t, []int64{int64(stuck), 7}, []int64{int64(found["stuck"].seq), int64(found["stuck"].Attempts)})
+	l.done(stuck)
+	l, found = reopen(t, l, dir)
+	require.Empty(t, found)
+	require.NoError(t, l.close())
+}
+
+// TestCompactionIsInterrupted: wherever the process ends while messages are put again, each is found once, with its attempts.
+func TestCompactionIsInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	l, _ := reopen(t, nil, dir)
+	for i := range 5 {
+		seq, err := l.put(&stored{ID: fmt.Sprint(i), payload: []byte(fmt.Sprint("payload ", i))})
+		require.NoError(t, err)
+		l.try(seq, int32(i))
+	}
+	l.done(3)
+	require.NoError(t, l.extend())
+	before := l.segments[1].size
+	require.NoError(t, l.evacuate(l.segments[0])) // its file stays, as if the process had ended before it was removed
+	names := []string{l.segments[0].file.Name(), l.segments[1].file.Name()}
+	require.NoError(t, l.close())
+	first, err := os.ReadFile(names[0])
+	require.NoError(t, err)
+	second, err := os.ReadFile(names[1])
+	require.NoError(t, err)
+	for cut := before; cut <= int64(len(second)); cut++ {
+		now := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(now, filepath.Base(names[0])), first, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(now, filepath.Base(names[1])), second[:cut], 0o600))
+		var l *messageLog
+		var found map[string]*stored
+		for range 2 { // the second time, it is as the first has left it
+			l, found = reopen(t, l, now)
+			require.Len(t, found, 4, "cut at %d", cut)
+			for i, id := range []string{"0", "1", "3", "4"} {
+				require.Equal(t, "payload "+id, string(found[id].payload))
+				require.Equal(t, id, fmt.Sprint(found[id].Attempts), "cut at %d", cut)
+				require.NotZero(t, found[id].seq, i)
+			}
+		}
+		require.NoError(t, l.close())
+	}
+}
