@@ -262,7 +262,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 // it takes longer, the progress is written every settleAgain.
 const (
 	settle      = 200 * time.Millisecond
-	settleAgain = time.Second
+	settleAgain = 5 * time.Second
 )
 
 // starting reports whether the status says no more than that the pod is about to start.
