@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,8 +19,15 @@ import (
 // taskPage is the number of tasks in a page of a list.
 const taskPage = 500
 
-// taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last end, and how long lists
-// take of tasks that have ended. What the runtime alone does is measured by `go test -bench Reap ./pkg/agent/runtime/containerd`.
+// taskRun is one measurement of tasks in a namespace.
+type taskRun struct {
+	*cluster
+	in dynamic.ResourceInterface
+}
+
+// taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last end, and how long a
+// creation takes; then how long lists take of tasks that have ended, and the first two again with those kept. What the runtime alone does is
+// measured by `go test -bench Reap ./pkg/agent/runtime/containerd`.
 func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if c.tasks == 0 { // not a part of the usual run
 		return nil, nil
@@ -29,75 +37,106 @@ func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 		return nil, err
 	}
 	err = c.within(ctx, func(ns string) error {
-		in := client.Resource(tasks.GroupVersion.WithResource("tasks")).Namespace(ns)
-		began := time.Now()
-		create := func(i int, suspend bool) (*unstructured.Unstructured, error) {
-			return in.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-				"apiVersion": tasks.GroupVersion.String(), "kind": "Task", "metadata": map[string]any{"name": "task-" + strconv.Itoa(i)},
-				"spec": map[string]any{"image": c.image, "args": []any{"true"}, "suspend": suspend},
-			}}, metav1.CreateOptions{})
-		}
-		created := c.each(c.tasks, func(i int) error {
-			_, err := create(i, false)
+		r := taskRun{c, client.Resource(tasks.GroupVersion.WithResource("tasks")).Namespace(ns)}
+		if figures, err = r.flow(ctx, "first", ""); err != nil || c.finished == 0 {
 			return err
-		})
-		if created != nil {
-			return created
 		}
-		ended, failed := map[string]bool{}, 0
-		err := follow(ctx, in.Watch, metav1.ListOptions{}, func(e watch.Event) bool {
-			t, ok := e.Object.(*unstructured.Unstructured)
-			if !ok {
-				return false
-			}
-			phase, _, _ := unstructured.NestedString(t.Object, "status", "phase")
-			if tasks.TaskPhase(phase).Ended() && !ended[t.GetName()] {
-				ended[t.GetName()] = true
-				if phase == string(tasks.TaskFailed) {
-					failed++
-				}
-			}
-			return len(ended) == c.tasks
-		})
+		if err := r.keep(ctx); err != nil {
+			return err
+		}
+		lists, err := r.pages(ctx)
 		if err != nil {
 			return err
 		}
-		if failed > 0 {
-			return fmt.Errorf("%d of %d tasks failed", failed, c.tasks)
-		}
-		figures = append(figures, figure{Name: fmt.Sprintf("%d tasks of true, end to end", c.tasks), Value: float64(c.tasks) / time.Since(began).Seconds(), Unit: "/s", More: true})
-		if c.finished == 0 {
-			return nil
-		}
-		err = c.each(c.finished, func(i int) error {
-			t, err := create(c.tasks+i, true)
-			if err != nil {
-				return err
-			}
-			now := metav1.Now()
-			status, err := json.Marshal(map[string]any{"status": tasks.TaskStatus{Phase: tasks.TaskCompleted, CreatedAt: &now, FinishedAt: &now, EndedAttempts: 1}})
-			if err != nil {
-				return err
-			}
-			_, err = in.Patch(ctx, t.GetName(), "application/merge-patch+json", status, metav1.PatchOptions{}, "status")
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		began = time.Now()
-		longest, pages, o := time.Duration(0), 0, metav1.ListOptions{Limit: taskPage}
-		for more := true; more; more = o.Continue != "" {
-			at := time.Now()
-			list, err := in.List(ctx, o)
-			if err != nil {
-				return err
-			}
-			longest, pages, o.Continue = max(longest, time.Since(at)), pages+1, list.GetContinue()
-		}
-		figures = append(figures, millis(fmt.Sprintf("%d finished tasks listed in %d pages", c.finished+c.tasks, pages), time.Since(began), 0),
-			millis(fmt.Sprintf("the longest page of %d", taskPage), longest, 0))
-		return nil
+		again, err := r.flow(ctx, "again", fmt.Sprintf(", beside %d finished", c.finished))
+		figures = slices.Concat(figures, lists, again)
+		return err
 	})
 	return figures, err
+}
+
+// create creates a task of `true`.
+func (r taskRun) create(ctx context.Context, name string, suspend bool) (*unstructured.Unstructured, error) {
+	return r.in.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": tasks.GroupVersion.String(), "kind": "Task", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"image": r.image, "args": []any{"true"}, "suspend": suspend},
+	}}, metav1.CreateOptions{})
+}
+
+// flow runs tasks to their end.
+func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, error) {
+	began, took := time.Now(), make([]time.Duration, r.tasks)
+	// The watch begins with this, so that it does not list what was there before.
+	first, err := r.create(ctx, prefix+"-begin", true)
+	if err != nil {
+		return nil, err
+	}
+	err = r.each(r.tasks, func(i int) error {
+		at := time.Now()
+		_, err := r.create(ctx, prefix+"-"+strconv.Itoa(i), false)
+		took[i] = time.Since(at)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ended, failed := map[string]bool{}, 0
+	err = follow(ctx, r.in.Watch, metav1.ListOptions{ResourceVersion: first.GetResourceVersion()}, func(e watch.Event) bool {
+		t, ok := e.Object.(*unstructured.Unstructured)
+		if !ok {
+			return false
+		}
+		phase, _, _ := unstructured.NestedString(t.Object, "status", "phase")
+		if tasks.TaskPhase(phase).Ended() && !ended[t.GetName()] {
+			ended[t.GetName()] = true
+			if phase == string(tasks.TaskFailed) {
+				failed++
+			}
+		}
+		return len(ended) == r.tasks
+	})
+	if err != nil {
+		return nil, err
+	}
+	if failed > 0 {
+		return nil, fmt.Errorf("%d of %d tasks failed", failed, r.tasks)
+	}
+	return []figure{
+		{Name: fmt.Sprintf("%d tasks of true, end to end%s", r.tasks, beside), Value: float64(r.tasks) / time.Since(began).Seconds(), Unit: "/s", More: true},
+		millis(fmt.Sprintf("creation of a task by %d writers%s, p50", r.writers, beside), percentile(took, 50), 0),
+	}, nil
+}
+
+// keep creates tasks that have finished.
+func (r taskRun) keep(ctx context.Context) error {
+	return r.each(r.finished, func(i int) error {
+		t, err := r.create(ctx, "kept-"+strconv.Itoa(i), true)
+		if err != nil {
+			return err
+		}
+		now := metav1.Now()
+		status, err := json.Marshal(map[string]any{"status": tasks.TaskStatus{Phase: tasks.TaskCompleted, CreatedAt: &now, FinishedAt: &now, EndedAttempts: 1}})
+		if err != nil {
+			return err
+		}
+		_, err = r.in.Patch(ctx, t.GetName(), "application/merge-patch+json", status, metav1.PatchOptions{}, "status")
+		return err
+	})
+}
+
+// pages lists all tasks.
+func (r taskRun) pages(ctx context.Context) ([]figure, error) {
+	began, longest, pages, o := time.Now(), time.Duration(0), 0, metav1.ListOptions{Limit: taskPage}
+	for more := true; more; more = o.Continue != "" {
+		at := time.Now()
+		list, err := r.in.List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		longest, pages, o.Continue = max(longest, time.Since(at)), pages+1, list.GetContinue()
+	}
+	return []figure{
+		millis(fmt.Sprintf("%d finished tasks listed in %d pages", r.finished, pages), time.Since(began), 0),
+		millis(fmt.Sprintf("the longest page of %d", taskPage), longest, 0),
+	}, nil
 }
