@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/test/host"
 )
 
@@ -64,7 +65,7 @@ func TestNodeLoss(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
 	names := strings.NewReplacer("NOT-HERE", other.Name, "HERE", h.Name)
-	h.Start("--node-monitor-grace-period=20s")
+	h.Start("--node-monitor-grace-period=20s", "--task-node-timeout=20s")
 	words := joinWords(t, h)
 	agent := startAgent(t, other, words)
 	node := "node/" + other.Name
@@ -84,6 +85,7 @@ func TestNodeLoss(t *testing.T) {
 	h.Ctl(endpoint(true))
 	require.Len(t, other.Status().Processes, 3, "the agent and one shim for each pod")
 
+	lostTask(h)
 	agent.kill()
 	other.Cut()
 	h.Ctl("wait " + node + " --for=condition=Ready=Unknown --timeout=60s")
@@ -100,11 +102,14 @@ func TestNodeLoss(t *testing.T) {
 	}
 	require.Equal(t, stays, h.Ctl(container), "a pod that tolerates it is left where it is")
 
+	tornElsewhere(t, h, other)
 	other.Mend()
 	agent = startAgent(t, other, words)
 	defer agent.end()
 	h.Ctl("wait " + node + " --for=condition=Ready --timeout=60s") // as the API reports it too
 	h.Ctl("wait " + moves + " --for=delete --timeout=60s")
+	h.Ctl("wait pod -l " + tasks.LabelTask + "=torn --for=delete --timeout=60s")
+	tornElsewhere(t, h, other) // the node that is back has not changed what is recorded
 	h.Ctl(endpoint(true))
 	require.Equal(t, stays, h.Ctl(container), "its container never stopped")
 	// A pod without tolerations is scheduled there only once the taints are removed.
