@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -16,14 +17,18 @@ type LogOptions struct {
 	Follow bool
 	// Tail is the number of lines from the end; negative for all.
 	Tail int64
-	// Attempt is the number of the attempt, 0 for the last that has begun; Index that of an array, negative for any.
+	// Attempt is the number of the attempt, 0 for the last that has begun; Index that of an array, negative if it is none.
 	Attempt, Index int32
 }
 
 // Logs copies the output of an attempt of a task to out. Its node keeps it until the task is deleted.
 func (c *Cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Writer) error {
-	if _, err := c.getTask(ctx, name); err != nil {
+	t, err := c.getTask(ctx, name)
+	if err != nil {
 		return err
+	}
+	if a := t.Spec.Array; a != nil && a.Size > 1 && o.Index < 0 {
+		return fmt.Errorf("task %s is an array: choose one of its outputs with --index 0 to %d", name, a.Size-1)
 	}
 	return c.copyLogs(ctx, name, o, out)
 }

@@ -72,6 +72,8 @@ func TestTasks(t *testing.T) {
 		require.Contains(t, out, "it ran for longer than 1s")
 		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "2s", "--wait")
 		require.Regexp(t, "no feasible node within 2s: 0/1 nodes are available: .*Insufficient cpu", out)
+		out, _ = exitCode(t, h, "run", "nowhere", "--image", "busybox:1.36", "--node", "gone", "--schedule-timeout", "1s", "--wait")
+		require.Contains(t, out, "no feasible node within 1s: 0/1 nodes are available: 1 node(s) didn't match")
 		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=20s")
 	})
 	t.Run("an image that does not exist", func(t *testing.T) {
@@ -82,6 +84,7 @@ func TestTasks(t *testing.T) {
 	t.Run("arrays", func(t *testing.T) {
 		h.Run("run", "all", "--image", "busybox:1.36", "--array", "6", "--parallelism", "3", "--wait", "--", "sh", "-c", "echo $TASK_INDEX of $TASK_COUNT")
 		require.Equal(t, "4 of 6\n", h.Run("logs", "all", "--index", "4"))
+		require.Contains(t, h.Fails("logs", "all"), "choose one of its outputs with --index 0 to 5")
 		out, _ := exitCode(t, h, "run", "some", "--image", "busybox:1.36", "--array", "4", "--wait", "--", "sh", "-c", "[ $TASK_INDEX != 2 ]")
 		require.Contains(t, out, "1 of 4 indexes failed: 2")
 		require.Contains(t, h.Fails("run", "million", "--image", "busybox:1.36", "--array", "1000000"), "must be from 1 to 10000")
