@@ -65,7 +65,7 @@ node agent and the command line.
 			cmd.AddCommand(c)
 		}
 	}
-	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand())
+	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand(), snapshotCommand())
 	add("cluster", nodeCommand())
 	add("cluster", cancelCommand(), pruneCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())

@@ -104,6 +104,7 @@ func (s *Server) handler() http.Handler {
 	})
 	s.serveAuthorities(mux)
 	s.encryption(mux)
+	s.snapshot(mux)
 	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
 		return i.List(r.Context())
 	}))

@@ -24,7 +24,7 @@ func preflight(c config.Config, server, node bool) error {
 	}
 	errs := []error{space(c.DataDir)}
 	if server {
-		errs = append(errs, free("listen", c.Listen))
+		errs = append(errs, free("listen", c.Listen), checkRestored(c.DataDir))
 	}
 	if c.NodeIP == "" {
 		_, err := outwardAddress()

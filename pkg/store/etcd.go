@@ -26,14 +26,17 @@ const (
 	catchUpEntries  = 4000
 )
 
-// etcdDir is etcd's part of the data directory.
-const etcdDir = "etcd"
+// Directory is etcd's part of a store's directory.
+const Directory = "etcd"
+
+// memberName is the name of the only member.
+const memberName = "coracle"
 
 // etcdConfig returns the configuration of a single member without listeners.
 func (s *Store) etcdConfig() *embed.Config {
 	c := embed.NewConfig()
-	c.Name = "coracle"
-	c.Dir = filepath.Join(s.cfg.Dir, etcdDir)
+	c.Name = memberName
+	c.Dir = filepath.Join(s.cfg.Dir, Directory)
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.ListenClientUrls, c.ListenPeerUrls = nil, nil
 	c.EnableGRPCGateway = false
@@ -105,9 +108,9 @@ func firstRevision(e *etcdserver.EtcdServer) int64 {
 	return tx.FirstRev()
 }
 
-// lockDir creates the directory and locks it, so that a second process fails instead of waiting. The kernel releases
+// Lock creates a store's directory and locks it, so that a second process fails instead of waiting. The kernel releases
 // the lock when the process ends; the lock file stays.
-func lockDir(dir string) (unlock func(), err error) {
+func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("could not create the store's directory: %w", err)
 	}

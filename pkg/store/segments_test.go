@@ -53,12 +53,12 @@ func TestAStartAfterAStormOfWritesReadsLittle(t *testing.T) {
 		}
 	}
 	_ = child.Wait()
-	log := filepath.Join(dir, etcdDir, "member", "wal")
+	log := filepath.Join(dir, Directory, "member", "wal")
 	require.NoError(t, os.WriteFile(filepath.Join(log, "0000000000000001-0000000000000001.wal.broken"), nil, 0o600))
 	was, err := filesIn(log, ".wal")
 	require.NoError(t, err)
 	require.Greater(t, len(was), 3)
-	require.NoError(t, tidyLog(filepath.Join(dir, etcdDir)))
+	require.NoError(t, tidyLog(filepath.Join(dir, Directory)))
 	// Twice the entries between two snapshots, and those written while the last one was made.
 	is, err := filesIn(log, ".wal")
 	require.NoError(t, err)

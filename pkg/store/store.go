@@ -116,7 +116,7 @@ func (s *Store) failureError() error {
 
 // Run opens the data directory and serves it until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
-	unlock, err := lockDir(s.cfg.Dir)
+	unlock, err := Lock(s.cfg.Dir)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 		err  error
 	}
 	setSegmentBytes()
-	if err := tidyLog(filepath.Join(s.cfg.Dir, etcdDir)); err != nil {
+	if err := tidyLog(filepath.Join(s.cfg.Dir, Directory)); err != nil {
 		return nil, err
 	}
 	started := make(chan result, 1)

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/server"
+)
+
+func snapshotCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Save a cluster to a file, and restore it here or on another machine",
+		Long: `Saves everything that the cluster stores, and its keys, to one file, while it runs; and restores it, here or on another machine.
+
+  coracle snapshot save cluster.snapshot
+  coracle snapshot restore cluster.snapshot      on a machine without a cluster
+  coracle start
+
+It has no container images, logs or volumes: images are pulled again, or loaded with "coracle image load".`,
+	}
+	save := &cobra.Command{Use: "save FILE", Short: "Save the cluster of the server on this machine; - writes to standard output", Args: exactly(1, "FILE")}
+	commonFlags(save.Flags())
+	save.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		return ctl.SaveSnapshot(cmd.Context(), c.RunDir, args[0], os.Stdout, os.Stderr)
+	}
+	restore := &cobra.Command{
+		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: exactly(1, "FILE"),
+		Long: `Restores the cluster in FILE into the data directory of this machine, in which no cluster runs. The old cluster there, if any, is kept
+in a directory beside the new one if --replace is given.
+
+Other machines of the cluster join the restored one by themselves if its address is the old one. If this machine has another name than
+the one that was saved, delete the Node of that one: coracle ctl delete node NAME.`,
+	}
+	commonFlags(restore.Flags())
+	replace := restore.Flags().Bool("replace", false, "move a cluster that is there aside")
+	restore.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		in := io.Reader(os.Stdin)
+		if args[0] != "-" {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			in = f
+		}
+		m, old, err := server.RestoreSnapshot(cmd.Context(), c, in, *replace)
+		if err != nil {
+			return err
+		}
+		if old != "" {
+			fmt.Fprintf(os.Stderr, "the cluster that was here is in %s now\n", old)
+		}
+		if m.EncryptionConfig != "" {
+			fmt.Fprintf(os.Stderr, "stored objects are encrypted with the keys of %s, which the snapshot does not contain: start with --encryption-provider-config\n", m.EncryptionConfig)
+		}
+		fmt.Fprintf(os.Stderr, "restored the cluster of node %s as of %s: `coracle start` starts it\n", m.Node, m.Taken.Local().Format(time.DateTime))
+		return nil
+	}
+	cmd.AddCommand(save, restore)
+	return cmd
+}

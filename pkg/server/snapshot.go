@@ -1,0 +1,211 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/snapshot"
+	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/version"
+)
+
+var _ control.SnapshotBackend = (*process)(nil)
+
+const (
+	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes, storeDir is that of the store.
+	keyDir, encryptionDir, storeDir = "pki", "encryption", "store"
+	// restoring is the directory in which a snapshot is unpacked. While it exists, the data directory is not used.
+	restoring = "restoring"
+	// snapshotAttempts is how often a snapshot is begun while keys change.
+	snapshotAttempts = 3
+)
+
+// errKeysChange means that keys were replaced while they were read.
+var errKeysChange = errors.New("keys of the cluster are being replaced: try again once that is done")
+
+// Snapshot implements control.SnapshotBackend.
+func (p *process) Snapshot(ctx context.Context, to io.Writer) error {
+	if p.plane == nil {
+		return errNoPlane
+	}
+	for range snapshotAttempts {
+		// The keys are those of the stored objects if they are the same before and after the moment of the snapshot.
+		before, err := clusterKeys(p.DataDir)
+		if err != nil {
+			return err
+		}
+		err = p.plane.store.Export(func(revision, size int64, database io.WriterTo) error {
+			now, err := clusterKeys(p.DataDir)
+			if err != nil {
+				return err
+			}
+			if !snapshot.Same(before, now) {
+				return errKeysChange
+			}
+			return p.archive(ctx, to, before, revision, size, database)
+		})
+		if !errors.Is(err, errKeysChange) {
+			return err
+		}
+	}
+	return errKeysChange
+}
+
+func (p *process) archive(ctx context.Context, to io.Writer, keys []snapshot.File, revision, size int64, database io.WriterTo) error {
+	m := snapshot.Manifest{Coracle: version.Coracle, Kubernetes: version.Kubernetes, Node: p.NodeName, Revision: revision, EncryptionConfig: p.EncryptionConfig}
+	w, err := snapshot.NewWriter(untilDone{ctx, to}, m, time.Now())
+	if err != nil {
+		return err
+	}
+	for _, f := range keys {
+		if err := w.AddFile(f); err != nil {
+			w.Abort()
+			return err
+		}
+	}
+	if err := w.Add(snapshot.Database, size, database); err != nil {
+		w.Abort()
+		return err
+	}
+	return w.Close()
+}
+
+func clusterKeys(dataDir string) ([]snapshot.File, error) {
+	keys, err := snapshot.Files(dataDir, keyDir)
+	if err != nil {
+		return nil, err
+	}
+	encryption, err := snapshot.Files(dataDir, encryptionDir)
+	return append(keys, encryption...), err
+}
+
+// untilDone is a writer that fails once its context is done.
+type untilDone struct {
+	ctx context.Context
+	io.Writer
+}
+
+func (w untilDone) Write(p []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return w.Writer.Write(p)
+}
+
+// RestoreSnapshot restores a cluster from an archive into the data directory, in which no process may run. With replace, a cluster that is
+// there is moved aside, into a directory that it returns; without, it is an error. Killed at any point, it leaves the old cluster, the new
+// one, or a directory that no process starts in until the restore is repeated.
+func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader, replace bool) (m snapshot.Manifest, old string, err error) {
+	if _, err := control.NewClient(c.RunDir).Status(ctx); err == nil {
+		return m, "", errors.New("a cluster runs here: `coracle stop` ends it")
+	} else if !errors.Is(err, control.ErrNotRunning) {
+		return m, "", err
+	}
+	if err := os.MkdirAll(filepath.Join(c.DataDir, storeDir), 0o700); err != nil {
+		return m, "", err
+	}
+	unlock, err := store.Lock(filepath.Join(c.DataDir, storeDir))
+	if err != nil {
+		return m, "", err
+	}
+	defer unlock()
+	there, err := clusterIn(c.DataDir)
+	if err != nil {
+		return m, "", err
+	}
+	dir := filepath.Join(c.DataDir, restoring)
+	unfinished, err := exists(dir)
+	if err != nil {
+		return m, "", err
+	}
+	if there && !replace && !unfinished {
+		return m, "", fmt.Errorf("%s has a cluster already: --replace moves it aside, into a directory of its own", c.DataDir)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return m, "", err
+	}
+	parts := filepath.Join(dir, "parts")
+	if err := os.MkdirAll(parts, 0o700); err != nil {
+		return m, "", err
+	}
+	// Nothing of the old cluster has been touched until here: a bad archive leaves it as it was.
+	if m, err = snapshot.Unpack(archive, parts); err == nil {
+		err = store.Restore(filepath.Join(parts, snapshot.Database), filepath.Join(dir, storeDir), slog.Default())
+	}
+	if err != nil {
+		return m, "", errors.Join(err, os.RemoveAll(dir))
+	}
+	if there {
+		old = filepath.Join(c.DataDir, "replaced-"+time.Now().UTC().Format("20060102-150405"))
+	}
+	return m, old, install(c.DataDir, dir, old)
+}
+
+// install puts the restored parts in the places of the old ones, which it moves to old.
+func install(dataDir, dir, old string) error {
+	if old != "" {
+		if err := os.MkdirAll(filepath.Join(old, storeDir), 0o700); err != nil {
+			return err
+		}
+	}
+	etcd := filepath.Join(storeDir, store.Directory)
+	for _, part := range []struct{ from, to string }{
+		{filepath.Join("parts", keyDir), keyDir}, {filepath.Join("parts", encryptionDir), encryptionDir}, {etcd, etcd},
+	} {
+		to := filepath.Join(dataDir, part.to)
+		there, err := exists(to)
+		if err != nil {
+			return err
+		}
+		if there {
+			if err := os.Rename(to, filepath.Join(old, part.to)); err != nil {
+				return err
+			}
+		}
+		if err := os.Rename(filepath.Join(dir, part.from), to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	// The administrator's kubeconfig has a certificate of the old cluster; a start writes it.
+	if err := os.Remove(filepath.Join(dataDir, ctl.Kubeconfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// clusterIn reports whether a data directory has a cluster's keys or store.
+func clusterIn(dataDir string) (bool, error) {
+	for _, name := range []string{keyDir, encryptionDir, filepath.Join(storeDir, store.Directory)} {
+		if there, err := exists(filepath.Join(dataDir, name)); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+func exists(name string) (bool, error) {
+	_, err := os.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// checkRestored fails if a restore did not finish.
+func checkRestored(dataDir string) error {
+	unfinished, err := exists(filepath.Join(dataDir, restoring))
+	if err == nil && unfinished {
+		err = fmt.Errorf("a restore into %s was interrupted: repeat `coracle snapshot restore`", dataDir)
+	}
+	return err
+}
