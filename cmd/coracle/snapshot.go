@@ -31,7 +31,7 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 		if err != nil {
 			return err
 		}
-		return ctl.SaveSnapshot(cmd.Context(), c.RunDir, args[0], os.Stdout, os.Stderr)
+		return ctl.SaveSnapshot(cmd.Context(), c.RunDir, args[0], os.Stdout)
 	}
 	restore := &cobra.Command{
 		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: exactly(1, "FILE"),
@@ -62,12 +62,12 @@ the one that was saved, delete the Node of that one: coracle ctl delete node NAM
 			return err
 		}
 		if old != "" {
-			fmt.Fprintf(os.Stderr, "the cluster that was here is in %s now\n", old)
+			fmt.Printf("the cluster that was here is in %s now\n", old)
 		}
 		if m.EncryptionConfig != "" {
-			fmt.Fprintf(os.Stderr, "stored objects are encrypted with the keys of %s, which the snapshot does not contain: start with --encryption-provider-config\n", m.EncryptionConfig)
+			fmt.Printf("stored objects are encrypted with the keys of %s, which the snapshot does not contain: start with --encryption-provider-config\n", m.EncryptionConfig)
 		}
-		fmt.Fprintf(os.Stderr, "restored the cluster of node %s as of %s: `coracle start` starts it\n", m.Node, m.Taken.Local().Format(time.DateTime))
+		fmt.Printf("restored the cluster of node %s as of %s: `coracle start` starts it\n", m.Node, m.Taken.Local().Format(time.DateTime))
 		return nil
 	}
 	cmd.AddCommand(save, restore)

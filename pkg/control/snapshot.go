@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 // SnapshotBackend is the part of a process that saves the cluster.
@@ -69,15 +71,22 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer) error {
 		return ErrNotRunning
 	}
 	if err != nil {
-		return err
+		return errIncomplete(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, mostError))
+		text, err := bounded.All(response.Body, mostError)
+		if err != nil {
+			return fmt.Errorf("the process responded with %s", response.Status)
+		}
 		return errors.New(strings.TrimSpace(string(text)))
 	}
 	if _, err := io.Copy(w, response.Body); err != nil {
-		return fmt.Errorf("the snapshot is incomplete; the server's log says why: %w", err)
+		return errIncomplete(err)
 	}
 	return nil
+}
+
+func errIncomplete(err error) error {
+	return fmt.Errorf("the snapshot is incomplete; the server's log says why: %w", err)
 }

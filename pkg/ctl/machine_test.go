@@ -36,6 +36,7 @@ type machine struct {
 	authorities control.Authorities
 	encryption  control.Encryption
 	calls       []string
+	broken      error
 }
 
 func (m *machine) Status(context.Context) control.Status    { return m.status }
@@ -64,6 +65,11 @@ func (m *machine) FinishAuthorities(_ context.Context, names []string, force boo
 func (m *machine) ChangeEncryption(action string, progress func(string)) error {
 	progress("rewrote 3 of 3 objects")
 	return m.call("encryption " + action)
+}
+
+func (m *machine) Snapshot(_ context.Context, to io.Writer) error {
+	_, err := io.WriteString(to, "archive")
+	return errors.Join(err, m.broken)
 }
 
 func (m *machine) call(text string) error {
@@ -244,6 +250,26 @@ secrets    no encryption   -      5         1 cannot be read
 	require.EqualError(t, Encryption(t.Context(), dir, "yaml", io.Discard), `output "yaml" is not known: leave it out, or use json`)
 	require.Equal(t, "rewrote 3 of 3 objects\n",
 		output(t, func(out io.Writer) error { return ChangeEncryption(t.Context(), dir, control.EncryptionRotate, out) }))
+}
+
+func TestSaveSnapshot(t *testing.T) {
+	m := &machine{}
+	run, dir := m.serve(t), t.TempDir()
+	file := filepath.Join(dir, "a")
+	require.Equal(t, "archive", output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, "-", out) }))
+	require.Equal(t, "saved "+file+", 7 B. It contains the cluster's keys: whoever has it is its administrator.\n",
+		output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, file, out) }))
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+	require.ErrorContains(t, SaveSnapshot(t.Context(), run, file, io.Discard), "exists already")
+
+	m.broken = errors.New("the disk failed")
+	require.ErrorContains(t, SaveSnapshot(t.Context(), run, filepath.Join(dir, "b"), io.Discard), "the snapshot is incomplete")
+	require.ErrorIs(t, SaveSnapshot(t.Context(), dir, filepath.Join(dir, "b"), io.Discard), control.ErrNotRunning)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "nothing incomplete is left")
 }
 
 func TestSize(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control"
 )
 
-// SaveSnapshot saves the cluster of the server on this machine to a file, which must not exist, or to out if the file is
-// "-". It prints what it saved to said. The file appears when it is complete; only its owner can read it.
-func SaveSnapshot(ctx context.Context, runDir, file string, out, said io.Writer) error {
+// SaveSnapshot saves the cluster of the server on this machine to a file, which must not exist, and prints that to out;
+// or to out if the file is "-". The file appears when it is complete; only its owner can read it.
+func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error {
 	client := control.NewClient(runDir)
 	if file == "-" {
 		return client.Snapshot(ctx, out)
@@ -39,6 +39,6 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out, said io.Writer)
 	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(said, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file, size(bytes))
+	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file, size(bytes))
 	return err
 }

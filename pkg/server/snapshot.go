@@ -38,6 +38,14 @@ func (p *process) Snapshot(ctx context.Context, to io.Writer) error {
 	if p.plane == nil {
 		return errNoPlane
 	}
+	err := p.snapshot(ctx, to)
+	if err != nil {
+		p.log.Warn("could not save a snapshot", "error", err)
+	}
+	return err
+}
+
+func (p *process) snapshot(ctx context.Context, to io.Writer) error {
 	for range snapshotAttempts {
 		// The keys are those of the stored objects if they are the same before and after the moment of the snapshot.
 		before, err := clusterKeys(p.DataDir)

@@ -1,8 +1,8 @@
 // Package snapshot is the archive of a cluster that `coracle snapshot save` writes: the store's database, and the keys
 // without which it is worth nothing.
 //
-// It is a zstd-compressed tar: the small files, then the database, then the manifest. It imports no other package of
-// Coracle. Its invariant: an archive is unpacked only if it is complete and unchanged, and nothing outside the
+// It is a zstd-compressed tar: the small files, then the database, then the manifest. Of Coracle it imports
+// bounded alone. Its invariant: an archive is unpacked only if it is complete and unchanged, and nothing outside the
 // directory is written.
 package snapshot
 
@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const (
@@ -88,7 +90,7 @@ func Files(root, dir string) ([]File, error) {
 		if !e.Type().IsRegular() || !allowed.MatchString(name) {
 			continue
 		}
-		data, err := readFile(filepath.Join(root, name))
+		data, err := bounded.File(filepath.Join(root, name), mostFileBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // replaced meanwhile
 		}
@@ -100,19 +102,6 @@ func Files(root, dir string) ([]File, error) {
 		}
 	}
 	return files, nil
-}
-
-func readFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, mostFileBytes+1))
-	if err == nil && len(data) > mostFileBytes {
-		err = fmt.Errorf("%s has more than %d bytes", name, mostFileBytes)
-	}
-	return data, err
 }
 
 // Same reports whether two lists of files are equal.
@@ -154,7 +143,9 @@ func (w *Writer) Add(name string, size int64, from io.WriterTo) error {
 }
 
 // AddFile adds a small file.
-func (w *Writer) AddFile(f File) error { return w.Add(f.Name, int64(len(f.Data)), bytes.NewReader(f.Data)) }
+func (w *Writer) AddFile(f File) error {
+	return w.Add(f.Name, int64(len(f.Data)), bytes.NewReader(f.Data))
+}
 
 // Close writes the manifest, which makes the archive complete.
 func (w *Writer) Close() error {
