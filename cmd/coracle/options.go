@@ -38,7 +38,7 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
 	f.Duration("node-monitor-grace-period", d.NodeMonitorGracePeriod, "how long a node may go without heartbeats before it is marked Unknown and its pods are evicted")
 	f.Duration("task-node-timeout", d.TaskNodeTimeout, "how long a node may go without heartbeats before the attempts of tasks on it have failed")
-	f.StringSlice("disable", nil, "components not to run in this process: controllers, scheduler, loadbalancer")
+	f.StringSlice("disable", nil, "components not to run in this process: controllers, scheduler, loadbalancer, ingress")
 	f.StringSlice("enable-admission-plugins", nil, "admission plugins to enable in addition to the default ones, such as AlwaysPullImages")
 	f.StringSlice("disable-admission-plugins", nil, "default admission plugins to disable, such as DenyServiceExternalIPs or EventRateLimit")
 	f.String("admission-control-config-file", "", "AdmissionConfiguration file: defaults of PodSecurity, limits of EventRateLimit, and so on")
@@ -58,6 +58,8 @@ func serverFlags(f *pflag.FlagSet) {
 	f.Bool("rest-insecure", false, "serve the REST facade as plain HTTP without a token, on a loopback address only")
 	f.StringSlice("rest-cors-origins", nil, "origins of web pages that may use the REST facade, such as https://example.com; * is all")
 	f.StringSlice("load-balancer-pool", nil, "addresses for services of type LoadBalancer: CIDRs, or ranges such as 192.0.2.10-192.0.2.20 (default the nodes' own addresses)")
+	f.Int("ingress-http-port", d.IngressHTTPPort, "port of this node for HTTP of Ingresses; 0 for none")
+	f.Int("ingress-https-port", d.IngressHTTPSPort, "port of this node for HTTPS of Ingresses; 0 for none")
 	f.Bool("merge-kubeconfig", d.MergeKubeconfig, `write a context "coracle" to ~/.kube/config too`)
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/encryption"
+	"github.com/coracle-dev/coracle/pkg/ingress"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
@@ -72,6 +73,7 @@ type plane struct {
 	aggregator *aggregation.Controller
 	usage      *usage.Collector
 	roles      *roles
+	ingress    *ingress.Ingress
 	// rest is nil unless enabled.
 	rest *rest.Server
 	// controllers and scheduler run on the elected server; nil if disabled.
@@ -94,6 +96,7 @@ func (p *plane) components() []run.Component {
 		p.presence,   // lists this server among those that serve the API
 		p.roles,      // writes the default roles; administrators and nodes work without them
 		p.admin,      // already written, and renewed in time
+		p.ingress,    // waits for the first Ingress
 	}
 	// These react to writes of clients and nodes, unless disabled. The node starts meanwhile.
 	if p.controllers != nil {
@@ -233,6 +236,9 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}
+	if l.ingress, err = l.newIngress(); err != nil {
+		return nil, err
+	}
 	if p.RESTAddress != "" {
 		if l.rest, err = l.newREST(serving, remote); err != nil {
 			return nil, err
@@ -309,7 +315,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},
 				RemoveVolume: l.nodes.removeVolume,
-				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer)},
+				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
 				Kinds:        storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})

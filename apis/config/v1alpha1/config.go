@@ -54,7 +54,7 @@ type Server struct {
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
 	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
 	TaskNodeTimeout time.Duration `mapstructure:"task-node-timeout"`
-	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer.
+	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer, Ingresses.
 	Disable []string `mapstructure:"disable"`
 	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
 	EnableAdmissionPlugins  []string `mapstructure:"enable-admission-plugins"`
@@ -74,6 +74,7 @@ type Server struct {
 	Encryption    `mapstructure:",squash"`
 	REST          `mapstructure:",squash"`
 	LoadBalancing `mapstructure:",squash"`
+	Ingress       `mapstructure:",squash"`
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
 	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
 }
@@ -84,6 +85,8 @@ const (
 	Scheduler   = "scheduler"
 	// LoadBalancer gives addresses to services of type LoadBalancer.
 	LoadBalancer = "loadbalancer"
+	// Ingresses serves Ingresses of the class "coracle".
+	Ingresses = "ingress"
 )
 
 // Runs reports whether this process runs a component that can be disabled.
@@ -148,7 +151,7 @@ func Default() Config {
 		Server: Server{
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second, MergeKubeconfig: true,
-			AllowPrivileged: true,
+			AllowPrivileged: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
@@ -186,7 +189,7 @@ func (c Server) validate() error {
 		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
 	}
 	for _, part := range c.Disable {
-		errs = append(errs, oneOf("disable", part, Controllers, Scheduler, LoadBalancer))
+		errs = append(errs, oneOf("disable", part, Controllers, Scheduler, LoadBalancer, Ingresses))
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
 		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes send a heartbeat every 10s: use %s or more", c.NodeMonitorGracePeriod, shortestGrace))
@@ -206,7 +209,7 @@ func (c Server) validate() error {
 	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
 		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
 	}
-	errs = append(errs, c.Audit.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service))
+	errs = append(errs, c.Audit.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
 	return errors.Join(errs...)
 }
 

@@ -50,6 +50,8 @@ type Observed struct {
 	Pool  []config.AddressRange
 	// Reserved are TCP ports that the nodes themselves use.
 	Reserved []uint16
+	// IngressPorts are TCP ports on which nodes serve Ingresses: services that have them keep them.
+	IngressPorts []uint16
 	// Disabled: no service gets addresses, and those that have addresses of ours lose them.
 	Disabled bool
 }
@@ -223,6 +225,9 @@ func (p *plan) onNodes(s *corev1.Service) result {
 		}
 		if port.Protocol == corev1.ProtocolTCP && slices.Contains(p.Reserved, uint16(port.Port)) {
 			return result{err: fmt.Errorf("port %d/%s is used by the nodes themselves", port.Port, port.Protocol)}
+		}
+		if port.Protocol == corev1.ProtocolTCP && holding(s) == 0 && slices.Contains(p.IngressPorts, uint16(port.Port)) {
+			return result{err: fmt.Errorf("port %d/%s of the nodes is used for Ingresses", port.Port, port.Protocol)}
 		}
 	}
 	r := result{reason: ReasonNodes}

@@ -97,6 +97,7 @@ func TestPlan(t *testing.T) {
 		noPool   bool
 		noNodes  bool
 		disabled bool
+		ingress  []uint16
 		want     map[string]string
 	}{
 		{name: "the oldest first, and not a node's address", services: []*corev1.Service{service("young", 1), service("old", 2)},
@@ -121,13 +122,15 @@ func TestPlan(t *testing.T) {
 		{name: "only nodes with endpoints", noPool: true, services: []*corev1.Service{service("a", 2, local)}, want: map[string]string{"a": "198.51.100.3 "}},
 		{name: "one node's address", noPool: true, services: []*corev1.Service{service("a", 2, asks("198.51.100.3")), service("b", 1, port(81), asks("203.0.113.9"))},
 			want: map[string]string{"a": "198.51.100.3 ", "b": "loadBalancerIP 203.0.113.9 is not the address of a node"}},
+		{name: "ports of Ingresses", noPool: true, ingress: []uint16{80, 443}, services: []*corev1.Service{service("has", 1, port(443), has(ReasonNodes)), service("new", 2), service("udp", 2, udp)},
+			want: map[string]string{"has": "198.51.100.2 198.51.100.3 ", "new": "port 80/TCP of the nodes is used for Ingresses", "udp": "198.51.100.2 198.51.100.3 "}},
 		{name: "no nodes", noPool: true, noNodes: true, services: []*corev1.Service{service("a", 2)}, want: map[string]string{"a": ""}},
 		{name: "given back", services: []*corev1.Service{service("a", 2, has(ReasonPool, "192.0.2.1"), deleted), service("b", 1, has(ReasonPool, "192.0.2.3"), plain), service("c", 0)},
 			want: map[string]string{"a": "", "b": "", "c": "192.0.2.1 "}},
 		{name: "disabled", disabled: true, services: []*corev1.Service{service("a", 2, has(ReasonPool, "192.0.2.1")), service("b", 1)}, want: map[string]string{"a": "", "b": ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := Observed{Services: c.services, Nodes: nodes, Pool: pool, Reserved: []uint16{6443}, Disabled: c.disabled,
+			o := Observed{Services: c.services, Nodes: nodes, Pool: pool, Reserved: []uint16{6443}, Disabled: c.disabled, IngressPorts: c.ingress,
 				Local: func(*corev1.Service) map[string]bool { return map[string]bool{"b": true, "c": true} }}
 			if c.noPool {
 				o.Pool = nil

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +26,8 @@ type Config struct {
 	Pool []config.AddressRange
 	// Reserved are TCP ports that the nodes themselves use.
 	Reserved []uint16
+	// IngressPorts are used by the nodes of servers while there is an Ingress of a class with ingressController.
+	IngressPorts []uint16
 	// Disabled: services only lose what they have.
 	Disabled bool
 }
@@ -40,7 +43,9 @@ func New(c Config) *engine.Reconciler {
 			{Object: &corev1.Service{}, Event: services},
 			{Object: &corev1.Node{}, Event: nodes},
 			{Object: &discoveryv1.EndpointSlice{}, Event: endpoints},
+			{Object: &networkingv1.Ingress{}, Event: ingresses},
 		},
+		Reads:  []client.Object{&networkingv1.IngressClass{}},
 		Writes: []engine.Write{{Object: &corev1.Service{}, Parts: []engine.Part{engine.Status}}},
 		Indexes: []engine.Index{{Object: &corev1.Service{}, Name: index, Values: func(o client.Object) []string {
 			if s, ok := o.(*corev1.Service); ok && concerned(s) {
@@ -54,6 +59,32 @@ func New(c Config) *engine.Reconciler {
 			}
 		},
 	}
+}
+
+// ingressController is the controller of pkg/ingress.
+const ingressController = "coracle.dev/ingress"
+
+// ingresses concern the ports of nodes when they come and go.
+func ingresses(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	var list corev1.ServiceList
+	if was != nil && is != nil || env.ByIndex(ctx, &list, "", index, index) == nil && len(list.Items) == 0 {
+		return nil
+	}
+	return all
+}
+
+// ingress reports whether there is an Ingress that the nodes serve.
+func ingress(ctx context.Context, env engine.Env) (bool, error) {
+	var list networkingv1.IngressList
+	var classes networkingv1.IngressClassList
+	if err := errors.Join(env.Cache.List(ctx, &list), env.Cache.List(ctx, &classes)); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(list.Items, func(i networkingv1.Ingress) bool {
+		return i.Spec.IngressClassName != nil && slices.ContainsFunc(classes.Items, func(c networkingv1.IngressClass) bool {
+			return c.Name == *i.Spec.IngressClassName && c.Spec.Controller == ingressController
+		})
+	}), nil
 }
 
 var all = []engine.Request{engine.RequestFor("", "services")}
@@ -125,6 +156,11 @@ func (c Config) reconcile(ctx context.Context, env engine.Env) error {
 	}
 	for i := range machines.Items {
 		o.Nodes = append(o.Nodes, &machines.Items[i])
+	}
+	if served, err := ingress(ctx, env); err != nil {
+		return err
+	} else if served {
+		o.IngressPorts = c.IngressPorts
 	}
 	var errs []error
 	o.Local = func(s *corev1.Service) map[string]bool {

@@ -1,0 +1,29 @@
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Ingress configures on which ports of a server's node Ingresses are served.
+type Ingress struct {
+	// IngressHTTPPort and IngressHTTPSPort are opened when the first Ingress of the class "coracle" is created; 0 disables one.
+	IngressHTTPPort  int `mapstructure:"ingress-http-port"`
+	IngressHTTPSPort int `mapstructure:"ingress-https-port"`
+}
+
+func (c Ingress) validate() error {
+	var errs []error
+	for _, o := range []struct {
+		option string
+		port   int
+	}{{"ingress-http-port", c.IngressHTTPPort}, {"ingress-https-port", c.IngressHTTPSPort}} {
+		if o.port < 0 || o.port > 65535 {
+			errs = append(errs, fmt.Errorf("%s %d is not within 0 to 65535", o.option, o.port))
+		}
+	}
+	if c.IngressHTTPPort != 0 && c.IngressHTTPPort == c.IngressHTTPSPort {
+		errs = append(errs, fmt.Errorf("ingress-http-port and ingress-https-port are both %d: choose separate ports", c.IngressHTTPPort))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,228 @@
+package ingress
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// controlPlane is the label of nodes with a server, which no node can set on itself.
+const controlPlane = "node-role.kubernetes.io/control-plane"
+
+// h2cProtocol is the appProtocol of backends that speak HTTP/2 without TLS, such as gRPC (KEP-3726).
+const h2cProtocol = "kubernetes.io/h2c"
+
+// build makes the table of Ingresses from the cache.
+func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) *table {
+	kept := map[types.NamespacedName]parsed{}
+	t := build(ingresses, reader{
+		backend: func(namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error) {
+			return i.backend(ctx, namespace, ref)
+		},
+		certificate: func(name types.NamespacedName) (*tls.Certificate, error) {
+			p, known := kept[name]
+			if !known {
+				p = i.certificate(ctx, name)
+				kept[name] = p
+			}
+			return p.certificate, p.err
+		},
+	})
+	i.parsed = kept
+	i.mu.Lock()
+	i.uses = t
+	i.mu.Unlock()
+	return t
+}
+
+// backend returns the ready endpoints of a service's port.
+func (i *Ingress) backend(ctx context.Context, namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error) {
+	var s corev1.Service
+	if err := i.Client.Cache().Get(ctx, ctrl.ObjectKey{Namespace: namespace, Name: ref.Name}, &s); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, errors.New("there is no such service")
+		}
+		return nil, err
+	}
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil, errors.New("services of type ExternalName are not supported as backends")
+	}
+	n := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+		return p.Protocol == corev1.ProtocolTCP && (ref.Port.Name != "" && p.Name == ref.Port.Name || ref.Port.Name == "" && p.Port == ref.Port.Number)
+	})
+	if n < 0 {
+		return nil, fmt.Errorf("the service has no TCP port %s", cmp.Or(ref.Port.Name, fmt.Sprint(ref.Port.Number)))
+	}
+	port := &s.Spec.Ports[n]
+	b := &backend{}
+	if port.AppProtocol != nil {
+		switch *port.AppProtocol {
+		case h2cProtocol:
+			b.h2c = true
+		case "https", "HTTPS", "kubernetes.io/wss":
+			return nil, fmt.Errorf("appProtocol %s: TLS to backends is not supported", *port.AppProtocol)
+		}
+	}
+	var list discoveryv1.EndpointSliceList
+	if err := i.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace), ctrl.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
+		return nil, err
+	}
+	b.endpoints = endpoints(list.Items, port.Name)
+	return b, nil
+}
+
+// endpoints returns the ready endpoints of a port, in order. Addresses of the machine itself are none.
+func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
+	var all []netip.AddrPort
+	for n := range list {
+		s := &list[n]
+		for _, p := range s.Ports {
+			if p.Port == nil || p.Name != nil && *p.Name != port || p.Name == nil && port != "" || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready != nil && !*e.Conditions.Ready || len(e.Addresses) == 0 {
+					continue
+				}
+				if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && a.IsGlobalUnicast() {
+					all = append(all, netip.AddrPortFrom(a, uint16(*p.Port)))
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// parsed is the certificate of a secret's version.
+type parsed struct {
+	version     string
+	certificate *tls.Certificate
+	err         error
+}
+
+// certificate reads a secret, or returns what it has been parsed to before.
+func (i *Ingress) certificate(ctx context.Context, name types.NamespacedName) parsed {
+	var s corev1.Secret
+	if err := i.Client.Cache().Get(ctx, name, &s); err != nil {
+		if apierrors.IsNotFound(err) {
+			err = errors.New("there is no such secret")
+		}
+		return parsed{err: err}
+	}
+	version := string(s.UID) + " " + s.ResourceVersion
+	if p, ok := i.parsed[name]; ok && p.version == version {
+		return p
+	}
+	c, err := parse(&s)
+	return parsed{version, c, err}
+}
+
+func parse(s *corev1.Secret) (*tls.Certificate, error) {
+	if s.Type != corev1.SecretTypeTLS {
+		return nil, fmt.Errorf("its type is %s, not %s", s.Type, corev1.SecretTypeTLS)
+	}
+	c, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return nil, errors.New("it has no valid certificate with its key") // the error may quote what is secret
+	}
+	if c.Leaf == nil {
+		if c.Leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
+			return nil, err
+		}
+	}
+	return &c, nil
+}
+
+// shadowed returns what takes the ports before they reach us: the rules of services come first.
+func (i *Ingress) shadowed(ctx context.Context) (texts []string) {
+	var services corev1.ServiceList
+	if err := i.Client.Cache().List(ctx, &services); err != nil {
+		return nil
+	}
+	own := i.Addresses[0].String()
+	takes := func(owner, address string, port int32) {
+		if address == own && port != 0 && (port == int32(i.HTTPPort) || port == int32(i.HTTPSPort)) {
+			texts = append(texts, fmt.Sprintf("port %d of %s belongs to %s", port, address, owner))
+		}
+	}
+	for n := range services.Items {
+		s := &services.Items[n]
+		for _, p := range s.Spec.Ports {
+			if p.Protocol != corev1.ProtocolTCP {
+				continue
+			}
+			for _, a := range s.Status.LoadBalancer.Ingress {
+				takes("service "+s.Namespace+"/"+s.Name, a.IP, p.Port)
+			}
+			for _, a := range s.Spec.ExternalIPs {
+				takes("service "+s.Namespace+"/"+s.Name, a, p.Port)
+			}
+			takes("service "+s.Namespace+"/"+s.Name, own, p.NodePort)
+		}
+	}
+	var pods corev1.PodList
+	if err := i.Client.Cache().List(ctx, &pods); err != nil {
+		return texts
+	}
+	for n := range pods.Items {
+		p := &pods.Items[n]
+		if p.Spec.NodeName != i.NodeName || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			for _, port := range c.Ports {
+				takes("pod "+p.Namespace+"/"+p.Name, own, port.HostPort)
+			}
+		}
+	}
+	return texts
+}
+
+// publish writes the addresses into the status of the Ingresses: those of all servers.
+func (i *Ingress) publish(ctx context.Context, ingresses []*networkingv1.Ingress) error {
+	var nodes corev1.NodeList
+	if err := i.Client.Cache().List(ctx, &nodes, ctrl.HasLabels{controlPlane}); err != nil {
+		return err
+	}
+	all := []string{i.Addresses[0].String()}
+	for n := range nodes.Items {
+		for _, a := range nodes.Items[n].Status.Addresses {
+			if a.Type == corev1.NodeInternalIP && !slices.Contains(all, a.Address) {
+				all = append(all, a.Address)
+			}
+		}
+	}
+	slices.Sort(all)
+	var want []networkingv1.IngressLoadBalancerIngress
+	for _, a := range all {
+		want = append(want, networkingv1.IngressLoadBalancerIngress{IP: a})
+	}
+	var errs []error
+	for _, o := range ingresses {
+		same := slices.EqualFunc(o.Status.LoadBalancer.Ingress, want, func(a, b networkingv1.IngressLoadBalancerIngress) bool {
+			return a.IP == b.IP && a.Hostname == b.Hostname
+		})
+		if same {
+			continue
+		}
+		next := o.DeepCopy()
+		next.Status.LoadBalancer.Ingress = want
+		if err := i.Client.Status().Patch(ctx, next, ctrl.MergeFrom(o)); ctrl.IgnoreNotFound(err) != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
