@@ -108,7 +108,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/store"), ours("pkg/cache", "pkg/registry", "pkg/apiserver", "pkg/server", "pkg/agent")},
 		{ours("pkg/cache"), engine},
 		{ours("pkg/encryption"), append(engine, ours("pkg/agent", "pkg/client", "pkg/ctl", "pkg/control")...)},
-		{ours("pkg/client", "pkg/reconcile", "pkg/scheduler", "pkg/agent", "pkg/proxy", "pkg/dns", "pkg/ctl"), engine},
+		{ours("pkg/client", "pkg/reconcile", "pkg/scheduler", "pkg/agent", "pkg/proxy", "pkg/dns", "pkg/ingress", "pkg/ctl"), engine},
 		{ours("pkg/client/local"), ours("pkg/admission", "pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/admission"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/registry"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
