@@ -30,16 +30,30 @@ func page[T ctrl.Object](c *Call, items []T, convert func(T) any) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(items, func(a, b T) int { return strings.Compare(position(a), position(b)) })
-	start, found := slices.BinarySearchFunc(items, after, func(item T, at string) int { return strings.Compare(position(item), at) })
-	if found {
-		start++
+	type placed struct {
+		at   string
+		item T
 	}
-	items = items[start:]
-	if limit > 0 && len(items) > limit {
-		items = items[:limit]
-		c.w.Header().Set(continueHeader, base64.RawURLEncoding.EncodeToString([]byte(position(items[limit-1]))))
+	left := make([]placed, 0, len(items))
+	for _, item := range items {
+		if at := position(item); at > after {
+			left = append(left, placed{at, item})
+		}
 	}
+	slices.SortFunc(left, func(a, b placed) int { return strings.Compare(a.at, b.at) })
+	if limit > 0 && len(left) > limit {
+		left = left[:limit]
+		c.w.Header().Set(continueHeader, base64.RawURLEncoding.EncodeToString([]byte(left[limit-1].at)))
+	}
+	items = items[:0]
+	for _, p := range left {
+		items = append(items, p.item)
+	}
+	return writeList(c, items, convert)
+}
+
+// writeList writes a list, one item at a time.
+func writeList[T any](c *Call, items []T, convert func(T) any) error {
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(http.StatusOK)
 	buf := []byte{'['}

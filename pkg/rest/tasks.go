@@ -35,7 +35,7 @@ func (t *tasks) Routes() []Route {
 			},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/tasks", Summary: "List tasks", Handle: t.list, Query: paging,
+			Method: http.MethodGet, Path: "/api/v1/tasks", Summary: "List tasks", Handle: t.list, Query: taskPaging,
 			Answers: map[int]any{http.StatusOK: []wire.Task{}, http.StatusBadRequest: wire.Error{}},
 		},
 		{
@@ -154,8 +154,35 @@ func (s *Server) noNode(ctx context.Context) (string, error) {
 	return "no available nodes", nil
 }
 
+// taskPaging are the parameters of lists of tasks. There may be very many: a page is made of its tasks alone, which is
+// why pages are in the order of IDs.
+var taskPaging = []Parameter{
+	{"limit", "maximum number of tasks, 1 to 5000, in the order of their IDs; all, oldest first, if absent", 0}, paging[1],
+}
+
 func (t *tasks) list(c *Call) error {
 	var list taskapi.TaskList
+	limit, err := c.number("limit", 0, 1, maxPage)
+	if err != nil {
+		return err
+	}
+	if limit > 0 {
+		after := c.Request.URL.Query().Get("continue")
+		if len(after) > maxContinue {
+			return Refuse(http.StatusBadRequest, "invalid continue parameter")
+		}
+		err := t.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(t.cfg.Namespace), ctrl.Limit(limit), ctrl.Continue(after))
+		if apierrors.IsBadRequest(err) {
+			return Refuse(http.StatusBadRequest, "invalid continue parameter")
+		}
+		if err != nil {
+			return err
+		}
+		if list.Continue != "" {
+			c.w.Header().Set(continueHeader, list.Continue)
+		}
+		return writeList(c, pointers(list.Items), func(task *taskapi.Task) any { return view.Task(task) })
+	}
 	if err := t.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(t.cfg.Namespace)); err != nil {
 		return err
 	}

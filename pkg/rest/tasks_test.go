@@ -99,14 +99,14 @@ func TestAnIdempotencyKeyHasOneTask(t *testing.T) {
 	require.Len(t, all, 1)
 }
 
-// TestListsHavePages: pages are complete and have no duplicates.
+// TestListsHavePages: pages are complete, in the order of IDs, and have no duplicates.
 func TestListsHavePages(t *testing.T) {
 	w := newWorld(t)
 	want := map[string]bool{}
 	for range 7 {
 		want[w.task("a")] = true
 	}
-	got, next := map[string]bool{}, ""
+	got, next, last := map[string]bool{}, "", ""
 	for pages := 0; ; pages++ {
 		require.Less(t, pages, 5)
 		a := w.do("GET", "/api/v1/tasks?limit=2&continue="+next, nil)
@@ -115,6 +115,8 @@ func TestListsHavePages(t *testing.T) {
 		a.into(t, &page)
 		for _, task := range page {
 			require.False(t, got[task.TaskID])
+			require.Greater(t, task.TaskID, last)
+			last = task.TaskID
 			got[task.TaskID] = true
 		}
 		if next = a.header.Get(continueHeader); next == "" {
@@ -125,7 +127,7 @@ func TestListsHavePages(t *testing.T) {
 	var none []wire.Task
 	w.do("GET", "/api/v1/tasks?continue=ZZZZZZZZZZZZZZZZZZZZZZZZ", nil).into(t, &none)
 	require.NotNil(t, none)
-	for _, bad := range []string{"limit=0", "limit=x", "limit=5001", "continue=%21"} {
+	for _, bad := range []string{"limit=0", "limit=x", "limit=5001", "continue=%21", "limit=2&continue=%21"} {
 		require.Equal(t, http.StatusBadRequest, w.do("GET", "/api/v1/tasks?"+bad, nil).status, bad)
 	}
 }
