@@ -76,6 +76,8 @@ type Config struct {
 	Nodes NodeClient
 	// LocalNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node. May be nil.
 	LocalNode func(node string) http.RoundTripper
+	// SealKey is a secret that the cluster's API servers share, with which they recognize messages that nodes send on.
+	SealKey []byte
 	// Usage serves metrics.k8s.io. Without it requests for that group fail with 503.
 	Usage   Usage
 	Version version.Info

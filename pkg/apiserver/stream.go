@@ -2,6 +2,8 @@ package apiserver
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"net/http"
 	"net/url"
 	"slices"
@@ -109,6 +111,15 @@ func (c streamParent) LocalNode(name string) http.RoundTripper {
 		return nil
 	}
 	return c.s.cfg.LocalNode(name)
+}
+
+func (c streamParent) Seal(data []byte) []byte {
+	if len(c.s.cfg.SealKey) == 0 {
+		return nil
+	}
+	m := hmac.New(sha256.New, c.s.cfg.SealKey)
+	_, _ = m.Write(data)
+	return m.Sum(nil)
 }
 
 func (c streamParent) Admit(ctx context.Context, options runtime.Object) error {

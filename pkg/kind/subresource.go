@@ -62,6 +62,8 @@ type Connection interface {
 	// LocalNode returns a transport to a node's API that uses no connection, or nil if that node's agent is not in this process. It accepts
 	// messages alone.
 	LocalNode(name string) http.RoundTripper
+	// Seal returns a code for data that only this cluster's API servers can compute; nil if it has no key.
+	Seal(data []byte) []byte
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
 	// Admit runs admission on a connection, with its options in the internal version, before anything is connected.

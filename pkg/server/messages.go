@@ -2,6 +2,9 @@ package server
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"net/http"
@@ -35,6 +38,16 @@ var _, _ messages.API = (*localAPI)(nil), (*remoteAPI)(nil)
 
 // mostReply limits a response, in bytes: a reply, the outcomes of a batch, or an error.
 const mostReply = workers.MaxBatchOutcomes
+
+// sealKey derives the key with which servers recognize messages that nodes send on. A process uses the same one until it ends: messages sent
+// before the key of service accounts was changed cannot be sent on by a server that has started since.
+func sealKey(of *ecdsa.PrivateKey) ([]byte, error) {
+	secret, err := of.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	return hkdf.Key(sha256.New, secret, nil, "coracle message receipts", sha256.Size)
+}
 
 // localNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node.
 func (p *process) localNode(name string) http.RoundTripper {

@@ -204,6 +204,10 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
+	seal, err := sealKey(keys.ServiceAccount)
+	if err != nil {
+		return nil, err
+	}
 	remote := &nodes{
 		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 		roots:  keys.Node.Pool, as: asServer.Client,
@@ -215,7 +219,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
-		Nodes: remote, LocalNode: p.localNode, Usage: l.usage,
+		Nodes: remote, LocalNode: p.localNode, SealKey: seal, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap: func(next http.Handler) http.Handler {

@@ -13,6 +13,7 @@ const (
 type BatchMessage struct {
 	ID      string `json:"id"`
 	Payload []byte `json:"payload"`
+	Receipt string `json:"receipt,omitempty"`
 }
 
 // BatchOutcome is how a message of a batch ended, between agent and API server. Failure is empty for one that was accepted or, if the sender

@@ -58,6 +58,9 @@ const (
 	HeaderFailure = "Coracle-Message-Failure"
 	// HeaderUntouched is "true" for a failure before any program got the message, between agent and API server.
 	HeaderUntouched = "Coracle-Message-Untouched"
+	// HeaderReceipt proves that a message was sent to a worker, for a node that sends it on. It comes from the API server and goes back
+	// to it.
+	HeaderReceipt = "Coracle-Message-Receipt"
 	// HeaderErrorType is the type of an error that the program reported, as it called it.
 	HeaderErrorType = "Lambda-Runtime-Function-Error-Type"
 )

@@ -32,7 +32,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request, receive func(*m
 	}
 	t := messages.Target{Namespace: r.PathValue("namespace"), Name: r.PathValue("pod"), UID: types.UID(r.PathValue("uid"))}
 	m := messages.Message{ID: r.Header.Get(workers.HeaderID), ContentType: r.Header.Get("Content-Type"), Trace: r.Header.Get("Traceparent"),
-		DeadLetter: r.Header.Get(workers.HeaderDeadLetter)}
+		DeadLetter: r.Header.Get(workers.HeaderDeadLetter), Receipt: r.Header.Get(workers.HeaderReceipt)}
 	if n, err := strconv.ParseInt(r.Header.Get(workers.HeaderAttempt), 10, 32); err == nil && n > 0 {
 		m.Attempts = int32(n)
 	}

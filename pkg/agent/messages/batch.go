@@ -13,7 +13,7 @@ import (
 )
 
 // mostBatchBytes limits a batch as it is sent: payloads of together workers.MaxPayload in base64, and the rest of each message.
-const mostBatchBytes = workers.MaxPayload*4/3 + workers.MaxBatch*128
+const mostBatchBytes = workers.MaxPayload*4/3 + workers.MaxBatch*512
 
 // maxBatchText limits what is passed on of an error in a batch, in bytes.
 const maxBatchText = 256
@@ -45,7 +45,7 @@ func (m *Manager) ReceiveBatch(ctx context.Context, w http.ResponseWriter, req *
 			out[i] = Outcome{Failure: workers.QueueFull, Text: errNoMemory.Error(), Untouched: true}
 			continue
 		}
-		msg.ID, msg.payload = list[i].ID, &payload{data: list[i].Payload, bytes: bytes, held: n}
+		msg.ID, msg.Receipt, msg.payload = list[i].ID, list[i].Receipt, &payload{data: list[i].Payload, bytes: bytes, held: n}
 		msgs, which = append(msgs, msg), append(which, i)
 	}
 	bytes.give(hold, true)

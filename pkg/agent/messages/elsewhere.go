@@ -72,6 +72,9 @@ func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (agai
 	}
 	req.Header.Set("Content-Type", e.ContentType)
 	req.Header.Set(workers.HeaderID, e.ID)
+	if e.Receipt != "" {
+		req.Header.Set(workers.HeaderReceipt, e.Receipt)
+	}
 	if dead != "" {
 		req.Header.Set(workers.HeaderDeadLetter, dead)
 	} else {

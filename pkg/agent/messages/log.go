@@ -56,6 +56,7 @@ type stored struct {
 	ContentType         string `json:",omitempty"`
 	Trace               string `json:",omitempty"`
 	DeadLetter          string `json:",omitempty"`
+	Receipt             string `json:",omitempty"`
 	Attempts            int32  `json:",omitempty"`
 	Expires             time.Time
 	seq                 uint64

@@ -193,7 +193,7 @@ func (m *Manager) entryOf(s *stored) *entry {
 	if n := int64(len(s.payload)) + overhead; m.bytes.take(n) {
 		p.bytes, p.held = m.bytes, n
 	}
-	return &entry{seq: s.seq, expires: s.Expires, Message: Message{ID: s.ID, ContentType: s.ContentType, Trace: s.Trace, Attempts: s.Attempts, DeadLetter: s.DeadLetter, payload: p}}
+	return &entry{seq: s.seq, expires: s.Expires, Message: Message{ID: s.ID, ContentType: s.ContentType, Trace: s.Trace, Attempts: s.Attempts, DeadLetter: s.DeadLetter, Receipt: s.Receipt, payload: p}}
 }
 
 // Setup makes the pod's queue, if the pod asks for one, and what its program receives with. It is idempotent. The pod's network must be up
@@ -443,7 +443,7 @@ func (m *Manager) persist(r *receiver, entries []*entry, out []Outcome) {
 		var at uint64
 		e.expires = expires
 		e.seq, at, err = m.log.write(&stored{Namespace: r.pod.Namespace, Pod: r.pod.Name, UID: string(r.pod.UID), Queue: r.queue.config, ID: e.ID,
-			ContentType: e.ContentType, Trace: e.Trace, DeadLetter: e.DeadLetter, Attempts: e.Attempts, Expires: e.expires, payload: e.payload.data})
+			ContentType: e.ContentType, Trace: e.Trace, DeadLetter: e.DeadLetter, Receipt: e.Receipt, Attempts: e.Attempts, Expires: e.expires, payload: e.payload.data})
 		if err != nil {
 			out[i] = Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true}
 			continue

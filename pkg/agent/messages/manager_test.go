@@ -87,7 +87,7 @@ func (b *bench) setup() *bench {
 func (b *bench) message(id, text string) Message {
 	p, err := b.bytes.read(strings.NewReader(text), int64(len(text)))
 	require.NoError(b.t, err)
-	return Message{ID: id, ContentType: "text/plain", payload: p}
+	return Message{ID: id, ContentType: "text/plain", Receipt: "receipt " + id, payload: p}
 }
 
 func (b *bench) deliver(id, text string, wait bool) Outcome {
@@ -264,6 +264,7 @@ func TestMessagesOfAPodThatIsGone(t *testing.T) {
 	second := newBench(t, dir, workers.Queue{})
 	second.Synced(func(types.UID) bool { return false })
 	<-second.api.came
+	require.Equal(t, "receipt 1", second.api.got[0].Header.Get(workers.HeaderReceipt))
 	require.Equal(t, "/api/v1/namespaces/ns/services/w/message", second.api.got[0].URL.Path)
 }
 

@@ -19,7 +19,9 @@ type Message struct {
 	Deadline time.Time
 	// DeadLetter is why another worker failed to handle it.
 	DeadLetter string
-	payload    *payload
+	// Receipt is needed to send it on.
+	Receipt string
+	payload *payload
 }
 
 // Outcome is how a message ended: with a reply, or with a Failure.

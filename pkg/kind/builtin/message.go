@@ -19,8 +19,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	coreapi "k8s.io/kubernetes/pkg/apis/core"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -166,6 +164,7 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
+	node := fromNode(req)
 	batch, err := flagOf(req.URL.Query(), "batch")
 	if err != nil {
 		return err
@@ -181,6 +180,11 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	}
 	if err != nil {
 		return apierrors.NewBadRequest("the message could not be read: " + err.Error())
+	}
+	if node {
+		if _, _, name := s.on.Target(); batch || !s.mayForward(req, body, name) {
+			return apierrors.NewForbidden(corev1.Resource("services"), name, errNotGiven)
+		}
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), timeout)
 	defer cancel()
@@ -264,7 +268,7 @@ func (s sender) header(req *http.Request, id string) http.Header {
 		head.Set("Traceparent", v)
 	}
 	// Only nodes, which send messages on, say what became of them before.
-	if u, ok := request.UserFrom(req.Context()); ok && slices.Contains(u.GetGroups(), user.NodesGroup) {
+	if fromNode(req) {
 		for _, name := range []string{workers.HeaderAttempt, workers.HeaderDeadLetter} {
 			if v := req.Header.Get(name); v != "" && len(v) <= 8<<10 {
 				head.Set(name, v)
@@ -347,6 +351,10 @@ func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, 
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, acceptTime)
 		defer cancel()
+		head.Del(workers.HeaderReceipt) // of a pod before
+		if r := s.receipt(p, head.Get("Content-Type"), body); r != "" {
+			head.Set(workers.HeaderReceipt, r)
+		}
 	}
 	res, elsewhere, err := s.toNode(ctx, p, "messages", head, body)
 	if err != nil {

@@ -135,6 +135,9 @@ func (b *messageBatch) exchange(ctx context.Context, p *corev1.Pod, list []int) 
 	msgs := make([]workers.BatchMessage, len(list))
 	for n, i := range list {
 		msgs[n] = b.msgs[i]
+		if !b.wait {
+			msgs[n].Receipt = b.receipt(p, b.head.Get("Content-Type"), msgs[n].Payload)
+		}
 	}
 	body, err := json.Marshal(msgs)
 	if err != nil {
