@@ -16,6 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/externalworker"
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/job"
+	"github.com/coracle-dev/coracle/pkg/reconcile/kontrol"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
@@ -35,6 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/reconcile/worker"
+	"github.com/coracle-dev/coracle/pkg/version"
 )
 
 // All lists the reconcilers.
@@ -74,6 +76,7 @@ func All(cfg Config) []*engine.Reconciler {
 		resourceclaim.New(),
 		resourceclaim.NewRelease(),
 	}
+	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion)...)
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
 	}

@@ -36,6 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/scheduler"
 	"github.com/coracle-dev/coracle/pkg/server/allocation"
 	"github.com/coracle-dev/coracle/pkg/server/kinds"
+	"github.com/coracle-dev/coracle/pkg/version"
 )
 
 func TestMain(m *testing.M) {
@@ -126,7 +127,7 @@ func (c *cluster) serve() func(string) client.Interface {
 	require.NoError(t, err)
 	srv, err := apiserver.New(apiserver.Config{
 		Registry: c.engine.Registry, Cache: c.engine.Cache, Kinds: c.engine.Kinds, Listener: l, Logger: slog.New(slog.DiscardHandler),
-		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()},
+		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()}, Version: version.Info(),
 	})
 	require.NoError(t, err)
 	c.run(srv)

@@ -112,6 +112,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/client/local"), ours("pkg/admission", "pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/admission"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/registry"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
+		{ours("pkg/kontrol"), append(engine, ours("pkg/agent", "pkg/scheduler", "pkg/ctl", "pkg/reconcile", "pkg/rest")...)},
 		{ours("pkg/rest"), append(engine, ours("pkg/agent", "pkg/scheduler", "pkg/ctl", "pkg/reconcile")...)},
 		{ours("pkg/apiserver"), ours("pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},

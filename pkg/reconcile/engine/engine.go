@@ -51,6 +51,9 @@ type Reconciler struct {
 	Writes []Write
 	// Indexes it looks objects up by.
 	Indexes []Index
+	// When, if not nil, is a kind without whose objects there is nothing to do: the reconciler counts as synced, and starts nothing but a
+	// watch of that kind, until there is the first.
+	When client.Object
 	// Workers is the number of objects reconciled concurrently; 0 means 2.
 	Workers int
 	// New creates the function, once for each start.
@@ -123,10 +126,14 @@ type Env struct {
 
 	indexes *indexes
 	queue   func(Request, time.Duration)
+	begin   func(func(context.Context))
 }
 
 // Enqueue enqueues req after d (0: now). It is safe for concurrent use.
 func (e Env) Enqueue(req Request, d time.Duration) { e.queue(req, d) }
+
+// Go runs f in a goroutine. Its context ends when the reconciler stops, which waits for f.
+func (e Env) Go(f func(context.Context)) { e.begin(f) }
 
 // ByIndex lists the objects of a namespace ("" for all) whose declared index has the value.
 func (e Env) ByIndex(ctx context.Context, list client.ObjectList, namespace, index, value string) error {

@@ -87,6 +87,14 @@ type life struct {
 // supervise restarts the reconciler until ctx ends. It calls synced before it returns, if not earlier.
 func (l *life) supervise(ctx context.Context, synced func()) {
 	defer synced()
+	if l.r.When != nil {
+		// There may be no object for as long as the process runs.
+		l.observer.synced.Store(true)
+		synced()
+		if !l.awaitFirst(ctx) {
+			return
+		}
+	}
 	pause := crashFirst
 	for {
 		began := time.Now()
@@ -127,7 +135,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	r := reader{l.client.Cache(), l.declared}
 	env := Env{
 		Client: guard{l.client, l.declared, l.client.Cache()}, Cache: r, Events: recorder, Log: l.log, Now: time.Now,
-		indexes: ix, queue: q.AddAfter,
+		indexes: ix, queue: q.AddAfter, begin: func(f func(context.Context)) { wg.Go(func() { f(ctx) }) },
 	}
 	no := new(bool)
 	yes := true

@@ -1,0 +1,57 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// maxKubeconfig is the largest kubeconfig, in bytes.
+const maxKubeconfig = 1 << 20
+
+// ParseKubeconfig returns how to reach the cluster of a kubeconfig's current context. Whatever would run a command or read a file of this
+// machine is refused.
+func ParseKubeconfig(data []byte) (*rest.Config, error) {
+	if len(data) > maxKubeconfig {
+		return nil, fmt.Errorf("it has more than %d bytes", maxKubeconfig)
+	}
+	cfg, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, fmt.Errorf("it cannot be parsed: %w", err)
+	}
+	context := cfg.Contexts[cfg.CurrentContext]
+	if context == nil {
+		return nil, fmt.Errorf("it has no context %q: set current-context", cfg.CurrentContext)
+	}
+	cluster, user := cfg.Clusters[context.Cluster], cfg.AuthInfos[context.AuthInfo]
+	if cluster == nil {
+		return nil, fmt.Errorf("it has no cluster %q", context.Cluster)
+	}
+	if cluster.Server == "" {
+		return nil, fmt.Errorf("cluster %q has no server", context.Cluster)
+	}
+	if cluster.CertificateAuthority != "" {
+		return nil, errors.New("certificate-authority is a file: use certificate-authority-data")
+	}
+	if user != nil {
+		for name, set := range map[string]bool{
+			"exec runs a command: use a token or client-certificate-data":                      user.Exec != nil,
+			"auth-provider is a plugin: use a token or client-certificate-data":                user.AuthProvider != nil,
+			"client-certificate is a file: use client-certificate-data":                        user.ClientCertificate != "",
+			"client-key is a file: use client-key-data":                                        user.ClientKey != "",
+			"tokenFile is a file: use token":                                                   user.TokenFile != "",
+			"it has a username or a password, which Kubernetes no longer accepts: use a token": user.Username != "" || user.Password != "",
+		} {
+			if set {
+				return nil, errors.New(name)
+			}
+		}
+	}
+	out, err := clientcmd.NewNonInteractiveClientConfig(*cfg, cfg.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}

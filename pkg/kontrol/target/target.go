@@ -1,0 +1,383 @@
+// Package target is how Kontrol reaches clusters: one connection each, made from a kubeconfig or in process, with its own goroutine,
+// back-off and bounds, so that a cluster that fails does no harm to others.
+//
+// It may import apis and client libraries. Its invariants: nothing in a kubeconfig runs a command or reads a file; no answer of a cluster is
+// read beyond its bound; and requests to a cluster that does not answer fail at once, until its prober has reached it again.
+package target
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+)
+
+const (
+	// patience is how long a cluster may take to answer a request other than a watch.
+	patience = 10 * time.Second
+	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost between those of one that does not.
+	interval   = 30 * time.Second
+	retryFirst = time.Second
+	retryMost  = 30 * time.Second
+	// maxAnswer limits an answer other than a watch, in bytes.
+	maxAnswer = 64 << 20
+	// maxRequests limits the writes to one cluster at a time.
+	maxRequests = 8
+)
+
+// errNoVersion means that what answers is no API server.
+var errNoVersion = errors.New("the answer has no version")
+
+// ErrBusy means that a cluster has as many requests as it may: the caller's key is told once one ends.
+var ErrBusy = errors.New("the cluster is busy")
+
+// Config says how to reach a cluster.
+type Config struct {
+	// Local is the client of the cluster that serves this API; otherwise Kubeconfig is used.
+	Local      client.WithWatch
+	Kubeconfig []byte
+	// Problem, if not empty, is why the cluster cannot be reached: its reason and message.
+	Reason, Problem string
+}
+
+// equal compares all but which local client it is: there is one.
+func (c Config) equal(o Config) bool {
+	return (c.Local == nil) == (o.Local == nil) && bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
+}
+
+// Status is what is known of a cluster.
+type Status struct {
+	Ready                            bool
+	Reason, Message, Version, Server string
+	Seen                             time.Time
+}
+
+// Pool has the clusters. It is safe for concurrent use.
+type Pool struct {
+	version string // of the local cluster
+
+	mu      sync.Mutex
+	targets map[string]*Target
+	notify  map[string]func(cluster string)
+}
+
+// NewPool returns a pool without clusters. localVersion is the version of the cluster that serves this API.
+func NewPool(localVersion string) *Pool {
+	return &Pool{version: localVersion, targets: map[string]*Target{}, notify: map[string]func(string){}}
+}
+
+// Notify calls f, without locks, whenever a cluster becomes ready or is no longer. It replaces what the name had before.
+func (p *Pool) Notify(name string, f func(cluster string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notify[name] = f
+}
+
+// Set makes the connection to a cluster, or replaces it if its configuration changed. begin runs a function in a goroutine until its
+// context ends.
+func (p *Pool) Set(name string, c Config, begin func(func(context.Context))) {
+	p.mu.Lock()
+	old := p.targets[name]
+	if old != nil && old.config.equal(c) && old.ended.Err() == nil {
+		p.mu.Unlock()
+		return
+	}
+	t := newTarget(name, c, p)
+	p.targets[name] = t
+	p.mu.Unlock()
+	if old != nil {
+		old.cancel()
+	}
+	if c.Problem == "" && t.client != nil {
+		begin(t.run)
+	}
+	p.changed(name)
+}
+
+// Remove ends the connection to a cluster.
+func (p *Pool) Remove(name string) {
+	p.mu.Lock()
+	t := p.targets[name]
+	delete(p.targets, name)
+	p.mu.Unlock()
+	if t != nil {
+		t.cancel()
+		p.changed(name)
+	}
+}
+
+// Get returns a cluster; nil if there is none.
+func (p *Pool) Get(name string) *Target {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.targets[name]
+}
+
+func (p *Pool) changed(name string) {
+	p.mu.Lock()
+	all := make([]func(string), 0, len(p.notify))
+	for _, f := range p.notify {
+		all = append(all, f)
+	}
+	p.mu.Unlock()
+	for _, f := range all {
+		f(name)
+	}
+}
+
+// Target is a cluster.
+type Target struct {
+	Name string
+
+	pool   *Pool
+	config Config
+	client client.WithWatch
+	probe  func(context.Context) (version string, err error)
+	ended  context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
+
+	mu      sync.Mutex
+	status  Status
+	running int
+	waiting []func() // told once a request ends, in order
+}
+
+func newTarget(name string, c Config, p *Pool) *Target {
+	ended, cancel := context.WithCancel(context.Background())
+	t := &Target{Name: name, pool: p, config: c, ended: ended, cancel: cancel, wake: make(chan struct{}, 1),
+		status: Status{Reason: kontrol.ReasonConnecting, Message: "connecting"}}
+	fail := func(reason, message string) *Target {
+		t.status = Status{Reason: reason, Message: message}
+		return t
+	}
+	if c.Problem != "" {
+		return fail(c.Reason, c.Problem)
+	}
+	if c.Local != nil {
+		t.client = c.Local
+		t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: "it serves this API", Version: p.version, Seen: time.Now()}
+		t.probe = func(context.Context) (string, error) { return p.version, nil }
+		return t
+	}
+	cfg, err := ParseKubeconfig(c.Kubeconfig)
+	if err != nil {
+		return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+	}
+	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
+	cfg.WarningHandler = rest.NoWarnings{}
+	t.status.Server = cfg.Host
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err == nil {
+		t.ended, t.cancel = ended, func() { cancel(); httpClient.CloseIdleConnections() }
+		quick := *httpClient // discovery has no context
+		quick.Timeout = patience
+		mapper, err := apiutil.NewDynamicRESTMapper(cfg, &quick)
+		if err == nil {
+			t.client, err = client.NewWithWatch(cfg, client.Options{HTTPClient: httpClient, Mapper: mapper})
+		}
+		if err != nil {
+			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+		}
+		d, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, &quick)
+		if err != nil {
+			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+		}
+		t.probe = func(ctx context.Context) (string, error) {
+			raw, err := d.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+			if err != nil {
+				return "", err
+			}
+			var v apimachineryversion.Info
+			if err := json.Unmarshal(raw, &v); err != nil {
+				return "", err
+			}
+			if v.GitVersion == "" {
+				return "", errNoVersion
+			}
+			return object.Cut(v.GitVersion, 64), nil
+		}
+		return t
+	}
+	return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+}
+
+// limited limits the answers of a cluster, except for watches, which are read event by event.
+type limited struct{ http.RoundTripper }
+
+func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := l.RoundTripper.RoundTrip(req)
+	if err != nil || req.URL.Query().Get("watch") != "" {
+		return res, err
+	}
+	if res.ContentLength > maxAnswer {
+		_ = res.Body.Close()
+		return nil, &bounded.TooLargeError{Name: "the answer", Limit: maxAnswer}
+	}
+	body := res.Body
+	res.Body = struct {
+		*reader
+		closer
+	}{&reader{bounded.Reader(body, maxAnswer)}, closer{body.Close}}
+	return res, nil
+}
+
+type reader struct {
+	r interface{ Read([]byte) (int, error) }
+}
+
+func (r *reader) Read(p []byte) (int, error) { return r.r.Read(p) }
+
+type closer struct{ close func() error }
+
+func (c closer) Close() error { return c.close() }
+
+// run probes the cluster until its configuration changes or ctx ends.
+func (t *Target) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, t.cancel)
+	defer stop()
+	defer t.cancel()
+	pause := retryFirst
+	for {
+		version, err := t.probe(t.ended)
+		if t.ended.Err() != nil {
+			return
+		}
+		wait := interval
+		if err != nil {
+			t.failed(err)
+			wait = pause/2 + rand.N(pause)
+			pause = min(2*pause, retryMost)
+		} else {
+			pause = retryFirst
+			t.reached(version)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-t.ended.Done():
+			timer.Stop()
+			return
+		case <-t.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+func (t *Target) reached(version string) {
+	t.mu.Lock()
+	was := t.status
+	message := "it answers"
+	if t.config.Local != nil {
+		message = was.Message
+	}
+	t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: message, Version: version, Server: was.Server, Seen: time.Now()}
+	t.mu.Unlock()
+	if !was.Ready || was.Version != version {
+		t.pool.changed(t.Name)
+	}
+}
+
+func (t *Target) failed(err error) {
+	t.mu.Lock()
+	was := t.status
+	next := was
+	next.Ready = false
+	next.Reason, next.Message = explain(err, was.Server)
+	t.status = next
+	t.mu.Unlock()
+	if was.Ready || was.Reason != next.Reason {
+		t.pool.changed(t.Name)
+	}
+}
+
+// Status returns what is known of the cluster.
+func (t *Target) Status() Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
+}
+
+// Done is closed once the connection is replaced or ends.
+func (t *Target) Done() <-chan struct{} { return t.ended.Done() }
+
+// Client returns the client for watches, which have no limit in number or time; nil if the cluster does not answer.
+func (t *Target) Client() client.WithWatch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.status.Ready {
+		return nil
+	}
+	return t.client
+}
+
+// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than 8 requests; otherwise it returns ErrBusy, and
+// calls again once it may be retried. An error that means that the cluster is lost makes it unreachable for everybody.
+func (t *Target) Do(ctx context.Context, again func(), f func(context.Context, client.WithWatch) error) error {
+	t.mu.Lock()
+	switch {
+	case !t.status.Ready:
+		defer t.mu.Unlock()
+		return &UnreachableError{t.status.Reason, t.status.Message}
+	case t.running >= maxRequests:
+		t.waiting = append(t.waiting, again)
+		t.mu.Unlock()
+		return ErrBusy
+	}
+	t.running++
+	t.mu.Unlock()
+	defer t.release()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := f(ctx, t.client)
+	if err != nil && ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return err // this process ends
+	}
+	if err != nil && t.config.Local == nil && Lost(err) {
+		t.failed(err)
+		t.Probe()
+		s := t.Status()
+		return &UnreachableError{s.Reason, s.Message}
+	}
+	return err
+}
+
+func (t *Target) release() {
+	t.mu.Lock()
+	t.running--
+	n := min(len(t.waiting), maxRequests-t.running)
+	next := t.waiting[:n:n]
+	t.waiting = t.waiting[n:]
+	t.mu.Unlock()
+	for _, f := range next {
+		f()
+	}
+}
+
+// Probe probes the cluster soon.
+func (t *Target) Probe() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// UnreachableError means that a cluster does not answer.
+type UnreachableError struct{ Reason, Message string }
+
+func (e *UnreachableError) Error() string { return e.Message }

@@ -1,0 +1,363 @@
+package kontrol
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// The pause after a failed attempt grows from failFirst to failMost.
+const (
+	failFirst = time.Second
+	failMost  = 2 * time.Minute
+	// settle is how long the Resources that wait on a cluster are not looked at again after a change there.
+	settle = 20 * time.Millisecond
+)
+
+func newApplied(pool *target.Pool) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "kontrol", Account: Account, When: &kontrol.Resource{}, Workers: 16,
+		Watches: []engine.Watch{
+			{Object: &kontrol.Resource{}, Map: pairsOfObject, Changed: desiredChanged},
+			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
+			{Object: &kontrol.AppliedState{}, Map: pairOfState},
+			{Object: &kontrol.CurrentState{}, Map: pairOfState},
+		},
+		Writes:  []engine.Write{{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
+		Indexes: append(resourceIndexes(), appliedIndexes()...),
+		New: func(env engine.Env) engine.Func {
+			r := &applied{Env: env, pool: pool, tries: map[watch.Pair]Tries{}, held: map[string]map[watch.Pair]bool{}}
+			pool.Notify("reconciler", r.reached)
+			env.Enqueue(engine.Request{}, resync)
+			return r.reconcile
+		},
+	}
+}
+
+// pairsOfObject maps a Resource to its pairs, and to those of others that are about the same object.
+func pairsOfObject(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	out := pairsOfResource(ctx, env, o)
+	r, ok := o.(*kontrol.Resource)
+	var same kontrol.ResourceList
+	if !ok || env.ByIndex(ctx, &same, "", byObject, objectKey(kontrol.TargetOf(r))) != nil {
+		return out
+	}
+	for i := range same.Items {
+		if s := &same.Items[i]; s.UID != r.UID {
+			out = append(out, pairsOfResource(ctx, env, s)...)
+		}
+	}
+	return out
+}
+
+// applied applies.
+type applied struct {
+	engine.Env
+	pool *target.Pool
+
+	mu    sync.Mutex
+	tries map[watch.Pair]Tries
+	held  map[string]map[watch.Pair]bool // pairs that wait for something, by cluster
+}
+
+func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	if req == (engine.Request{}) {
+		return r.sweep(ctx)
+	}
+	pair := pairOf(req)
+	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	c, err := get[kontrol.Cluster](ctx, r.Cache, pair.Cluster)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(pair.Resource, pair.Cluster))
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if res == nil || res.DeletionTimestamp != nil || !targets(res, pair.Cluster, c) || a != nil && a.State.ResourceUID != string(res.UID) {
+		return r.release(ctx, pair, res, c, a)
+	}
+	o, err := r.observe(ctx, res, c, a)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	step := Plan(o, r.Now())
+	if !step.Apply {
+		r.hold(pair, step.Status == kontrol.ApplyWaiting)
+		if step.Status == "" {
+			if step.Again == 0 && a != nil && o.Waits == "" {
+				r.kick(pair.Cluster)
+			}
+			return engine.Result{RequeueAfter: step.Again}, nil
+		}
+		return engine.Result{}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error})
+	}
+	if a == nil {
+		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows what was created.
+		if err := r.record(ctx, res, pair, nil, kontrol.Applied{Status: kontrol.ApplyPending}); err != nil {
+			return engine.Result{}, err
+		}
+		return engine.Result{RequeueAfter: time.Nanosecond}, nil
+	}
+	return r.attempt(ctx, pair, o, a, step)
+}
+
+// observe returns what Plan goes by.
+func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (Observed, error) {
+	o := Observed{Resource: res, Cluster: c}
+	if a != nil {
+		o.Applied = &a.State
+	}
+	if c == nil {
+		return o, nil
+	}
+	cur, err := get[kontrol.CurrentState](ctx, r.Cache, kontrol.StateName(res.Name, c.Name))
+	if err != nil {
+		return o, err
+	}
+	if cur != nil {
+		o.Current = &cur.State
+	}
+	var same kontrol.ResourceList
+	if err := r.ByIndex(ctx, &same, "", byObject, objectKey(kontrol.TargetOf(res))); err != nil {
+		return o, err
+	}
+	for i := range same.Items {
+		if s := &same.Items[i]; s.UID != res.UID && targets(s, c.Name, c) && first(s, res) {
+			o.Other = s.Name
+		}
+	}
+	if a == nil || a.State.Generation != res.Generation {
+		if o.WaitsReason, o.Waits, err = r.waits(ctx, res, c); err != nil {
+			return o, err
+		}
+	}
+	r.mu.Lock()
+	o.Tries = r.tries[watch.Pair{Resource: res.Name, Cluster: c.Name}]
+	r.mu.Unlock()
+	return o, nil
+}
+
+// first reports whether a Resource was created before another.
+func first(a, b *kontrol.Resource) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
+}
+
+// attempt applies, and records what came of it.
+func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *kontrol.AppliedState, step Step) (engine.Result, error) {
+	t := r.pool.Get(pair.Cluster)
+	if t == nil {
+		return engine.Result{}, nil // its reconciler will tell
+	}
+	again := func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
+	var out Answer
+	err := t.Do(ctx, again, func(ctx context.Context, c client.WithWatch) (err error) {
+		out, err = Apply(ctx, c, o, step)
+		return err
+	})
+	var lost *target.UnreachableError
+	switch {
+	case errors.Is(err, target.ErrBusy):
+		return engine.Result{}, nil
+	case ctx.Err() != nil:
+		return engine.Result{}, nil
+	case errors.As(err, &lost):
+		r.hold(pair, true)
+		if a.State.Generation == o.Resource.Generation {
+			return engine.Result{}, nil // the cluster's condition says it
+		}
+		return engine.Result{}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: lost.Reason, Error: lost.Message})
+	case err != nil:
+		failure := explain(err)
+		wait := r.failed(pair, o.Resource.Generation, r.Now())
+		r.hold(pair, failure.Status == kontrol.ApplyWaiting)
+		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, failure)
+	}
+	r.succeeded(pair, o.Resource.Generation, step.Correct)
+	r.hold(pair, false)
+	at := metav1.NewMicroTime(r.Now())
+	next := kontrol.Applied{Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
+		Object: out.Object, Fields: out.Fields, AppliedAt: &at, Corrections: a.State.Corrections}
+	if a.State.Generation != next.Generation {
+		next.Corrections = 0
+	}
+	if step.Correct {
+		next.Corrections++
+	}
+	return engine.Result{RequeueAfter: pendingPatience}, r.record(ctx, o.Resource, pair, a, next)
+}
+
+// record writes the result of an attempt; of one that failed, what was applied before stays recorded.
+func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState, next kontrol.Applied) error {
+	if was != nil && next.Status != kontrol.ApplyApplied {
+		old := &was.State
+		next.Generation, next.Revision, next.Object, next.Fields = old.Generation, old.Revision, old.Object, old.Fields
+		next.AppliedAt, next.Corrections = old.AppliedAt, old.Corrections
+	}
+	next.Subject = subject(res, pair.Cluster)
+	next.AttemptedGeneration = res.Generation
+	next.Error = object.Cut(next.Error, kontrol.MaxError)
+	at := metav1.NewMicroTime(r.Now())
+	if was == nil {
+		next.Time = &at
+		return r.Client.Create(ctx, &kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster), OwnerReferences: ownedBy(res)}, State: next})
+	}
+	next.Time = was.State.Time
+	if equality.Semantic.DeepEqual(next, was.State) {
+		return nil
+	}
+	next.Time = &at
+	changed := was.DeepCopy()
+	changed.State = next
+	return client.IgnoreNotFound(r.Client.Update(ctx, changed))
+}
+
+// failed counts a failure, and returns when to try again.
+func (r *applied) failed(p watch.Pair, generation int64, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tries[p]
+	if t.Generation != generation {
+		t.Failures = 0
+	}
+	wait := min(failFirst<<min(t.Failures, 10), failMost)
+	wait = wait/2 + rand.N(wait)
+	t.Generation, t.Failures, t.Next = generation, t.Failures+1, now.Add(wait)
+	r.tries[p] = t
+	return wait
+}
+
+func (r *applied) succeeded(p watch.Pair, generation int64, corrected bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, now := r.tries[p], r.Now()
+	if now.Sub(t.Corrected) > correctionWindow {
+		t.Corrections = 0
+	}
+	if corrected {
+		t.Corrections, t.Corrected = t.Corrections+1, now
+	}
+	t.Generation, t.Failures, t.Next = generation, 0, time.Time{}
+	if t.Corrections == 0 {
+		delete(r.tries, p)
+		return
+	}
+	r.tries[p] = t
+}
+
+// hold remembers whether a pair waits for something on its cluster.
+func (r *applied) hold(p watch.Pair, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !waits {
+		delete(r.held[p.Cluster], p)
+		return
+	}
+	if r.held[p.Cluster] == nil {
+		r.held[p.Cluster] = map[watch.Pair]bool{}
+	}
+	r.held[p.Cluster][p] = true
+}
+
+// kick looks again at what waits on a cluster.
+func (r *applied) kick(cluster string) {
+	r.mu.Lock()
+	var list []watch.Pair
+	for p := range r.held[cluster] {
+		list = append(list, p)
+	}
+	r.mu.Unlock()
+	for _, p := range list {
+		r.Enqueue(pairRequest(p.Resource, p.Cluster), settle)
+	}
+}
+
+// reached tries again at once what failed on a cluster that became ready.
+func (r *applied) reached(cluster string) {
+	t := r.pool.Get(cluster)
+	if t == nil || !t.Status().Ready {
+		return
+	}
+	r.mu.Lock()
+	for p, tries := range r.tries {
+		if p.Cluster == cluster {
+			tries.Next = time.Time{}
+			r.tries[p] = tries
+		}
+	}
+	r.mu.Unlock()
+	r.kick(cluster)
+}
+
+// sweep finds what is not as it should be, in case that an event was missed.
+func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
+	var all kontrol.ResourceList
+	if err := r.Cache.List(ctx, &all); err != nil {
+		return engine.Result{}, err
+	}
+	for i := range all.Items {
+		res := &all.Items[i]
+		names, err := clustersOf(ctx, r.Cache, res)
+		if err != nil {
+			return engine.Result{}, err
+		}
+		for _, n := range names {
+			a, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(res.Name, n))
+			if err != nil {
+				return engine.Result{}, err
+			}
+			if a == nil || a.State.Generation != res.Generation || a.State.Status != kontrol.ApplyApplied || res.DeletionTimestamp != nil {
+				r.Enqueue(pairRequest(res.Name, n), 0)
+			}
+		}
+	}
+	r.forget(&all)
+	if len(all.Items) == 0 {
+		r.Enqueue(engine.Request{}, time.Hour) // a Resource that comes is applied without it
+		return engine.Result{}, nil
+	}
+	return engine.Result{RequeueAfter: resync}, nil
+}
+
+// forget drops what is known of Resources that no longer exist.
+func (r *applied) forget(all *kontrol.ResourceList) {
+	exists := make(map[string]bool, len(all.Items))
+	for i := range all.Items {
+		exists[all.Items[i].Name] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.tries {
+		if !exists[p.Resource] {
+			delete(r.tries, p)
+		}
+	}
+	for c, set := range r.held {
+		for p := range set {
+			if !exists[p.Resource] {
+				delete(set, p)
+			}
+		}
+		if len(set) == 0 {
+			delete(r.held, c)
+		}
+	}
+}

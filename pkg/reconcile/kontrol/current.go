@@ -1,0 +1,185 @@
+package kontrol
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+func newCurrent(pool *target.Pool) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "kontrolwatcher", Account: "currentstate-controller", When: &kontrol.Resource{}, Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &kontrol.Resource{}, Map: pairsOfResource, Changed: desiredChanged},
+			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
+			{Object: &kontrol.AppliedState{}, Map: pairOfState},
+			{Object: &kontrol.CurrentState{}, Map: pairOfState},
+		},
+		Writes:  []engine.Write{{Object: &kontrol.CurrentState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
+		Indexes: appliedIndexes(),
+		New: func(env engine.Env) engine.Func {
+			hub := watch.New(pool, env.Go, func(p watch.Pair) { env.Enqueue(pairRequest(p.Resource, p.Cluster), 0) })
+			pool.Notify("watcher", hub.Reached)
+			return (&current{env, hub}).reconcile
+		},
+	}
+}
+
+type current struct {
+	engine.Env
+	hub *watch.Hub
+}
+
+func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	pair := pairOf(req)
+	name := kontrol.StateName(pair.Resource, pair.Cluster)
+	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	cluster, err := get[kontrol.Cluster](ctx, r.Cache, pair.Cluster)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	applied, err := get[kontrol.AppliedState](ctx, r.Cache, name)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	was, err := get[kontrol.CurrentState](ctx, r.Cache, name)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if res == nil || cluster == nil || applied == nil && (res.DeletionTimestamp != nil || !targets(res, pair.Cluster, cluster)) {
+		r.hub.Drop(pair)
+		if was != nil {
+			return engine.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, was, engine.Preconditions(was)))
+		}
+		return engine.Result{}, nil
+	}
+	r.hub.Want(pair, kontrol.TargetOf(res))
+	seen := r.hub.Look(pair)
+	if !seen.Known && seen.Reason == "" {
+		return engine.Result{}, nil // the watcher will tell
+	}
+	var a *kontrol.Applied
+	if applied != nil && applied.State.ResourceUID == string(res.UID) {
+		a = &applied.State
+	}
+	var before *kontrol.Current
+	if was != nil && was.State.ResourceUID == string(res.UID) {
+		before = &was.State
+	}
+	next := PlanCurrent(res, pair.Cluster, a, before, seen, r.Now())
+	switch {
+	case was == nil:
+		made := &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: ownedBy(res)}, State: next}
+		return engine.Result{}, r.Client.Create(ctx, made)
+	case !equality.Semantic.DeepEqual(next, was.State):
+		changed := was.DeepCopy()
+		changed.State = next
+		return engine.Result{}, client.IgnoreNotFound(r.Client.Update(ctx, changed))
+	}
+	return engine.Result{}, nil
+}
+
+// PlanCurrent returns what to record of a Resource on a cluster: was if nothing that matters changed. It is pure and does not change its
+// arguments.
+func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *kontrol.Current, seen watch.Seen, now time.Time) kontrol.Current {
+	next := kontrol.Current{Subject: subject(r, cluster)}
+	switch {
+	case seen.Reason != "":
+		if was != nil {
+			next = *was
+		}
+		next.Reason, next.Error = seen.Reason, seen.Error
+	case seen.Object == nil:
+		next.Health = kontrol.HealthMissing
+		if a != nil && a.Generation > 0 && was != nil && (was.Present && was.Generation == a.Generation || removed(was)) {
+			next.Drift, next.DriftCount = []kontrol.Drift{{Type: kontrol.DriftRemoved}}, 1
+		}
+	default:
+		present(&next, r, a, seen)
+	}
+	firstSeen(&next, was, now)
+	if was != nil {
+		next.Time = was.Time
+		version := next.ResourceVersion
+		next.ResourceVersion = was.ResourceVersion
+		if equality.Semantic.DeepEqual(next, *was) {
+			return *was
+		}
+		next.ResourceVersion = version
+	}
+	at := metav1.NewMicroTime(now)
+	next.Time = &at
+	return next
+}
+
+// removed reports whether the object is recorded as removed by somebody.
+func removed(c *kontrol.Current) bool { return len(c.Drift) == 1 && c.Drift[0].Path == "" }
+
+// generationPath is the annotation with the generation.
+var generationPath = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
+
+// present records an object.
+func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, seen watch.Seen) {
+	o := seen.Object
+	next.Present, next.UID, next.ResourceVersion = true, string(o.GetUID()), o.GetResourceVersion()
+	next.Object = runtime.RawExtension{Raw: object.JSON(object.Record(o.Object))}
+	next.Health, next.HealthMessage = object.HealthOf(o)
+	id, generation, revision := object.IDs(o)
+	if id == r.Status.ID {
+		next.Generation, next.Revision = generation, revision
+	}
+	if a == nil || a.Generation == 0 {
+		return
+	}
+	// An apply under way is no drift, unless somebody else wrote the annotation.
+	if owned, _ := object.Owned(o.GetManagedFields()); generation != a.Generation && owned.Has(generationPath) {
+		return
+	}
+	changed, added := object.Drifted(o, object.Parse(a.Object.Raw), object.Fields(a.Fields.Raw), object.NewIgnored(r.Spec.Ignore))
+	count := len(changed)
+	if r.Spec.Mode == kontrol.ModeEnforce {
+		count += len(added)
+	}
+	next.DriftCount = int32(count)
+	for _, c := range append(changed, added...) {
+		if len(next.Drift) == kontrol.MaxDrift {
+			break
+		}
+		c.Path = nil
+		d := c.Drift
+		d.Path = object.Cut(d.Path, kontrol.MaxError)
+		d.Manager = object.Cut(strings.TrimSpace(d.Manager), kontrol.MaxValue)
+		next.Drift = append(next.Drift, d)
+	}
+}
+
+// firstSeen sets when drift was seen first.
+func firstSeen(next, was *kontrol.Current, now time.Time) {
+	for i := range next.Drift {
+		d := &next.Drift[i]
+		d.FirstSeen = metav1.NewMicroTime(now)
+		if was == nil {
+			continue
+		}
+		for _, o := range was.Drift {
+			if o.Path == d.Path && o.Type == d.Type {
+				d.FirstSeen = o.FirstSeen
+			}
+		}
+	}
+}

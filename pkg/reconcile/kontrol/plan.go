@@ -1,0 +1,119 @@
+package kontrol
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/state"
+)
+
+// Observed is what Plan goes by: a Resource that should be on a cluster.
+type Observed struct {
+	Resource *kontrol.Resource
+	Cluster  *kontrol.Cluster // nil if there is none of the name
+	// Applied is nil if nothing of this Resource was ever attempted there, Current if nothing was seen.
+	Applied *kontrol.Applied
+	Current *kontrol.Current
+	// Other is the Resource that is about the same object, and was first; empty for none.
+	Other string
+	// Waits says what has to come first; empty for nothing.
+	Waits, WaitsReason string
+	// Tries is what was tried before.
+	Tries Tries
+}
+
+// Tries are the attempts since the last success, and the corrections of late.
+type Tries struct {
+	Generation  int64
+	Failures    int
+	Next        time.Time // of the next attempt
+	Corrections int
+	Corrected   time.Time // the last
+}
+
+// Step is what to do.
+type Step struct {
+	// Apply applies the object; Correct says that drift is the reason, so that fields that were applied before are taken back, and Prune that
+	// what others added is removed.
+	Apply, Correct, Prune bool
+	// Status, Reason and Error are recorded if Apply is false and Status is set.
+	Status        kontrol.ApplyStatus
+	Reason, Error string
+	// Again is when to look again; 0 for when something changes.
+	Again time.Duration
+}
+
+const (
+	// pendingPatience is how long what was applied may go unseen before it is applied again.
+	pendingPatience = 30 * time.Second
+	// resync is how often all Resources are compared with what was applied.
+	resync = 30 * time.Second
+	// freeCorrections is how many corrections within correctionWindow are made without a pause.
+	freeCorrections  = 5
+	correctionWindow = 10 * time.Minute
+)
+
+// Plan returns what to do about a Resource on a cluster. It is pure.
+func Plan(o Observed, now time.Time) Step {
+	r, a, c := o.Resource, o.Applied, o.Current
+	due := a == nil || a.Generation != r.Generation || a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
+	drifted := !due && c != nil && c.DriftCount > 0 && c.ResourceUID == string(r.UID)
+	unseen := !due && (c == nil || c.Reason == "" && c.DriftCount == 0 && (!c.Present || c.Generation != a.Generation || c.Revision != a.Revision))
+	waiting := func(reason, text string) Step {
+		if !due {
+			return Step{}
+		}
+		return Step{Status: kontrol.ApplyWaiting, Reason: reason, Error: text}
+	}
+	if o.Cluster == nil {
+		return waiting(kontrol.ReasonNoCluster, "there is no cluster of that name: create it, or change the Resource")
+	}
+	if o.Other != "" {
+		return Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject,
+			Error: fmt.Sprintf("Resource %s is about the same object, and was created first: delete one of them", o.Other)}
+	}
+	if r.Spec.Suspend || o.Cluster.Spec.Suspend {
+		return waiting(kontrol.ReasonSuspended, "spec.suspend is true: set it to false to apply")
+	}
+	if ok, why := state.Reachable(o.Cluster); !ok {
+		return waiting(kontrol.ReasonUnreachable, why)
+	}
+	if due && o.Waits != "" {
+		return waiting(o.WaitsReason, o.Waits)
+	}
+	if o.Tries.Generation == r.Generation && now.Before(o.Tries.Next) {
+		if due || drifted {
+			return Step{Again: o.Tries.Next.Sub(now)}
+		}
+	}
+	switch {
+	case due:
+		return Step{Apply: true}
+	case drifted && r.Spec.Mode != kontrol.ModeReport:
+		if o.Tries.Corrections >= freeCorrections && now.Sub(o.Tries.Corrected) < correctionWindow {
+			pause := min(time.Second<<min(o.Tries.Corrections-freeCorrections, 10), 5*time.Minute)
+			if left := o.Tries.Corrected.Add(pause).Sub(now); left > 0 {
+				return Step{Again: left}
+			}
+		}
+		return Step{Apply: true, Correct: true, Prune: r.Spec.Mode == kontrol.ModeEnforce}
+	case unseen:
+		if a.AppliedAt == nil {
+			return Step{Apply: true}
+		}
+		if left := a.AppliedAt.Add(pendingPatience).Sub(now); left > 0 {
+			return Step{Again: left}
+		}
+		return Step{Apply: true}
+	}
+	return Step{}
+}
+
+// group returns the API group of an object.
+func group(t kontrol.Target) string {
+	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
+	return gv.Group
+}

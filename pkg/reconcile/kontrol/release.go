@@ -1,0 +1,84 @@
+package kontrol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// unmark removes Kontrol's annotations and label.
+var unmark = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:null},"labels":{%q:null}}}`,
+	kontrol.AnnotationID, kontrol.AnnotationGeneration, kontrol.AnnotationRevision, kontrol.LabelID)
+
+// release deletes or leaves the object of a Resource that is deleted or no longer for the cluster, as its deletion policy says, and then the
+// record of it. Of a Resource that is gone nothing is known any more: its object is left.
+func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (engine.Result, error) {
+	r.hold(pair, false)
+	if a == nil {
+		return engine.Result{}, nil
+	}
+	gone := res == nil || a.State.ResourceUID != string(res.UID)
+	remove := !gone && res.Spec.DeletionPolicy != kontrol.DeletionOrphan
+	touched := a.State.Generation > 0 || a.State.Status != kontrol.ApplyPending && a.State.Status != kontrol.ApplyWaiting && a.State.Reason != kontrol.ReasonSameObject
+	if c != nil && touched || c != nil && a.State.Status == kontrol.ApplyPending {
+		switch wait, err := r.leave(ctx, pair, &a.State, remove); {
+		case errors.Is(err, target.ErrBusy):
+			return engine.Result{}, nil
+		case err != nil && remove:
+			failure := explain(err)
+			failure.Error = "its object cannot be deleted there: " + failure.Error + ": set spec.deletionPolicy to Orphan to leave it"
+			r.hold(pair, true)
+			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
+		}
+	}
+	r.mu.Lock()
+	delete(r.tries, pair)
+	r.mu.Unlock()
+	return engine.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, a, engine.Preconditions(a)))
+}
+
+// leave deletes the object, or removes what Kontrol marked it with, if it is still the Resource's.
+func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied, remove bool) (wait time.Duration, err error) {
+	t := r.pool.Get(pair.Cluster)
+	if t == nil {
+		return r.failed(pair, a.Generation, r.Now()), errors.New("the cluster is not connected")
+	}
+	again := func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
+	err = t.Do(ctx, again, func(ctx context.Context, c client.WithWatch) error {
+		live, err := read(ctx, c, a.Target)
+		if meta.IsNoMatchError(err) || live == nil && err == nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if claim(live, nil) != a.ResourceID || live.GetDeletionTimestamp() != nil {
+			return nil
+		}
+		if remove {
+			uid := live.GetUID()
+			err := c.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+			if apierrors.IsConflict(err) {
+				return nil // another object of the name
+			}
+			return client.IgnoreNotFound(err)
+		}
+		return client.IgnoreNotFound(c.Patch(ctx, live, client.RawPatch(types.MergePatchType, unmark), client.FieldOwner(kontrol.FieldManager)))
+	})
+	if err != nil && !errors.Is(err, target.ErrBusy) {
+		wait = r.failed(pair, a.Generation, r.Now())
+	}
+	return wait, err
+}
