@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/test/host"
 )
 
@@ -35,6 +38,26 @@ spec:
   volumes: [{name: programs, hostPath: {path: DIR}}]
 `
 
+// python is a pod that runs the handler of the example in Python with the Python of the machine.
+const python = `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: python
+  annotations: {workers.coracle.dev/queue: '{}'}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: "busybox:1.36"
+    command: COMMAND
+    volumeMounts:
+    - {name: usr, mountPath: /usr, readOnly: true}
+    - {name: lib, mountPath: /lib, readOnly: true}
+    - {name: lib64, mountPath: /lib64, readOnly: true}
+  volumes: [{name: usr, hostPath: {path: /usr}}, {name: lib, hostPath: {path: /lib}}, {name: lib64, hostPath: {path: /lib64}}]
+`
+
 // TestForeignHandlers: programs written with AWS's Lambda library and with the SDK of CloudEvents handle messages unchanged.
 func TestForeignHandlers(t *testing.T) {
 	dir := t.TempDir()
@@ -47,7 +70,20 @@ func TestForeignHandlers(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Apply(strings.ReplaceAll(foreign, "DIR", dir))
-	h.Ctl("wait pod/lambda pod/events --for=condition=Ready --timeout=60s")
+	pods := "pod/lambda pod/events"
+	_, err = exec.LookPath("/usr/bin/python3")
+	if err == nil {
+		text, err := os.ReadFile(filepath.Join(host.Root(t), "manifests/examples/workers/python.yaml"))
+		require.NoError(t, err)
+		var w workers.Worker
+		require.NoError(t, yaml.UnmarshalStrict(text, &w))
+		w.Spec.Command[0] = "/usr/bin/python3"
+		command, err := json.Marshal(w.Spec.Command)
+		require.NoError(t, err)
+		h.Apply(strings.ReplaceAll(python, "COMMAND", string(command)))
+		pods += " pod/python"
+	}
+	h.Ctl("wait " + pods + " --for=condition=Ready --timeout=60s")
 	s := newSender(t, h)
 
 	code, body, header := s.send("pods/lambda", "wait=true", `{"Name": "Ada"}`)
@@ -67,4 +103,14 @@ func TestForeignHandlers(t *testing.T) {
 	code, body, _ = s.send("pods/events", "wait=true", "bad")
 	require.Equal(t, 500, code, body)
 	require.Contains(t, body, "it is bad")
+
+	if strings.Contains(pods, "python") {
+		for range 2 {
+			code, body, _ = s.send("pods/python", "wait=true", "how many words")
+			require.Equal(t, 200, code, body)
+			require.Equal(t, "3", body)
+		}
+		code, body, _ = s.send("pods/python", "wait=true", "\xff")
+		require.Equal(t, 500, code, body)
+	}
 }

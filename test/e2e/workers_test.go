@@ -296,7 +296,7 @@ func TestMessagesSurvive(t *testing.T) {
 		}
 		return list
 	}
-	assert.Eventually(t, func() bool { return len(lost()) == 0 }, time.Minute, 500*time.Millisecond)
+	assert.Eventually(t, func() bool { return len(lost()) == 0 }, time.Duration(storm(1, 10))*time.Minute, 500*time.Millisecond)
 	require.Empty(t, lost(), "every accepted message is handled")
 	for text, times := range handled("once") {
 		require.Equal(t, 1, times, text)
