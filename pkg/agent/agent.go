@@ -29,6 +29,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/api"
 	"github.com/coracle-dev/coracle/pkg/agent/csi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
+	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
@@ -52,6 +53,7 @@ type Agent struct {
 	guard    run.Guard
 	plugins  *plugins.Watcher // nil without plugins, as are devices and csi
 	devices  *devices.Manager
+	claims   *dra.Manager
 	csi      *csi.Manager
 	share    func(path string) error
 	known    chan struct{} // closed when the node is registered
@@ -109,7 +111,7 @@ func New(c Config) (*Agent, error) {
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
-		Devices: a.devices, VolumePlugins: a.volumePlugins(), Share: a.share,
+		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/csi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
+	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
@@ -33,7 +34,11 @@ func (a *Agent) openPlugins() error {
 		Client: a.c.Client, NodeName: a.c.NodeName, Node: a.registered, Dir: dir, StateDir: filepath.Join(a.c.DataDir, "csi"),
 		Registered: func() { a.pods.RetryVolumes() }, UseChanged: a.wakeStatus, Logger: a.log, Failpoints: a.c.Failpoints,
 	})
-	a.plugins = plugins.New(plugins.Config{Dir: dir, Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi}, Logger: a.log})
+	if err != nil {
+		return err
+	}
+	a.claims, err = dra.New(dra.Config{Client: a.c.Client, NodeName: a.c.NodeName, Dir: dir, File: filepath.Join(a.c.DataDir, "claims.json"), Logger: a.log})
+	a.plugins = plugins.New(plugins.Config{Dir: dir, Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi, registration.DRAPlugin: a.claims}, Logger: a.log})
 	return err
 }
 
@@ -57,9 +62,13 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 			case <-a.known: // a driver is registered with the Node
 			}
 			if err := a.plugins.Run(ctx); err != nil {
-				a.log.Error("CSI drivers cannot register", "error", err)
+				a.log.Error("CSI and DRA drivers cannot register", "error", err)
 			}
 		})
+		return nil
+	})
+	spawn(func() error {
+		a.guard.Loop(ctx, "DRA drivers", func(ctx context.Context) { _ = a.claims.Run(ctx) })
 		return nil
 	})
 	spawn(func() error {

@@ -10,6 +10,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -30,6 +32,7 @@ type getter struct {
 	pods, secrets, accounts, nodes                *kind.Resource
 	roles, bindings, clusterRoles, clusterBinding *kind.Resource
 	volumes, attachments, validating, mutating    *kind.Resource
+	slices                                        *kind.Resource // of devices
 }
 
 func newGetter(c *cache.Cache, t *kind.Table) getter {
@@ -44,6 +47,7 @@ func newGetter(c *cache.Cache, t *kind.Table) getter {
 		roles: rbac("roles"), bindings: rbac("rolebindings"), clusterRoles: rbac("clusterroles"), clusterBinding: rbac("clusterrolebindings"),
 		volumes:     core("persistentvolumes"),
 		attachments: t.ByGVR(storagev1.SchemeGroupVersion.WithResource("volumeattachments")),
+		slices:      t.ByGVR(resourcev1.SchemeGroupVersion.WithResource("resourceslices")),
 		validating:  t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")),
 		mutating:    t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")),
 	}
@@ -147,6 +151,13 @@ func (a *auth) feedGraph(ctx context.Context) {
 			}
 		}, func(o client.Object) { a.graph.DeleteVolumeAttachment(o.GetName()) })
 	})
+	wg.Go(func() {
+		a.follow(ctx, a.slices, func(_, is *cache.Entry) {
+			if o, ok := is.Object.(*resourcev1.ResourceSlice); ok && o.Spec.NodeName != nil {
+				a.graph.AddResourceSlice(o.Name, *o.Spec.NodeName)
+			}
+		}, func(o client.Object) { a.graph.DeleteResourceSlice(o.GetName()) })
+	})
 	a.follow(ctx, a.pods, a.place, func(o client.Object) {
 		if p := o.(*corev1.Pod); p.Spec.NodeName != "" {
 			a.graph.DeletePod(p.Name, p.Namespace)
@@ -199,7 +210,8 @@ func (a *auth) place(was, is *cache.Entry) {
 	}
 	if was != nil {
 		if old := was.Object.(*corev1.Pod); old.UID == p.UID && old.Spec.NodeName == p.Spec.NodeName &&
-			len(old.Spec.EphemeralContainers) == len(p.Spec.EphemeralContainers) {
+			len(old.Spec.EphemeralContainers) == len(p.Spec.EphemeralContainers) &&
+			resourceclaim.PodStatusEqual(old.Status.ResourceClaimStatuses, p.Status.ResourceClaimStatuses) {
 			return
 		}
 	}

@@ -174,6 +174,12 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		}
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
+	if bld.claimed, err = m.claimed(ctx, p, c); err != nil {
+		if ctx.Err() == nil {
+			event(corev1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: "+err.Error())
+		}
+		return w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
 	spec, err := m.spec(ctx, bld)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -297,6 +303,9 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	errs = append(errs, w.m.c.Failpoints.At("pod.volumes-released"))
 	if w.m.c.Devices != nil {
 		errs = append(errs, w.m.c.Devices.Forget(w.uid))
+	}
+	if w.m.c.Claims != nil && errors.Join(errs...) == nil {
+		errs = append(errs, w.m.c.Claims.Forget(ctx, w.uid))
 	}
 	if forget && p.Name != "" {
 		errs = append(errs, os.RemoveAll(filepath.Join(w.m.c.LogDir, logDirName(p))))

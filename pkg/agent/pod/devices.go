@@ -2,11 +2,13 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/cdi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -26,6 +28,31 @@ func deviceEnv(given devices.Given) []string {
 		env = append(env, name+"="+given.Env[name])
 	}
 	return env
+}
+
+// claimed returns what a container that is about to start gets with the pod's resource claims.
+func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Container) (cdi.Edits, error) {
+	if len(p.Spec.ResourceClaims) == 0 {
+		return cdi.Edits{}, nil
+	}
+	if m.c.Claims == nil {
+		return cdi.Edits{}, errors.New("this node has no drivers of dynamic resources")
+	}
+	return m.c.Claims.Given(ctx, p, c)
+}
+
+func addClaimed(s *runtime.Spec, given cdi.Edits) {
+	for _, d := range given.Devices {
+		host := d.HostPath
+		if host == "" {
+			host = d.Path
+		}
+		s.Devices = append(s.Devices, runtime.Device{HostPath: host, ContainerPath: d.Path, Permissions: d.Permissions})
+	}
+	for _, m := range given.Mounts {
+		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly, NoExec: m.NoExec, NoSUID: m.NoSUID, NoDev: m.NoDev, Propagation: m.Propagation})
+	}
+	s.Groups = append(s.Groups, given.Groups...)
 }
 
 func addDevices(s *runtime.Spec, given devices.Given) {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
+	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/images"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
@@ -70,6 +71,8 @@ type Config struct {
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
 	// Devices assigns the devices of device plugins; nil if the node has none.
 	Devices *devices.Manager
+	// Claims has the devices of resource claims prepared; nil if the node has no drivers.
+	Claims *dra.Manager
 	// VolumePlugins handle further kinds of volumes.
 	VolumePlugins []volume.Plugin
 	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
@@ -298,6 +301,9 @@ func (m *Manager) Sync(ctx context.Context) error {
 	}
 	if m.c.Devices != nil {
 		dirs = append(dirs, m.c.Devices.Pods()...)
+	}
+	if m.c.Claims != nil {
+		dirs = append(dirs, m.c.Claims.Pods()...)
 	}
 	for _, uid := range dirs {
 		blank(uid)

@@ -109,6 +109,8 @@ type Observed struct {
 	// of a terminated pod, and also the containers of a deleted one.
 	Sandbox, Volumes bool
 	Released         bool
+	// Claimed means that the pod has resource claims prepared. Until that is undone it is not reported as ended, because others may get the devices then.
+	Claimed bool
 	// Stale means that the volumes are mounted but their sources changed.
 	Stale      bool
 	Containers map[string][]Instance // by name, newest first

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/cdi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -44,6 +45,7 @@ type build struct {
 	attempt int
 	pidNS   string
 	devices devices.Given
+	claimed cdi.Edits
 }
 
 // spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError: the pod is invalid on this
@@ -80,6 +82,8 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	s.Env = append([]string{"HOSTNAME=" + s.Hostname}, deviceEnv(b.devices)...)
 	s.Env = append(s.Env, env.list()...)
 	addDevices(&s, b.devices)
+	s.Env = append(s.Env, b.claimed.Env...) // they override the pod's, as containerd does it
+	addClaimed(&s, b.claimed)
 	if s.Command, err = env.expand(c.Command); err != nil {
 		return s, fmt.Errorf("command: %w", err)
 	}

@@ -32,7 +32,7 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 	if isTerminal(p) && p.DeletionTimestamp == nil && len(s.ContainerStatuses) > 0 && d.Stopped && !slices.ContainsFunc(s.ContainerStatuses, runs) {
 		return s
 	}
-	terminal := d.Stopped
+	terminal := d.Stopped && !o.Claimed
 	if s.StartTime == nil && !f.Start.IsZero() {
 		t := stamp(f.Start)
 		s.StartTime = &t

@@ -81,6 +81,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 			health[c.ID] = w.probe(p, c, o.podIP, ending || o.Busy[name] == Kill)
 		}
 	}
+	o.Claimed = w.m.c.Claims != nil && len(p.Spec.ResourceClaims) > 0 && w.m.c.Claims.Holds(w.uid)
 	w.observeQueue(p, o, ending)
 	for id := range w.seen.health {
 		if _, known := health[id]; !known {

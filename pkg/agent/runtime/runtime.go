@@ -42,6 +42,8 @@ type Mount struct {
 	RecursiveReadOnly bool
 	// NoExec forbids running the files.
 	NoExec bool
+	// NoSUID ignores the set-user-ID bits of files, NoDev forbids the use of devices.
+	NoSUID, NoDev bool
 	// Propagation is "private", "rslave" or "rshared"; empty is private.
 	Propagation string
 }

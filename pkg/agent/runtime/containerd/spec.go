@@ -207,6 +207,12 @@ func mounts(s runtime.Spec) []specs.Mount {
 		if m.NoExec {
 			options = append(options, "noexec")
 		}
+		if m.NoSUID {
+			options = append(options, "nosuid")
+		}
+		if m.NoDev {
+			options = append(options, "nodev")
+		}
 		list = append(list, specs.Mount{Destination: target, Type: "bind", Source: m.Source, Options: options})
 	}
 	return list
