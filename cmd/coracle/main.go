@@ -21,6 +21,9 @@ func main() {
 		os.Args = append([]string{os.Args[0], ctlName}, os.Args[1:]...)
 	}
 	if err := execute(); err != nil {
+		if exit := (*ctl.Exit)(nil); errors.As(err, &exit) {
+			exitWith(exit)
+		}
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		var failed *ctl.TaskFailed
 		if errors.As(err, &failed) {
@@ -70,6 +73,7 @@ node agent and the command line.
 	add("cluster", cancelCommand(), pruneCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("cluster", sendCommand(), applyLegacyCommand(), convertCommand())
+	add("cluster", kontrolCommand())
 	add("process", serverCommand(), agentCommand())
 	add("process", schedulerCommand(), controllersCommand())
 	cmd.AddCommand(versionCommand())

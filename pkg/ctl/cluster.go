@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
@@ -25,6 +26,8 @@ type Cluster struct {
 	Namespace string
 	Client    ctrl.WithWatch
 	REST      *rest.Config
+	// target connects to a cluster of Kontrol; nil means by REST.
+	target func(*rest.Config) (ctrl.Client, error)
 }
 
 // Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default.
@@ -45,7 +48,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme), kontrol.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	// The kinds are known, so no discovery is needed.
@@ -58,6 +61,9 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState"} {
+		mapper.Add(kontrol.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
 	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return nil, err
