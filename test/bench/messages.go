@@ -18,10 +18,11 @@ import (
 const (
 	messageTime    = 4 * time.Second // of each measurement
 	messageSenders = 32
+	messageBatch   = 100 // lines of a batch
 	workerImage    = "docker.io/coracle/worker:latest"
 )
 
-// messages measures messages to an echo through one node, beside an HTTP server in a pod that is reached through the API server's proxy.
+// messages measures messages to an echo through one node (the yardstick is test/bench/nats), beside an HTTP server in a pod that is reached through the API server's proxy.
 // Clusters without Workers are left out.
 func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("workers.coracle.dev/v1alpha1"); err != nil {
@@ -68,6 +69,18 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	figures = append(figures, figure{Name: "messages and replies, 32 senders", Value: rate, Unit: "per s", Budget: 10000, More: true})
 	oneWay, _ := load(ctx, messageSenders, send(""))
 	figures = append(figures, figure{Name: "messages without replies, 32 senders", Value: oneWay, Unit: "per s", Budget: 20000, More: true})
+	// As many messages are in flight at once as the echo takes, in batches.
+	lines := strings.Repeat("hello\n", messageBatch)
+	for _, b := range []struct {
+		name, query string
+		senders     int
+		budget      float64
+	}{{"messages and replies in batches of 100, 4 senders", "?batch&wait=true", 4, 10000}, {"messages without replies in batches of 100, 4 senders", "?batch", 4, 20000}} {
+		rate, _ := load(ctx, b.senders, func(ctx context.Context) (int, error) {
+			return s.do(ctx, http.MethodPost, base+"echo/message"+b.query, lines)
+		})
+		figures = append(figures, figure{Name: b.name, Value: rate * messageBatch, Unit: "per s", Budget: b.budget, More: true})
+	}
 	other, _ := load(ctx, messageSenders, proxy)
 	figures = append(figures, figure{Name: "GETs of a pod's HTTP server through the proxy, 32 senders", Value: other, Unit: "per s", Note: fmt.Sprintf("messages and replies: %.1f times", rate/other)})
 	return figures, nil
