@@ -42,6 +42,7 @@ type handler struct {
 	h2c       *http.Transport
 	httpsPort string // to which to redirect; empty if it is the scheme's own
 	https     bool
+	stall     time.Duration // see stallTimeout
 
 	mu       sync.Mutex
 	requests int
@@ -49,7 +50,7 @@ type handler struct {
 }
 
 func newHandler(log *slog.Logger, https bool, httpsPort uint16) *handler {
-	h := &handler{of: map[netip.Addr]int{}, https: https}
+	h := &handler{of: map[netip.Addr]int{}, https: https, stall: stallTimeout}
 	if httpsPort != 443 {
 		h.httpsPort = ":" + netip.AddrPortFrom(netip.IPv4Unspecified(), httpsPort).String()[len("0.0.0.0:"):]
 	}
@@ -116,9 +117,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	control := http.NewResponseController(w)
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &body{ReadCloser: r.Body, control: control}
+		r.Body = &body{ReadCloser: r.Body, control: control, stall: h.stall}
 	}
-	h.proxy.ServeHTTP(&writer{w, control}, r.WithContext(context.WithValue(r.Context(), routeKey{}, to.backend)))
+	h.proxy.ServeHTTP(&writer{w, control, h.stall}, r.WithContext(context.WithValue(r.Context(), routeKey{}, to.backend)))
 }
 
 // enter counts a request, or returns the status with which it is refused.
@@ -236,10 +237,11 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 type body struct {
 	io.ReadCloser
 	control *http.ResponseController
+	stall   time.Duration
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(stallTimeout))
+	_ = b.control.SetReadDeadline(time.Now().Add(b.stall))
 	n, err := b.ReadCloser.Read(p)
 	_ = b.control.SetReadDeadline(time.Time{})
 	return n, err
@@ -249,10 +251,11 @@ func (b *body) Read(p []byte) (int, error) {
 type writer struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	stall   time.Duration
 }
 
 func (w *writer) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(stallTimeout))
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
 	n, err := w.ResponseWriter.Write(p)
 	_ = w.control.SetWriteDeadline(time.Time{})
 	return n, err
@@ -260,7 +263,7 @@ func (w *writer) Write(p []byte) (int, error) {
 
 // FlushError is called after each write.
 func (w *writer) FlushError() error {
-	_ = w.control.SetWriteDeadline(time.Now().Add(stallTimeout))
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
 	err := w.control.Flush()
 	_ = w.control.SetWriteDeadline(time.Time{})
 	return err

@@ -349,3 +349,74 @@ func TestRedirect(t *testing.T) {
 	require.Equal(t, strconv.Itoa(http.StatusPermanentRedirect), strconv.Itoa(r.StatusCode))
 	require.Equal(t, "https://a.example.com:8443/x?y=z", r.Header.Get("Location"))
 }
+
+// TestSlowClients: a client that does not finish its header, stops in the middle of a body, or does not take the response loses its connection.
+func TestSlowClients(t *testing.T) {
+	read := make(chan error, 1)
+	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			_, err := io.Copy(io.Discard, r.Body)
+			read <- err
+			return
+		}
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				break
+			}
+		}
+		read <- r.Context().Err()
+	})
+	h := newHandler(slog.New(slog.DiscardHandler), false, 0)
+	h.stall = 50 * time.Millisecond
+	s := newServer(Config{NodeName: "n1", Log: slog.New(slog.DiscardHandler)}, h)
+	require.LessOrEqual(t, s.http.ReadHeaderTimeout, 10*time.Second)
+	s.http.ReadHeaderTimeout = 50 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s.done.Go(func() { _ = s.http.Serve(l) })
+	defer func() { s.stop(); h.transport.CloseIdleConnections() }()
+	f := &front{t: t, handler: h, http: l.Addr().String()}
+	f.to(back)
+	send := func(text string) net.Conn {
+		c, err := net.Dial("tcp", f.http)
+		require.NoError(t, err)
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = io.WriteString(c, text)
+		require.NoError(t, err)
+		return c
+	}
+	c := send("GET / HTTP/1.1\r\nHost: a\r\nX-")
+	_, _ = io.ReadAll(c) // until it is closed
+	_ = c.Close()
+	c = send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab")
+	require.Error(t, <-read)
+	_ = c.Close()
+	c = send("GET / HTTP/1.1\r\nHost: a\r\n\r\n") // and reads nothing
+	<-read
+	_ = c.Close()
+}
+
+// TestTooManyConnections: those of one address beyond its limit are closed.
+func TestTooManyConnections(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := netip.MustParseAddrPort(free.Addr().String())
+	require.NoError(t, free.Close())
+	h := newHandler(slog.New(slog.DiscardHandler), false, 0)
+	s := newServer(Config{NodeName: "n1", Addresses: []netip.Addr{at.Addr()}, HTTPPort: at.Port(), Log: slog.New(slog.DiscardHandler)}, h)
+	s.limits.Each = 3
+	require.Empty(t, s.listen())
+	defer s.stop()
+	for n := range 5 {
+		c, err := net.Dial("tcp", at.String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.Equal(t, n < 3, err == nil, "connection %d: %v", n, err)
+		if err == nil {
+			_ = r.Body.Close()
+		}
+	}
+}

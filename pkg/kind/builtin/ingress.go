@@ -8,7 +8,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// ingressRows is the rows of Ingress and IngressClass. Ingress controllers are pods that read them.
+// ingressRows is the rows of Ingress and IngressClass. pkg/ingress serves those of its class, pods those of others.
 func ingressRows() []*kind.Resource {
 	group := gv("networking.k8s.io", "v1")
 	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](group, "ingresses", "ingress", ingress.Strategy, metaFields)
