@@ -1,0 +1,171 @@
+package target
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func kubeconfig(server, user string) []byte {
+	return []byte(`{"kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}],"clusters":[{"name":"x","cluster":{` + server + `}}],"users":[{"name":"x","user":{` + user + `}}]}`)
+}
+
+func TestParseKubeconfig(t *testing.T) {
+	const server = `"server":"https://127.0.0.1:1"`
+	for name, c := range map[string]struct {
+		data []byte
+		want string
+	}{
+		"a token":        {kubeconfig(server, `"token":"t"`), ""},
+		"a command":      {kubeconfig(server, `"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"sh"}`), "exec runs a command"},
+		"a plugin":       {kubeconfig(server, `"auth-provider":{"name":"x"}`), "auth-provider is a plugin"},
+		"a token file":   {kubeconfig(server, `"tokenFile":"/etc/shadow"`), "tokenFile is a file"},
+		"a key file":     {kubeconfig(server, `"client-key":"/k"`), "client-key is a file"},
+		"a certificate":  {kubeconfig(server, `"client-certificate":"/k"`), "client-certificate is a file"},
+		"an authority":   {kubeconfig(server+`,"certificate-authority":"/a"`, ``), "certificate-authority is a file"},
+		"a password":     {kubeconfig(server, `"username":"u","password":"p"`), "no longer accepts"},
+		"no server":      {kubeconfig(``, ``), `cluster "x" has no server`},
+		"no context":     {[]byte(`{"kind":"Config"}`), `it has no context ""`},
+		"no kubeconfig":  {[]byte("\x00\x01"), "it cannot be parsed"},
+		"too large":      {[]byte(strings.Repeat("x", maxKubeconfig+1)), "it has more than"},
+		"no such entry":  {[]byte(`{"kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"y"}}]}`), `it has no cluster "y"`},
+		"a bad key data": {kubeconfig(server, `"client-key-data":"%%"`), "it cannot be parsed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := ParseKubeconfig(c.data)
+			if c.want == "" {
+				require.NoError(t, err)
+				require.Nil(t, cfg.ExecProvider)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// wait returns a target's status once it has the reason.
+func wait(t *testing.T, p *Pool, name, reason string, changes <-chan string) Status {
+	t.Helper()
+	for {
+		if s := p.Get(name).Status(); s.Reason == reason {
+			return s
+		}
+		select {
+		case <-changes:
+		case <-time.After(time.Minute):
+			t.Fatalf("%+v", p.Get(name).Status())
+		}
+	}
+}
+
+// TestServersThatAnswerGarbage: whatever answers, its status says what is wrong, and nothing is read without bound.
+func TestServersThatAnswerGarbage(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter)
+		want   string
+	}{
+		"fine":         {func(w http.ResponseWriter) { _, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`)) }, kontrol.ReasonConnected},
+		"no JSON":      {func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }, kontrol.ReasonInvalidAnswer},
+		"no version":   {func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) }, kontrol.ReasonInvalidAnswer},
+		"not found":    {func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, kontrol.ReasonInvalidAnswer},
+		"unauthorized": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, kontrol.ReasonUnauthorized},
+		"huge":         {func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99999999999") }, kontrol.ReasonInvalidAnswer},
+		"hangs up":     {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, kontrol.ReasonUnreachable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w) }))
+			defer server.Close()
+			changes := make(chan string, 100)
+			p := NewPool("v")
+			p.Notify("test", func(name string) { changes <- name })
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			begin := func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
+			cfg := Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}
+			p.Set("c", cfg, begin)
+			first := p.Get("c")
+			p.Set("c", cfg, begin)
+			require.Same(t, first, p.Get("c"), "the same configuration is the same connection")
+			s := wait(t, p, "c", c.want, changes)
+			require.Equal(t, c.want == kontrol.ReasonConnected, s.Ready)
+			if !s.Ready {
+				require.Contains(t, s.Message, server.URL)
+				require.Nil(t, p.Get("c").Client())
+				err := p.Get("c").Do(ctx, nil, func(context.Context, client.WithWatch) error {
+					t.Error("a cluster that does not answer was asked")
+					return nil
+				})
+				require.ErrorAs(t, err, new(*UnreachableError))
+			}
+			p.Remove("c")
+			require.Nil(t, p.Get("c"))
+			cancel()
+			wg.Wait()
+		})
+	}
+}
+
+// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy, and who was refused is told when one ends.
+func TestABusyClusterQueuesNothing(t *testing.T) {
+	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1)}
+	hold, told := make(chan struct{}), make(chan struct{}, 1)
+	var wg, in sync.WaitGroup
+	for range maxRequests {
+		in.Add(1)
+		wg.Go(func() {
+			_ = tg.Do(t.Context(), nil, func(context.Context, client.WithWatch) error { in.Done(); <-hold; return nil })
+		})
+	}
+	in.Wait()
+	require.ErrorIs(t, tg.Do(t.Context(), func() { told <- struct{}{} }, nil), ErrBusy)
+	close(hold)
+	<-told
+	wg.Wait()
+}
+
+// uncomparable is a client as the server passes it.
+type uncomparable struct {
+	client.WithWatch
+	check func() error
+}
+
+func TestTheLocalClusterIsReady(t *testing.T) {
+	p := NewPool("v1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	begin := func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
+	for range 2 {
+		p.Set("here", Config{Local: uncomparable{check: func() error { return nil }}}, begin)
+	}
+	require.True(t, p.Get("here").Status().Ready)
+	require.Equal(t, "v1", p.Get("here").Status().Version)
+	cancel()
+	wg.Wait()
+}
+
+func TestExplain(t *testing.T) {
+	for want, err := range map[string]error{
+		"has expired: renew it":     x509.CertificateInvalidError{Reason: x509.Expired, Cert: &x509.Certificate{}},
+		"authority in the kubeconf": x509.UnknownAuthorityError{Cert: &x509.Certificate{}},
+		"does not answer":           errors.New("no route to host"),
+	} {
+		_, message := explain(err, "https://a")
+		require.Contains(t, message, want)
+		require.Contains(t, message, "https://a: ")
+		require.LessOrEqual(t, len(message), kontrol.MaxError)
+	}
+}
