@@ -83,9 +83,10 @@ func (i *Ingress) backend(ctx context.Context, namespace string, ref *networking
 	return b, nil
 }
 
-// endpoints returns the ready endpoints of a port, in order. Addresses of the machine itself are none.
+// endpoints returns the ready endpoints of a port or, if there are none, those that are serving while terminating (KEP-1669), in order. Addresses of the
+// machine itself are none.
 func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
-	var all []netip.AddrPort
+	var all, ending []netip.AddrPort
 	for n := range list {
 		s := &list[n]
 		for _, p := range s.Ports {
@@ -93,14 +94,24 @@ func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
 				continue
 			}
 			for _, e := range s.Endpoints {
-				if e.Conditions.Ready != nil && !*e.Conditions.Ready || len(e.Addresses) == 0 {
+				if len(e.Addresses) == 0 {
 					continue
 				}
-				if a, err := netip.ParseAddr(e.Addresses[0]); err == nil && a.IsGlobalUnicast() {
-					all = append(all, netip.AddrPortFrom(a, uint16(*p.Port)))
+				a, err := netip.ParseAddr(e.Addresses[0])
+				if err != nil || !a.IsGlobalUnicast() {
+					continue
+				}
+				switch to := netip.AddrPortFrom(a, uint16(*p.Port)); {
+				case e.Conditions.Ready == nil || *e.Conditions.Ready:
+					all = append(all, to)
+				case e.Conditions.Serving != nil && *e.Conditions.Serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating:
+					ending = append(ending, to)
 				}
 			}
 		}
+	}
+	if len(all) == 0 {
+		all = ending
 	}
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)

@@ -191,4 +191,7 @@ func TestEndpoints(t *testing.T) {
 		{Ports: port("web", 8081), Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"127.0.0.1"}}, {Addresses: []string{"169.254.169.254"}}, {Addresses: []string{"10.42.0.3"}}}},
 	}, "web")
 	require.Equal(t, "[10.42.0.3:8080 10.42.0.3:8081 10.42.0.9:8080]", fmt.Sprint(got))
+	ending := []discoveryv1.EndpointSlice{{Ports: port("web", 8080), Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.42.0.9"},
+		Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}}}}}
+	require.Equal(t, "[10.42.0.9:8080]", fmt.Sprint(endpoints(ending, "web")), "the last one may be used while it ends")
 }
