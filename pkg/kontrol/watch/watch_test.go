@@ -1,0 +1,203 @@
+package watch
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/target"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is a cluster with config maps, whose watches the test feeds.
+type server struct {
+	client.WithWatch
+	mapper *meta.DefaultRESTMapper
+
+	mu             sync.Mutex
+	objects        map[string]*unstructured.Unstructured
+	lists, watches int
+	events         *apiwatch.FakeWatcher
+	began          chan *apiwatch.FakeWatcher
+}
+
+func newServer() *server {
+	s := &server{mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10)}
+	s.mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
+	return s
+}
+
+func (s *server) RESTMapper() meta.RESTMapper {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mapper
+}
+
+func (s *server) List(_ context.Context, l client.ObjectList, opts ...client.ListOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists++
+	list := l.(*unstructured.UnstructuredList)
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+	for _, u := range s.objects {
+		if o.LabelSelector.Matches(labelsOf(u)) {
+			list.Items = append(list.Items, *u)
+		}
+	}
+	list.SetResourceVersion("1")
+	return nil
+}
+
+func (s *server) Get(_ context.Context, at client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.objects[at.Name]
+	if u == nil {
+		return apierrors.NewNotFound(schema.GroupResource{}, at.Name)
+	}
+	u.DeepCopyInto(o.(*unstructured.Unstructured))
+	return nil
+}
+
+func (s *server) Watch(context.Context, client.ObjectList, ...client.ListOption) (apiwatch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches++
+	w := apiwatch.NewFakeWithOptions(apiwatch.FakeOptions{ChannelSize: 10})
+	s.began <- w
+	return w, nil
+}
+
+func (s *server) put(name, version string, labelled bool) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion("v1")
+	u.SetKind("ConfigMap")
+	u.SetNamespace("ns")
+	u.SetName(name)
+	u.SetResourceVersion(version)
+	if labelled {
+		u.SetLabels(map[string]string{kontrol.LabelID: "1"})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[name] = u
+	return u
+}
+
+type labelSet map[string]string
+
+func labelsOf(u *unstructured.Unstructured) labelSet       { return u.GetLabels() }
+func (l labelSet) Has(k string) bool                       { _, ok := l[k]; return ok }
+func (l labelSet) Get(k string) string                     { return l[k] }
+func (l labelSet) Lookup(k string) (value string, ok bool) { value, ok = l[k]; return }
+
+// hub returns a hub for the server as the cluster c, and a function that waits until what is known of the pair is so.
+func hub(t *testing.T, s *server) (*Hub, func(func(Seen) bool)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	begin := func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	pool := target.NewPool("v1")
+	pool.Set("c", target.Config{Local: s}, begin)
+	changes := make(chan Pair, 100)
+	h := New(pool, begin, func(p Pair) { changes <- p })
+	return h, func(ok func(Seen) bool) {
+		t.Helper()
+		for !ok(h.Look(pair)) {
+			select {
+			case <-changes:
+			case <-time.After(time.Minute):
+				t.Fatalf("%+v", h.Look(pair))
+			}
+		}
+	}
+}
+
+var (
+	pair = Pair{"r", "c"}
+	at   = kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "m"}
+)
+
+func version(v string) func(Seen) bool {
+	return func(s Seen) bool { return s.Object != nil && s.Object.GetResourceVersion() == v }
+}
+
+// TestOneWatchForAll: all pairs of a kind share one watch, which ends with the last; changes, deletions and lost labels are seen.
+func TestOneWatchForAll(t *testing.T) {
+	s := newServer()
+	s.put("m", "1", true)
+	h, until := hub(t, s)
+	require.Equal(t, Seen{}, h.Look(pair), "nothing is known of what is not wanted")
+	h.Want(pair, at)
+	h.Want(Pair{"other", "c"}, kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "o"})
+	until(version("1"))
+	events := <-s.began
+	events.Modify(s.put("m", "2", true))
+	until(version("2"))
+	// Without its label the server calls it deleted, but it is there.
+	s.put("m", "3", false)
+	events.Delete(s.put("m", "3", false))
+	until(version("3"))
+	s.mu.Lock()
+	gone := s.objects["m"]
+	delete(s.objects, "m")
+	s.mu.Unlock()
+	events.Delete(gone)
+	until(func(s Seen) bool { return s.Known && s.Object == nil })
+	require.Equal(t, 1, h.Watches())
+	s.mu.Lock()
+	require.Equal(t, []int{1, 1}, []int{s.lists, s.watches})
+	s.mu.Unlock()
+	h.Drop(pair)
+	require.Equal(t, 1, h.Watches())
+	h.Drop(Pair{"other", "c"})
+	require.Zero(t, h.Watches())
+}
+
+// TestExpiredWatchesAreListedAgain: what changed meanwhile is seen, and what is gone is asked for.
+func TestExpiredWatchesAreListedAgain(t *testing.T) {
+	s := newServer()
+	s.put("m", "1", true)
+	h, until := hub(t, s)
+	h.Want(pair, at)
+	until(version("1"))
+	s.put("m", "7", true)
+	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+	until(version("7"))
+	s.put("m", "8", false)
+	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+	until(version("8"))
+	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "broken"})
+	until(func(s Seen) bool { return s.Reason == "WatchFailed" })
+	until(func(s Seen) bool { return s.Reason == "" })
+}
+
+// TestAKindThatIsMissingIsWaitedFor: it is said, and followed once there is one.
+func TestAKindThatIsMissingIsWaitedFor(t *testing.T) {
+	s := newServer()
+	s.mapper = meta.NewDefaultRESTMapper(nil)
+	h, until := hub(t, s)
+	h.Want(pair, at)
+	until(func(s Seen) bool { return s.Reason == kontrol.ReasonNoKind })
+	require.Contains(t, h.Look(pair).Error, "no kind ConfigMap in v1")
+	s.put("m", "1", true)
+	s.mu.Lock()
+	s.mapper = newServer().mapper
+	s.mu.Unlock()
+	h.Reached("c")
+	until(version("1"))
+}
