@@ -109,7 +109,11 @@ func (c *Cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resour
 	if ref := metav1.GetControllerOf(live); ref != nil {
 		return nil, fmt.Errorf("%s %s belongs to %s %s, which would change it back: adopt that", live.GetKind(), name, ref.Kind, ref.Name)
 	}
-	raw, err := json.Marshal(written(live))
+	content, applied := written(live)
+	if !applied {
+		content = withoutDefaults(ctx, client, content)
+	}
+	raw, err := json.Marshal(content)
 	if err != nil {
 		return nil, err
 	}
@@ -147,14 +151,14 @@ func resourceName(cluster string, t kontrol.Target) string {
 }
 
 // written returns what people wrote of an object: what kubectl apply recorded, or else the fields that were applied by anybody or, if none were,
-// that were written by others than Kubernetes' own controllers. Status, defaults that nobody wrote and what servers set are not among them.
-func written(live *unstructured.Unstructured) map[string]any {
-	var out map[string]any
+// that were written by others than Kubernetes' own controllers, which may have defaults among them. applied is true if there are none.
+func written(live *unstructured.Unstructured) (out map[string]any, applied bool) {
 	if text := live.GetAnnotations()[lastApplied]; text != "" {
 		out = object.Parse([]byte(text))
 		if live.GetKind() != out["kind"] {
 			out = nil
 		}
+		applied = out != nil
 	}
 	for _, operation := range []metav1.ManagedFieldsOperationType{metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate} {
 		if out != nil {
@@ -169,6 +173,7 @@ func written(live *unstructured.Unstructured) map[string]any {
 		if inner(all) {
 			out, _ = only(live.Object, all).(map[string]any)
 		}
+		applied = out != nil && operation == metav1.ManagedFieldsOperationApply
 	}
 	if out == nil { // a cluster without managed fields
 		out = runtime.DeepCopyJSON(live.Object)
@@ -192,7 +197,7 @@ func written(live *unstructured.Unstructured) map[string]any {
 		}
 	}
 	out["apiVersion"], out["kind"], out["metadata"] = live.GetAPIVersion(), live.GetKind(), m
-	return out
+	return out, applied
 }
 
 // automatic reports whether a field manager is one of Kubernetes' own controllers, or this one.

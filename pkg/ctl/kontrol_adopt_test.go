@@ -1,6 +1,9 @@
 package ctl
 
 import (
+	"context"
+	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -91,8 +96,50 @@ status: {replicas: 3}`), &o.Object))
 		require.NoError(t, err)
 		var live unstructured.Unstructured
 		require.NoError(t, live.UnmarshalJSON(got))
-		raw, err := (&unstructured.Unstructured{Object: written(&live)}).MarshalJSON()
+		object, applied := written(&live)
+		require.Equal(t, name != "what was updated by people", applied, name)
+		raw, err := (&unstructured.Unstructured{Object: object}).MarshalJSON()
 		require.NoError(t, err)
 		require.JSONEq(t, test.want, string(raw), name)
 	}
+}
+
+// TestDefaultsAreNotAdopted: what the cluster sets by itself to the same is not written into the Resource.
+func TestDefaultsAreNotAdopted(t *testing.T) {
+	asked := 0
+	c := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{Create: func(_ context.Context, _ ctrl.WithWatch, o ctrl.Object, opts ...ctrl.CreateOption) error {
+		require.Equal(t, []string{metav1.DryRunAll}, (&ctrl.CreateOptions{}).ApplyOptions(opts).DryRun, "nothing is changed")
+		require.Equal(t, "web-adopt", o.GetName())
+		asked++
+		spec, _ := o.(*unstructured.Unstructured).Object["spec"].(map[string]any)
+		list, _ := spec["containers"].([]any)
+		if len(list) == 0 || list[0].(map[string]any)["image"] == nil {
+			return errors.New("spec.containers[0].image: required")
+		}
+		for k, v := range map[string]any{"policy": "Always", "limits": map[string]any{}} {
+			if spec[k] == nil {
+				spec[k] = v
+			}
+		}
+		if container := list[0].(map[string]any); container["pull"] == nil {
+			container["pull"] = "IfNotPresent"
+		}
+		return nil
+	}})
+	object := func(spec string) (o map[string]any) {
+		require.NoError(t, yaml.Unmarshal([]byte("{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: "+spec+"}"), &o))
+		return o
+	}
+	full := object(`{policy: Always, limits: {}, host: a, containers: [{image: i, pull: IfNotPresent}, {image: j, pull: Never}]}`)
+	require.Equal(t, object(`{host: a, containers: [{image: i}, {image: j, pull: Never}]}`), withoutDefaults(t.Context(), c, full))
+	require.Equal(t, object(`{policy: Never, containers: [{image: i, pull: Never}]}`), withoutDefaults(t.Context(), c, object(`{policy: Never, containers: [{image: i, pull: Never}]}`)))
+	require.Equal(t, object(`{policy: Always}`), withoutDefaults(t.Context(), c, object(`{policy: Always}`)), "the cluster refuses it")
+
+	asked = 0
+	large := object(`{containers: [{image: i}]}`)
+	for i := range 2 * maxProbes {
+		large["spec"].(map[string]any)[strconv.Itoa(i)] = "x"
+	}
+	require.Equal(t, large, withoutDefaults(t.Context(), c, large))
+	require.Equal(t, maxProbes, asked)
 }

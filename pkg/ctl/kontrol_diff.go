@@ -147,7 +147,7 @@ func (c *Cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster str
 		}
 		return nil, nil, err
 	}
-	template := object.Parse(r.Spec.Template.Raw)
+	template := object.NewIgnored(r.Spec.Ignore).Cut(object.Parse(r.Spec.Template.Raw), nil) // who owns what is not recorded
 	if !s.State.Present {
 		return nil, template, nil
 	}

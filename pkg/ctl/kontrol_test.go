@@ -209,6 +209,7 @@ func TestKontrolDiff(t *testing.T) {
 		"ignored fields are none":                   {targetCluster(t, live.DeepCopy()), ignoring, DiffOptions{}, "", "", 0},
 		"what is missing would be made":             {targetCluster(t), settings(kontrol.StateDrifted), DiffOptions{}, "+  color: blue\n", "", 1},
 		"without the cluster, what was seen last":   {down, settings(kontrol.StateDrifted), DiffOptions{}, "-  color: pink\n+  color: blue\n", "cannot be reached", 1},
+		"ignored fields are none without it either": {down, ignoring, DiffOptions{}, "", "cannot be reached", 0},
 		"since a revision":                          {nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 2}, "-  color: green\n+  color: blue\n", "", 1},
 		"since the present one":                     {nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 3}, "", "", 0},
 		"a revision that is not kept is an error":   {nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 8}, "", "no former revision 8", 2},
