@@ -116,6 +116,7 @@ func TestDefaultsAreNotAdopted(t *testing.T) {
 		if len(list) == 0 || list[0].(map[string]any)["image"] == nil {
 			return errors.New("spec.containers[0].image: required")
 		}
+		spec["clusterIP"] = strconv.Itoa(asked)
 		for k, v := range map[string]any{"policy": "Always", "limits": map[string]any{}} {
 			if spec[k] == nil {
 				spec[k] = v

@@ -212,7 +212,7 @@ func (c *Cluster) connectTo(ctx context.Context, name string) (ctrl.Client, erro
 		return c.target(config)
 	}
 	config = rest.CopyConfig(config)
-	config.Timeout = targetPatience
+	config.Timeout, config.QPS = targetPatience, -1 // one request at a time needs no limit
 	return ctrl.New(config, ctrl.Options{})
 }
 

@@ -46,6 +46,9 @@ func (p *prober) answer(ctx context.Context) (spec any, ok bool) {
 	u := (&unstructured.Unstructured{Object: p.object}).DeepCopy()
 	u.SetName(u.GetName() + "-adopt")
 	err := p.client.Create(ctx, u, ctrl.DryRunAll)
+	for _, allocated := range []string{"clusterIP", "clusterIPs"} { // another one each time
+		unstructured.RemoveNestedField(u.Object, "spec", allocated)
+	}
 	return u.Object["spec"], err == nil
 }
 
