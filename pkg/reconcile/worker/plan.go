@@ -81,6 +81,7 @@ func Plan(o Observed, now time.Time) Actions {
 type load struct {
 	messages int32
 	last     time.Time // of the last message that any of them got
+	ready    time.Time // when one of them last became ready
 }
 
 // count sums up the pods in the status.
@@ -100,8 +101,13 @@ func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
 			continue
 		}
 		s.Replicas++
-		if IsReady(p) {
-			s.ReadyReplicas++
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				s.ReadyReplicas++
+				if c.LastTransitionTime.After(l.ready) {
+					l.ready = c.LastTransitionTime.Time
+				}
+			}
 		}
 	}
 	l.messages = s.Depth + s.InFlight
@@ -130,6 +136,16 @@ func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) ti
 	last := l.last
 	if s.WakeTime != nil && s.WakeTime.After(last) {
 		last = s.WakeTime.Time
+		// The sender waits for a pod, which may take longer to start than one may be idle.
+		start := idle
+		if w.Spec.StartSeconds != nil {
+			start = time.Duration(*w.Spec.StartSeconds) * time.Second
+		}
+		if s.ReadyReplicas == 0 && start > idle {
+			last = last.Add(start - idle)
+		} else if ready := l.ready.Add(time.Second); ready.After(last) { // times in conditions are cut to seconds
+			last = ready
+		}
 	}
 	var again time.Duration
 	if left := last.Add(idle).Sub(now); left > 0 && want == 0 {

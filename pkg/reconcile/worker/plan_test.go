@@ -72,6 +72,32 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// TestScaleWhileStarting: a pod for which a sender waits may take longer to start than pods may be idle, and then has time to be idle.
+func TestScaleWhileStarting(t *testing.T) {
+	for name, c := range map[string]struct {
+		woken, ready time.Duration // ago
+		isReady      bool
+		want         int32
+		again        time.Duration
+	}{
+		"starting":       {woken: 10 * time.Second, want: 1, again: 20 * time.Second},
+		"started":        {woken: 10 * time.Second, ready: time.Second, isReady: true, want: 1, again: 2 * time.Second},
+		"idle":           {woken: 10 * time.Second, ready: 3 * time.Second, isReady: true, want: 0},
+		"does not start": {woken: 30 * time.Second, want: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorker(func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 5, IdleSeconds: 2} })
+			w.Status.DesiredReplicas = 1
+			w.Status.WakeTime = &metav1.MicroTime{Time: now.Add(-c.woken)}
+			p := newPod(0, 0, c.isReady, time.Time{})
+			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-c.ready))
+			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{p}}, now)
+			require.Equal(t, c.want, a.Status.DesiredReplicas)
+			require.Equal(t, c.again, a.Again)
+		})
+	}
+}
+
 // TestScaleKeepsItsRange: whatever pods report, the number of replicas is within the range, and above zero while there are messages.
 func TestScaleKeepsItsRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
