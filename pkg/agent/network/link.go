@@ -48,7 +48,7 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 //
 // The node's end is set up first: the end that is set up last can send at once, the other one only after the kernel has processed the
 // carrier event, which a query of the link (rtnl_getlink) forces.
-func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr, mtu int) error {
+func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr) error {
 	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -57,11 +57,11 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 	if err := pod.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
 		return fmt.Errorf("set loopback up: %w", err)
 	}
-	name := c.linkName(uid)
+	name := n.linkName(uid)
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr, attrs.MTU = podLink, podMAC, mtu
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = podLink, podMAC, n.mtu
 	veth := netlink.NewVeth(attrs)
-	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(mtu)
+	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(n.mtu)
 	veth.PeerNamespace = netlink.NsFd(hostNS)
 	err = pod.LinkAdd(veth)
 	if errors.Is(err, fs.ErrExist) {
@@ -74,10 +74,10 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 	if err != nil {
 		return fmt.Errorf("create link %s: %w", name, err)
 	}
-	if err := c.Failpoints.At("network.link"); err != nil {
+	if err := n.Failpoints.At("network.link"); err != nil {
 		return err
 	}
-	if err := disableIPv6(podLink); err != nil {
+	if err := n.disableIPv6(podLink); err != nil {
 		return err
 	}
 	eth0, err := pod.LinkByName(podLink)
@@ -92,12 +92,12 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 	if err := unix.Setns(hostNS, unix.CLONE_NEWNET); err != nil {
 		return err
 	}
-	hostIndex, err := c.connectHost(host, name, ip)
+	hostIndex, err := n.connectHost(host, name, ip)
 	if err := errors.Join(err, unix.Setns(podNS, unix.CLONE_NEWNET)); err != nil {
 		return err
 	}
 
-	if err := c.Failpoints.At("network.host-link"); err != nil {
+	if err := n.Failpoints.At("network.host-link"); err != nil {
 		return err
 	}
 	if err := pod.LinkSetUp(eth0); err != nil {
@@ -114,12 +114,12 @@ func (c *Config) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip
 }
 
 // connectHost sets up the node's end of a pod's link. The calling thread is in the node's network namespace.
-func (c *Config) connectHost(host *netlink.Handle, name string, ip netip.Addr) (index int, err error) {
+func (n *Net) connectHost(host *netlink.Handle, name string, ip netip.Addr) (index int, err error) {
 	link, err := host.LinkByName(name)
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
 	}
-	if err := disableIPv6(name); err != nil {
+	if err := n.disableIPv6(name); err != nil {
 		return 0, err
 	}
 	// Allows connections from the node's 127.0.0.1 to host ports; rules keep the pod from the node's loopback.
@@ -137,9 +137,9 @@ func (c *Config) connectHost(host *netlink.Handle, name string, ip netip.Addr) (
 	if err := host.NeighSet(neighbour(index, ip, podMAC)); err != nil {
 		return 0, fmt.Errorf("add the pod's neighbour entry: %w", err)
 	}
-	route := &netlink.Route{LinkIndex: index, Dst: ipNet(ip), Scope: netlink.SCOPE_LINK, Src: c.NodeIP.AsSlice()}
+	route := &netlink.Route{LinkIndex: index, Dst: ipNet(ip), Scope: netlink.SCOPE_LINK, Src: n.NodeIP.AsSlice()}
 	if err := host.RouteReplace(route); err != nil {
-		return 0, fmt.Errorf("add the route to %s from %s: %w", ip, c.NodeIP, err)
+		return 0, fmt.Errorf("add the route to %s from %s: %w", ip, n.NodeIP, err)
 	}
 	return index, nil
 }
@@ -149,7 +149,9 @@ func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 }
 
 // disableIPv6 disables IPv6 on a link: pods have IPv4 addresses only, and duplicate address detection costs packets and wake-ups.
-func disableIPv6(link string) error {
+func (n *Net) disableIPv6(link string) error {
+	n.ipv6.Lock()
+	defer n.ipv6.Unlock()
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // a kernel without IPv6
