@@ -299,7 +299,18 @@ func TestKontrolWrites(t *testing.T) {
 	}
 	require.EqualValues(t, edits, generation(&kontrol.AppliedState{})-applied, "AppliedStates are written once for each edit")
 	require.EqualValues(t, edits, generation(&kontrol.CurrentState{})-current, "CurrentStates are written once for each edit")
-	t.Logf("edit to applied: p50 %v, edit to summary: p50 %v", median(took), median(seen))
+	c.patch(&kontrol.Resource{}, "m", `{"spec":{"mode":"Report"}}`)
+	c.in("m", kontrol.StateSynced)
+	var detected []time.Duration
+	for i := range edits {
+		began := time.Now()
+		c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", fmt.Sprintf(`{"data":{"a":"drift %d"}}`, i))
+		until(c, &kontrol.CurrentStateList{}, "", "m.here", func(s *kontrol.CurrentState) bool {
+			return len(s.State.Drift) == 1 && s.State.Drift[0].Actual == fmt.Sprintf(`"drift %d"`, i)
+		})
+		detected = append(detected, time.Since(began))
+	}
+	t.Logf("edit to applied: p50 %v, edit to summary: p50 %v, drift to detected: p50 %v", median(took), median(seen), median(detected))
 }
 
 func median(d []time.Duration) time.Duration {

@@ -330,10 +330,6 @@ func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
 		}
 	}
 	r.forget(&all)
-	if len(all.Items) == 0 {
-		r.Enqueue(engine.Request{}, time.Hour) // a Resource that comes is applied without it
-		return engine.Result{}, nil
-	}
 	return engine.Result{RequeueAfter: resync}, nil
 }
 
