@@ -4,6 +4,7 @@
 #   hack/conformance.sh [FOCUS]     FOCUS is a regular expression that narrows the tests by name
 #   hack/conformance.sh --sample    the tests of test/conformance/sample.txt, which must all run and pass, in ten minutes
 #
+# The cluster has two nodes, as the suite wants, in two network namespaces; NODES=1 leaves the second out.
 # PROCS (16) tests run at once, for at most TIMEOUT (2h). UPDATE=1 adds what passed to test/conformance/passing.txt.
 # Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance.
 set -euo pipefail
@@ -21,23 +22,60 @@ out=$PWD/dist/conformance
 mkdir -p "$out"
 
 # What is built once, and again when the module or the stand-ins change.
-stale() { [ ! -e "$1" ] || [ -n "$(find hack/conformance -newer "$1" -type f -not -path '*/report/*' -print -quit)" ]; }
-if stale "$out/e2e.test"; then
+stale() { # FILE SOURCE...
+  local file=$1
+  shift
+  [ ! -e "$file" ] || [ -n "$(cd hack/conformance && find "$@" -newer "$file" -type f -print -quit)" ]
+}
+if stale "$out/e2e.test" go.mod conformance_test.go pin.go; then
   echo "building the suite (minutes, once)"
   # Fixtures are chosen by the suite's own version, which is stamped into a binary.
   minor=$(cd hack/conformance && go list -m -f '{{.Version}}' k8s.io/kubernetes | cut -d. -f2)
   stamp="-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
   (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -trimpath -ldflags "-s -w $stamp" -o "$out/e2e.test" .)
 fi
-if stale "$out/images.tar"; then
+export KUBE_TEST_REPO_LIST=$PWD/hack/conformance/repositories.yaml
+if stale "$out/images.tar" go.mod images repositories.yaml; then
   echo "building its images"
   (cd hack/conformance && go run ./images -out "$out/images.tar")
 fi
-(cd hack/conformance && go build -o "$out/report" ./report)
+(cd hack/conformance && go build -o "$out/report" ./report && go build -o "$out/registry" ./registry)
 
 . hack/host.sh
+background=()
+# In the second machine; it replaces its shell, which is one in parentheses or in the background.
+become() { exec nsenter --net="/run/netns/${name}b" -- env CORACLE_DATA_DIR="$dir/other" CORACLE_RUN_DIR="$dir/other-run" CORACLE_NODE_NAME="${name}b" "$@"; }
+end() {
+  trap - EXIT
+  for pid in "${background[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
+  if [ -e "/run/netns/${name}b" ]; then
+    (become "$coracle" delete) >"$out/delete.log" 2>&1 || { echo "coracle delete of the second node failed:" >&2; cat "$out/delete.log" >&2; }
+    ip netns del "${name}b"
+  fi
+  cleanup
+}
+trap end EXIT
+coproc registry { exec nsenter --net="/run/netns/$name" -- "$out/registry" -listen 0.0.0.0:5000 -images "$out/images.tar" -blobs "$dir/blobs"; }
+background+=("$registry_PID")
+read -r _ <&"${registry[0]}" || { echo "the registry of the images does not run" >&2; exit 1; }
 inside "$coracle" start
 inside "$coracle" image load "$out/images.tar" >"$out/coracle.txt"
+if [ "${NODES:-2}" != 1 ]; then
+  ip netns add "${name}b"
+  ip -n "$name" link set wire0 netns "${name}b" name eth0
+  for line in "link set lo up" "link set eth0 up" "addr add 198.51.100.3/24 dev eth0" "route add default via 198.51.100.1 dev eth0"; do
+    # shellcheck disable=SC2086
+    ip -n "${name}b" $line
+  done
+  inside "$coracle" token create >"$dir/token"
+  become "$coracle" agent --join https://198.51.100.2:6443 --token-file "$dir/token" >"$out/agent.log" 2>&1 &
+  background+=($!)
+  become "$out/registry" -forward 198.51.100.2:5000 &
+  background+=($!)
+  inside kubectl wait --for=create "node/${name}b" --timeout=60s >/dev/null
+  inside kubectl wait --for=condition=Ready "node/${name}b" --timeout=60s >/dev/null
+  (become "$coracle" image load "$out/images.tar") >>"$out/coracle.txt"
+fi
 echo "running the suite; its log is $out/suite.log"
 rm -f "$out/report.json"
 cd hack/conformance # ginkgo asks the go command for its version, which must not need the network

@@ -135,7 +135,8 @@ func system(shell string) (v1.Layer, error) {
 		"bin/sh":            {file: shell, mode: 0o755},
 		"bin/busybox":       {file: busybox, mode: 0o755},
 		"etc/passwd":        {text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644},
-		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644}, // for getent
+		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644},                 // for getent
+		"etc/os-release":    {text: "NAME=\"Alpine Linux\"\nID=alpine\n", mode: 0o644}, // as upstream's images
 		"etc/group":         {text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnobody:x:65534:\n", mode: 0o644},
 		"tmp/":              {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755}, "usr/bin/env": {link: "/bin/busybox"},
 	}
