@@ -34,7 +34,7 @@ $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/de
 
 images: deps $(IMAGES)/.done ## the container images of examples and tests, built without internet
 
-$(IMAGES)/.done: $(shell find hack/images -type f 2>/dev/null)
+$(IMAGES)/.done: $(shell find hack/images pkg/worker apis/workers -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building images"
 	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
 

@@ -211,7 +211,7 @@ func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, 
 		case "patch":
 			op.id, op.action, op.description = "patch"+d.group+name, "patch", "partially update "+of
 			op.params, op.body, op.consumes = queryOf(metav1.PatchOptions{}), modelName(&metav1.Patch{}), patchTypes
-			if r.Unstructured() { // kubectl sends what is declared here
+			if !r.Proto { // custom resources, and Coracle's own kinds: kubectl sends what is declared here
 				op.consumes = untypedPatchTypes
 			}
 			op.answers["201"] = model
@@ -320,6 +320,6 @@ var (
 	answerTypes = []string{typeJSON, typeProto, typeYAML}
 	listTypes   = []string{typeJSON, typeJSON + ";stream=watch", typeProto, typeProto + ";stream=watch", typeYAML}
 	patchTypes  = []string{string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
-	// untypedPatchTypes are those of kinds without a Go type, which have no merge keys.
+	// untypedPatchTypes are those of kinds that kubectl has no Go type of, and whose models declare no merge keys.
 	untypedPatchTypes = patchTypes[:3:3]
 )

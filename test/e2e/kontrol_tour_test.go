@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -53,7 +55,11 @@ func TestKontrolTour(t *testing.T) {
 	require.Equal(t, "world", value())
 
 	// A change and its rollback; the REST facade shows both.
-	h.Apply(strings.NewReplacer("world", "sea", "Report", "Correct").Replace(greetingResource))
+	file := filepath.Join(h.Home, "greeting.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(strings.NewReplacer("world", "sea", "Report", "Correct").Replace(greetingResource)), 0o600))
+	out, err := h.Try("ctl", "apply", "-f", file)
+	require.NoError(t, err)
+	require.Equal(t, "resource.kontrol.coracle.dev/greeting configured\n", out, "without a warning")
 	h.Run("kontrol", "wait", "greeting")
 	require.Equal(t, "sea", value())
 	require.Regexp(t, `(?m)^3 +3 +present +\.data\.hello$`, h.Run("kontrol", "history", "greeting"))
