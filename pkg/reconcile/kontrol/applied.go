@@ -138,7 +138,15 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 		return o, err
 	}
 	for i := range same.Items {
-		if s := &same.Items[i]; s.UID != res.UID && targets(s, c.Name, c) && first(s, res) {
+		s := &same.Items[i]
+		if s.UID == res.UID || !targets(s, c.Name, c) {
+			continue
+		}
+		theirs, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(s.Name, c.Name))
+		if err != nil {
+			return o, err
+		}
+		if has, had := hasApplied(a, res), hasApplied(theirs, s); had && !has || had == has && first(s, res) {
 			o.Other = s.Name
 		}
 	}
@@ -153,7 +161,12 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 	return o, nil
 }
 
-// first reports whether a Resource was created before another.
+// hasApplied reports whether a Resource was ever applied to the cluster of the state.
+func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
+	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
+}
+
+// first reports whether a Resource was created before another. Times have seconds, so for those of one second it only decides.
 func first(a, b *kontrol.Resource) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)

@@ -2,6 +2,7 @@ package kontrol
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,6 +103,7 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 	case seen.Reason != "":
 		if was != nil {
 			next = *was
+			next.Drift = slices.Clone(was.Drift)
 		}
 		next.Reason, next.Error = seen.Reason, seen.Error
 	case seen.Object == nil:

@@ -17,7 +17,7 @@ type Observed struct {
 	// Applied is nil if nothing of this Resource was ever attempted there, Current if nothing was seen.
 	Applied *kontrol.Applied
 	Current *kontrol.Current
-	// Other is the Resource that is about the same object, and was first; empty for none.
+	// Other is the Resource that is about the same object, and had it first; empty for none.
 	Other string
 	// Waits says what has to come first; empty for nothing.
 	Waits, WaitsReason string
@@ -73,7 +73,7 @@ func Plan(o Observed, now time.Time) Step {
 	}
 	if o.Other != "" {
 		return Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject,
-			Error: fmt.Sprintf("Resource %s is about the same object, and was created first: delete one of them", o.Other)}
+			Error: fmt.Sprintf("Resource %s is about the same object, and had it first: delete one of them", o.Other)}
 	}
 	if r.Spec.Suspend || o.Cluster.Spec.Suspend {
 		return waiting(kontrol.ReasonSuspended, "spec.suspend is true: set it to false to apply")

@@ -283,3 +283,16 @@ func TestStatesConverge(t *testing.T) {
 		}
 	})
 }
+
+// What is in the cache is shared: drift that was recorded keeps its time while the cluster cannot be read, and is not written to.
+func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
+	r := newResource()
+	first := metav1.NewMicroTime(now.Add(-time.Hour))
+	was := &kontrol.Current{Subject: subject(r, "c"), Present: true, DriftCount: 1, Drift: []kontrol.Drift{{Path: ".data.a", Type: kontrol.DriftChanged, FirstSeen: first}}}
+	before := was.DeepCopy()
+	next := PlanCurrent(r, "c", nil, was, watch.Seen{Reason: "Forbidden", Error: "no"}, now)
+	require.Equal(t, "Forbidden", next.Reason)
+	require.Equal(t, first, next.Drift[0].FirstSeen)
+	next.Drift[0].Path = "changed"
+	require.Equal(t, before, was)
+}
