@@ -234,8 +234,17 @@ func gone(uid types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
-// removePods deletes the pods on the nodes.
+// removePods deletes the pods on the nodes, until there are none: the scheduler may still bind some to nodes that are just gone.
 func (n *Nodes) removePods(ctx context.Context) error {
+	for {
+		found, err := n.removePodsOnce(ctx)
+		if err != nil || found == 0 {
+			return err
+		}
+	}
+}
+
+func (n *Nodes) removePodsOnce(ctx context.Context) (found int, err error) {
 	pods := make(chan podKey)
 	errs := make([]error, podWorkers)
 	var all sync.WaitGroup
@@ -249,12 +258,15 @@ func (n *Nodes) removePods(ctx context.Context) error {
 			}
 		})
 	}
-	_, err := n.list(ctx, func(p *corev1.Pod) {
+	_, err = n.list(ctx, func(p *corev1.Pod) {
 		if n.has(p) {
+			if p.DeletionTimestamp == nil {
+				found++
+			}
 			pods <- podKey{p.Namespace, p.Name, p.UID}
 		}
 	})
 	close(pods)
 	all.Wait()
-	return errors.Join(append(errs, err)...)
+	return found, errors.Join(append(errs, err)...)
 }
