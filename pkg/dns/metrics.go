@@ -22,7 +22,7 @@ type metrics struct {
 // otherType and otherCode stand for all that have no label of their own; 0 is not used on the wire, and codes have four bits.
 const (
 	otherType uint16 = 0
-	otherCode        = -1
+	otherCode int    = -1
 )
 
 func newMetrics(reg prometheus.Registerer, guard *run.Guard) *metrics {

@@ -33,7 +33,7 @@ func (w Writer) entry(raw []byte) metav1.ManagedFieldsEntry {
 	t := metav1.NewTime(w.Time)
 	return metav1.ManagedFieldsEntry{
 		Manager: w.Manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: w.APIVersion, Subresource: w.Subresource,
-		Time: &t, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: raw},
+		Time: &t, FieldsType: "FieldsV1", FieldsV1: fieldsOf(raw),
 	}
 }
 
@@ -66,7 +66,7 @@ func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEn
 	after = make([]metav1.ManagedFieldsEntry, 0, len(entries)+1)
 	updaters, mine := 0, false
 	for _, e := range entries {
-		raw := e.FieldsV1.Raw
+		raw := e.FieldsV1.GetRawBytes()
 		left, ok := subtract(raw, changed, removed)
 		if !ok {
 			return nil, false
@@ -84,7 +84,7 @@ func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEn
 		if self {
 			e = w.entry(left)
 		} else if len(left) != len(raw) {
-			e.FieldsV1 = &metav1.FieldsV1{Raw: left}
+			e.FieldsV1 = fieldsOf(left)
 		}
 		after = append(after, e)
 		if e.Operation == metav1.ManagedFieldsOperationUpdate {
@@ -133,4 +133,9 @@ func unix(t *metav1.Time) int64 {
 		return 0
 	}
 	return t.Unix()
+}
+
+// fieldsOf takes raw over; SetRawBytes would copy it.
+func fieldsOf(raw []byte) *metav1.FieldsV1 {
+	return &metav1.FieldsV1{Raw: raw} //nolint:staticcheck
 }

@@ -90,7 +90,7 @@ func (m *merge) subtract(a, b *cursor) {
 func (m *merge) union(a, b *cursor) {
 	ka, kb := a.next(), b.next()
 	for ka != nil || kb != nil {
-		which := 0
+		var which int
 		switch {
 		case kb == nil:
 			which = -1

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,7 +22,7 @@ func (s *Server) guard(w http.ResponseWriter, r *http.Request, route *Route) err
 		return nil
 	}
 	if err := s.token.check(sentToken(r, route != nil && route.Stream)); err != nil {
-		if err != errNoToken {
+		if !errors.Is(err, errNoToken) {
 			s.log.Error("could not read the token file, requests are refused", "error", err)
 		}
 		w.Header().Add("WWW-Authenticate", `Bearer realm="coracle"`)

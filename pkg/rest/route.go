@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"mime"
@@ -96,7 +97,8 @@ func (c *Call) Decode(into any) error {
 	data, err := bounded.All(c.Request.Body, maxBody)
 	_ = deadline.SetReadDeadline(time.Time{})
 	if err != nil {
-		if _, large := err.(*bounded.TooLargeError); large {
+		var large *bounded.TooLargeError
+		if errors.As(err, &large) {
 			return Refuse(http.StatusRequestEntityTooLarge, "invalid request: the body is larger than %d bytes", maxBody)
 		}
 		return Refuse(http.StatusBadRequest, "invalid request: %v", err)

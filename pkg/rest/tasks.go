@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -255,7 +256,8 @@ func (t *tasks) report(c *Call) error {
 
 // stale is 409 for a report that came too late, and 400 for a wrong one.
 func stale(err error) error {
-	if late, ok := err.(view.ErrStale); ok {
+	var late view.ErrStale
+	if errors.As(err, &late) {
 		return Refuse(http.StatusConflict, "%s", string(late))
 	}
 	return Refuse(http.StatusBadRequest, "%v", err)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,7 @@ type replacing struct {
 	objects  ctrl.Client
 	dir      string
 	listener *pipes
+	before   func(http.ResponseWriter, *http.Request) (serve bool) // may be nil
 }
 
 func newReplacing(t *testing.T, api http.HandlerFunc) *replacing {
@@ -54,6 +56,12 @@ func newReplacing(t *testing.T, api http.HandlerFunc) *replacing {
 	config := &tls.Config{GetCertificate: serving.Server, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
 	server := &http.Server{TLSConfig: pki.FollowClientCAs(config, c.keys.Client.Pool), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
 		Handler: c.members.handler(r.authorities.handler(c.joiner.handler(api)))}
+	inner := server.Handler
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if r.before == nil || r.before(w, q) {
+			inner.ServeHTTP(w, q)
+		}
+	})
 	served := make(chan error, 1)
 	go func() { served <- server.ServeTLS(r.listener, "", "") }()
 	t.Cleanup(func() {
@@ -207,6 +215,42 @@ func TestAServerThatKeepsChangingIsFollowedSlowly(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.InDelta(t, 20, changes, 2)
+	})
+}
+
+// TestAServerThatIsKilledMeanwhileIsFollowed checks that an agent whose renewal fails because the server is down follows it when it is back, long
+// before certificates that are valid would be renewed again, and does not storm it.
+func TestAServerThatIsKilledMeanwhileIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplacing(t, func(http.ResponseWriter, *http.Request) {})
+		n1 := r.joined(t, "n1")
+		var renewals atomic.Int32
+		var down atomic.Bool
+		down.Store(true)
+		r.before = func(w http.ResponseWriter, q *http.Request) bool {
+			if q.URL.Path != renewPath {
+				return true
+			}
+			renewals.Add(1)
+			if down.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			return !down.Load()
+		}
+		runs(t, n1)
+		_, err := r.replace(t.Context(), nil)
+		require.NoError(t, err)
+		heard(t, n1)
+		require.EqualValues(t, 1, renewals.Load())
+		for range 60 {
+			heard(t, n1)
+			time.Sleep(time.Second)
+		}
+		require.InDelta(t, 3, renewals.Load(), 1, "after 0, 10 and 30 s")
+		down.Store(false)
+		time.Sleep(followAfter(4))
+		heard(t, n1)
+		require.Equal(t, r.testCluster.keys.Version(), n1.present.Load().Version)
 	})
 }
 

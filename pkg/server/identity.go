@@ -40,7 +40,7 @@ const (
 	// renewalRetry is the minimum interval between renewals: after a failed one, of which a third of a certificate's
 	// lifetime allows many, or if the server's clock is so far behind that its certificates are due from the start.
 	renewalRetry = 5 * time.Minute
-	// followPause is the minimum interval between renewals due to changed CAs.
+	// followPause is the minimum interval between renewals due to changed CAs. It doubles with each one that fails, up to renewalRetry.
 	followPause = 5 * time.Second
 	// clockCheck limits a single wait for a renewal: the clock continues while the machine is suspended, timers do not.
 	clockCheck = time.Hour
@@ -121,15 +121,13 @@ func (i *identity) Run(ctx context.Context) error {
 	close(i.ready)
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
 	var tried time.Time
-	failed := false
+	failures := 0
 	for {
 		wait, refused, changed := time.Until(i.present.Load().renewal), i.refused, i.changed
 		if pause := time.Until(tried.Add(renewalRetry)); pause > 0 {
 			wait, refused = pause, nil
-			if since := time.Since(tried); failed {
-				changed = nil
-			} else if since < followPause {
-				wait, changed = followPause-since, nil
+			if follow := time.Until(tried.Add(followAfter(failures))); follow > 0 {
+				wait, changed = follow, nil
 			}
 		}
 		if wait > 0 {
@@ -150,8 +148,8 @@ func (i *identity) Run(ctx context.Context) error {
 		tried = time.Now()
 		old := i.present.Load()
 		err := i.renew(ctx, old.credentials)
-		failed = err != nil
-		if failed {
+		if err != nil {
+			failures++
 			if shutOut(err) {
 				return err
 			}
@@ -160,6 +158,7 @@ func (i *identity) Run(ctx context.Context) error {
 			}
 			continue
 		}
+		failures = 0
 		for _, before := range []chan struct{}{i.refused, i.changed} {
 			select {
 			case <-before:
@@ -170,6 +169,12 @@ func (i *identity) Run(ctx context.Context) error {
 		old.transport.CloseIdleConnections()
 		i.log.Info("renewed node certificates", "until", i.present.Load().serving.Leaf.NotAfter)
 	}
+}
+
+// followAfter is the pause after a renewal until one due to changed CAs, after so many failures. The server may have been killed while it
+// replaced its CAs, and is back a moment later.
+func followAfter(failures int) time.Duration {
+	return min(followPause<<min(failures, 10), renewalRetry)
 }
 
 // RoundTrip implements http.RoundTripper with the current certificate: connections with an earlier one get no new

@@ -58,7 +58,7 @@ func usableMemory(root string) (int64, error) {
 		if len(parts) != 3 {
 			continue
 		}
-		mount, file := "", ""
+		var mount, file string
 		switch {
 		case parts[1] == "":
 			mount, file = "sys/fs/cgroup", "memory.max"

@@ -77,7 +77,7 @@ const mostValue = 1 << 53
 
 // series parses one line of Prometheus's text format: name{label="value",...} value [time in ms].
 func series(line string, now time.Time) (name string, labels map[string]string, value float64, at time.Time, err error) {
-	rest := line
+	var rest string
 	if i := strings.IndexByte(line, '{'); i >= 0 {
 		name = line[:i]
 		if labels, rest, err = parseLabels(line[i+1:]); err != nil {

@@ -92,7 +92,7 @@ func (s *stream) connect(ctx context.Context, api string) (*connection, error) {
 		return nil, err
 	}
 	in := bufio.NewReaderSize(conn, 16<<10)
-	res, err := http.ReadResponse(in, nil)
+	res, err := http.ReadResponse(in, nil) //nolint:bodyclose // the connection is closed instead
 	if err == nil && res.StatusCode != http.StatusSwitchingProtocols {
 		err = fmt.Errorf("the node's agent answered %s", res.Status)
 		if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	unversioned "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -335,7 +335,7 @@ func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 	}
 	slices.SortFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
 	name, _ := meta["name"].(string)
-	for _, m := range path.IsValidPathSegmentName(name) {
+	for _, m := range content.IsPathSegmentName(name) {
 		errs = append(errs, field.Invalid(metadata.Child("name"), name, m))
 	}
 	if name == "" || len(name) > 253 {

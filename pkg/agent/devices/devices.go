@@ -157,7 +157,7 @@ func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name s
 	if err != nil {
 		return nil, err
 	}
-	response := &deviceplugin.ContainerAllocateResponse{}
+	var response *deviceplugin.ContainerAllocateResponse
 	if len(a.Response) > 0 {
 		if response, err = decode(a.Response); err != nil {
 			return nil, err

@@ -117,7 +117,7 @@ func (x *exchange) write(stop <-chan struct{}) {
 			fail()
 			return
 		}
-		if (got == nil || len(got) == 0) && len(x.refused) == 0 && !flush() {
+		if len(got) == 0 && len(x.refused) == 0 && !flush() {
 			return
 		}
 	}

@@ -19,11 +19,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	apiproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/transport"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )

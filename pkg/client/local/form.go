@@ -36,7 +36,7 @@ func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	if err != nil {
 		return nil, native, err
 	}
-	as := native
+	var as form
 	switch obj.(type) {
 	case *metav1.PartialObjectMetadata:
 		as = metadata

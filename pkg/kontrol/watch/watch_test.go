@@ -31,7 +31,6 @@ type server struct {
 	mu             sync.Mutex
 	objects        map[string]*unstructured.Unstructured
 	lists, watches int
-	events         *apiwatch.FakeWatcher
 	began          chan *apiwatch.FakeWatcher
 }
 

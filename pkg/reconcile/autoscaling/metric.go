@@ -9,7 +9,6 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Value is the current value of one of an autoscaler's metrics.
@@ -179,6 +178,5 @@ func (m *measured) whole(o *Observed, to autoscalingv2.MetricTarget, metric auto
 func milli(n int64) *resource.Quantity { return resource.NewMilliQuantity(n, resource.DecimalSI) }
 
 func external(m autoscalingv2.MetricIdentifier) string {
-	var s *metav1.LabelSelector = m.Selector
-	return fmt.Sprintf("external metric %s(%+v)", m.Name, s)
+	return fmt.Sprintf("external metric %s(%+v)", m.Name, m.Selector)
 }

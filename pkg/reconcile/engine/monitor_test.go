@@ -45,7 +45,6 @@ func TestAMonitorKnowsWhatFailsAndSinceWhen(t *testing.T) {
 		require.Contains(t, r.Failures[1].Error, "panic")
 		require.Equal(t, []int{1, 1, 0}, []int{r.Queued, r.Delayed, r.Running})
 
-		call = nil
 		end := o.begin(a)
 		end(Result{}, nil, false)
 		require.Equal(t, 1, m.Report()[0].Failing, "what succeeds is forgotten")

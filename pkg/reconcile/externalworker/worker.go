@@ -46,7 +46,7 @@ func (w worker) assign(ctx context.Context, p *corev1.Pod) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	status, said, err := w.send(ctx, http.MethodGet, path+"/status", nil)
+	status, _, err := w.send(ctx, http.MethodGet, path+"/status", nil)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (w worker) assign(ctx context.Context, p *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	status, said, err = w.send(ctx, http.MethodPost, path+"/execute", data)
+	status, said, err := w.send(ctx, http.MethodPost, path+"/execute", data)
 	switch {
 	case err != nil:
 		return err

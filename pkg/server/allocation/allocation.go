@@ -44,7 +44,7 @@ func New() func(context.Context, scheduler.Inventory) (scheduler.Allocate, error
 			}
 			found, err := a.Allocate(ctx, node, claims)
 			if errors.Is(err, structured.ErrFailedAllocationOnNode) {
-				err = fmt.Errorf("%w%s", scheduler.ErrNotOnNode, err)
+				err = fmt.Errorf("%w%w", scheduler.ErrNotOnNode, err)
 			}
 			return found, err
 		}, nil
