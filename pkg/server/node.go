@@ -16,8 +16,10 @@ import (
 	"strconv"
 	"strings"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -116,7 +118,9 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
 		},
 		Direct: []ctrl.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &coordinationv1.Lease{},
-			&corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}, &storagev1.CSINode{}},
+			&corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}, &storagev1.CSINode{},
+			// A node may read single ones, or must select its own; trust bundles are selected by signer.
+			&corev1.ServiceAccount{}, &certificatesv1.PodCertificateRequest{}, &certificatesv1.ClusterTrustBundle{}, &resourcev1.ResourceClaim{}, &resourcev1.ResourceSlice{}},
 	})
 	if err != nil {
 		return nil, err

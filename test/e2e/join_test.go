@@ -132,7 +132,20 @@ metadata: {name: far, labels: {app: far}}
 spec:
   nodeName: NODE
   containers:
-  - {name: far, image: coracle/hello, imagePullPolicy: IfNotPresent}
+  - {name: far, image: coracle/hello, imagePullPolicy: IfNotPresent, volumeMounts: [{name: trust, mountPath: /trust}]}
+  volumes:
+  - name: trust
+    projected: {sources: [{clusterTrustBundle: {signerName: kubernetes.io/kube-apiserver-serving, labelSelector: {}, path: ca.pem}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: certified}
+spec:
+  nodeName: NODE
+  containers: [{name: c, image: "busybox:1.36", command: [sleep, "3600"], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes:
+  - name: v
+    projected: {sources: [{podCertificate: {signerName: example.org/e2e, keyType: ED25519, credentialBundlePath: bundle.pem}}]}
 ---
 apiVersion: v1
 kind: Service
@@ -148,6 +161,9 @@ spec:
 `))
 	h.Ctl("wait pod/far pod/near --for=condition=Ready --timeout=30s")
 	require.Contains(t, h.Ctl("logs far"), "serves on")
+	require.Eventually(t, func() bool {
+		return h.Ctl("get podcertificaterequests -o jsonpath={.items[*].spec.podName}") == "certified"
+	}, host.Patience, 100*time.Millisecond, "a joined node requests certificates for its pods")
 	require.Contains(t, h.Ctl("exec near -- wget -q -O - http://far"), "far: hello", "from a pod on the one node to a service on the other")
 	answer, err := h.Curl("http://" + h.Ctl("get service far -o jsonpath={.spec.clusterIP}"))
 	require.NoError(t, err)
