@@ -17,6 +17,7 @@ type cycle struct {
 	selects bool
 	// Filled in by the prepare of filters and scores.
 	volumes     *volumeCycle
+	csi         csiVolumes // nil: not looked up yet
 	devices     *deviceCycle
 	podAffinity *podAffinityCounts
 	spread      *spread

@@ -48,6 +48,8 @@ var filters = []filter{
 	}, {
 		name: "VolumeRestrictions", prepare: prepareVolumes, check: claimsFree, explain: reason(usedByAnotherPod), wide: true,
 	}, {
+		name: "NodeVolumeLimits", prepare: prepareLimits, check: limitsMet, explain: explainLimits, curable: true,
+	}, {
 		name: "VolumeBinding", prepare: prepareVolumes, check: volumesFit, explain: explainVolumes,
 	}, {
 		name: "VolumeZone", prepare: prepareVolumes, check: zonesMatch, explain: reason(otherZone),

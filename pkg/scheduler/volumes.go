@@ -238,6 +238,8 @@ func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 			}
 		case !provisions(d.class, n):
 			return []string{noVolumeToBind}
+		case !c.state.volumes.hasSpace(d.PersistentVolumeClaim, d.class, n):
+			return []string{notEnoughSpace}
 		case into != nil:
 			into.provision = append(into.provision, d.key)
 		}

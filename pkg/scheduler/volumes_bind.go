@@ -173,5 +173,6 @@ func (h storageHandler) changed(o any) {
 
 // storageKinds are what pods with claims depend on.
 func storageKinds() []ctrlclient.Object {
-	return []ctrlclient.Object{&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{}}
+	return []ctrlclient.Object{&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{}, &storagev1.CSINode{}, &storagev1.CSIDriver{},
+		&storagev1.CSIStorageCapacity{}, &storagev1.VolumeAttachment{}}
 }

@@ -1,0 +1,177 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	helpers "k8s.io/component-helpers/storage/volume"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The reasons of NodeVolumeLimits and of VolumeBinding.
+const (
+	tooManyVolumes  = "node(s) exceed max volume count"
+	notEnoughSpace  = "node(s) did not have enough free storage"
+	driverIsMissing = "%s CSI driver is not installed on the node"
+)
+
+// csiVolumes are volumes of CSI drivers: the driver by what identifies the volume.
+type csiVolumes map[string]string
+
+// csiVolumesOf returns the CSI volumes of claims. An unbound claim counts for the provisioner of its class.
+func (v *volumes) csiVolumesOf(claims []types.NamespacedName) csiVolumes {
+	var out csiVolumes
+	for _, key := range claims {
+		var claim corev1.PersistentVolumeClaim
+		if v.read.Get(context.Background(), key, &claim) != nil {
+			continue // a new pod is rejected by VolumeBinding
+		}
+		driver, volume := v.csiVolume(&claim)
+		if driver == "" {
+			continue
+		}
+		if out == nil {
+			out = csiVolumes{}
+		}
+		out[driver+"/"+volume] = driver
+	}
+	return out
+}
+
+func (v *volumes) csiVolume(claim *corev1.PersistentVolumeClaim) (driver, volume string) {
+	ctx := context.Background()
+	if name := claim.Spec.VolumeName; name != "" {
+		var pv corev1.PersistentVolume
+		if v.read.Get(ctx, ctrlclient.ObjectKey{Name: name}, &pv) == nil {
+			if pv.Spec.CSI == nil {
+				return "", ""
+			}
+			return pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle
+		}
+	}
+	var class storagev1.StorageClass
+	if name := helpers.GetPersistentVolumeClaimClass(claim); name == "" || v.read.Get(ctx, ctrlclient.ObjectKey{Name: name}, &class) != nil {
+		return "", ""
+	}
+	return class.Provisioner, "claim " + claim.Namespace + "/" + claim.Name
+}
+
+// prepareLimits finds the pod's volumes that count towards limits of drivers.
+func prepareLimits(c *cycle) bool {
+	if len(c.claims) == 0 {
+		return false
+	}
+	if c.csi == nil {
+		if c.csi = c.state.volumes.csiVolumesOf(c.claims); c.csi == nil {
+			c.csi = csiVolumes{}
+		}
+	}
+	return len(c.csi) > 0
+}
+
+func limitsMet(c *cycle, n *nodeInfo) bool { return explainLimits(c, n) == nil }
+
+// explainLimits checks that the node has the drivers which insist on that, and that no driver has to attach more volumes than its CSINode allows.
+func explainLimits(c *cycle, n *nodeInfo) []string {
+	v := c.state.volumes
+	var node storagev1.CSINode
+	_ = v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: n.name}, &node) // a node without CSINode has no drivers
+	limits, installed := map[string]int{}, map[string]bool{}
+	for _, d := range node.Spec.Drivers {
+		installed[d.Name] = true
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			limits[d.Name] = int(*d.Allocatable.Count)
+		}
+	}
+	limited := false
+	for _, driver := range c.csi {
+		if !installed[driver] && v.insists(driver) {
+			return []string{fmt.Sprintf(driverIsMissing, driver)}
+		}
+		_, ok := limits[driver]
+		limited = limited || ok
+	}
+	if !limited {
+		return nil
+	}
+	attached := v.attached(n)
+	maps.Copy(attached, c.csi)
+	count := map[string]int{}
+	for _, driver := range attached {
+		count[driver]++
+	}
+	for _, driver := range c.csi {
+		if most, ok := limits[driver]; ok && count[driver] > most {
+			return []string{tooManyVolumes}
+		}
+	}
+	return nil
+}
+
+// insists reports whether a driver wants its pods only on nodes where it is installed (KEP-5030).
+func (v *volumes) insists(driver string) bool {
+	var d storagev1.CSIDriver
+	return v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: driver}, &d) == nil &&
+		d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing
+}
+
+// attached returns the volumes of a node's pods, and those that are still attached to it.
+func (v *volumes) attached(n *nodeInfo) csiVolumes {
+	out := csiVolumes{}
+	for _, p := range n.pods {
+		if len(p.claims) > 0 {
+			maps.Copy(out, v.csiVolumesOf(p.claims))
+		}
+	}
+	var list storagev1.VolumeAttachmentList
+	if v.read.List(context.Background(), &list) != nil {
+		return out
+	}
+	for i := range list.Items {
+		a := &list.Items[i].Spec
+		var pv corev1.PersistentVolume
+		if a.NodeName != n.name || a.Source.PersistentVolumeName == nil ||
+			v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: *a.Source.PersistentVolumeName}, &pv) != nil || pv.Spec.CSI == nil {
+			continue
+		}
+		out[a.Attacher+"/"+pv.Spec.CSI.VolumeHandle] = a.Attacher
+	}
+	return out
+}
+
+// hasSpace reports whether a driver that publishes its capacity (KEP-1472) can make a claim's volume for a node.
+func (v *volumes) hasSpace(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, n *nodeInfo) bool {
+	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	var driver storagev1.CSIDriver
+	if !ok || v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: class.Provisioner}, &driver) != nil ||
+		driver.Spec.StorageCapacity == nil || !*driver.Spec.StorageCapacity {
+		return true
+	}
+	var list storagev1.CSIStorageCapacityList
+	if v.read.List(context.Background(), &list) != nil {
+		return false
+	}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if c.StorageClassName != class.Name || c.NodeTopology == nil {
+			continue
+		}
+		most := c.Capacity
+		if c.MaximumVolumeSize != nil {
+			most = c.MaximumVolumeSize
+		}
+		if most == nil || most.Cmp(size) < 0 {
+			continue
+		}
+		if s, err := metav1.LabelSelectorAsSelector(c.NodeTopology); err == nil && s.Matches(labels.Set(n.node.Labels)) {
+			return true
+		}
+	}
+	return false
+}
