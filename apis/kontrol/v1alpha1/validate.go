@@ -1,21 +1,11 @@
 package v1alpha1
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
-	"k8s.io/apimachinery/pkg/api/validate/content"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	unversioned "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -39,16 +29,6 @@ const (
 	maxWave         = 1000
 	maxDepth        = 64
 )
-
-// DefaultKey is the default key of a Secret with a kubeconfig.
-const DefaultKey = "kubeconfig"
-
-// DefaultCluster sets the defaults. It is idempotent.
-func DefaultCluster(c *Cluster) {
-	if s := c.Spec.KubeconfigSecret; s != nil && s.Key == "" {
-		s.Key = DefaultKey
-	}
-}
 
 // ValidateCluster validates a cluster. Its name is a DNS label: names of states end with it.
 func ValidateCluster(c *Cluster) field.ErrorList {
@@ -76,127 +56,6 @@ func ValidateCluster(c *Cluster) field.ErrorList {
 		}
 	}
 	return errs
-}
-
-// Default sets the defaults. It is idempotent. Once the object has a UID it has an id as well.
-func Default(r *Resource) {
-	if r.Spec.Mode == "" {
-		r.Spec.Mode = ModeCorrect
-	}
-	if r.Spec.DeletionPolicy == "" {
-		r.Spec.DeletionPolicy = DeletionDelete
-	}
-	if r.Spec.Revision == nil {
-		first := int64(1)
-		r.Spec.Revision = &first
-	}
-	if r.UID != "" && r.Status.ID == 0 {
-		r.Status.ID = IDOf(string(r.UID))
-	}
-}
-
-// IDOf returns the id of a Resource with that UID: positive, and below 2^53, as JavaScript's numbers must be.
-func IDOf(uid string) int64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(uid))
-	return int64(h.Sum64()>>11) | 1
-}
-
-// Prepare brings a Resource that is written into its form: a template with sorted keys, so that only changes of content are changes, and the
-// revision of the old one, which is nil for a create, if none was sent.
-func Prepare(r, old *Resource) {
-	r.Spec.Template = canonical(r.Spec.Template)
-	if old != nil {
-		r.Status.ID, r.Status.History = old.Status.ID, old.Status.History
-	}
-}
-
-// Changed is called if an update changes the spec: the revision rises unless it was set, and the former content goes into the history.
-func Changed(r, old *Resource) {
-	was := revisionOf(old)
-	if r.Spec.Revision == nil || *r.Spec.Revision == was {
-		next := was + 1
-		r.Spec.Revision = &next
-	}
-	if bytes.Equal(r.Spec.Template.Raw, old.Spec.Template.Raw) && *r.Spec.Revision == was {
-		return
-	}
-	history := append([]Revision{{Revision: was, Generation: old.Generation, Template: old.Spec.Template, ReplacedAt: metav1.NewTime(time.Now())}}, old.Status.History...)
-	size := 0
-	for i := range history {
-		size += len(history[i].Template.Raw)
-		if i == MaxHistory || size > maxHistoryBytes {
-			history = history[:i]
-			break
-		}
-	}
-	r.Status.History = history
-}
-
-// PrepareStatus restores what a write to the status cannot change.
-func PrepareStatus(r, old *Resource) {
-	r.Status.ID, r.Status.History = old.Status.ID, old.Status.History
-}
-
-func revisionOf(r *Resource) int64 {
-	if r.Spec.Revision == nil {
-		return 1
-	}
-	return *r.Spec.Revision
-}
-
-// canonical returns JSON with sorted keys and without white space; what is not JSON is returned as it is, for the validation.
-func canonical(e runtime.RawExtension) runtime.RawExtension {
-	var v any
-	d := json.NewDecoder(bytes.NewReader(e.Raw))
-	d.UseNumber()
-	if len(e.Raw) > MaxTemplate || d.Decode(&v) != nil {
-		return e
-	}
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if enc.Encode(v) != nil {
-		return e
-	}
-	return runtime.RawExtension{Raw: bytes.TrimSpace(out.Bytes())}
-}
-
-// header is what identifies the object of a template.
-//
-// +kubebuilder:object:generate=false
-type header struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Metadata   struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-	} `json:"metadata"`
-}
-
-// TargetOf returns which object a Resource is about; what cannot be read is empty.
-func TargetOf(r *Resource) Target {
-	var h header
-	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // it was validated
-	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
-}
-
-// WaveOf returns a Resource's wave.
-func WaveOf(r *Resource) int {
-	n, _ := strconv.Atoi(r.Annotations[AnnotationWave]) // it was validated
-	return n
-}
-
-// StateName returns the name of the states of a Resource on a cluster.
-func StateName(resource, cluster string) string { return resource + "." + cluster }
-
-// SplitStateName returns the Resource and the cluster of a state's name.
-func SplitStateName(name string) (resource, cluster string) {
-	i := strings.LastIndexByte(name, '.')
-	if i < 0 {
-		return name, ""
-	}
-	return name[:i], name[i+1:]
 }
 
 // Validate validates a Resource.
@@ -284,116 +143,6 @@ func validateDependsOn(r *Resource, at *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// validateTemplate validates what every object has. The rest is validated by the clusters.
-func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
-	switch {
-	case len(raw) == 0 || string(raw) == "null":
-		return field.ErrorList{field.Required(at, "the object that the clusters should have")}
-	case len(raw) > MaxTemplate:
-		return field.ErrorList{field.TooLong(at, "", MaxTemplate)}
-	}
-	var object map[string]any
-	if err := json.Unmarshal(raw, &object); err != nil || object == nil {
-		return field.ErrorList{field.Invalid(at, "", "must be an object")}
-	}
-	if tooDeep(object, maxDepth) {
-		return field.ErrorList{field.Invalid(at, "", fmt.Sprintf("is nested more than %d levels deep", maxDepth))}
-	}
-	version, _ := object["apiVersion"].(string)
-	gv, err := schema.ParseGroupVersion(version)
-	kind, _ := object["kind"].(string)
-	switch {
-	case err != nil || gv.Version == "":
-		errs = append(errs, field.Invalid(at.Child("apiVersion"), version, "must be a version, such as v1 or apps/v1"))
-	case gv.Group == GroupVersion.Group:
-		errs = append(errs, field.Invalid(at.Child("apiVersion"), version, "objects of Kontrol cannot be applied by Kontrol: a Resource could make itself"))
-	}
-	if kind == "" || len(kind) > 63 || len(validation.IsDNS1035Label(strings.ToLower(kind))) > 0 {
-		errs = append(errs, field.Invalid(at.Child("kind"), kind, "must be a kind, such as ConfigMap"))
-	}
-	if strings.HasSuffix(kind, "List") && object["items"] != nil {
-		errs = append(errs, field.Invalid(at.Child("kind"), kind, "must be one object: make a Resource of each item"))
-	}
-	if _, ok := object["status"]; ok {
-		errs = append(errs, field.Forbidden(at.Child("status"), "the cluster writes it"))
-	}
-	meta, _ := object["metadata"].(map[string]any)
-	metadata := at.Child("metadata")
-	for name, v := range meta {
-		switch name {
-		case "name", "namespace":
-			if _, ok := v.(string); !ok {
-				errs = append(errs, field.Invalid(metadata.Child(name), "", "must be a string"))
-			}
-		case "labels", "annotations":
-			errs = append(errs, validateTexts(v, name, metadata.Child(name))...)
-		default:
-			if v != nil {
-				errs = append(errs, field.Forbidden(metadata.Child(name), "only name, namespace, labels and annotations may be set"))
-			}
-		}
-	}
-	slices.SortFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
-	name, _ := meta["name"].(string)
-	for _, m := range content.IsPathSegmentName(name) {
-		errs = append(errs, field.Invalid(metadata.Child("name"), name, m))
-	}
-	if name == "" || len(name) > 253 {
-		errs = append(errs, field.Required(metadata.Child("name"), "of 1 to 253 bytes; generateName is not supported"))
-	}
-	if namespace, _ := meta["namespace"].(string); namespace != "" {
-		for _, m := range validation.IsDNS1123Label(namespace) {
-			errs = append(errs, field.Invalid(metadata.Child("namespace"), namespace, m))
-		}
-	}
-	return errs
-}
-
-// validateTexts validates labels or annotations.
-func validateTexts(v any, name string, at *field.Path) (errs field.ErrorList) {
-	if v == nil {
-		return nil
-	}
-	texts := map[string]string{}
-	all, ok := v.(map[string]any)
-	for key, value := range all {
-		text, isText := value.(string)
-		ok = ok && isText
-		texts[key] = text
-		if strings.HasPrefix(key, "kontrol/") && key != AnnotationWave {
-			errs = append(errs, field.Forbidden(at.Key(key), "Kontrol sets it"))
-		}
-	}
-	if !ok {
-		return field.ErrorList{field.Invalid(at, "", "must be a map of strings")}
-	}
-	if name == "labels" {
-		return append(errs, unversioned.ValidateLabels(texts, at)...)
-	}
-	return append(errs, apivalidation.ValidateAnnotations(texts, at)...)
-}
-
-func tooDeep(v any, left int) bool {
-	if left == 0 {
-		return true
-	}
-	switch v := v.(type) {
-	case map[string]any:
-		for _, c := range v {
-			if tooDeep(c, left-1) {
-				return true
-			}
-		}
-	case []any:
-		for _, c := range v {
-			if tooDeep(c, left-1) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // ValidateUpdate validates an update: the object that it is about stays the same.
 func ValidateUpdate(r, old *Resource) field.ErrorList {
 	errs := Validate(r)
@@ -414,11 +163,6 @@ func ValidateUpdate(r, old *Resource) field.ErrorList {
 		}
 	}
 	return errs
-}
-
-func group(t Target) string {
-	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
-	return gv.Group
 }
 
 // ValidateApplied and ValidateCurrent validate the bounds of states.

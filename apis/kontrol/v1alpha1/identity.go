@@ -1,0 +1,51 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// header is what identifies the object of a template.
+//
+// +kubebuilder:object:generate=false
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+}
+
+// TargetOf returns which object a Resource is about; what cannot be read is empty.
+func TargetOf(r *Resource) Target {
+	var h header
+	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // it was validated
+	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}
+}
+
+// WaveOf returns a Resource's wave.
+func WaveOf(r *Resource) int {
+	n, _ := strconv.Atoi(r.Annotations[AnnotationWave]) // it was validated
+	return n
+}
+
+// StateName returns the name of the states of a Resource on a cluster.
+func StateName(resource, cluster string) string { return resource + "." + cluster }
+
+// SplitStateName returns the Resource and the cluster of a state's name.
+func SplitStateName(name string) (resource, cluster string) {
+	i := strings.LastIndexByte(name, '.')
+	if i < 0 {
+		return name, ""
+	}
+	return name[:i], name[i+1:]
+}
+
+func group(t Target) string {
+	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
+	return gv.Group
+}
