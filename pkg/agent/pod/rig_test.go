@@ -1,0 +1,467 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+// rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all in a bubble of fake time.
+type rig struct {
+	*testing.T
+	m       *Manager
+	api     *api
+	runtime *fake.Runtime
+	network *pool
+	events  *eventLog
+	dir     string
+	node    *corev1.Node
+	stop    func() // stops the Manager as a process that is killed would be: nothing is tidied up
+
+	// wrapRuntime, if set, is between Managers that are started and the runtime.
+	wrapRuntime func(runtime.Runtime) runtime.Runtime
+}
+
+// with runs f with a Manager that was started.
+func with(t *testing.T, c fake.Config, f func(r *rig)) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "run", "volumes"), unix.MNT_DETACH) })
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{T: t, runtime: fake.New(c), network: &pool{sandboxes: map[string]network.Sandbox{}}, events: &eventLog{}, dir: dir,
+			node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10")}}}}
+		r.api = &api{pods: map[types.UID]*corev1.Pod{}}
+		r.start()
+		defer func() {
+			r.stop()
+			require.NoError(t, r.runtime.Purge(context.Background()))
+			synctest.Wait()
+		}()
+		f(r)
+	})
+}
+
+// start starts a Manager, as an agent's process does: it learns the pods of the API, then looks for orphans.
+func (r *rig) start() {
+	ctx, cancel := context.WithCancel(r.Context())
+	var rt runtime.Runtime = r.runtime
+	if r.wrapRuntime != nil {
+		rt = r.wrapRuntime(rt)
+	}
+	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
+		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
+		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
+		Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+	m := r.m
+	r.stop = sync.OnceFunc(func() {
+		r.api.subscribe(nil)
+		cancel()
+		require.NoError(r, m.Wait())
+	})
+	require.NoError(r, m.Start(ctx))
+	r.api.subscribe(m)
+	require.NoError(r, m.Sync(ctx))
+	synctest.Wait()
+}
+
+// restart starts the next Manager after the last one was killed.
+func (r *rig) restart() { r.stop(); r.start() }
+
+func (r *rig) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+// create stores a pod that the scheduler bound to the node, and returns it once nothing happens any more without time passing.
+func (r *rig) create(p *corev1.Pod) *corev1.Pod {
+	p.Namespace, p.UID, p.Generation, p.Spec.NodeName = "default", types.UID("uid-"+p.Name), 1, "node"
+	p.Spec.DNSPolicy = corev1.DNSDefault
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			list[i].ImagePullPolicy = corev1.PullIfNotPresent
+			if list[i].Image == "" {
+				list[i].Image = "busybox"
+			}
+		}
+	}
+	r.api.put(p)
+	synctest.Wait()
+	return r.pod(p.Name)
+}
+
+// pod returns the pod as the API has it, or nil.
+func (r *rig) pod(name string) *corev1.Pod { return r.api.get(types.UID("uid-" + name)) }
+
+// change updates a pod's specification, as a user does.
+func (r *rig) change(name string, f func(*corev1.Pod)) *corev1.Pod {
+	p := r.pod(name)
+	f(p)
+	p.Generation++
+	r.api.put(p)
+	synctest.Wait()
+	return r.pod(name)
+}
+
+// delete deletes a pod with a grace period in seconds.
+func (r *rig) delete(name string, grace int64) {
+	p := r.pod(name)
+	if at := metav1.Now(); p.DeletionTimestamp == nil {
+		p.DeletionTimestamp = &at
+	}
+	p.DeletionGracePeriodSeconds = &grace
+	r.api.put(p)
+	synctest.Wait()
+}
+
+// status returns the status of a container of any kind.
+func (r *rig) status(pod, container string) corev1.ContainerStatus {
+	r.Helper()
+	p := r.pod(pod)
+	require.NotNil(r, p, "pod %s is gone", pod)
+	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		for _, s := range list {
+			if s.Name == container {
+				return s
+			}
+		}
+	}
+	require.Fail(r, "no status", "container %s of %s", container, pod)
+	return corev1.ContainerStatus{}
+}
+
+// running returns the names of the containers that run now, in no order.
+func (r *rig) running() []string {
+	list, err := r.runtime.List(context.Background())
+	require.NoError(r, err)
+	out := []string{}
+	for _, c := range list {
+		if c.State == runtime.Running {
+			out = append(out, c.Labels[labelName])
+		}
+	}
+	return out
+}
+
+// requireNothingLeft checks that the node has nothing of any pod.
+func (r *rig) requireNothingLeft() {
+	r.Helper()
+	list, err := r.runtime.List(context.Background())
+	require.NoError(r, err)
+	require.Empty(r, list, "containers")
+	require.Empty(r, r.network.sandboxes, "sandboxes")
+	for _, pattern := range []string{"data/pods/*", "run/volumes/*", "log/default_*"} {
+		left, err := filepath.Glob(filepath.Join(r.dir, pattern))
+		require.NoError(r, err)
+		require.Empty(r, left)
+	}
+	require.Empty(r, r.m.all(), "workers")
+}
+
+func state(s corev1.ContainerStatus) string {
+	switch {
+	case s.State.Waiting != nil:
+		return "waiting: " + s.State.Waiting.Reason
+	case s.State.Terminated != nil:
+		return "terminated: " + s.State.Terminated.Reason + " " + strconv.Itoa(int(s.State.Terminated.ExitCode))
+	case s.State.Running != nil:
+		return "running"
+	}
+	return "none"
+}
+
+func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+// api stores pods as the API server does, and tells one Manager of each change, in order.
+type api struct {
+	mu      sync.Mutex
+	version int
+	pods    map[types.UID]*corev1.Pod
+	manager *Manager
+	// refuse, if set, may fail a request of a Manager.
+	refuse func(verb string) error
+
+	delivery sync.Mutex
+}
+
+func (a *api) get(uid types.UID) *corev1.Pod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p := a.pods[uid]; p != nil {
+		return p.DeepCopy()
+	}
+	return nil
+}
+
+// subscribe tells a Manager all there is, and from then on what changes.
+func (a *api) subscribe(m *Manager) {
+	a.delivery.Lock()
+	defer a.delivery.Unlock()
+	a.mu.Lock()
+	a.manager = m
+	all := make([]*corev1.Pod, 0, len(a.pods))
+	for _, p := range a.pods {
+		all = append(all, p)
+	}
+	a.mu.Unlock()
+	if m != nil {
+		for _, p := range all {
+			m.Update(p)
+		}
+	}
+}
+
+func (a *api) put(p *corev1.Pod) {
+	a.delivery.Lock()
+	defer a.delivery.Unlock()
+	a.mu.Lock()
+	a.version++
+	p = p.DeepCopy()
+	p.ResourceVersion = strconv.Itoa(a.version)
+	a.pods[p.UID] = p
+	m := a.manager
+	a.mu.Unlock()
+	if m != nil {
+		m.Update(p)
+	}
+}
+
+// remove removes a pod at once, as a forced deletion does.
+func (a *api) remove(uid types.UID) {
+	a.delivery.Lock()
+	defer a.delivery.Unlock()
+	a.mu.Lock()
+	p := a.pods[uid]
+	delete(a.pods, uid)
+	a.version++
+	p = p.DeepCopy()
+	p.ResourceVersion = strconv.Itoa(a.version)
+	m := a.manager
+	a.mu.Unlock()
+	if m != nil {
+		m.Delete(p)
+	}
+}
+
+func (a *api) check(ctx context.Context, verb string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if a.refuse != nil {
+		return a.refuse(verb)
+	}
+	return nil
+}
+
+// find returns the stored pod that a request is about.
+func (a *api) find(p *corev1.Pod) (*corev1.Pod, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, stored := range a.pods {
+		if stored.Namespace == p.Namespace && stored.Name == p.Name {
+			return stored.DeepCopy(), nil
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("pods"), p.Name)
+}
+
+// connection is a Manager's client. What a Manager does not call is nil.
+type connection struct {
+	client.Interface
+	api *api
+}
+
+func (c *connection) Status() ctrl.SubResourceWriter { return statusWriter{api: c.api} }
+
+func (c *connection) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
+	if err := c.api.check(ctx, "delete"); err != nil {
+		return err
+	}
+	o := (&ctrl.DeleteOptions{}).ApplyOptions(opts)
+	stored, err := c.api.find(obj.(*corev1.Pod))
+	switch {
+	case err != nil:
+		return err
+	case *o.GracePeriodSeconds != 0:
+		return errors.New("a node deletes pods whose grace period is over")
+	case *o.Preconditions.UID != stored.UID:
+		return apierrors.NewConflict(corev1.Resource("pods"), stored.Name, errors.New("another UID"))
+	}
+	c.api.remove(stored.UID)
+	return nil
+}
+
+type statusWriter struct {
+	ctrl.SubResourceWriter
+	api *api
+}
+
+func (s statusWriter) Update(ctx context.Context, obj ctrl.Object, _ ...ctrl.SubResourceUpdateOption) error {
+	if err := s.api.check(ctx, "update status"); err != nil {
+		return err
+	}
+	p := obj.(*corev1.Pod)
+	stored, err := s.api.find(p)
+	if err != nil {
+		return err
+	}
+	if stored.ResourceVersion != p.ResourceVersion || stored.UID != p.UID {
+		return apierrors.NewConflict(corev1.Resource("pods"), p.Name, errors.New("it has changed"))
+	}
+	return s.store(p, stored, p.Status)
+}
+
+func (s statusWriter) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
+	if err := s.api.check(ctx, "patch status"); err != nil {
+		return err
+	}
+	p := obj.(*corev1.Pod)
+	stored, err := s.api.find(p)
+	if err != nil {
+		return err
+	}
+	data, err := patch.Data(p)
+	if err != nil {
+		return err
+	}
+	before, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	after, err := strategicpatch.StrategicMergePatch(before, data, corev1.Pod{})
+	if err != nil {
+		return err
+	}
+	var changed corev1.Pod
+	if err := json.Unmarshal(after, &changed); err != nil {
+		return err
+	}
+	if changed.UID != stored.UID {
+		return apierrors.NewConflict(corev1.Resource("pods"), p.Name, errors.New("another UID"))
+	}
+	return s.store(p, stored, changed.Status)
+}
+
+func (s statusWriter) store(answer, stored *corev1.Pod, status corev1.PodStatus) error {
+	stored.Status = *status.DeepCopy()
+	s.api.put(stored)
+	if now := s.api.get(stored.UID); now != nil {
+		*answer = *now
+	}
+	return nil
+}
+
+// pool is a network that hands out addresses.
+type pool struct {
+	mu        sync.Mutex
+	sandboxes map[string]network.Sandbox
+	next      byte
+	// refuse, if set, may fail a call.
+	refuse func(call string) error
+}
+
+func (n *pool) check(ctx context.Context, call string) error {
+	if err := ctx.Err(); err != nil || n.refuse == nil {
+		return err
+	}
+	return n.refuse(call)
+}
+
+func (n *pool) Setup(ctx context.Context, p network.Pod) (network.Sandbox, error) {
+	if err := n.check(ctx, "setup"); err != nil {
+		return network.Sandbox{}, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, has := n.sandboxes[p.UID]
+	if !has {
+		n.next++
+		s = network.Sandbox{UID: p.UID, IP: netip.AddrFrom4([4]byte{10, 0, 0, n.next})}
+		n.sandboxes[p.UID] = s
+	}
+	return s, nil
+}
+
+func (n *pool) Teardown(ctx context.Context, uid string) error {
+	if err := n.check(ctx, "teardown"); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.sandboxes, uid)
+	return nil
+}
+
+func (n *pool) List(context.Context) ([]network.Sandbox, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]network.Sandbox, 0, len(n.sandboxes))
+	for _, s := range n.sandboxes {
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func (n *pool) Enter(_ context.Context, _ string, f func() error) error   { return f() }
+func (n *pool) Routes(context.Context, map[netip.Prefix]netip.Addr) error { return nil }
+
+// eventLog is a Recorder that keeps events as "reason: message".
+type eventLog struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *eventLog) About(_ corev1.ObjectReference, _, reason, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(args) > 0 {
+		format = fmt.Sprintf(format, args...)
+	}
+	l.all = append(l.all, reason+": "+format)
+}
+
+// text returns all events, a line each.
+func (l *eventLog) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, "\n")
+}
+
+// podOf returns a pod with one container.
+func podOf(name string, command ...string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
+		TerminationGracePeriodSeconds: new(int64(30)), Containers: []corev1.Container{containerNamed("main", command...)}}}
+}
+
+func containerNamed(name string, command ...string) corev1.Container {
+	return corev1.Container{Name: name, Command: command}
+}
