@@ -1,15 +1,12 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"sync/atomic"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -38,14 +35,6 @@ const (
 	maxOperations = 10000
 	maxPatchBytes = 3 << 20
 )
-
-// limitCopies sets upstream's limit on the bytes added by copy operations of one JSON patch. The library has no other
-// way than this variable, which applies to the whole process.
-func limitCopies() {
-	if have := atomic.LoadInt64(&jsonpatch.AccumulatedCopySizeLimit); have <= 0 || have > maxPatchBytes {
-		atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchBytes)
-	}
-}
 
 // Patch applies a JSON, merge, strategic merge or apply patch. On a conflict it retries, unless the patch has a
 // resourceVersion.
@@ -169,90 +158,6 @@ func (p *patch) parse() (err error) {
 	return nil
 }
 
-func (p *patch) parseOperations(bad func(error) error) error {
-	var ops []struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		From  string `json:"from"`
-		Value any    `json:"value"`
-	}
-	problems, err := kjson.UnmarshalStrict(p.data, &ops)
-	if err != nil {
-		return bad(err)
-	}
-	for _, e := range problems {
-		p.problems = append(p.problems, fmt.Errorf("json patch %w", e))
-	}
-	if len(ops) > maxOperations {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-			"The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(ops)))
-	}
-	for _, op := range ops {
-		if strings.Count(op.Path, "/") > payload.MaxDepth || strings.Count(op.From, "/") > payload.MaxDepth {
-			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a path of a JSON patch may have at most %d parts", payload.MaxDepth))
-		}
-		if op.Op == "copy" {
-			p.copies++
-		}
-		p.managers = p.managers || reachesManagers(op.Path) || (op.Op == "copy" || op.Op == "move") && reachesManagers(op.From)
-		if indexes(op.Path) || indexes(op.From) {
-			p.indexed++
-		}
-	}
-	if p.ops, err = jsonpatch.DecodePatch(p.data); err != nil {
-		return apierrors.NewBadRequest(brief(err.Error()))
-	}
-	return nil
-}
-
-// reachesManagers says that the value at a path of a JSON patch is, holds or is in metadata.managedFields.
-func reachesManagers(path string) bool {
-	return path == "" || path == "/metadata" || strings.HasPrefix(path, "/metadata/managedFields")
-}
-
-// withoutManagers cuts metadata.managedFields out of the JSON of an object of a built-in kind that has them. Its metadata comes first, and nothing else in
-// there is a list of that name.
-func withoutManagers(object []byte) []byte {
-	start := bytes.Index(object, []byte(`,"managedFields":[`))
-	if start < 0 {
-		return object
-	}
-	depth, quoted := 0, false
-	for i := start + len(`,"managedFields":`); i < len(object); i++ {
-		switch c := object[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '[' || c == '{':
-			depth++
-		case c == ']' || c == '}':
-			if depth--; depth == 0 {
-				return slices.Concat(object[:start], object[i+1:])
-			}
-		}
-	}
-	return object
-}
-
-// applyOperations applies the operations of a JSON patch. The library panics on some invalid ones, such as replacing an object
-// with nothing.
-func (p *patch) applyOperations(before []byte) (after []byte, err error) {
-	defer func() {
-		if wrong := recover(); wrong != nil {
-			err = fmt.Errorf("the operations cannot be applied to the object: %v", wrong)
-		}
-	}()
-	return p.ops.Apply(before)
-}
-
-// indexes reports whether the last segment of a path is a list index.
-func indexes(path string) bool {
-	_, err := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
-	return err == nil
-}
-
 // unsupportedPatch is a 415 with the supported media types.
 func unsupportedPatch(kind types.PatchType) error {
 	accepted := []types.PatchType{types.JSONPatchType, types.MergePatchType, types.ApplyPatchType}
@@ -322,58 +227,6 @@ func unmarshalStrict(data []byte, out runtime.Object) ([]error, error) {
 	problems, err := kjson.UnmarshalStrict(data, &content)
 	u.Object = content
 	return problems, err
-}
-
-// Limits on the cost of a patch, in list items moved or compared.
-const (
-	maxMoved    = 50_000_000
-	maxCompared = 10_000_000
-)
-
-// checkCost limits the cost of patching an object. The library decodes one level at a time, keeping the text of each,
-// and copies the list for each item that is added or removed.
-func (p *patch) checkCost(before []byte) error {
-	have, err := payload.Measure(before, nil)
-	if err != nil {
-		return apierrors.NewRequestEntityTooLargeError(err.Error())
-	}
-	depth := int64(max(have.Depth, p.shape.Depth))
-	copied := min(p.copies*int64(len(before)+len(p.data)), maxPatchBytes)
-	if have.Nested+p.shape.Nested+copied*depth > payload.MaxNested {
-		return apierrors.NewRequestEntityTooLargeError("the patch or the object is too large for its nesting depth")
-	}
-	if longest := max(have.Longest, p.shape.Longest) + int64(len(p.ops)); p.indexed*longest > maxMoved {
-		return apierrors.NewRequestEntityTooLargeError("the patch moves too many list items")
-	}
-	return nil
-}
-
-// checkMergeCost limits the cost of a strategic merge, which searches the object's list for each list item of the patch.
-func (p *patch) checkMergeCost(before map[string]any) error {
-	const few = 64
-	if p.shape.Items <= few {
-		return nil
-	}
-	if (longestList(before)+p.shape.Longest)*p.shape.Items > maxCompared {
-		return apierrors.NewRequestEntityTooLargeError("the patch compares too many list items")
-	}
-	return nil
-}
-
-// longestList returns the length of the longest list in a value.
-func longestList(v any) (n int64) {
-	switch v := v.(type) {
-	case map[string]any:
-		for _, in := range v {
-			n = max(n, longestList(in))
-		}
-	case []any:
-		n = int64(len(v))
-		for _, in := range v {
-			n = max(n, longestList(in))
-		}
-	}
-	return n
 }
 
 func invalidPatch(value string, err error) error {

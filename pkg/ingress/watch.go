@@ -1,0 +1,117 @@
+package ingress
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// watch is a kind, and what is called with each change of an object, before and after; one of them is nil for an addition and a deletion.
+type watch struct {
+	object ctrl.Object
+	see    func(was, is ctrl.Object)
+}
+
+// follow calls w.see for all objects and their changes, until end is called.
+func (i *Ingress) follow(ctx context.Context, w watch) (end func(), err error) {
+	informer, err := i.Client.Cache().GetInformer(ctx, w.object)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", w.object, err)
+	}
+	see := func(was, is any) {
+		if gone, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
+			was = gone.Obj
+		}
+		before, _ := was.(ctrl.Object)
+		after, _ := is.(ctrl.Object)
+		_ = i.guard.Do("event", func() { w.see(before, after) })
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { see(nil, o) }, UpdateFunc: see, DeleteFunc: func(o any) { see(o, nil) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", w.object, err)
+	}
+	end = func() { _ = informer.RemoveEventHandler(registration) }
+	select {
+	case <-registration.HasSyncedChecker().Done():
+		return end, nil
+	case <-ctx.Done():
+		end()
+		return nil, ctx.Err()
+	}
+}
+
+func (i *Ingress) changed() {
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (i *Ingress) seeClass(_, is ctrl.Object) {
+	if c, ok := is.(*networkingv1.IngressClass); ok {
+		i.mu.Lock()
+		i.classes[c.Name] = c.Spec.Controller == Controller
+		i.mu.Unlock()
+	}
+	i.changed()
+}
+
+// seeIngress ignores changes of the status, which are our own.
+func (i *Ingress) seeIngress(was, is ctrl.Object) {
+	before, _ := was.(*networkingv1.Ingress)
+	after, _ := is.(*networkingv1.Ingress)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if before != nil && i.isOurs(before) || after != nil && i.isOurs(after) {
+		i.recheck = true
+		i.changed()
+	}
+}
+
+// either is the object of an event.
+func either(was, is ctrl.Object) ctrl.Object {
+	if is != nil {
+		return is
+	}
+	return was
+}
+
+func (i *Ingress) seeService(was, is ctrl.Object) {
+	o := either(was, is)
+	balanced := func(o ctrl.Object) bool {
+		s, ok := o.(*corev1.Service)
+		return ok && len(s.Status.LoadBalancer.Ingress) > 0 // it may take our ports
+	}
+	i.depends(func(t *table) bool {
+		i.recheck = i.recheck || balanced(was) || balanced(is)
+		return i.recheck || t.services[ctrl.ObjectKeyFromObject(o)]
+	})
+}
+
+func (i *Ingress) seeSlice(was, is ctrl.Object) {
+	o := either(was, is)
+	i.depends(func(t *table) bool {
+		return t.services[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName]}]
+	})
+}
+
+func (i *Ingress) seeSecret(was, is ctrl.Object) {
+	o := either(was, is)
+	i.depends(func(t *table) bool { return t.secrets[ctrl.ObjectKeyFromObject(o)] })
+}
+
+func (i *Ingress) depends(concerns func(*table) bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if concerns(i.uses) {
+		i.changed()
+	}
+}
