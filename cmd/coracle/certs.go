@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 )
 
@@ -18,14 +20,9 @@ const accountOverlap = 30 * 24 * time.Hour
 func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
 	check := &cobra.Command{Use: "check", Short: "List keys and certificates with their age and expiry, and the progress of a rotation", Args: exactly(0, "")}
-	commonFlags(check.Flags())
-	check.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
-		return ctl.Certs(cmd.Context(), c.DataDir, c.RunDir, os.Stdout)
-	}
+	onMachine(check, func(ctx context.Context, c config.Config, _ []string) error {
+		return ctl.Certs(ctx, c.DataDir, c.RunDir, os.Stdout)
+	})
 	cmd.AddCommand(check, rotateCommand())
 	return cmd
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 )
@@ -22,26 +24,16 @@ To turn it off: disable, then reencrypt; later starts need no option.
 Backups of the store are useless without the keys: back up the file that "status" names, but store it separately.`,
 	}
 	status := &cobra.Command{Use: "status", Short: "Show which key is in use, and how many objects are stored with it and with others", Args: exactly(0, "[-o json]")}
-	commonFlags(status.Flags())
 	output := status.Flags().StringP("output", "o", "", "json, for programs")
-	status.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
-		return ctl.Encryption(cmd.Context(), c.RunDir, *output, os.Stdout)
-	}
+	onMachine(status, func(ctx context.Context, c config.Config, _ []string) error {
+		return ctl.Encryption(ctx, c.RunDir, *output, os.Stdout)
+	})
 	cmd.AddCommand(status)
 	change := func(action, short, long string) {
 		sub := &cobra.Command{Use: action, Short: short, Long: long, Args: exactly(0, "")}
-		commonFlags(sub.Flags())
-		sub.RunE = func(cmd *cobra.Command, _ []string) error {
-			c, err := load(cmd)
-			if err != nil {
-				return err
-			}
-			return ctl.ChangeEncryption(cmd.Context(), c.RunDir, action, os.Stdout)
-		}
+		onMachine(sub, func(ctx context.Context, c config.Config, _ []string) error {
+			return ctl.ChangeEncryption(ctx, c.RunDir, action, os.Stdout)
+		})
 		cmd.AddCommand(sub)
 	}
 	change(control.EncryptionRotate, "Replace the key of --secrets-encryption while the cluster runs",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/server"
@@ -18,15 +20,10 @@ import (
 
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "Show what runs on this machine", Args: exactly(0, "[-o json]")}
-	commonFlags(cmd.Flags())
 	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
-		return ctl.Status(cmd.Context(), c.RunDir, c.DataDir, *output, os.Stdout)
-	}
+	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
+		return ctl.Status(ctx, c.RunDir, c.DataDir, *output, os.Stdout)
+	})
 	return cmd
 }
 
@@ -36,13 +33,8 @@ func stopCommand() *cobra.Command {
 		Short: "Stop the pods of this machine gracefully, then Coracle; state is preserved",
 		Args:  exactly(0, ""),
 	}
-	commonFlags(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
-		err = server.Stop(cmd.Context(), c, func(e control.Event) { fmt.Println("  " + e.Message) })
+	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
+		err := server.Stop(ctx, c, func(e control.Event) { fmt.Println("  " + e.Message) })
 		if errors.Is(err, control.ErrNotRunning) {
 			fmt.Println("Coracle is not running.")
 			return nil
@@ -51,7 +43,7 @@ func stopCommand() *cobra.Command {
 			fmt.Println("Stopped. `coracle start` resumes the cluster.")
 		}
 		return err
-	}
+	})
 	return cmd
 }
 
@@ -61,46 +53,34 @@ func deleteCommand() *cobra.Command {
 		Short: "Delete the cluster and restore the machine to its original state",
 		Args:  exactly(0, ""),
 	}
-	commonFlags(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
-		if err := server.Delete(cmd.Context(), c, func(e control.Event) { fmt.Println("  " + e.Message) }); err != nil {
+	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
+		if err := server.Delete(ctx, c, func(e control.Event) { fmt.Println("  " + e.Message) }); err != nil {
 			return err
 		}
 		fmt.Println("Deleted. Nothing of the cluster is left on this machine.")
 		return nil
-	}
+	})
 	return cmd
 }
 
 func imageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images on this machine's node"}
-	sub := func(use, short string, args cobra.PositionalArgs, run func(cmd *cobra.Command, runDir string, args []string) error) {
+	sub := func(use, short string, args cobra.PositionalArgs, run func(ctx context.Context, runDir string, args []string) error) {
 		c := &cobra.Command{Use: use, Short: short, Args: args}
-		commonFlags(c.Flags())
-		c.RunE = func(cmd *cobra.Command, args []string) error {
-			conf, err := load(cmd)
-			if err != nil {
-				return err
-			}
-			return run(cmd, conf.RunDir, args)
-		}
+		onMachine(c, func(ctx context.Context, c config.Config, args []string) error { return run(ctx, c.RunDir, args) })
 		cmd.AddCommand(c)
 	}
-	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1), func(cmd *cobra.Command, dir string, args []string) error {
-		return ctl.LoadImages(cmd.Context(), dir, args, os.Stdin, os.Stdout)
+	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
+		return ctl.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
 	})
-	sub("ls", "List images", exactly(0, ""), func(cmd *cobra.Command, dir string, _ []string) error {
-		return ctl.Images(cmd.Context(), dir, os.Stdout)
+	sub("ls", "List images", exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
+		return ctl.Images(ctx, dir, os.Stdout)
 	})
-	sub("pull IMAGE", "Pull an image from its registry", exactly(1, "IMAGE"), func(cmd *cobra.Command, dir string, args []string) error {
-		return ctl.PullImage(cmd.Context(), dir, args[0], os.Stdout, os.Stderr)
+	sub("pull IMAGE", "Pull an image from its registry", exactly(1, "IMAGE"), func(ctx context.Context, dir string, args []string) error {
+		return ctl.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
 	})
-	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1), func(cmd *cobra.Command, dir string, args []string) error {
-		return ctl.RemoveImages(cmd.Context(), dir, args, os.Stdout)
+	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
+		return ctl.RemoveImages(ctx, dir, args, os.Stdout)
 	})
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -27,6 +28,18 @@ func commonFlags(f *pflag.FlagSet) {
 	f.String("run-dir", d.RunDir, "directory of state that need not survive a reboot")
 	f.String("log-level", d.LogLevel, "debug, info, warn or error")
 	f.String("log-format", d.LogFormat, "text, or json: one object per line")
+}
+
+// onMachine adds the options that all commands about this machine have, and has the command load the configuration and call f.
+func onMachine(cmd *cobra.Command, f func(ctx context.Context, c config.Config, args []string) error) {
+	commonFlags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), c, args)
+	}
 }
 
 func serverFlags(f *pflag.FlagSet) {

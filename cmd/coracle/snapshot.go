@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
@@ -25,14 +27,9 @@ func snapshotCommand() *cobra.Command {
 It has no container images, logs or volumes: images are pulled again, or loaded with "coracle image load".`,
 	}
 	save := &cobra.Command{Use: "save FILE", Short: "Save the cluster of the server on this machine; - writes to standard output", Args: exactly(1, "FILE")}
-	commonFlags(save.Flags())
-	save.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
-		return ctl.SaveSnapshot(cmd.Context(), c.RunDir, args[0], os.Stdout)
-	}
+	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {
+		return ctl.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
+	})
 	restore := &cobra.Command{
 		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: exactly(1, "FILE"),
 		Long: `Restores the cluster in FILE into the data directory of this machine, in which no cluster runs. The old cluster there, if any, is kept
@@ -41,13 +38,8 @@ in a directory beside the new one if --replace is given.
 Other machines of the cluster join the restored one by themselves if its address is the old one. If this machine has another name than
 the one that was saved, delete the Node of that one: coracle ctl delete node NAME.`,
 	}
-	commonFlags(restore.Flags())
 	replace := restore.Flags().Bool("replace", false, "move a cluster that is there aside")
-	restore.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
+	onMachine(restore, func(ctx context.Context, c config.Config, args []string) error {
 		in := io.Reader(os.Stdin)
 		if args[0] != "-" {
 			f, err := os.Open(args[0])
@@ -57,7 +49,7 @@ the one that was saved, delete the Node of that one: coracle ctl delete node NAM
 			defer f.Close()
 			in = f
 		}
-		m, old, err := server.RestoreSnapshot(cmd.Context(), c, in, *replace)
+		m, old, err := server.RestoreSnapshot(ctx, c, in, *replace)
 		if err != nil {
 			return err
 		}
@@ -69,7 +61,7 @@ the one that was saved, delete the Node of that one: coracle ctl delete node NAM
 		}
 		fmt.Printf("restored the cluster of node %s as of %s: `coracle start` starts it\n", m.Node, m.Taken.Local().Format(time.DateTime))
 		return nil
-	}
+	})
 	cmd.AddCommand(save, restore)
 	return cmd
 }

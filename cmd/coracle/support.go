@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/control"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/ctl/bundle"
@@ -25,22 +27,17 @@ certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens 
 are masked; still, review it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
 		Args: exactly(0, "[-o FILE]"),
 	}
-	commonFlags(cmd.Flags())
 	output := cmd.Flags().StringP("output", "o", "", "file to write; - is standard output (default coracle-support-TIME.tar.gz)")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
-		if err != nil {
-			return err
-		}
+	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		options := c
 		options.Token = ""
 		gather := bundle.Config{
 			DataDir: c.DataDir, RunDir: c.RunDir, Kubeconfig: filepath.Join(c.DataDir, ctl.Kubeconfig), Options: options,
 			Rules:        func(w io.Writer) error { return server.DumpRules(c, w) },
 			Version:      writeVersion,
-			Certificates: func(w io.Writer) error { return ctl.Certs(cmd.Context(), c.DataDir, c.RunDir, w) },
+			Certificates: func(w io.Writer) error { return ctl.Certs(ctx, c.DataDir, c.RunDir, w) },
 			Status: func(w io.Writer) error {
-				err := ctl.Status(cmd.Context(), c.RunDir, c.DataDir, "", w)
+				err := ctl.Status(ctx, c.RunDir, c.DataDir, "", w)
 				var unhealthy *ctl.UnhealthyError
 				if errors.As(err, &unhealthy) {
 					return nil // the bundle records it
@@ -52,7 +49,7 @@ are masked; still, review it before you share it. It also works while Coracle is
 			},
 		}
 		if *output == "-" {
-			return bundle.Write(cmd.Context(), gather, os.Stdout, os.Stderr)
+			return bundle.Write(ctx, gather, os.Stdout, os.Stderr)
 		}
 		if *output == "" {
 			*output = "coracle-support-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
@@ -61,11 +58,11 @@ are masked; still, review it before you share it. It also works while Coracle is
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(bundle.Write(cmd.Context(), gather, f, os.Stderr), f.Close()); err != nil {
+		if err := errors.Join(bundle.Write(ctx, gather, f, os.Stderr), f.Close()); err != nil {
 			return err
 		}
 		fmt.Println("Wrote " + *output + ". Review it before you share it: it contains names of objects, images and addresses.")
 		return nil
-	}
+	})
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,18 @@ func connect(cmd *cobra.Command) func() (*ctl.Cluster, error) {
 	return func() (*ctl.Cluster, error) {
 		ctl.UseCluster(dataDir())
 		return ctl.Connect(*kubeconfig, *namespace)
+	}
+}
+
+// onCluster adds the flags that select the cluster, and has the command connect to it and call f.
+func onCluster(cmd *cobra.Command, f func(ctx context.Context, c *ctl.Cluster, args []string) error) {
+	cluster := connect(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return f(cmd.Context(), c, args)
 	}
 }
 
@@ -54,7 +67,6 @@ func runCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cluster := connect(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.Image, "image", "", "container image")
 	f.StringArrayVarP(&o.Env, "env", "e", nil, "environment, NAME=value; may be repeated")
@@ -79,66 +91,44 @@ func runCommand() *cobra.Command {
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
 	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "", ""
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Run(cmd.Context(), o, terminal())
-	}
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error { return c.Run(ctx, o, terminal()) })
 	return cmd
 }
 
 func psCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "ps", Short: "List tasks that are under way", Args: exactly(0, "[-a] [-w] [--task NAME]")}
-	cluster := connect(cmd)
 	task := cmd.Flags().String("task", "", "show one task in detail")
 	all := cmd.Flags().BoolP("all", "a", false, "also those that have ended")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := cluster()
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
 		switch {
-		case err != nil:
-			return err
 		case *task != "":
-			return c.Task(cmd.Context(), *task, os.Stdout)
+			return c.Task(ctx, *task, os.Stdout)
 		case *watch:
-			return c.WatchTasks(cmd.Context(), *all, terminal())
+			return c.WatchTasks(ctx, *all, terminal())
 		}
-		return c.Tasks(cmd.Context(), *all, terminal())
-	}
+		return c.Tasks(ctx, *all, terminal())
+	})
 	return cmd
 }
 
 func nodesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "nodes", Short: "List nodes with their capacity and usage", Args: exactly(0, "")}
-	cluster := connect(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Nodes(cmd.Context(), os.Stdout)
-	}
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error { return c.Nodes(ctx, os.Stdout) })
 	return cmd
 }
 
 func logsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "logs TASK", Short: "Print the output of a task", Args: exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]")}
-	cluster := connect(cmd)
 	var o ctl.LogOptions
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the attempt has ended")
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
 	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
 	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array")
 	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "", ""
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Logs(cmd.Context(), args[0], o, os.Stdout)
-	}
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
+		return c.Logs(ctx, args[0], o, os.Stdout)
+	})
 	return cmd
 }
 
@@ -149,30 +139,20 @@ func cancelCommand() *cobra.Command {
 		}
 		return nil
 	}}
-	cluster := connect(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Cancel(cmd.Context(), args, func(format string, args ...any) { fmt.Printf(format, args...) })
-	}
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
+		return c.Cancel(ctx, args, func(format string, args ...any) { fmt.Printf(format, args...) })
+	})
 	return cmd
 }
 
 func pruneCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "prune", Short: "Delete the tasks that have ended, with their output", Args: exactly(0, "")}
-	cluster := connect(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		n, err := c.Prune(cmd.Context())
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+		n, err := c.Prune(ctx)
 		if err == nil {
 			fmt.Printf("%d tasks deleted\n", n)
 		}
 		return err
-	}
+	})
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 )
 
@@ -20,17 +22,12 @@ func tokenCommand() *cobra.Command {
 		Short: "Create a join token and print it; it cannot be shown again",
 		Args:  exactly(0, "[--ttl DURATION] [--description TEXT] [--print-join-command]"),
 	}
-	connectCreate := connect(create)
 	life := create.Flags().Duration("ttl", jointoken.DefaultLife, "lifetime of the token; 0 means until it is revoked")
 	description := create.Flags().String("description", "", "what the token is for")
 	command := create.Flags().Bool("print-join-command", false, "print the full command for joining a machine")
-	create.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := connectCreate()
-		if err != nil {
-			return err
-		}
-		return c.CreateToken(cmd.Context(), *life, *description, *command, os.Stdout)
-	}
+	onCluster(create, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+		return c.CreateToken(ctx, *life, *description, *command, os.Stdout)
+	})
 	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: exactly(0, "")}
 	connectList := connect(list)
 	list.RunE = func(cmd *cobra.Command, _ []string) error {

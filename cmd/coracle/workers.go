@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 
@@ -21,23 +22,18 @@ func sendCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cluster := connect(cmd)
 	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
 	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
 	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the replies in their order")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "", "media type of the message (default application/json if it is JSON, else text/plain)")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
 		o.Target = args[0]
 		if len(args) == 2 {
 			o.Payload = args[1]
 		}
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.Send(cmd.Context(), o, os.Stdin, os.Stdout, os.Stderr)
-	}
+		return c.Send(ctx, o, os.Stdin, os.Stdout, os.Stderr)
+	})
 	return cmd
 }
 
@@ -62,15 +58,10 @@ func applyLegacyCommand() *cobra.Command {
 		Short: "Convert such manifests and apply the result",
 		Args:  exactly(0, "-f FILE"),
 	}
-	cluster := connect(cmd)
 	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")
 	_ = cmd.MarkFlagRequired("filename")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := cluster()
-		if err != nil {
-			return err
-		}
-		return c.ApplyLegacy(cmd.Context(), *file, os.Stdin, os.Stdout)
-	}
+	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+		return c.ApplyLegacy(ctx, *file, os.Stdin, os.Stdout)
+	})
 	return cmd
 }

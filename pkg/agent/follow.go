@@ -6,28 +6,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
 // follow dispatches events of nodes and pods, and closes Ready.
 func (a *Agent) follow(ctx context.Context) error {
 	c := a.c.Client.Cache()
-	watch := func(obj ctrl.Object, h toolscache.ResourceEventHandler) (ctrlcache.Informer, toolscache.ResourceEventHandlerRegistration, error) {
-		inf, err := c.GetInformer(ctx, obj)
-		if err != nil {
-			return nil, nil, fmt.Errorf("watch %T: %w", obj, err)
-		}
-		r, err := inf.AddEventHandler(h)
-		return inf, r, err
+	end, err := client.Follow(ctx, c, &corev1.Node{}, handler(&a.guard, a.nodeSeen, a.nodeGone))
+	if ctx.Err() != nil {
+		return nil
 	}
-	nodes, nodesReg, err := watch(&corev1.Node{}, handler(&a.guard, a.nodeSeen, a.nodeGone))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = nodes.RemoveEventHandler(nodesReg) }()
+	defer end()
 	if _, err := c.GetInformer(ctx, &corev1.Service{}); err != nil { // for environment variables
 		return fmt.Errorf("watch services: %w", err)
 	}
@@ -41,7 +36,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	}
 	close(a.known)
 	mine := func(p *corev1.Pod) bool { return p.Spec.NodeName == a.c.NodeName }
-	pods, podsReg, err := watch(&corev1.Pod{}, handler(&a.guard, func(p *corev1.Pod) {
+	end, err = client.Follow(ctx, c, &corev1.Pod{}, handler(&a.guard, func(p *corev1.Pod) {
 		if mine(p) {
 			a.pods.Update(p)
 		}
@@ -50,15 +45,13 @@ func (a *Agent) follow(ctx context.Context) error {
 			a.pods.Delete(p)
 		}
 	}))
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { _ = pods.RemoveEventHandler(podsReg) }()
-	select { // WaitForCacheSync would poll every 100 ms
-	case <-podsReg.HasSyncedChecker().Done():
-	case <-ctx.Done():
-		return nil
-	}
+	defer end()
 	if err := a.pods.Sync(ctx); err != nil {
 		return err
 	}

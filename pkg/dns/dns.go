@@ -149,23 +149,14 @@ func (s *Server) Run(ctx context.Context) error {
 		{&corev1.Service{}, handler(&s.guard, s.zone.setService)},
 		{&discoveryv1.EndpointSlice{}, handler(&s.guard, s.zone.setSlice)},
 	} {
-		informer, err := s.Client.Cache().GetInformer(ctx, what.object)
+		end, err := client.Follow(ctx, s.Client.Cache(), what.object, what.handler)
 		if ctx.Err() != nil {
 			return nil // the error is caused by the end of ctx
 		}
 		if err != nil {
-			return fmt.Errorf("watch %T: %w", what.object, err)
+			return err
 		}
-		registration, err := informer.AddEventHandler(what.handler)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", what.object, err)
-		}
-		defer func() { _ = informer.RemoveEventHandler(registration) }()
-		select {
-		case <-registration.HasSyncedChecker().Done():
-		case <-ctx.Done():
-			return nil
-		}
+		defer end()
 	}
 	var listeners []*listener
 	defer func() {

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -10,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
 )
 
 // watch is a kind, and what is called with each change of an object, before and after; one of them is nil for an addition and a deletion.
@@ -20,10 +21,6 @@ type watch struct {
 
 // follow calls w.see for all objects and their changes, until end is called.
 func (i *Ingress) follow(ctx context.Context, w watch) (end func(), err error) {
-	informer, err := i.Client.Cache().GetInformer(ctx, w.object)
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", w.object, err)
-	}
 	see := func(was, is any) {
 		if gone, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
 			was = gone.Obj
@@ -32,20 +29,9 @@ func (i *Ingress) follow(ctx context.Context, w watch) (end func(), err error) {
 		after, _ := is.(ctrl.Object)
 		_ = i.guard.Do("event", func() { w.see(before, after) })
 	}
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	return client.Follow(ctx, i.Client.Cache(), w.object, toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { see(nil, o) }, UpdateFunc: see, DeleteFunc: func(o any) { see(o, nil) },
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", w.object, err)
-	}
-	end = func() { _ = informer.RemoveEventHandler(registration) }
-	select {
-	case <-registration.HasSyncedChecker().Done():
-		return end, nil
-	case <-ctx.Done():
-		end()
-		return nil, ctx.Err()
-	}
 }
 
 func (i *Ingress) changed() {

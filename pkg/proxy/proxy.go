@@ -30,6 +30,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/events"
 	"github.com/coracle-dev/coracle/pkg/proxy/announce"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -136,23 +137,14 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		{&corev1.Service{}, p.serviceHandler()},
 		{&discoveryv1.EndpointSlice{}, p.sliceHandler()},
 	} {
-		informer, err := p.Client.Cache().GetInformer(ctx, what.object)
+		end, err := client.Follow(ctx, p.Client.Cache(), what.object, what.handler)
 		if ctx.Err() != nil {
 			return nil // the error is caused by the end of ctx
 		}
 		if err != nil {
-			return fmt.Errorf("watch %T: %w", what.object, err)
+			return err
 		}
-		registration, err := informer.AddEventHandler(what.handler)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", what.object, err)
-		}
-		defer func() { _ = informer.RemoveEventHandler(registration) }()
-		select {
-		case <-registration.HasSyncedChecker().Done():
-		case <-ctx.Done():
-			return nil
-		}
+		defer end()
 	}
 	retry := retryFirst
 	var again <-chan time.Time
