@@ -12,7 +12,7 @@ import (
 )
 
 func nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Nodes that are not machines", Args: exactly(0, "fake"),
+	cmd := &cobra.Command{Use: "node", Short: "Register fake nodes, for measuring and testing", Args: exactly(0, "fake"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(fakeCommand())
 	return cmd

@@ -38,7 +38,7 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		flags.Visit(func(f *pflag.Flag) { child.Args = append(child.Args, flagArgs(f)...) })
 		began := time.Now()
 		status, err := server.Start(cmd.Context(), c, child, func(e control.Event) {
-			fmt.Printf("  %-12s %8s  %s\n", e.Step, e.Took.Round(100*time.Microsecond), e.Message)
+			fmt.Printf("  %-15s %8s  %s\n", e.Step, e.Took.Round(100*time.Microsecond), e.Message)
 		})
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
-	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "", ""
+	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // which is not shown
 	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error { return c.Run(ctx, o, terminal()) })
 	return cmd
 }
@@ -124,8 +124,8 @@ func logsCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the attempt has ended")
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
 	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
-	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array")
-	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "", ""
+	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array, which is required for one")
+	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // which is not shown
 	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
 		return c.Logs(ctx, args[0], o, os.Stdout)
 	})

@@ -40,7 +40,7 @@ func sendCommand() *cobra.Command {
 func convertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert -f FILE",
-		Short: "Print what an in-process mini Kubernetes' Container, ReplicaSet and Service are here",
+		Short: "Convert Containers, ReplicaSets and Services of an in-process mini Kubernetes, and print the result",
 		Args:  exactly(0, "-f FILE"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")
@@ -55,7 +55,7 @@ func convertCommand() *cobra.Command {
 func applyLegacyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply-legacy -f FILE",
-		Short: "Convert such manifests and apply the result",
+		Short: "Convert manifests of an in-process mini Kubernetes, and apply the result",
 		Args:  exactly(0, "-f FILE"),
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")

@@ -108,11 +108,11 @@ func printCache(r control.CacheReport, out io.Writer) error {
 	err := table(out, "KIND\tOBJECTS\tBYTES\tENCODED\tREVISION\tWATCHERS\tRING\tCHANGES\tEXPIRED", func(line func(...any)) {
 		for _, k := range r.Kinds {
 			objects, bytes, encodings = objects+k.Objects, bytes+k.ObjectBytes, encodings+k.EncodingBytes
-			line(qualified(k.Resource, k.Group), k.Objects, size(k.ObjectBytes), size(k.EncodingBytes), k.Revision, k.Watchers,
+			line(qualified(k.Resource, k.Group), k.Objects, control.Bytes(k.ObjectBytes), control.Bytes(k.EncodingBytes), k.Revision, k.Watchers,
 				fmt.Sprintf("%d/%d", k.Ring, k.RingLimit), k.Changes, k.Expired+k.Refused)
 		}
 	})
-	fmt.Fprintf(out, "\n%d objects of %d kinds, %s as stored and %s of encodings, at revision %d.\n", objects, len(r.Kinds), size(bytes), size(encodings), r.Revision)
+	fmt.Fprintf(out, "\n%d objects of %d kinds, %s as stored and %s of encodings, at revision %d.\n", objects, len(r.Kinds), control.Bytes(bytes), control.Bytes(encodings), r.Revision)
 	return err
 }
 
@@ -191,7 +191,7 @@ func printFairness(r control.FairnessReport, out io.Writer) error {
 	return table(out, "FLOW SCHEMA\tFLOW\tPRIORITY LEVEL\tEXECUTING\tWAITING\tSTREAMS\tBODIES", func(line func(...any)) {
 		for _, l := range r.Levels {
 			for _, f := range l.Flows {
-				line(f.Schema, f.Flow, l.Name, f.Executing, f.Waiting, f.Streams, size(int64(f.BodyBytes)))
+				line(f.Schema, f.Flow, l.Name, f.Executing, f.Waiting, f.Streams, control.Bytes(int64(f.BodyBytes)))
 			}
 		}
 	})
@@ -199,9 +199,9 @@ func printFairness(r control.FairnessReport, out io.Writer) error {
 
 func printStore(r control.StoreReport, out io.Writer) error {
 	for _, row := range [][2]string{
-		{"In use", fmt.Sprintf("%s of a quota of %s", size(r.UsedBytes), size(r.QuotaBytes))},
-		{"Database", size(r.SizeBytes)},
-		{"Disk", fmt.Sprintf("%s free, at least %s needed", size(r.DiskFreeBytes), size(r.DiskMinFreeBytes))},
+		{"In use", fmt.Sprintf("%s of a quota of %s", control.Bytes(r.UsedBytes), control.Bytes(r.QuotaBytes))},
+		{"Database", control.Bytes(r.SizeBytes)},
+		{"Disk", fmt.Sprintf("%s free, at least %s needed", control.Bytes(r.DiskFreeBytes), control.Bytes(r.DiskMinFreeBytes))},
 		{"Revision", fmt.Sprintf("%d, history since %d", r.Revision, r.CompactedRevision)},
 		{"Members", fmt.Sprint(r.Members)},
 		{"Warning", r.Warning},

@@ -64,8 +64,12 @@ func printStatus(s control.Status, out io.Writer) {
 	for _, p := range s.Processes {
 		total += p.PSS
 	}
+	processes := "1 process"
+	if n := len(s.Processes); n != 1 {
+		processes = fmt.Sprintf("%d processes", n)
+	}
 	rows := [][2]string{
-		{"Running", fmt.Sprintf("pid %d, for %s, %s in %d processes", s.PID, time.Since(*s.StartedAt).Round(time.Second), size(total), len(s.Processes))},
+		{"Running", fmt.Sprintf("pid %d, for %s, %s in %s", s.PID, time.Since(*s.StartedAt).Round(time.Second), control.Bytes(total), processes)},
 		{"Server", s.Server},
 		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
 		{"Kubeconfig", s.Kubeconfig},
@@ -152,9 +156,9 @@ func Images(ctx context.Context, runDir string, out io.Writer) error {
 	return table(out, "IMAGE\tID\tSIZE", func(line func(...any)) {
 		for _, image := range last.Images {
 			id := strings.TrimPrefix(image.ID, "sha256:")
-			line(firstName(image), id[:min(12, len(id))], size(image.Size))
+			line(firstName(image), id[:min(12, len(id))], control.Bytes(image.Size))
 			for _, name := range image.Names[min(1, len(image.Names)):] {
-				line(name, id[:min(12, len(id))], size(image.Size))
+				line(name, id[:min(12, len(id))], control.Bytes(image.Size))
 			}
 		}
 	})
@@ -171,7 +175,7 @@ func firstName(i runtime.Image) string {
 func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer) error {
 	last, err := control.NewClient(runDir).Pull(ctx, ref, func(e control.Event) {
 		if e.Total > 0 {
-			fmt.Fprintf(progress, "\r%s of %s", size(e.Bytes), size(e.Total))
+			fmt.Fprintf(progress, "\r%s of %s", control.Bytes(e.Bytes), control.Bytes(e.Total))
 		}
 	})
 	fmt.Fprint(progress, "\r\x1b[K")
@@ -179,7 +183,7 @@ func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer)
 		return err
 	}
 	for _, image := range last.Images {
-		fmt.Fprintf(out, "pulled %s, %s\n", firstName(image), size(image.Size))
+		fmt.Fprintf(out, "pulled %s, %s\n", firstName(image), control.Bytes(image.Size))
 	}
 	return nil
 }
@@ -193,17 +197,4 @@ func RemoveImages(ctx context.Context, runDir string, refs []string, out io.Writ
 		fmt.Fprintf(out, "removed %s\n", ref)
 	}
 	return nil
-}
-
-// size formats bytes: "13.4 MiB".
-func size(bytes int64) string {
-	const units = "KMGTPE"
-	if bytes < 1024 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	value, unit := float64(bytes)/1024, 0
-	for value >= 1024 && unit < len(units)-1 {
-		value, unit = value/1024, unit+1
-	}
-	return fmt.Sprintf("%.1f %ciB", value, units[unit])
 }

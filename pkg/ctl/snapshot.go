@@ -39,6 +39,6 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file, size(bytes))
+	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file, control.Bytes(bytes))
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/control"
 )
 
 const taskHeader = "TASK\tIMAGE\tSTATUS\tNODE\tEXIT\tATTEMPTS\tCREATED\tTOOK\tERROR"
@@ -202,7 +203,7 @@ func (c *Cluster) Nodes(ctx context.Context, out io.Writer) error {
 				}
 			}
 			capacity := n.Status.Capacity
-			line(n.Name, status, address, capacity.Cpu(), size(capacity.Memory().Value()),
+			line(n.Name, status, address, capacity.Cpu(), control.Bytes(capacity.Memory().Value()),
 				fmt.Sprintf("%d/%s", carried[n.Name], capacity.Pods()), running[n.Name], ago(beat, now))
 		}
 	})

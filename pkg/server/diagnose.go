@@ -125,7 +125,7 @@ func (l *plane) apiHealth(ctx context.Context) control.Health {
 }
 
 func storeHealth(s store.Stats, warning string, reads error) control.Health {
-	h := newHealth("store", "%s in use of %s, revision %d", mebibytes(s.UsedBytes), mebibytes(s.QuotaBytes), s.Revision)
+	h := newHealth("store", "%s in use of %s, revision %d", control.Bytes(s.UsedBytes), control.Bytes(s.QuotaBytes), s.Revision)
 	if reads != nil {
 		h.add(control.Unhealthy, "cannot read: %v", reads)
 		return h.Health
@@ -137,7 +137,7 @@ func storeHealth(s store.Stats, warning string, reads error) control.Health {
 		h.add(control.Warning, "nearly full: %s", warning)
 	}
 	if s.DiskFreeBytes < s.DiskMinFreeBytes {
-		h.add(control.Unhealthy, "disk full, writes are refused: %s free, %s needed", mebibytes(s.DiskFreeBytes), mebibytes(s.DiskMinFreeBytes))
+		h.add(control.Unhealthy, "disk full, writes are refused: %s free, %s needed", control.Bytes(s.DiskFreeBytes), control.Bytes(s.DiskMinFreeBytes))
 	}
 	return h.Health
 }
@@ -309,8 +309,6 @@ func plural(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
-
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // mostLine limits a detail line, in bytes.
 const mostLine = 300
