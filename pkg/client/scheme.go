@@ -9,6 +9,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
@@ -24,5 +25,6 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	utilruntime.Must(tasks.AddToScheme(s))
 	utilruntime.Must(workers.AddToScheme(s))
 	utilruntime.Must(kontrol.AddToScheme(s))
+	utilruntime.Must(buildbarn.AddToScheme(s))
 	return s
 })

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
+	"github.com/coracle-dev/coracle/pkg/reconcile/buildbarn"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
 	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
@@ -77,6 +78,7 @@ func All(cfg Config) []*engine.Reconciler {
 		resourceclaim.NewRelease(),
 	}
 	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion)...)
+	list = append(list, buildbarn.New(buildbarn.HTTPMetrics)...)
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
 	}

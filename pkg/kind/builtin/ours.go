@@ -21,7 +21,7 @@ type ourKind struct {
 
 // ours returns Coracle's own kinds.
 func ours() []ourKind {
-	return append(kontrolKinds(), []ourKind{
+	return append(append(kontrolKinds(), buildbarnKinds()...), []ourKind{
 		{own.Row(own.Definition[*tasks.Task]{
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },

@@ -1,0 +1,18 @@
+// Package v1alpha1 is the API of Buildbarn: the parts of a farm that executes build actions remotely, and whole farms.
+//
+// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a part that Validate accepts has children whose names,
+// labels and hosts Kubernetes accepts.
+//
+//	Kind                 Makes (pkg/reconcile/buildbarn)
+//	BuildbarnScheduler   Deployment, Service, Ingress
+//	BuildbarnWorker      Deployment
+//	BuildbarnStorage     StatefulSet, headless Service, claims
+//	BuildbarnFrontend    Deployment, Service
+//	BuildbarnBrowser     Deployment, Service, Ingress
+//	Buildbarn            the five above, and the ConfigMap that they mount
+//
+// +kubebuilder:object:generate=true
+// +groupName=buildbarn.io
+package v1alpha1
+
+//go:generate go tool -modfile=../../../hack/tools/go.mod controller-gen object paths=.

@@ -1,0 +1,170 @@
+package config
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxBytes bounds the files of one part together, as Kubernetes bounds a ConfigMap.
+const MaxBytes = 1 << 20
+
+// fields are those of the programs' configurations. Their order does not matter.
+var fields = map[string]string{
+	"scheduler": `clientGrpcServers workerGrpcServers browserUrl contentAddressableStorage maximumMessageSizeBytes global buildQueueStateGrpcServers
+		predeclaredPlatformQueues executeAuthorizer actionRouter initialSizeClassCache platformQueueWithNoWorkersTimeout adminHttpServers
+		modifyDrainsAuthorizer killOperationsAuthorizer adminRoutePrefix synchronizeAuthorizer zstdPool`,
+	"storage": `grpcServers schedulers maximumMessageSizeBytes global contentAddressableStorage actionCache indirectContentAddressableStorage
+		initialSizeClassCache fileSystemAccessCache executeAuthorizer supportedCompressors zstdPool`,
+	"worker": `blobstore browserUrl maximumMessageSizeBytes scheduler global buildDirectories filePool completedActionLoggers outputUploadConcurrency
+		directoryCache prefetching forceUploadTreesAndDirectories inputDownloadConcurrency supportLegacyOutputFilesAndDirectories
+		httpExecutionTimeoutCompensators zstdPool`,
+	"runner": `buildDirectoryPath grpcServers cleanTemporaryDirectories global setTmpdirEnvironmentVariable temporaryDirectoryInstaller
+		chrootIntoInputRoot cleanProcessTable readinessCheckingPathnames runCommandsAs symlinkTemporaryDirectories runCommandCleaner
+		appleXcodeDeveloperDirectories`,
+}
+
+// needed are the fields without which a program does not start.
+var needed = map[string]string{
+	"scheduler": "clientGrpcServers workerGrpcServers contentAddressableStorage actionRouter",
+	"storage":   "grpcServers contentAddressableStorage",
+	"worker":    "blobstore scheduler buildDirectories inputDownloadConcurrency outputUploadConcurrency",
+	"runner":    "buildDirectoryPath grpcServers",
+}
+
+// Main is a file that a program is started with.
+type Main struct {
+	// File is its name, Program whose configuration it is: scheduler, storage, worker, runner or browser.
+	File, Program string
+}
+
+// Mains returns the files of a component; the instance is that of workers. A frontend runs the program of storage.
+func Mains(component, instance string) []Main {
+	switch component {
+	case "worker":
+		return []Main{{Worker(instance), "worker"}, {Runner(instance), "runner"}}
+	case "frontend":
+		return []Main{{Frontend, "storage"}}
+	}
+	return []Main{{component + ".jsonnet", component}}
+}
+
+// Check returns the files that the programs read, of all that there are: the mains, and what these import. An error names the file, the line and
+// what is wrong, for people. Plain JSON is checked for its fields; of Jsonnet, which is not evaluated here, strings, comments and brackets must be
+// closed and imports be there.
+func Check(all map[string]string, mains []Main) (map[string]string, error) {
+	used := map[string]string{}
+	var queue []string
+	for _, m := range mains {
+		queue = append(queue, m.File)
+	}
+	total := 0
+	for len(queue) > 0 {
+		name := queue[0]
+		queue = queue[1:]
+		if _, done := used[name]; done {
+			continue
+		}
+		text, ok := all[name]
+		if !ok {
+			return nil, fmt.Errorf("the file %s is missing; there are: %s", name, listed(all))
+		}
+		if total += len(text); total > MaxBytes {
+			return nil, fmt.Errorf("the files are larger than %d bytes together", MaxBytes)
+		}
+		imports, err := scan(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%w", name, err)
+		}
+		used[name] = text
+		for _, i := range imports {
+			// A file of a mounted ConfigMap has no folders.
+			i = strings.TrimPrefix(strings.TrimPrefix(i, "/config/"), "./")
+			if _, ok := all[i]; !ok {
+				return nil, fmt.Errorf("%s imports %s, which is missing; there are: %s", name, i, listed(all))
+			}
+			queue = append(queue, i)
+		}
+	}
+	for _, m := range mains {
+		if err := checkFields(used[m.File], m.Program); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.File, err)
+		}
+	}
+	return used, nil
+}
+
+func listed(all map[string]string) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	names := slices.Sorted(maps.Keys(all))
+	if len(names) > 10 {
+		names = append(names[:10], "...")
+	}
+	return strings.Join(names, ", ")
+}
+
+// checkFields checks the fields of a file that is plain JSON.
+func checkFields(text, program string) error {
+	var have map[string]json.RawMessage
+	d := json.NewDecoder(strings.NewReader(text))
+	if d.Decode(&have) != nil || d.More() {
+		return nil // Jsonnet
+	}
+	known := map[string]string{}
+	for _, f := range strings.Fields(fields[program]) {
+		known[f], known[snake(f)] = f, f
+	}
+	if len(known) == 0 {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, f := range slices.Sorted(maps.Keys(have)) {
+		if known[f] == "" {
+			return fmt.Errorf("the field %q is not one of %s's configuration", f, program)
+		}
+		if string(bytes.TrimSpace(have[f])) != "null" {
+			seen[known[f]] = true
+		}
+	}
+	for _, f := range strings.Fields(needed[program]) {
+		if !seen[f] {
+			return fmt.Errorf("the field %s is required", f)
+		}
+	}
+	return nil
+}
+
+// snake is the other name of a field that protocol buffers accept.
+func snake(f string) string {
+	var b strings.Builder
+	for _, c := range f {
+		if c >= 'A' && c <= 'Z' {
+			b.WriteByte('_')
+			c += 'a' - 'A'
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}
+
+// Hash names a set of files. It does not depend on their order.
+func Hash(files map[string]string) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%d:%s%d:%s", len(name), name, len(files[name]), files[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))[:10]
+}
+
+var errText = errors.New("1: is not text (UTF-8)")
+
+func isText(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }

@@ -1,0 +1,143 @@
+package config
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+)
+
+func newFarm(change func(*buildbarn.BuildbarnSpec)) *buildbarn.Buildbarn {
+	b := &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "builds"}}
+	if change != nil {
+		change(&b.Spec)
+	}
+	buildbarn.DefaultFarm(b)
+	return b
+}
+
+// parsed is a rendered file with the worker's own name filled in.
+func parsed(t *testing.T, files map[string]string, name string) map[string]any {
+	t.Helper()
+	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`).Replace(files[name])
+	var out map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &out), text)
+	return out
+}
+
+func TestRender(t *testing.T) {
+	b := newFarm(func(s *buildbarn.BuildbarnSpec) {
+		s.Workers = []buildbarn.FarmWorkers{{Name: "linux", Platform: []buildbarn.PlatformProperty{{Name: "b", Value: "2"}, {Name: "a", Value: "1"}}, Concurrency: 4}, {Name: "gpu", InstanceNamePrefix: "gpu"}}
+	})
+	files, err := Render(b)
+	require.NoError(t, err)
+	require.Len(t, files, 9)
+	require.Contains(t, files["worker-linux.jsonnet"], `"pod": std.extVar("POD_NAME")`)
+	queues := parsed(t, files, Scheduler)["predeclaredPlatformQueues"].([]any)
+	require.Equal(t, map[string]any{"instanceNamePrefix": "", "sizeClasses": []any{0.0}, "platform": map[string]any{"properties": []any{
+		map[string]any{"name": "a", "value": "1"}, map[string]any{"name": "b", "value": "2"}}}}, queues[0], "properties are sorted, as the scheduler wants them")
+	require.Equal(t, "farm-scheduler.builds:8983", parsed(t, files, "worker-gpu.jsonnet")["scheduler"].(map[string]any)["address"])
+	require.Contains(t, files[Frontend], "farm-storage-1.farm-storage.builds:8981")
+
+	mirrored, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.Storage.Mirrored = true }))
+	require.NoError(t, err)
+	require.Contains(t, mirrored[Frontend], "farm-storage-3.farm-storage.builds:8981")
+	again, err := Render(b)
+	require.NoError(t, err)
+	require.Equal(t, files, again, "the same farm has the same files")
+}
+
+// TestRenderedIsValid: what is rendered from any valid farm is accepted, and files fit into the claims.
+func TestRenderedIsValid(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		b := newFarm(func(s *buildbarn.BuildbarnSpec) {
+			shards := rapid.Int32Range(1, 20).Draw(r, "shards")
+			s.Storage.Shards, s.Storage.Mirrored = &shards, rapid.Bool().Draw(r, "mirrored")
+			for i := range rapid.IntRange(1, 5).Draw(r, "pools") {
+				s.Workers = append(s.Workers, buildbarn.FarmWorkers{Name: "p" + string(rune('a'+i)), InstanceNamePrefix: strings.Repeat("x", i)})
+			}
+		})
+		require.Empty(r, buildbarn.ValidateFarm(b))
+		files, err := Render(b)
+		require.NoError(r, err)
+		for _, w := range b.Spec.Workers {
+			_, err := Check(files, Mains("worker", w.Name))
+			require.NoError(r, err)
+		}
+		for _, c := range []string{"scheduler", "storage", "frontend", "browser"} {
+			_, err := Check(files, Mains(c, ""))
+			require.NoError(r, err)
+		}
+	})
+}
+
+func TestSizes(t *testing.T) {
+	files, err := Render(newFarm(nil))
+	require.NoError(t, err)
+	storage := parsed(t, files, Storage)
+	for part, claim := range map[string]float64{"contentAddressableStorage": 33 << 30, "actionCache": 1 << 30} {
+		local := storage[part].(map[string]any)["backend"].(map[string]any)["local"].(map[string]any)
+		size := func(o any) float64 { return o.(map[string]any)["file"].(map[string]any)["sizeBytes"].(float64) }
+		blocks := size(local["blocksOnBlockDevice"].(map[string]any)["source"])
+		sum := blocks + size(local["keyLocationMapOnBlockDevice"])
+		require.Less(t, sum, claim)
+		require.Greater(t, blocks, claim*0.95)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	runner := `{"buildDirectoryPath": "/worker/build", "grpc_servers": []}`
+	worker := `{"blobstore":{},"scheduler":{},"buildDirectories":[],"inputDownloadConcurrency":1,"outputUploadConcurrency":1}`
+	files := map[string]string{"worker-a.jsonnet": worker, "runner-a.jsonnet": runner, "other": "{"}
+	used, err := Check(files, Mains("worker", "a"))
+	require.NoError(t, err)
+	require.Len(t, used, 2, "files that nothing reads are not looked at")
+
+	jsonnet := "local c = import 'common.libsonnet'; // it's here\n{ clientGrpcServers: [c.x], text: |||\n  }\n|||, v: @'a''{', d: 'it\\'s {' /* } */ }"
+	used, err = Check(map[string]string{Scheduler: jsonnet, Common: "{ x: 1 }"}, Mains("scheduler", ""))
+	require.NoError(t, err)
+	require.Len(t, used, 2)
+
+	for text, want := range map[string]string{
+		"":                              "scheduler.jsonnet:1: the file is empty",
+		"// nothing":                    "the file is empty",
+		"{":                             "scheduler.jsonnet:1: { is not closed",
+		"\n{ a: [1, 2 }":                "scheduler.jsonnet:2: } does not close the [ of line 2",
+		"{}\n}":                         "scheduler.jsonnet:2: } closes nothing",
+		"{ a: 'b }":                     "scheduler.jsonnet:1: a string is not closed",
+		"{ a: 'b\\":                     "a string is not closed",
+		"{ /* }":                        "a comment is not closed",
+		"{ a: ||| b }":                  "||| is not closed",
+		"@":                             "@ is not before a string",
+		"import 'x.libsonnet'":          "scheduler.jsonnet imports x.libsonnet, which is missing; there are: scheduler.jsonnet",
+		strings.Repeat("[", 300):        "nested more than 200 deep",
+		"\xff":                          "is not text",
+		`{"clientGrpcServer": []}`:      `the field "clientGrpcServer" is not one of scheduler's configuration`,
+		`{"clientGrpcServers": null}`:   "the field clientGrpcServers is required",
+		strings.Repeat(" ", MaxBytes+1): "the files are larger than",
+	} {
+		_, err := Check(map[string]string{Scheduler: text}, Mains("scheduler", ""))
+		require.ErrorContains(t, err, want, "%.40q", text)
+	}
+	_, err = Check(nil, Mains("storage", ""))
+	require.EqualError(t, err, "the file storage.jsonnet is missing; there are: none")
+}
+
+func TestHash(t *testing.T) {
+	require.Equal(t, Hash(map[string]string{"a": "1", "b": "2"}), Hash(map[string]string{"b": "2", "a": "1"}))
+	require.NotEqual(t, Hash(map[string]string{"a": "1b:"}), Hash(map[string]string{"a": "1", "b": ""}))
+}
+
+// FuzzCheck: files come from users.
+func FuzzCheck(f *testing.F) {
+	f.Add("{ a: import 'b' }")
+	f.Add("|||")
+	f.Fuzz(func(t *testing.T, text string) {
+		_, _ = Check(map[string]string{Scheduler: text}, Mains("scheduler", ""))
+	})
+}

@@ -1,0 +1,436 @@
+package buildbarn
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/config"
+)
+
+// Observed is what Plan goes by.
+type Observed struct {
+	Part buildbarn.Part
+	// Source is the ConfigMap that the part names, nil if there is none. Copies are the part's own ones.
+	Source *corev1.ConfigMap
+	Copies []*corev1.ConfigMap
+	// The objects of the part's name; nil if there are none.
+	Deployment  *appsv1.Deployment
+	StatefulSet *appsv1.StatefulSet
+	Service     *corev1.Service
+	Ingress     *networkingv1.Ingress
+	// Rivals are the other Ingresses with the part's host, in all namespaces.
+	Rivals []*networkingv1.Ingress
+	// Pods and Claims have the part's labels.
+	Pods   []*corev1.Pod
+	Claims []*corev1.PersistentVolumeClaim
+	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason QueueError, or was not.
+	Queue      *Queue
+	QueueError string
+}
+
+// Event is to be recorded about the part.
+type Event struct {
+	Type, Reason, Message string
+}
+
+// Actions are what to write, in the order of the fields.
+type Actions struct {
+	Create, Update, Delete []client.Object
+	// Finalizers is the part with other finalizers; nil if they stay. Its deletion may end with them.
+	Finalizers buildbarn.Part
+	Status     buildbarn.PartStatus
+	Events     []Event
+	// Again is when to plan again though nothing changes; 0 is never.
+	Again time.Duration
+}
+
+// plan is a plan in the making.
+type plan struct {
+	Actions
+	o    Observed
+	part buildbarn.Part // with defaults
+	now  metav1.Time
+	// settled is false if something is yet to be written or to happen before the part can be ready.
+	settled bool
+	// foreign names a child that is somebody else's.
+	foreign string
+}
+
+// Plan returns what brings the cluster closer to the part's spec. It is pure and does not change its argument.
+func Plan(o Observed, now time.Time) Actions {
+	p := &plan{o: o, part: o.Part.DeepCopyObject().(buildbarn.Part), now: metav1.NewTime(now), settled: true}
+	buildbarn.DefaultPart(p.part)
+	p.Status = *o.Part.Observed().DeepCopy()
+	p.Status.ObservedGeneration = o.Part.GetGeneration()
+	switch errs := buildbarn.ValidatePart(p.part); {
+	case o.Part.GetDeletionTimestamp() != nil:
+		p.finalize()
+		p.count()
+	case len(errs) > 0: // the server did not check, as for custom resources
+		p.count()
+		p.ready("InvalidSpec", errs.ToAggregate().Error())
+	default:
+		p.finalizer()
+		p.reconcile()
+	}
+	p.events()
+	return p.Actions
+}
+
+func (p *plan) reconcile() {
+	p.Status.Selector = metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: buildbarn.Labels(p.part)})
+	p.service()
+	p.ingress()
+	hash := p.config()
+	replicas := p.replicas()
+	if hash != "" {
+		if s, ok := p.part.(*buildbarn.BuildbarnStorage); ok {
+			p.statefulSet(s, hash, replicas)
+		} else {
+			p.deployment(hash, replicas)
+		}
+		p.tidy(hash)
+	}
+	p.count()
+	p.progress()
+	p.summary(replicas)
+}
+
+// finalizer adds the finalizer; our own server does so when the part is created.
+func (p *plan) finalizer() {
+	if !slices.Contains(p.o.Part.GetFinalizers(), buildbarn.Finalizer) {
+		next := p.o.Part.DeepCopyObject().(buildbarn.Part)
+		next.SetFinalizers(append(next.GetFinalizers(), buildbarn.Finalizer))
+		p.Finalizers = next
+	}
+}
+
+// finalize drains workers and deletes claims, if that is the policy, and lets the part go. The garbage collector deletes the other children.
+func (p *plan) finalize() {
+	if !slices.Contains(p.o.Part.GetFinalizers(), buildbarn.Finalizer) {
+		return
+	}
+	switch part := p.part.(type) {
+	case *buildbarn.BuildbarnWorker:
+		d := p.o.Deployment
+		if d != nil && p.owns(d) && d.DeletionTimestamp == nil && (d.Spec.Replicas == nil || *d.Spec.Replicas != 0) {
+			next := d.DeepCopy()
+			next.Spec.Replicas = new(int32)
+			p.Update = append(p.Update, next)
+		}
+		if len(p.o.Pods) > 0 {
+			p.ready("Draining", fmt.Sprintf("%d pods end their actions before the workers go", len(p.o.Pods)))
+			return
+		}
+	case *buildbarn.BuildbarnStorage:
+		for _, c := range p.o.Claims {
+			if part.Spec.ClaimPolicy == buildbarn.ClaimsDelete && c.DeletionTimestamp == nil {
+				p.Delete = append(p.Delete, c)
+			}
+		}
+	}
+	next := p.o.Part.DeepCopyObject().(buildbarn.Part)
+	next.SetFinalizers(slices.DeleteFunc(next.GetFinalizers(), func(f string) bool { return f == buildbarn.Finalizer }))
+	p.Finalizers = next
+}
+
+// owns reports whether the part controls an object. If not, the part is not ready for as long as the object is there.
+func (p *plan) owns(o client.Object) bool {
+	if metav1.IsControlledBy(o, p.o.Part) {
+		return true
+	}
+	p.foreign = fmt.Sprintf("there is a %s %s that this object has not made: delete it, or choose another name", kindName(o), o.GetName())
+	return false
+}
+
+func kindName(o client.Object) string {
+	switch o.(type) {
+	case *appsv1.Deployment:
+		return "Deployment"
+	case *appsv1.StatefulSet:
+		return "StatefulSet"
+	case *corev1.Service:
+		return "Service"
+	case *networkingv1.Ingress:
+		return "Ingress"
+	}
+	return "ConfigMap"
+}
+
+// change plans an update if next differs from have.
+func (p *plan) change(have, next client.Object) {
+	if have.GetDeletionTimestamp() != nil {
+		p.settled = false // it is made again when it is gone
+		return
+	}
+	if !equality.Semantic.DeepEqual(have, next) {
+		p.Update = append(p.Update, next)
+		p.settled = false
+	}
+}
+
+func (p *plan) create(o client.Object) {
+	p.Create = append(p.Create, o)
+	p.settled = false
+}
+
+// config returns the hash of the configuration for the pods, the last valid one; empty if there never was one. It plans its copy.
+func (p *plan) config() string {
+	spec := p.part.Pods()
+	var files map[string]string
+	reason, message := "ConfigMissing", fmt.Sprintf("there is no ConfigMap %s: make one with the files %s", spec.ConfigMapName, p.mainFiles())
+	if p.o.Source != nil {
+		var err error
+		reason = "ConfigInvalid"
+		if files, err = config.Check(p.o.Source.Data, p.mains()); err != nil {
+			message = fmt.Sprintf("ConfigMap %s: %v", spec.ConfigMapName, err)
+		}
+	}
+	if files != nil {
+		hash := config.Hash(files)
+		want := p.copyOf(files, hash)
+		if have := p.copyNamed(want.Name); have == nil {
+			p.create(want)
+		}
+		p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "Valid", "")
+		p.Status.ConfigHash = hash
+		return hash
+	}
+	last := p.Status.ConfigHash
+	if last == "" || p.copyNamed(p.copyName(last)) == nil {
+		last = ""
+		message += "; there are no pods until then"
+	} else {
+		message += "; the pods keep the last valid one"
+	}
+	p.Status.ConfigHash = last
+	p.condition(buildbarn.ConditionConfigValid, metav1.ConditionFalse, reason, message)
+	return last
+}
+
+func (p *plan) mains() []config.Main { return config.Mains(p.part.Component(), instance(p.part)) }
+
+func (p *plan) mainFiles() string {
+	text := ""
+	for i, m := range p.mains() {
+		if i > 0 {
+			text += " and "
+		}
+		text += m.File
+	}
+	return text
+}
+
+func instance(part buildbarn.Part) string {
+	if w, ok := part.(*buildbarn.BuildbarnWorker); ok {
+		return w.Spec.Instance
+	}
+	return ""
+}
+
+func (p *plan) copyName(hash string) string { return p.part.GetName() + "-config-" + hash }
+
+// copyNamed returns the part's own copy of that name.
+func (p *plan) copyNamed(name string) *corev1.ConfigMap {
+	for _, c := range p.o.Copies {
+		if c.Name == name && c.DeletionTimestamp == nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// tidy deletes the copies that neither pods nor the pods' template use.
+func (p *plan) tidy(hash string) {
+	used := map[string]bool{p.copyName(hash): true}
+	note := func(volumes []corev1.Volume) {
+		for _, v := range volumes {
+			if v.ConfigMap != nil {
+				used[v.ConfigMap.Name] = true
+			}
+		}
+	}
+	for _, pod := range p.o.Pods {
+		note(pod.Spec.Volumes)
+	}
+	if d := p.o.Deployment; d != nil {
+		note(d.Spec.Template.Spec.Volumes)
+	}
+	if s := p.o.StatefulSet; s != nil {
+		note(s.Spec.Template.Spec.Volumes)
+	}
+	for _, c := range p.o.Copies {
+		if !used[c.Name] && c.DeletionTimestamp == nil {
+			p.Delete = append(p.Delete, c)
+		}
+	}
+}
+
+func (p *plan) deployment(hash string, replicas int32) {
+	want := deployment(p.part, p.o.Part, p.copyName(hash), hash, replicas)
+	have := p.o.Deployment
+	if have == nil {
+		p.create(want)
+		return
+	}
+	if !p.owns(have) {
+		return
+	}
+	next := have.DeepCopy()
+	next.Labels = merged(have.Labels, want.Labels)
+	next.Spec = want.Spec
+	next.Spec.Selector = have.Spec.Selector // immutable
+	p.change(have, next)
+}
+
+func (p *plan) statefulSet(s *buildbarn.BuildbarnStorage, hash string, replicas int32) {
+	want := statefulSet(s, p.o.Part, p.copyName(hash), hash, replicas)
+	have := p.o.StatefulSet
+	p.sharding(replicas)
+	if have == nil {
+		p.create(want)
+		p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionTrue, "AsSpecified", "")
+		return
+	}
+	if !p.owns(have) {
+		return
+	}
+	p.claims(want, have)
+	next := have.DeepCopy()
+	next.Labels = merged(have.Labels, want.Labels)
+	next.Spec.Replicas, next.Spec.Template = want.Spec.Replicas, want.Spec.Template
+	next.Spec.UpdateStrategy.Type = want.Spec.UpdateStrategy.Type
+	p.change(have, next)
+}
+
+// merged adds labels to those that are there.
+func merged(have, add map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range have {
+		out[k] = v
+	}
+	for k, v := range add {
+		out[k] = v
+	}
+	return out
+}
+
+// claims compares the sizes that are wanted with those of the StatefulSet, which cannot change.
+func (p *plan) claims(want, have *appsv1.StatefulSet) {
+	for _, w := range want.Spec.VolumeClaimTemplates {
+		i := slices.IndexFunc(have.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool { return c.Name == w.Name })
+		if i < 0 {
+			p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionFalse, "ClaimAdded",
+				fmt.Sprintf("the claim %s cannot be added to the StatefulSet that is there: delete it with --cascade=orphan, and it is made again", w.Name))
+			return
+		}
+		to, from := w.Spec.Resources.Requests[corev1.ResourceStorage], have.Spec.VolumeClaimTemplates[i].Spec.Resources.Requests[corev1.ResourceStorage]
+		switch to.Cmp(from) {
+		case -1:
+			p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionFalse, "ClaimShrunk",
+				fmt.Sprintf("the claim %s cannot shrink from %s to %s: it stays as it is; set the size back, or delete this object and its claims", w.Name, from.String(), to.String()))
+			return
+		case 1:
+			p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionFalse, "ClaimGrown",
+				fmt.Sprintf("the claim %s stays at %s: to have %s, patch the claims, then delete the StatefulSet with --cascade=orphan, and it is made again", w.Name, from.String(), to.String()))
+			return
+		}
+	}
+	p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionTrue, "AsSpecified", "")
+}
+
+// sharding warns when the number of shards changes: a blob's shard is chosen by rendezvous hashing, so that the part that a shard has of the whole is lost.
+func (p *plan) sharding(replicas int32) {
+	was := p.Status.Shards
+	p.Status.Shards = replicas
+	switch {
+	case was == 0 || replicas == 0:
+		p.condition(buildbarn.ConditionSharding, metav1.ConditionTrue, "AsConfigured", "")
+	case was != replicas:
+		more, fewer := max(was, replicas), min(was, replicas)
+		p.condition(buildbarn.ConditionSharding, metav1.ConditionFalse, "Resharding",
+			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of what is cached is not found any more, and is made again", was, replicas, 100*(more-fewer)/more))
+	}
+}
+
+func (p *plan) service() {
+	want := service(p.part, p.o.Part)
+	if want == nil {
+		return
+	}
+	have := p.o.Service
+	if have == nil {
+		p.create(want)
+		return
+	}
+	if !p.owns(have) {
+		return
+	}
+	next := have.DeepCopy()
+	next.Labels = merged(have.Labels, want.Labels)
+	next.Spec.Selector, next.Spec.Ports = want.Spec.Selector, want.Spec.Ports
+	if want.Spec.ClusterIP != corev1.ClusterIPNone {
+		next.Spec.Type = want.Spec.Type
+	}
+	if next.Spec.Type != corev1.ServiceTypeClusterIP {
+		for i := range next.Spec.Ports {
+			for _, port := range have.Spec.Ports {
+				if port.Name == next.Spec.Ports[i].Name {
+					next.Spec.Ports[i].NodePort = port.NodePort
+				}
+			}
+		}
+	}
+	p.change(have, next)
+}
+
+// ingress plans the Ingress, unless another one has its host. Of two, the older one stays, or the one whose name comes first.
+func (p *plan) ingress() {
+	have, host := p.o.Ingress, buildbarn.HostOf(p.part)
+	if host == "" {
+		if have != nil && metav1.IsControlledBy(have, p.o.Part) && have.DeletionTimestamp == nil {
+			p.Delete = append(p.Delete, have)
+		}
+		p.forget(buildbarn.ConditionIngressReady)
+		return
+	}
+	if have != nil && !p.owns(have) {
+		return
+	}
+	for _, rival := range p.o.Rivals {
+		if have == nil || before(rival, have) {
+			p.condition(buildbarn.ConditionIngressReady, metav1.ConditionFalse, "HostTaken",
+				fmt.Sprintf("the Ingress %s/%s has the host %s already: set ingressHost to another one, or delete that Ingress", rival.Namespace, rival.Name, host))
+			if have != nil && have.DeletionTimestamp == nil {
+				p.Delete = append(p.Delete, have)
+			}
+			return
+		}
+	}
+	p.condition(buildbarn.ConditionIngressReady, metav1.ConditionTrue, "HostFree", "")
+	want := ingress(p.part, p.o.Part, host)
+	if have == nil {
+		p.create(want)
+		return
+	}
+	next := have.DeepCopy()
+	next.Labels = merged(have.Labels, want.Labels)
+	next.Spec.Rules, next.Spec.DefaultBackend = want.Spec.Rules, nil
+	p.change(have, next)
+}
+
+func before(a, b *networkingv1.Ingress) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
+}

@@ -1,0 +1,45 @@
+package buildbarn
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+)
+
+const metricsText = `
+# TYPE buildbarn_builder_in_memory_build_queue_tasks_scheduled_total counter
+buildbarn_builder_in_memory_build_queue_tasks_scheduled_total{assignment="Queue",do_not_cache="false",instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0"} 7
+buildbarn_builder_in_memory_build_queue_tasks_scheduled_total{assignment="Worker",do_not_cache="true",instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0"} 3
+# TYPE buildbarn_builder_in_memory_build_queue_tasks_queued_duration_seconds histogram
+buildbarn_builder_in_memory_build_queue_tasks_queued_duration_seconds_bucket{instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0",le="+Inf"} 6
+buildbarn_builder_in_memory_build_queue_tasks_queued_duration_seconds_sum{instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0"} 1
+buildbarn_builder_in_memory_build_queue_tasks_queued_duration_seconds_count{instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0"} 6
+# TYPE buildbarn_builder_in_memory_build_queue_tasks_executing_duration_seconds histogram
+buildbarn_builder_in_memory_build_queue_tasks_executing_duration_seconds_bucket{grpc_code="",instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",result="Success",size_class="0",le="+Inf"} 4
+buildbarn_builder_in_memory_build_queue_tasks_executing_duration_seconds_sum{grpc_code="",instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",result="Success",size_class="0"} 1
+buildbarn_builder_in_memory_build_queue_tasks_executing_duration_seconds_count{grpc_code="",instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",result="Success",size_class="0"} 4
+# TYPE buildbarn_builder_in_memory_build_queue_workers_created_total counter
+buildbarn_builder_in_memory_build_queue_workers_created_total{instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0"} 5
+buildbarn_builder_in_memory_build_queue_workers_created_total{instance_name_prefix="other",platform="{}",size_class="0"} 1
+# TYPE buildbarn_builder_in_memory_build_queue_workers_removed_total counter
+buildbarn_builder_in_memory_build_queue_workers_removed_total{instance_name_prefix="",platform="{\"properties\":[{\"name\":\"OSFamily\",\"value\":\"linux\"}]}",size_class="0",state="Idle"} 2
+buildbarn_builder_in_memory_build_queue_workers_removed_total{instance_name_prefix="other",platform="{}",size_class="0",state="Idle"} 9
+`
+
+func TestQueues(t *testing.T) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(metricsText))
+	require.NoError(t, err)
+	all := Queues(families)
+	linux := []buildbarn.PlatformProperty{{Name: "OSFamily", Value: "linux"}}
+	require.Len(t, all, 2)
+	require.Equal(t, Queue{Queued: 4, Executing: 2, Workers: 3, Platform: linux}, *queueOf(all, &buildbarn.WorkerScale{Platform: linux}))
+	require.Zero(t, queueOf(all, &buildbarn.WorkerScale{InstanceNamePrefix: "other"}).Workers, "counters that are no sense are zero")
+	require.Equal(t, &Queue{}, queueOf(all, &buildbarn.WorkerScale{}))
+	require.Empty(t, Queues(nil))
+}
