@@ -4,8 +4,6 @@ package csidriver
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,13 +16,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/coracle-dev/coracle/test/nodeplugin"
 )
 
 // Driver serves the node's part of CSI. Set its fields before Start.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
-	registration.UnimplementedRegistrationServer
 
 	Name string
 	// Kubelet is the directory shared with the agent, without links; Public is its name for drivers.
@@ -41,61 +40,24 @@ type Driver struct {
 	calls []string
 	last  map[string]any
 
-	servers []*grpc.Server
-	done    sync.WaitGroup
+	plugin *nodeplugin.Plugin
 }
 
 // Start serves the driver and registers it.
 func (d *Driver) Start() error {
 	d.last = map[string]any{}
-	dir := filepath.Join("plugins", d.Name)
-	if err := os.MkdirAll(filepath.Join(d.Kubelet, dir), 0o755); err != nil {
-		return err
-	}
 	driver := grpc.NewServer(grpc.UnaryInterceptor(d.record))
 	csi.RegisterIdentityServer(driver, d)
 	csi.RegisterNodeServer(driver, d)
-	register := grpc.NewServer()
-	registration.RegisterRegistrationServer(register, d)
-	for path, s := range map[string]*grpc.Server{filepath.Join(dir, "csi.sock"): driver, filepath.Join("plugins_registry", d.Name+"-reg.sock"): register} {
-		path = filepath.Join(d.Kubelet, path)
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		l, err := listen(path)
-		if err != nil {
-			return err
-		}
-		d.servers = append(d.servers, s)
-		d.done.Go(func() { _ = s.Serve(l) })
-	}
-	return nil
-}
-
-// listen listens at a path of any length.
-func listen(path string) (net.Listener, error) {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
-	if u, ok := l.(*net.UnixListener); ok {
-		u.SetUnlinkOnClose(false)
-	}
-	return l, err
+	d.plugin = &nodeplugin.Plugin{Type: registration.CSIPlugin, Name: d.Name, Kubelet: d.Kubelet, Public: d.Public, Socket: "csi.sock", Versions: []string{"1.0.0"}}
+	return d.plugin.Start(driver)
 }
 
 // Stop ends the driver as a crash does, but removes its sockets. Its mounts stay.
-func (d *Driver) Stop() {
-	for _, s := range d.servers {
-		s.Stop()
-	}
-	d.done.Wait()
-	d.servers = nil
-	_ = os.Remove(filepath.Join(d.Kubelet, "plugins_registry", d.Name+"-reg.sock"))
-	_ = os.Remove(filepath.Join(d.Kubelet, "plugins", d.Name, "csi.sock"))
-}
+func (d *Driver) Stop() { d.plugin.Stop() }
+
+// Registered returns the outcome of the last registration, or nil.
+func (d *Driver) Registered() *registration.RegistrationStatus { return d.plugin.Registered() }
 
 // Calls returns the names of the calls that changed something, in order.
 func (d *Driver) Calls() []string {
@@ -125,19 +87,6 @@ func (d *Driver) record(ctx context.Context, request any, info *grpc.UnaryServer
 		}
 	}
 	return next(ctx, request)
-}
-
-// GetInfo implements registration.RegistrationServer.
-func (d *Driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: d.Name, Endpoint: filepath.Join(d.Public, "plugins", d.Name, "csi.sock"), SupportedVersions: []string{"1.0.0"}}, nil
-}
-
-// NotifyRegistrationStatus implements registration.RegistrationServer.
-func (d *Driver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.last["NotifyRegistrationStatus"] = s
-	return &registration.RegistrationStatusResponse{}, nil
 }
 
 // NodeGetInfo implements csi.NodeServer.

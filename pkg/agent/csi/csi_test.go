@@ -363,8 +363,8 @@ func TestRegistration(t *testing.T) {
 	b.driver.MaxVolumes, b.driver.Topology = 6, map[string]string{"example.com/rack": "2"}
 	require.NoError(t, b.driver.Start())
 	require.Eventually(t, func() bool {
-		s, ok := b.driver.Last("NotifyRegistrationStatus").(*registration.RegistrationStatus)
-		return ok && s.Error == `RegisterPlugin error -- plugin registration failed with err: error updating Node object with CSI driver node info: detected topology value collision: driver reported "example.com/rack":"2" but existing label is "example.com/rack":"1"`
+		s := b.driver.Registered()
+		return s != nil && s.Error == `RegisterPlugin error -- plugin registration failed with err: error updating Node object with CSI driver node info: detected topology value collision: driver reported "example.com/rack":"2" but existing label is "example.com/rack":"1"`
 	}, patience, time.Millisecond)
 }
 
