@@ -116,6 +116,8 @@ type Config struct {
 	WriteStall time.Duration
 	// RequestTimeout limits requests other than watches and streams. Default 60 s.
 	RequestTimeout time.Duration
+	// Drain is how long requests may continue after Run's context is done; negative: they are cut off. Default 5 s.
+	Drain time.Duration
 }
 
 // Validate returns an error for missing settings.
@@ -175,6 +177,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RequestTimeout == 0 {
 		cfg.RequestTimeout = 60 * time.Second
 	}
+	if cfg.Drain == 0 {
+		cfg.Drain = 5 * time.Second
+	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = prometheus.NewRegistry()
 	}
@@ -226,11 +231,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // maxHeader limits the header and path of a request, in bytes. Each of a connection's 1,000 streams may use that much.
 const maxHeader = 64 << 10
 
-// drain is how long requests may continue after Run's context is done.
-const drain = 5 * time.Second
-
-// Run serves until ctx is done, then refuses new connections, ends watches, and waits up to five seconds for other
-// requests.
+// Run serves until ctx is done, then refuses new connections, ends watches, and waits for other requests as long as Config.Drain says.
 func (s *Server) Run(ctx context.Context) error {
 	stopGraph := make(chan struct{})
 	graphCtx, cancel := context.WithCancel(ctx)
@@ -278,11 +279,12 @@ func (s *Server) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.end()
-	stop, done := context.WithTimeout(context.WithoutCancel(ctx), drain)
-	defer done()
-	if err := h.Shutdown(stop); err != nil {
-		_ = h.Close()
+	if s.cfg.Drain > 0 {
+		stop, done := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
+		defer done()
+		_ = h.Shutdown(stop)
 	}
+	_ = h.Close() // what is left
 	<-failed
 	return nil
 }

@@ -184,7 +184,7 @@ func TestStopEndsWatches(t *testing.T) {
 			break
 		}
 	}
-	require.Less(t, time.Since(began), drain)
+	require.Less(t, time.Since(began), 5*time.Second)
 }
 
 func BenchmarkWatchFrame(b *testing.B) {

@@ -112,6 +112,9 @@ func New(cfg Config) (*Registry, error) {
 		return nil, err
 	}
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
+	if capabilities.Get().AllowPrivileged == cfg.DenyPrivileged {
+		return nil, errors.New("another cluster of this process has the other setting of allow-privileged: upstream's validation has one for each process")
+	}
 	limitCopies()
 	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}
 	r.objects = kind.Derive(cfg.Kinds, objectsOf)

@@ -146,7 +146,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	values := encryption.NewValues(kinds.Table())
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Volatile: p.volatile, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
 		return nil, err
 	}
 	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: component(p.log, "cache"), Metrics: p.metrics.plane}); err != nil {
@@ -215,7 +215,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	l.nodes = remote
 	l.usage = p.newUsage(remote)
 	settings := apiserver.Config{
-		Registry: l.registry, Cache: l.cache, Kinds: kinds, Address: p.Listen,
+		Registry: l.registry, Cache: l.cache, Kinds: kinds, Listener: p.listener, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
@@ -226,7 +226,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
 		Version: version.Info(), Logger: component(p.log, "apiserver"),
-		Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
+		Drain: p.drain, Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
 	}
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {

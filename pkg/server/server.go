@@ -113,6 +113,11 @@ type process struct {
 	began   time.Time
 	nodeIP  netip.Addr
 
+	// In an embedded control plane, listener serves the API in place of Listen, volatile leaves out syncing to disk, and drain is the
+	// API server's.
+	listener net.Listener
+	volatile bool
+	drain    time.Duration
 	// onReady, if not nil, is called when all components are ready.
 	onReady func(context.Context) error
 	// started is closed when the start was reported. What nobody waits for is written then.

@@ -39,6 +39,9 @@ type Config struct {
 	// MinFreeBytes is the free disk space below which creates and updates fail with ErrUnavailable. The log allocates
 	// files of 16 MiB. Default 128 MiB.
 	MinFreeBytes int64
+	// Volatile writes nothing through to the disk: a crash of the machine loses writes that returned without error, and may leave
+	// a directory that cannot be opened. For tests.
+	Volatile bool
 }
 
 // Validate sets defaults and returns an error for invalid settings.

@@ -51,6 +51,7 @@ func (s *Store) etcdConfig() *embed.Config {
 	// Durability comes from the log, so the database may be committed in larger batches.
 	c.BackendBatchInterval, c.BackendBatchLimit = time.Second, 2000
 	c.TickMs, c.ElectionMs = tickMs, electionMs
+	c.UnsafeNoFsync = s.cfg.Volatile
 	return c
 }
 
@@ -60,7 +61,9 @@ const tickMs, electionMs = 500, 2500
 // lead makes a single member leader at once, with the message that a leader sends to transfer leadership. There is no
 // signal for when the member accepts it, so it is sent repeatedly for these few milliseconds. If it has no effect, the
 // election timeout elects the member later.
-func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
+//
+// A store that was empty (fresh) has nothing to replay.
+func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer, fresh bool) {
 	id := uint64(e.MemberID())
 	ticks := time.NewTicker(time.Millisecond)
 	defer ticks.Stop()
@@ -79,7 +82,7 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer) {
 		if members > 1 {
 			return
 		}
-		if members == 0 || !s.replayed(id) {
+		if members == 0 || !fresh && !s.replayed(id) {
 			continue
 		}
 		m := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: &id, From: &id}

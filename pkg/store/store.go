@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -186,6 +188,8 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	if err := tidyLog(filepath.Join(s.cfg.Dir, Directory)); err != nil {
 		return nil, err
 	}
+	_, err := os.Stat(filepath.Join(s.cfg.Dir, Directory, "member"))
+	fresh := errors.Is(err, fs.ErrNotExist)
 	started := make(chan result, 1)
 	go func() {
 		etcd, err := embed.StartEtcd(s.etcdConfig())
@@ -200,7 +204,7 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("could not open the store in %s: %w", s.cfg.Dir, r.err)
 	}
-	s.lead(ctx, r.etcd.Server)
+	s.lead(ctx, r.etcd.Server, fresh)
 	select {
 	case <-r.etcd.Server.ReadyNotify():
 		return r.etcd, nil

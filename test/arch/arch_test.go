@@ -116,6 +116,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/rest"), append(engine, ours("pkg/agent", "pkg/scheduler", "pkg/ctl", "pkg/reconcile")...)},
 		{ours("pkg/apiserver"), ours("pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},
+		{ours("apis", "cmd", "pkg/server", "pkg/agent", "pkg/ctl"), ours("pkg/testcluster")},
 		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/ctl"), append(engine, "k8s.io")...)},
 	}
 	for _, p := range packages(t) {

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// EmbeddedConfig configures a control plane inside another program.
+type EmbeddedConfig struct {
+	// Config has the options of the control plane; those of the process and of a node have no effect, except for DataDir, which must exist.
+	Config config.Config
+	// Listener serves the API, and is closed when Run returns. Its address must not be unspecified.
+	Listener net.Listener
+	// Volatile writes nothing through to the disk, so that a power failure loses data while the end of the process does not, and cuts
+	// requests off when Run's context is done.
+	Volatile bool
+	// Log is required.
+	Log *slog.Logger
+}
+
+// Embedded is a control plane inside another program: without a node, and without what a process has, such as the socket for commands, the
+// lock of the data directory, and loggers of libraries. Several can run in one process.
+type Embedded struct {
+	plane *plane
+	ready chan struct{}
+}
+
+// NewEmbedded creates a control plane; Run starts it.
+func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
+	if c.Listener == nil || c.Log == nil {
+		return nil, errors.New("an embedded control plane needs a listener and a log")
+	}
+	c.Config.Listen = c.Listener.Addr().String()
+	address, err := netip.ParseAddrPort(c.Config.Listen)
+	if err != nil {
+		return nil, err
+	}
+	if c.Config.NodeName == "" {
+		c.Config.NodeName = "localhost"
+	}
+	c.Config.NodeIP = address.Addr().Unmap().String()
+	if err := c.Config.Validate(); err != nil {
+		return nil, err
+	}
+	p := &process{Config: c.Config, log: c.Log, began: time.Now(), metrics: newRegistries(), started: make(chan struct{}),
+		nodeIP: address.Addr().Unmap(), listener: c.Listener, volatile: c.Volatile}
+	if c.Volatile {
+		p.drain = -1
+	}
+	keys, err := pki.Load(pkiDir(c.Config.DataDir))
+	if err != nil {
+		return nil, err
+	}
+	l, err := newPlane(p, keys)
+	if err != nil {
+		return nil, err
+	}
+	p.plane, p.store, p.url, p.kubeconfig = l, l.store, l.url, l.kubeconfig
+	return &Embedded{plane: l, ready: make(chan struct{})}, nil
+}
+
+// Ready is closed once the API serves, with the objects that every cluster has, and everything else runs.
+func (e *Embedded) Ready() <-chan struct{} { return e.ready }
+
+// Run runs the control plane until ctx is done. It can be called once.
+func (e *Embedded) Run(ctx context.Context) error {
+	p := e.plane.process
+	defer p.listener.Close() // the API server may not have started
+	components := append(e.plane.components(), &last{ready: make(chan struct{}), notify: func(context.Context) {
+		close(p.started)
+		close(e.ready)
+	}})
+	return run.All(ctx, run.Observer{
+		Started: func(name string, took time.Duration) {
+			p.log.Debug("component started", "component", name, "took", took)
+		},
+		Hung: hung(p.log),
+	}, components...)
+}
+
+// URL is the address of the API.
+func (e *Embedded) URL() string { return e.plane.url }
+
+// Kubeconfig is the path of the administrator's kubeconfig, which exists from NewEmbedded on.
+func (e *Embedded) Kubeconfig() string { return e.plane.kubeconfig }
+
+// Client returns the in-process client of a user.
+func (e *Embedded) Client(name string, groups ...string) client.Interface {
+	return e.plane.client(name, groups...)
+}
+
+// Trust returns the certificates that verify the API's, as PEM.
+func (e *Embedded) Trust() []byte { return e.plane.keys.Server.Bundle() }
+
+// Issue returns a client certificate of a user and its key, as PEM.
+func (e *Embedded) Issue(name string, groups ...string) (cert, key []byte, err error) {
+	return e.plane.keys.Client.Issue(pki.Leaf{Name: name, Groups: groups})
+}
