@@ -4,6 +4,7 @@ SHELL := /bin/bash
 BIN   := bin/coracle
 SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim.zst
 IMAGES := dist/images
+BUILDBARN := dist/images-buildbarn
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # kubectl inside says which release it is.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/version/version.go)
@@ -14,7 +15,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e buildbarn buildbarn-images lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -38,6 +39,12 @@ $(IMAGES)/.done: $(shell find hack/images pkg/worker apis/workers -type f -not -
 	@echo "building images"
 	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
 
+buildbarn-images: deps $(BUILDBARN)/.done ## Buildbarn's own programs, compiled for minutes, in images for its test
+
+$(BUILDBARN)/.done: $(shell find hack/buildbarn hack/images/buildbarn hack/images/archive -type f -not -name "*_test.go" 2>/dev/null)
+	@echo "building Buildbarn"
+	@$(TOOL) ./hack/images/buildbarn -out $(BUILDBARN) && touch $@
+
 deps: ## what a new machine lacks
 	@hack/deps.sh
 
@@ -52,6 +59,10 @@ race: $(SHIM) images
 
 e2e: build images
 	go test -count=1 -v ./test/e2e/...
+
+# BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
+buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## a real farm of Buildbarn that executes actions
+	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)
 	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM)

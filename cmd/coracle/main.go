@@ -73,7 +73,7 @@ node agent and the command line.
 	add("cluster", cancelCommand(), pruneCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("cluster", sendCommand(), applyLegacyCommand(), convertCommand())
-	add("cluster", kontrolCommand())
+	add("cluster", kontrolCommand(), buildbarnCommand())
 	add("process", serverCommand(), agentCommand())
 	add("process", schedulerCommand(), controllersCommand())
 	cmd.AddCommand(versionCommand())

@@ -84,6 +84,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"k8s.io/apiserver", ours("pkg/kind", "pkg/encryption", "pkg/webhook", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
+		{"github.com/bazelbuild/remote-apis", ours("pkg/buildbarn/remote")},
 	}
 	for _, p := range packages(t) {
 		for _, rule := range rooms {
@@ -117,6 +118,7 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/apiserver"), ours("pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
 		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},
 		{ours("apis", "cmd", "pkg/server", "pkg/agent", "pkg/ctl"), ours("pkg/testcluster")},
+		{ours("pkg/buildbarn/remote"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/agent", "pkg/ctl", "pkg/reconcile")...)},
 		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/ctl"), append(engine, "k8s.io")...)},
 	}
 	for _, p := range packages(t) {

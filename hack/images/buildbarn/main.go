@@ -1,0 +1,187 @@
+// Command buildbarn builds the images of Buildbarn for tests as OCI archives, without internet once the modules are there: upstream's programs at the versions that
+// hack/buildbarn/go.mod pins. Two places differ from upstream, which builds with Bazel: the worker has no FUSE mounts, because these need a patched go-fuse,
+// and a call of bb_storage has the type that the newest bytestream wants.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/coracle-dev/coracle/hack/images/archive"
+)
+
+const (
+	module    = "hack/buildbarn"
+	storage   = "github.com/buildbarn/bb-storage"
+	execution = "github.com/buildbarn/bb-remote-execution"
+)
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("out", "", "folder for the archives")
+	flag.Parse()
+	if *out == "" || flag.NArg() > 0 {
+		log.Fatal("usage: go run ./hack/images/buildbarn -out DIR")
+	}
+	if err := build(*out); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func build(out string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	b, err := prepare()
+	if err != nil {
+		return err
+	}
+	runner, err := b.program(execution + "/cmd/bb_runner")
+	if err != nil {
+		return err
+	}
+	// The installer embeds the runner, which upstream's own build puts beside its source.
+	if err := os.WriteFile(filepath.Join(b.source(execution), "cmd/bb_runner_installer/bb_runner"), runner, 0o755); err != nil {
+		return err
+	}
+	for _, p := range []struct{ name, module, command string }{
+		{"bb-runner-installer", execution, "bb_runner_installer"},
+		{"bb-worker", execution, "bb_worker"},
+		{"bb-scheduler", execution, "bb_scheduler"},
+		{"bb-storage", storage, "bb_storage"},
+	} {
+		data, err := b.program(p.module + "/cmd/" + p.command)
+		if err != nil {
+			return err
+		}
+		if err := image(out, p.name, p.module, p.command, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// builder has copies of the modules, in which it may change files, and a go.mod that uses them.
+type builder struct{ dir string }
+
+func (b *builder) modfile() string             { return filepath.Join(b.dir, "go.mod") }
+func (b *builder) source(module string) string { return filepath.Join(b.dir, path.Base(module)) }
+
+// prepare makes the copies in a place that stays, so that what did not change is not compiled again.
+func prepare() (*builder, error) {
+	dir, err := filepath.Abs("dist/buildbarn")
+	if err != nil {
+		return nil, err
+	}
+	b := &builder{dir}
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	replace := []string{"mod", "edit"}
+	for _, m := range []string{storage, execution} {
+		upstream, err := find(m)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.CopyFS(b.source(m), os.DirFS(upstream.Dir)); err != nil {
+			return nil, err
+		}
+		replace = append(replace, "-replace", m+"="+b.source(m))
+	}
+	for from, to := range map[string]string{"go.mod": b.modfile(), "go.sum": filepath.Join(dir, "go.sum")} {
+		data, err := os.ReadFile(filepath.Join(module, from))
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(to, data, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(b.source(execution), "pkg/filesystem/virtual/configuration/fuse_mount_enabled.go"), []byte(noFUSE), 0o644); err != nil {
+		return nil, err
+	}
+	if err := edit(filepath.Join(b.source(storage), "cmd/bb_storage/main.go"), "bytestream.RegisterByteStreamServer(\n\t\t\t\t\t\ts,", "bytestream.RegisterByteStreamServer(\n\t\t\t\t\t\ts.(*grpc.Server),"); err != nil {
+		return nil, err
+	}
+	_, err = command("go", append(replace, b.modfile())...)
+	return b, err
+}
+
+// edit replaces a text that a file has once.
+func edit(file, old, new string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(data), old); n != 1 {
+		return fmt.Errorf("%s has the text to change %d times", file, n)
+	}
+	return os.WriteFile(file, []byte(strings.Replace(string(data), old, new, 1)), 0o644)
+}
+
+func (b *builder) program(pkg string) ([]byte, error) {
+	data, err := archive.Compile(module, pkg, "-mod=readonly", "-modfile", b.modfile())
+	if err != nil {
+		return nil, fmt.Errorf("building %s: %w", pkg, err)
+	}
+	return data, nil
+}
+
+// command runs a command in the module and returns its standard output.
+func command(name string, args ...string) ([]byte, error) {
+	c := exec.Command(name, args...)
+	c.Dir, c.Stderr = module, os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s in %s: %w", name, strings.Join(args, " "), module, err)
+	}
+	return out, nil
+}
+
+// image writes an image that runs a program, named and tagged as upstream's.
+func image(out, name, from, binary string, program []byte) error {
+	m, err := find(from)
+	if err != nil {
+		return err
+	}
+	tag, err := tag(m.Version)
+	if err != nil {
+		return err
+	}
+	files := []archive.File{{Name: binary, Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
+	config := v1.Config{Entrypoint: []string{"/" + binary}}
+	return archive.Write(filepath.Join(out, name+".tar"), config, files, "docker.io/buildbarn/"+name+":"+tag, "docker.io/buildbarn/"+name+":latest")
+}
+
+type pinned struct{ Version, Dir string }
+
+// find returns what go.mod pins a module to, and where it is, downloading it if need be.
+func find(module string) (pinned, error) {
+	text, err := command("go", "mod", "download", "-json", module)
+	if err != nil {
+		return pinned{}, err
+	}
+	var m pinned
+	return m, json.Unmarshal(text, &m)
+}
+
+var pseudo = regexp.MustCompile(`-(\d{8})(\d{6})-([0-9a-f]{7})[0-9a-f]{5}$`)
+
+// tag turns v0.0.0-20260317135248-dc342e1799d7 into upstream's 20260317T135248Z-dc342e1.
+func tag(version string) (string, error) {
+	m := pseudo.FindStringSubmatch(version)
+	if m == nil {
+		return "", fmt.Errorf("the version %s is not that of a commit", version)
+	}
+	return m[1] + "T" + m[2] + "Z-" + m[3], nil
+}

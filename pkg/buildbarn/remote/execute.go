@@ -1,0 +1,228 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	remoteexecution "github.com/bazelbuild/remote-apis/build/bazel/remote/execution/v2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// attempts is how often an execution is asked for, or waited for again, after a server was unavailable: for some two minutes, which a farm takes at most to notice
+// that a worker or a shard is gone.
+const attempts = 32
+
+// Execution says how to execute.
+type Execution struct {
+	// SkipCache executes although there is a result.
+	SkipCache bool
+	// Progress is called with each new stage, such as QUEUED and EXECUTING, and with why it is asked for again. It may be nil.
+	Progress func(stage string)
+}
+
+// Result is what an action did.
+type Result struct {
+	ExitCode int32
+	// Stdout and Stderr are in the result, or in blobs.
+	Stdout, Stderr Output
+	// Files are the output files by path.
+	Files map[string]Digest
+	// Cached is whether it is the result of an earlier execution.
+	Cached bool
+	// Worker is who executed it, by the worker's own name.
+	Worker string
+	// Queued, Inputs, Ran and Outputs are how long it waited for a worker, its inputs took to be fetched, it ran, and its outputs took to be uploaded. Zero if unknown.
+	Queued, Inputs, Ran, Outputs time.Duration
+	// Repeats is how often a server was unavailable meanwhile.
+	Repeats int
+}
+
+// Output is text that a result contains, or names by its digest.
+type Output struct {
+	Raw    []byte
+	Digest Digest
+}
+
+// Execute executes an action, whose blobs are uploaded, and waits for its result. When a server becomes unavailable meanwhile, it waits for the same operation,
+// or asks for another one, in both cases without executing an action twice that has a result.
+func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Result, error) {
+	r := run{client: c, how: how, action: action}
+	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
+		result, err := r.once(ctx)
+		if err == nil {
+			result.Repeats = r.repeats
+			return result, nil
+		}
+		if r.repeats++; status.Code(err) != codes.Unavailable || r.repeats == attempts {
+			return nil, err
+		}
+		r.say("asking again: " + printable(status.Convert(err).Message()))
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(delay/2 + rand.N(delay/2)):
+		}
+	}
+}
+
+// run is one execution over all its attempts.
+type run struct {
+	client    *Client
+	how       Execution
+	action    Digest
+	operation string
+	said      string
+	repeats   int
+}
+
+// once follows one stream of the operation's changes to its end.
+func (r *run) once(ctx context.Context) (*Result, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changes, err := r.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		op, err := changes.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, status.Error(codes.Unavailable, "the server ended the stream of the operation before its result")
+		case status.Code(err) == codes.NotFound && r.operation != "":
+			r.operation = "" // the scheduler has forgotten it: it was another one, or restarted
+			return nil, status.Error(codes.Unavailable, "the scheduler does not know the operation any more")
+		case err != nil:
+			return nil, err
+		}
+		r.operation = op.GetName()
+		r.report(op)
+		if !op.GetDone() {
+			continue
+		}
+		result, err := r.client.resultOf(op)
+		if err != nil {
+			r.operation = ""
+		}
+		return result, err
+	}
+}
+
+func (r *run) open(ctx context.Context) (interface {
+	Recv() (*longrunningpb.Operation, error)
+}, error) {
+	if r.operation != "" {
+		return r.client.execution.WaitExecution(ctx, &remoteexecution.WaitExecutionRequest{Name: r.operation})
+	}
+	return r.client.execution.Execute(ctx, &remoteexecution.ExecuteRequest{
+		InstanceName: r.client.instance, ActionDigest: r.action.proto(), DigestFunction: remoteexecution.DigestFunction_SHA256,
+		SkipCacheLookup: r.how.SkipCache, InlineStdout: true, InlineStderr: true,
+	})
+}
+
+func (r *run) report(op *longrunningpb.Operation) {
+	var metadata remoteexecution.ExecuteOperationMetadata
+	if op.GetMetadata().UnmarshalTo(&metadata) == nil {
+		r.say(metadata.GetStage().String())
+	}
+}
+
+// say reports progress that is not what was said last.
+func (r *run) say(text string) {
+	if text != r.said && r.how.Progress != nil {
+		r.how.Progress(text)
+	}
+	r.said = text
+}
+
+// resultOf returns the result of an operation that has ended.
+func (c *Client) resultOf(op *longrunningpb.Operation) (*Result, error) {
+	if err := status.FromProto(op.GetError()).Err(); err != nil {
+		return nil, err
+	}
+	var response remoteexecution.ExecuteResponse
+	if err := op.GetResponse().UnmarshalTo(&response); err != nil {
+		return nil, fmt.Errorf("the operation has no result: %w", err)
+	}
+	if err := status.FromProto(response.GetStatus()).Err(); err != nil {
+		return nil, err
+	}
+	if response.GetResult() == nil {
+		return nil, errors.New("the operation has ended without a result")
+	}
+	result, err := converted(response.GetResult())
+	if err == nil {
+		result.Cached = response.GetCachedResult()
+	}
+	return result, err
+}
+
+// Cached returns the result of an action from the action cache, or nil if there is none.
+func (c *Client) Cached(ctx context.Context, action Digest) (*Result, error) {
+	got, err := c.cache.GetActionResult(ctx, &remoteexecution.GetActionResultRequest{
+		InstanceName: c.instance, ActionDigest: action.proto(), DigestFunction: remoteexecution.DigestFunction_SHA256,
+	})
+	if status.Code(err) == codes.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	result, err := converted(got)
+	if err == nil {
+		result.Cached = true
+	}
+	return result, err
+}
+
+// Text returns an output of at most limit bytes, wherever it is.
+func (c *Client) Text(ctx context.Context, o Output, limit int64) ([]byte, error) {
+	if len(o.Raw) > 0 || o.Digest.Size == 0 {
+		return o.Raw[:min(int64(len(o.Raw)), limit)], nil
+	}
+	return c.Download(ctx, o.Digest, limit)
+}
+
+func converted(got *remoteexecution.ActionResult) (*Result, error) {
+	m := got.GetExecutionMetadata()
+	r := &Result{
+		ExitCode: got.GetExitCode(), Worker: m.GetWorker(), Files: map[string]Digest{},
+		Queued: between(m.GetQueuedTimestamp(), m.GetWorkerStartTimestamp()), Inputs: between(m.GetInputFetchStartTimestamp(), m.GetInputFetchCompletedTimestamp()),
+		Ran: between(m.GetExecutionStartTimestamp(), m.GetExecutionCompletedTimestamp()), Outputs: between(m.GetOutputUploadStartTimestamp(), m.GetOutputUploadCompletedTimestamp()),
+	}
+	for _, f := range got.GetOutputFiles() {
+		d, err := digestOf(f.GetDigest())
+		if err != nil {
+			return nil, err
+		}
+		r.Files[f.GetPath()] = d
+	}
+	var err error
+	if r.Stdout, err = output(got.GetStdoutRaw(), got.GetStdoutDigest()); err != nil {
+		return nil, err
+	}
+	r.Stderr, err = output(got.GetStderrRaw(), got.GetStderrDigest())
+	return r, err
+}
+
+func output(raw []byte, digest *remoteexecution.Digest) (Output, error) {
+	if len(raw) > 0 || digest == nil {
+		return Output{Raw: raw}, nil
+	}
+	d, err := digestOf(digest)
+	return Output{Digest: d}, err
+}
+
+// between returns the time from a to b, and zero if one is unknown.
+func between(a, b *timestamppb.Timestamp) time.Duration {
+	if a == nil || b == nil {
+		return 0
+	}
+	return max(0, b.AsTime().Sub(a.AsTime()))
+}

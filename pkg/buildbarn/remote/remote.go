@@ -1,0 +1,149 @@
+// Package remote is a client of the Remote Execution API, version 2 (github.com/bazelbuild/remote-apis): capabilities, blobs, the action cache and execution.
+// It exists to try a build farm out, not to build with.
+//
+// It imports gRPC and the public protobufs, and nothing of Coracle. Invariant: what a server sends is bounded before it is kept, and blobs are checked against
+// their digests.
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	remoteexecution "github.com/bazelbuild/remote-apis/build/bazel/remote/execution/v2"
+	"github.com/bazelbuild/remote-apis/build/bazel/semver"
+	"google.golang.org/genproto/googleapis/bytestream"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const (
+	// maxMessage is the largest message that is read: gRPC's default, and what servers expect of clients. Bytes.
+	maxMessage = 4 << 20
+	// maxBatch is the most bytes of blobs in one batch; larger blobs are streamed. Servers may ask for less.
+	maxBatch = 2 << 20
+	// maxDigests is how many digests a batch may name.
+	maxDigests = 1000
+	// chunk is how many bytes of a blob one message of a stream carries.
+	chunk = 64 << 10
+)
+
+// retries lets gRPC repeat calls that are safe to repeat while a server restarts: up to five times within some five seconds.
+const retries = `{"methodConfig": [{
+	"name": [{"service": "build.bazel.remote.execution.v2.Capabilities"}, {"service": "build.bazel.remote.execution.v2.ContentAddressableStorage"},
+		{"service": "build.bazel.remote.execution.v2.ActionCache"}],
+	"retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.2s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+
+// Config says which service to use.
+type Config struct {
+	// Address is host:port.
+	Address string
+	// Instance is the name of the instance, which may be empty.
+	Instance string
+	// TLS is nil for plain text.
+	TLS *tls.Config
+	// Dial options are added to the client's own; for tests.
+	Dial []grpc.DialOption
+}
+
+// Validate returns what is wrong with the address or the instance's name.
+func (c Config) Validate() error {
+	if c.Address == "" || strings.Contains(c.Address, "/") {
+		return fmt.Errorf("the address %q is not host:port", c.Address)
+	}
+	for part := range strings.SplitSeq(c.Instance, "/") {
+		if slices.Contains([]string{"blobs", "uploads", "actions", "actionResults", "operations", "capabilities"}, part) {
+			return fmt.Errorf("the instance name %q contains %q, which the Remote Execution API reserves", c.Instance, part)
+		}
+	}
+	return nil
+}
+
+// Client is a connection to one instance. Its methods may be called at the same time.
+type Client struct {
+	conn      *grpc.ClientConn
+	instance  string
+	batch     int64
+	caps      remoteexecution.CapabilitiesClient
+	storage   remoteexecution.ContentAddressableStorageClient
+	cache     remoteexecution.ActionCacheClient
+	execution remoteexecution.ExecutionClient
+	bytes     bytestream.ByteStreamClient
+}
+
+// New returns a client, which connects with its first call.
+func New(c Config) (*Client, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	transport := insecure.NewCredentials()
+	if c.TLS != nil {
+		transport = credentials.NewTLS(c.TLS)
+	}
+	options := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+	}, c.Dial...)
+	// The resolver that takes addresses as they are, so that nothing in an address chooses another one.
+	conn, err := grpc.NewClient("passthrough:///"+c.Address, options...)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		conn: conn, instance: c.Instance, batch: maxBatch,
+		caps: remoteexecution.NewCapabilitiesClient(conn), storage: remoteexecution.NewContentAddressableStorageClient(conn),
+		cache: remoteexecution.NewActionCacheClient(conn), execution: remoteexecution.NewExecutionClient(conn), bytes: bytestream.NewByteStreamClient(conn),
+	}, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Capabilities is what an instance can do.
+type Capabilities struct {
+	// Versions are the oldest and newest versions of the API.
+	Oldest, Newest string
+	// Execution is whether actions can be executed, CacheUpdates whether clients may write to the action cache.
+	Execution, CacheUpdates bool
+	// Batch is the most bytes of a batch, at most 2 MiB.
+	Batch int64
+}
+
+// Capabilities asks what the instance can do. A service without SHA-256 or without version 2 is an error.
+func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
+	got, err := c.caps.GetCapabilities(ctx, &remoteexecution.GetCapabilitiesRequest{InstanceName: c.instance})
+	if err != nil {
+		return Capabilities{}, err
+	}
+	cache, execution := got.GetCacheCapabilities(), got.GetExecutionCapabilities()
+	if cache == nil {
+		return Capabilities{}, errors.New("the service has no content-addressable storage")
+	}
+	sha256 := remoteexecution.DigestFunction_SHA256
+	if !slices.Contains(cache.GetDigestFunctions(), sha256) {
+		return Capabilities{}, errors.New("the service does not support SHA-256")
+	}
+	if high := got.GetHighApiVersion(); high != nil && high.GetMajor() < 2 || got.GetLowApiVersion().GetMajor() > 2 {
+		return Capabilities{}, fmt.Errorf("the service supports versions %s to %s of the API, not 2", version(got.GetLowApiVersion()), version(high))
+	}
+	caps := Capabilities{Oldest: version(got.GetLowApiVersion()), Newest: version(got.GetHighApiVersion()), Batch: maxBatch}
+	caps.CacheUpdates = cache.GetActionCacheUpdateCapabilities().GetUpdateEnabled()
+	caps.Execution = execution.GetExecEnabled() &&
+		(execution.GetDigestFunction() == sha256 || slices.Contains(execution.GetDigestFunctions(), sha256))
+	// Without a limit of its own, a server's is that of messages.
+	if limit := cache.GetMaxBatchTotalSizeBytes(); limit > 0 {
+		caps.Batch = min(caps.Batch, limit)
+	}
+	return caps, nil
+}
+
+// Limit makes batches as small as the server asks. It is called before the client is used by several goroutines.
+func (c *Client) Limit(caps Capabilities) { c.batch = caps.Batch }
+
+func version(v *semver.SemVer) string {
+	return fmt.Sprintf("%d.%d", v.GetMajor(), v.GetMinor())
+}

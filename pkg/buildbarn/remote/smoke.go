@@ -1,0 +1,245 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxText is how much of an action's output is read, in bytes.
+const maxText = 64 << 10
+
+// Step is one step of a try-out.
+type Step struct {
+	Name   string
+	Took   time.Duration
+	Detail string
+	// Err is why it failed, with what to do next; then it is the last step.
+	Err error
+}
+
+// Smoke says what to try out.
+type Smoke struct {
+	Platform map[string]string
+	// Timeout is how long the action may wait for a worker and run.
+	Timeout time.Duration
+	// Progress is called with what the action is doing. It may be nil.
+	Progress func(stage string)
+}
+
+// Run executes an action that reads an input and writes an output, and checks the output. Then it builds the action again as clients do, which look into the action
+// cache first, and must find it. Each step is reported when it has ended. The error is that of the last step.
+func (s Smoke) Run(ctx context.Context, c *Client, report func(Step)) error {
+	t := trial{Smoke: s, client: c}
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) (string, error)
+	}{
+		{"capabilities", t.capabilities}, {"upload", t.upload}, {"execute", t.execute}, {"download", t.download}, {"again", t.again},
+	} {
+		began := time.Now()
+		detail, err := step.do(ctx)
+		if err != nil {
+			err = advised(err, s)
+		}
+		report(Step{Name: step.name, Took: time.Since(began), Detail: detail, Err: err})
+		if err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
+}
+
+// trial is a try-out that is under way.
+type trial struct {
+	Smoke
+	client *Client
+	caps   Capabilities
+	action Digest
+	blobs  []Blob
+	text   []byte
+	result *Result
+}
+
+func (t *trial) capabilities(ctx context.Context) (string, error) {
+	caps, err := t.client.Capabilities(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !caps.Execution {
+		return "", errors.New("the frontend stores blobs, but executes nothing: its configuration names no scheduler (schedulers)")
+	}
+	t.caps = caps
+	t.client.Limit(caps)
+	return fmt.Sprintf("version %s to %s of the API, SHA-256, batches of %d KiB", caps.Oldest, caps.Newest, caps.Batch>>10), nil
+}
+
+func (t *trial) upload(ctx context.Context) (string, error) {
+	salt := make([]byte, 16)
+	if _, err := rand.Read(salt); err != nil {
+		return "", err
+	}
+	t.text = fmt.Appendf(nil, "a smoke test of %x\n", salt)
+	var err error
+	t.action, t.blobs, err = Action{
+		Arguments:   []string{"/bin/sh", "-c", "mkdir -p out && cat in/text > out/text && cat in/text"},
+		Environment: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
+		Platform:    t.Platform, Inputs: map[string][]byte{"in/text": t.text}, Outputs: []string{"out/text"}, Salt: salt, Timeout: t.Timeout,
+	}.Blobs()
+	if err != nil {
+		return "", err
+	}
+	missing, err := t.client.Upload(ctx, t.blobs)
+	if err != nil {
+		return "", err
+	}
+	var size int64
+	for _, d := range missing {
+		size += d.Size
+	}
+	return fmt.Sprintf("%d blobs, %d bytes", len(missing), size), nil
+}
+
+func (t *trial) execute(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
+	defer cancel()
+	var err error
+	if t.result, err = t.client.Execute(ctx, t.action, Execution{Progress: t.Progress}); err != nil {
+		return "", err
+	}
+	detail := fmt.Sprintf("exit code %d by %s: queued %s, inputs %s, ran %s, outputs %s", t.result.ExitCode, printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
+		short(t.result.Ran), short(t.result.Outputs))
+	if t.result.Repeats > 0 {
+		detail += fmt.Sprintf("; asked again %d times", t.result.Repeats)
+	}
+	switch {
+	case t.result.ExitCode != 0:
+		stderr, err := t.client.Text(ctx, t.result.Stderr, maxText)
+		if err != nil {
+			stderr = fmt.Appendf(nil, "(not read: %v)", err)
+		}
+		return detail, fmt.Errorf("the action ended with exit code %d: %s. It needs /bin/sh, mkdir and cat in the runner's image", t.result.ExitCode, printable(string(stderr)))
+	case t.result.Cached:
+		return detail, errors.New("the result of an action that was never executed before came from the action cache, which holds a wrong result")
+	}
+	return detail, nil
+}
+
+func (t *trial) download(ctx context.Context) (string, error) {
+	d, ok := t.result.Files["out/text"]
+	if !ok {
+		return "", fmt.Errorf("the result has no file out/text: the worker kept %q", slices.Sorted(maps.Keys(t.result.Files)))
+	}
+	got, err := t.client.Download(ctx, d, maxText)
+	if err != nil {
+		return "", err
+	}
+	stdout, err := t.client.Text(ctx, t.result.Stdout, maxText)
+	if err != nil {
+		return "", err
+	}
+	if !bytes.Equal(got, t.text) || !bytes.Equal(stdout, t.text) {
+		return "", fmt.Errorf("the output is %q and standard output %q; both should be %q", printable(string(got)), printable(string(stdout)), t.text)
+	}
+	return fmt.Sprintf("%d bytes, as expected", d.Size), nil
+}
+
+func (t *trial) again(ctx context.Context) (string, error) {
+	got, err := t.client.Cached(ctx, t.action)
+	if err != nil {
+		return "", err
+	}
+	if got == nil || got.Files["out/text"] != t.result.Files["out/text"] {
+		return "", errors.New("the action cache does not have the result: the worker's configuration must let it write to the action cache that the frontend reads (blobstore.actionCache)")
+	}
+	missing, err := t.client.Missing(ctx, []Digest{got.Files["out/text"]})
+	if err != nil {
+		return "", err
+	}
+	if len(missing) > 0 {
+		return "", errors.New("the action cache has the result, but the storage has lost its output: the action cache needs completenessChecking")
+	}
+	return "cache hit", nil
+}
+
+// advised adds to an error of a server what to do next.
+func advised(err error, s Smoke) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
+		return fmt.Errorf("%w. The farm did not answer in time: look for workers that are not ready, or allow more with --timeout", err)
+	}
+	next := ""
+	switch code := status.Code(err); {
+	// Buildbarn says Unavailable, others say FailedPrecondition.
+	case code == codes.FailedPrecondition, code == codes.Unavailable && strings.Contains(err.Error(), "No workers exist"):
+		next = fmt.Sprintf("No worker serves this instance and platform %s: choose those of a BuildbarnWorker with --instance and --platform, and see that its pods are ready", shown(s.Platform))
+	case code == codes.Unavailable:
+		next = "A part of the farm is not reached: see which pods are not ready, and whether the names in the configuration are those of its services"
+		if strings.Contains(err.Error(), "tls:") {
+			next = "The frontend's TLS is not as asked for: leave out --tls, or give its authority with --ca"
+		}
+	case code == codes.Unauthenticated, code == codes.PermissionDenied:
+		next = "The farm wants other credentials: use --cert and --key, or change the authorizers in its configuration"
+	case code == codes.Unimplemented:
+		next = "That is not a frontend: give the address of bb_storage with schedulers, port 8980"
+	case code == codes.InvalidArgument:
+		next = "Choose an instance name that the farm serves with --instance"
+	default:
+		return err
+	}
+	return &adviceError{err, next}
+}
+
+// adviceError is an error of a server with what to do next. Its text leaves out what gRPC says about its own retries.
+type adviceError struct {
+	err  error
+	next string
+}
+
+var retried = regexp.MustCompile(`^max retries exhausted: failed after \d+ attempts: rpc error: code = \w+ desc = `)
+
+func (e *adviceError) Error() string {
+	text := retried.ReplaceAllString(status.Convert(e.err).Message(), "")
+	return fmt.Sprintf("%s: %s. %s", status.Code(e.err), printable(text), e.next)
+}
+
+func (e *adviceError) Unwrap() error { return e.err }
+
+func shown(platform map[string]string) string {
+	if len(platform) == 0 {
+		return "{}"
+	}
+	var b strings.Builder
+	for i, k := range slices.Sorted(maps.Keys(platform)) {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s=%s", k, platform[k])
+	}
+	return "{" + b.String() + "}"
+}
+
+// printable returns text of a worker or an action for a terminal: one line without control characters, at most 300 bytes.
+func printable(text string) string {
+	text = strings.TrimSpace(text[:min(len(text), 300)])
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+func short(d time.Duration) string { return d.Round(100 * time.Microsecond).String() }
