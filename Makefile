@@ -61,7 +61,8 @@ e2e: build images
 	go test -count=1 -v ./test/e2e/...
 
 # BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
-buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## a real farm of Buildbarn that executes actions
+buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our configurations against Buildbarn's own schemas, and a real farm that executes actions
+	cd hack/buildbarn && go test -count=1 ./...
 	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)

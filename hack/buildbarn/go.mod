@@ -3,6 +3,13 @@ module github.com/coracle-dev/coracle/hack/buildbarn
 go 1.26.1
 
 require (
+	github.com/buildbarn/bb-remote-execution v0.0.0-20260319042723-cd89f0554d18
+	github.com/buildbarn/bb-storage v0.0.0-20260317135248-dc342e1799d7
+	google.golang.org/protobuf v1.36.12
+	sigs.k8s.io/yaml v1.6.0
+)
+
+require (
 	cel.dev/expr v0.25.2 // indirect
 	cloud.google.com/go v0.123.0 // indirect
 	cloud.google.com/go/auth v0.18.2 // indirect
@@ -37,8 +44,6 @@ require (
 	github.com/aws/smithy-go v1.24.2 // indirect
 	github.com/bazelbuild/remote-apis v0.0.0-20260216160025-715b73f3f9e4 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
-	github.com/buildbarn/bb-remote-execution v0.0.0-20260319042723-cd89f0554d18 // indirect
-	github.com/buildbarn/bb-storage v0.0.0-20260317135248-dc342e1799d7 // indirect
 	github.com/buildbarn/go-sha256tree v0.0.0-20250310211320-0f70f20e855b // indirect
 	github.com/buildbarn/go-xdr v0.0.0-20240702182809-236788cf9e89 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
@@ -107,8 +112,6 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260526163538-3dc84a4a5aaa // indirect
 	google.golang.org/grpc v1.83.1 // indirect
 	google.golang.org/grpc/security/advancedtls v1.0.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 tool (
