@@ -53,8 +53,13 @@ func (s *openapiSource) Paths() (map[string]openapi.GroupVersion, error) {
 		}
 	}
 	table, changed := s.kinds.Watch()
-	s.changed, s.answered = changed, map[string]openapi.GroupVersion{}
-	content := map[schema.GroupVersion][]string{}
+	s.changed, s.answered = changed, documentsOf(table, s.schemas)
+	return s.answered, nil
+}
+
+// documentsOf lists the groups and versions of a table by their paths, as discovery of OpenAPI 3 documents does.
+func documentsOf(table *kind.Table, schemas Schemas) map[string]openapi.GroupVersion {
+	out, content := map[string]openapi.GroupVersion{}, map[schema.GroupVersion][]string{}
 	for _, r := range table.All() {
 		content[r.GroupVersion()] = append(content[r.GroupVersion()], r.Kind+" "+r.Hash)
 	}
@@ -63,9 +68,9 @@ func (s *openapiSource) Paths() (map[string]openapi.GroupVersion, error) {
 		if gv.Group == "" {
 			path = "api/" + gv.Version
 		}
-		s.answered[path] = groupVersionSchema{gv, fmt.Sprintf("/openapi/v3/%s?hash=%X", path, sha256.Sum256(fmt.Append(nil, of))), s.schemas}
+		out[path] = groupVersionSchema{gv, fmt.Sprintf("/openapi/v3/%s?hash=%X", path, sha256.Sum256(fmt.Append(nil, of))), schemas}
 	}
-	return s.answered, nil
+	return out
 }
 
 // groupVersionSchema implements openapi.GroupVersion.

@@ -19,9 +19,12 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"github.com/coracle-dev/coracle/pkg/apiserver/access"
 )
 
 // auth authenticates and authorizes requests.
@@ -30,6 +33,7 @@ type auth struct {
 	clients  func() *x509.CertPool // nil: no client certificate is trusted
 	check    func(name string, node *corev1.Node, cert *x509.Certificate) error
 	tokens   authenticator.Token
+	access   *access.Access // nil for none
 	accounts serviceaccount.PublicKeysGetter
 	remember tokenCache
 	graph    *node.Graph
@@ -38,7 +42,7 @@ type auth struct {
 }
 
 func newAuth(cfg Config) (*auth, error) {
-	a := &auth{getter: newGetter(cfg.Cache, cfg.Kinds.Table()), check: cfg.CheckNode}
+	a := &auth{getter: newGetter(cfg.Cache, cfg.Kinds.Table()), check: cfg.CheckNode, access: cfg.Access}
 	switch {
 	case cfg.ClientCAs != nil:
 		a.clients = cfg.ClientCAs
@@ -56,6 +60,10 @@ func newAuth(cfg Config) (*auth, error) {
 	}
 	if cfg.Tokens != nil {
 		chain = append(chain, cfg.Tokens)
+	}
+	chain = append(chain, authenticator.WrapAudienceAgnosticToken(cfg.Audiences, bootstrap.NewTokenAuthenticator(bootstrapTokens{getter: a.getter})))
+	if cfg.Access != nil { // last: providers of tokens are elsewhere
+		chain = append(chain, cfg.Access)
 	}
 	audiences := authenticator.Audiences(cfg.Audiences)
 	a.tokens = authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
@@ -157,6 +165,14 @@ func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 	return who, nil
 }
 
+// anonymous returns the user of a request without credentials, or nil if it may not have none.
+func (a *auth) anonymous(req *http.Request) user.Info {
+	if a.access == nil || bearer(req) != "" || !a.access.Anonymous(req.URL.Path) {
+		return nil
+	}
+	return &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
+}
+
 func (a *auth) certificate(req *http.Request, roots *x509.CertPool) (user.Info, time.Time, error) {
 	certs := req.TLS.PeerCertificates
 	o := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
@@ -253,7 +269,7 @@ func (c *tokenCache) put(key [sha256.Size]byte, u user.Info) {
 	c.m[key] = remembered{u, time.Now().Add(10 * time.Second)}
 }
 
-// Authorize checks system:masters, then the node authorizer, then RBAC.
+// Authorize checks system:masters, then the node authorizer and RBAC, or the authorizers that are configured.
 func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (authorizer.Decision, string, error) {
 	u := attrs.GetUser()
 	if u == nil {
@@ -262,6 +278,9 @@ func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (auth
 	groups := u.GetGroups()
 	if slices.Contains(groups, user.SystemPrivilegedGroup) {
 		return authorizer.DecisionAllow, "", nil
+	}
+	if a.access != nil && a.access.Configured() {
+		return a.access.Authorize(ctx, attrs, map[string]authorizer.AuthorizerFunc{access.Node: a.node.Authorize, access.RBAC: a.rbac.Authorize})
 	}
 	why := ""
 	if slices.Contains(groups, user.NodesGroup) {
@@ -281,6 +300,12 @@ func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (auth
 // RulesFor lists the permissions of a user in a namespace.
 func (a *auth) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	resources, others, incomplete, err := a.rbac.RulesFor(ctx, u, namespace)
+	if a.access != nil && a.access.Configured() {
+		if !a.access.Has(access.RBAC) {
+			resources, others = nil, nil
+		}
+		incomplete = incomplete || a.access.Webhooks()
+	}
 	if slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
 		resources = append(resources, &authorizer.DefaultResourceRuleInfo{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
 		others = append(others, &authorizer.DefaultNonResourceRuleInfo{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})

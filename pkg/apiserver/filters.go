@@ -96,6 +96,9 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		who, err := s.auth.authenticate(req)
+		if who == nil && err == nil {
+			who = s.auth.anonymous(req)
+		}
 		if who == nil {
 			if err != nil {
 				s.log.Debug("authentication failed", "path", req.URL.Path, "error", err)

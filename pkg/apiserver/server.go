@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/coracle-dev/coracle/pkg/apiserver/access"
 	"github.com/coracle-dev/coracle/pkg/apiserver/auditlog"
 	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -71,6 +72,9 @@ type Config struct {
 	Audiences          []string
 	// Tokens authenticates other bearer tokens, such as those for joining nodes. May be nil.
 	Tokens authenticator.Token
+
+	// Access, if set, authenticates further tokens and requests without credentials, and may list the authorizers.
+	Access *access.Access
 
 	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
 	Nodes NodeClient

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
+	"github.com/coracle-dev/coracle/pkg/reconcile/bootstraptokens"
 	"github.com/coracle-dev/coracle/pkg/reconcile/buildbarn"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
@@ -23,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
 	"github.com/coracle-dev/coracle/pkg/reconcile/podgc"
+	"github.com/coracle-dev/coracle/pkg/reconcile/policystatus"
 	"github.com/coracle-dev/coracle/pkg/reconcile/replicaset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourceclaim"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
@@ -51,14 +53,14 @@ func All(cfg Config) []*engine.Reconciler {
 		endpointslice.New(),
 		endpoints.New(),
 		endpointslicemirroring.New(),
-		namespace.New(cfg.Kinds),
+		namespace.New(cfg.Kinds, cfg.Elsewhere),
 		garbage.New(cfg.Kinds),
 		serviceaccount.New(),
 		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),
 		certificates.NewPodCleaner(),
 		podgc.New(),
-		autoscaling.New(cfg.PodMetrics),
+		autoscaling.New(cfg.PodMetrics, cfg.Adapters),
 		disruption.New(),
 		disruption.NewStale(),
 		roles.NewAggregation(),
@@ -69,6 +71,8 @@ func All(cfg Config) []*engine.Reconciler {
 		cronjob.New(),
 		ttlafterfinished.New(),
 		certificates.New(cfg.Signers),
+		bootstraptokens.NewSigner(),
+		bootstraptokens.NewCleaner(),
 		volumebinding.New(cfg.RemoveVolume),
 		ephemeral.New(),
 		attachdetach.New(),
@@ -84,6 +88,9 @@ func All(cfg Config) []*engine.Reconciler {
 	}
 	if cfg.QuotaUsage != nil {
 		list = append(list, resourcequota.New(cfg.Kinds, cfg.QuotaUsage))
+	}
+	if cfg.CheckPolicy != nil {
+		list = append(list, policystatus.New(cfg.CheckPolicy))
 	}
 	if cfg.LoadBalancer != nil {
 		list = append(list, loadbalancer.New(*cfg.LoadBalancer))

@@ -25,6 +25,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
+	"github.com/coracle-dev/coracle/pkg/reconcile/policystatus"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
@@ -47,6 +49,10 @@ type Config struct {
 	RootCA *rootca.Bundle
 	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
 	Signers map[string]certificates.Signer
+	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.
+	Elsewhere namespace.Elsewhere
+	// CheckPolicy checks the types in a validating admission policy. Nil: policies get no status.
+	CheckPolicy policystatus.Check
 	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).
 	// Invalid (the zero value): none are allocated.
 	ClusterCIDR netip.Prefix
@@ -60,6 +66,8 @@ type Config struct {
 	ForgetTask func(ctx context.Context, node string, task types.UID) error
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
+	// Adapters answers for custom and external metrics; nil: there are none.
+	Adapters autoscaling.Adapters
 	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.
 	RemoveVolume volumebinding.Remove
 	// LoadBalancer gives addresses to services of type LoadBalancer. Nil: nothing does, and nothing takes them away.

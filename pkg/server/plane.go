@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	chain "github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
+	"github.com/coracle-dev/coracle/pkg/apiserver/access"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/local"
@@ -33,6 +35,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/rest"
@@ -67,6 +70,7 @@ type plane struct {
 	custom     *customresources.Controller
 	admin      *adminKubeconfig
 	rootCA     *rootca.Bundle
+	access     *access.Access
 	apiserver  *apiserver.Server
 	fairness   *flowcontrol.Controller
 	nodes      *nodes
@@ -92,6 +96,7 @@ func (p *plane) components() []run.Component {
 		p.members,    // decides which node certificates are trusted
 		p.fairness,   // before requests come, reads what configures their priorities
 		p.aggregator, // and which groups other servers serve
+		p.access,     // follows what says who may use the API
 		p.apiserver,  // serves what exists now
 		p.presence,   // lists this server among those that serve the API
 		p.roles,      // writes the default roles; administrators and nodes work without them
@@ -168,8 +173,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l.clients = local.New(l.registry, l.cache, kinds)
-	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig,
-		Schemas: func(gv schema.GroupVersion) ([]byte, error) { return l.apiserver.Schemas(gv) }}
+	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas}
 	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
 		return nil, err
 	}
@@ -214,7 +218,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	}
 	l.nodes = remote
 	l.usage = p.newUsage(remote)
+	if l.access, err = p.newAccess(issuer); err != nil {
+		return nil, err
+	}
 	settings := apiserver.Config{
+		Access:   l.access,
 		Registry: l.registry, Cache: l.cache, Kinds: kinds, Listener: p.listener, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
@@ -320,7 +328,13 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				},
 				RemoveVolume: l.nodes.removeVolume,
 				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
-				Kinds:        storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
+				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
+					return l.aggregator.Metrics(ctx, path, query)
+				},
+				Elsewhere: func(ctx context.Context, namespace string) []namespace.Left {
+					return l.aggregator.Empty(ctx, namespace)
+				},
+				Kinds: storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})
 		if err != nil {
@@ -334,6 +348,9 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	return err
 }
+
+// schemas returns the OpenAPI 3 document of a group and version.
+func (l *plane) schemas(gv schema.GroupVersion) ([]byte, error) { return l.apiserver.Schemas(gv) }
 
 // gatherers are the metrics of the control plane beside those in the registry.
 func (l *plane) gatherers() prometheus.Gatherers {

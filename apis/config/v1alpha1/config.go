@@ -68,6 +68,7 @@ type Server struct {
 	TLSMinVersion   string   `mapstructure:"tls-min-version"`
 	TLSCipherSuites []string `mapstructure:"tls-cipher-suites"`
 	Audit           `mapstructure:",squash"`
+	Access          `mapstructure:",squash"`
 	// StoreQuota limits the stored data, as a quantity of bytes ("512Mi"); empty means an eighth of the machine's
 	// memory.
 	StoreQuota    string `mapstructure:"store-quota"`
@@ -152,6 +153,7 @@ func Default() Config {
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second, MergeKubeconfig: true,
 			AllowPrivileged: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
+			Access: Access{TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute, OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}}},
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
@@ -209,7 +211,7 @@ func (c Server) validate() error {
 	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
 		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
 	}
-	errs = append(errs, c.Audit.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
+	errs = append(errs, c.Audit.validate(), c.Access.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
 	return errors.Join(errs...)
 }
 

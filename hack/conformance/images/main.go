@@ -1,6 +1,6 @@
 // Command images builds replacements for the container images of upstream's conformance suite, as one docker archive,
-// offline: agnhost from upstream's source with Debian's curl and dig, and small servers where the suite only needs a
-// response on a port.
+// offline: agnhost, sample-apiserver and etcd from their own sources, the first with Debian's curl and dig, and small
+// servers where the suite only needs a response on a port.
 package main
 
 import (
@@ -43,7 +43,10 @@ func build(out string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	for binary, pkg := range map[string]string{"agnhost": "k8s.io/kubernetes/test/images/agnhost", "web": "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp"} {
+	for binary, pkg := range map[string]string{
+		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver", "etcd": "go.etcd.io/etcd/server/v3",
+		"web": "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
+	} {
 		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, binary), pkg)
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := command.CombinedOutput(); err != nil {
@@ -98,6 +101,8 @@ func build(out string) error {
 	pause := v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
 	shell := v1.Config{Cmd: []string{"sh"}}
 	nnp := map[string]content{"usr/local/bin/nnp": {file: filepath.Join(dir, "nnp"), mode: 0o4755}}
+	sample := map[string]content{"kube-sample-apiserver": {file: filepath.Join(dir, "kube-sample-apiserver"), mode: 0o755}}
+	etcd := map[string]content{"usr/local/bin/etcd": {file: filepath.Join(dir, "etcd"), mode: 0o755}}
 	kitten, kittenConfig := pets("kitten")
 	nautilus, nautilusConfig := pets("nautilus")
 	nginx, nginxConfig := server("Welcome to nginx!")
@@ -113,6 +118,7 @@ func build(out string) error {
 		{image.Kitten, kitten, kittenConfig}, {image.Nautilus, nautilus, nautilusConfig},
 		{image.Nginx, nginx, nginxConfig}, {image.NginxNew, nginx, nginxConfig},
 		{image.Nonewprivs, nnp, v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}}, {image.NonRoot, tools, nonRoot},
+		{image.APIServer, sample, v1.Config{Entrypoint: []string{"/kube-sample-apiserver"}}}, {image.Etcd, etcd, v1.Config{Cmd: []string{"/usr/local/bin/etcd"}}},
 	} {
 		if err := add(i.id, i.files, i.config); err != nil {
 			return err

@@ -35,8 +35,8 @@ type Metrics interface {
 	Pods(ctx context.Context, pods []*corev1.Pod) []*metricsv1beta1.PodMetrics
 }
 
-// New declares the reconciler.
-func New(metrics Metrics) *engine.Reconciler {
+// New declares the reconciler. adapters may be nil: there are no custom or external metrics then.
+func New(metrics Metrics, adapters Adapters) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "autoscaling", Account: "horizontal-pod-autoscaler", Workers: 5,
 		Watches: []engine.Watch{{Object: &autoscalingv2.HorizontalPodAutoscaler{}, Changed: engine.SpecChanged}},
@@ -46,7 +46,7 @@ func New(metrics Metrics) *engine.Reconciler {
 			{Parts: []engine.Part{engine.Spec}}, // the scale of any kind that has one
 		},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{Env: env, metrics: metrics, memory: map[types.NamespacedName]*memory{}}).reconcile
+			return (&reconciler{Env: env, metrics: metrics, adapters: adapters, memory: map[types.NamespacedName]*memory{}}).reconcile
 		},
 	}
 }
@@ -60,9 +60,10 @@ type memory struct {
 
 type reconciler struct {
 	engine.Env
-	metrics Metrics
-	mu      sync.Mutex
-	memory  map[types.NamespacedName]*memory
+	metrics  Metrics
+	adapters Adapters
+	mu       sync.Mutex
+	memory   map[types.NamespacedName]*memory
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -185,7 +186,7 @@ func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *O
 		o.UnselectableReason, o.UnselectableEvent = "AmbiguousSelector", "AmbiguousSelector"
 		return nil
 	}
-	o.Values = r.values(ctx, o.Autoscaler.Spec.Metrics, running)
+	o.Values = r.values(ctx, key.Namespace, text, o.Autoscaler.Spec.Metrics, running)
 	return nil
 }
 
@@ -215,8 +216,8 @@ var (
 	errNoCustomMetrics   = errors.New("unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered")
 )
 
-// values reads the metrics.
-func (r *reconciler) values(ctx context.Context, specs []autoscalingv2.MetricSpec, pods []*corev1.Pod) []Value {
+// values reads the metrics. selector selects the pods.
+func (r *reconciler) values(ctx context.Context, namespace, selector string, specs []autoscalingv2.MetricSpec, pods []*corev1.Pod) []Value {
 	var usage []*metricsv1beta1.PodMetrics
 	asked := false
 	ask := func() []*metricsv1beta1.PodMetrics {
@@ -235,13 +236,11 @@ func (r *reconciler) values(ctx context.Context, specs []autoscalingv2.MetricSpe
 		case s.ContainerResource != nil:
 			out[i] = usageOf(ask(), s.ContainerResource.Name, s.ContainerResource.Container)
 		case s.Pods != nil:
-			out[i].Err = fmt.Errorf("unable to get metric %s: %w", s.Pods.Metric.Name, errNoCustomMetrics)
+			out[i] = r.ofPods(ctx, namespace, selector, s.Pods.Metric)
 		case s.Object != nil:
-			d := s.Object.DescribedObject
-			out[i].Err = fmt.Errorf("unable to get metric %s on %s %s: %w", s.Object.Metric.Name, d.Kind, d.Name, errNoCustomMetrics)
+			out[i] = r.ofObject(ctx, namespace, s.Object)
 		case s.External != nil:
-			name := s.External.Metric.Name
-			out[i].Err = fmt.Errorf("unable to get external metric %s: unable to fetch metrics from external metrics API: the server could not find the requested resource (get %s.external.metrics.k8s.io)", name, name)
+			out[i] = r.external(ctx, namespace, s.External.Metric)
 		}
 	}
 	return out

@@ -19,11 +19,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier.
+// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier, but for objects elsewhere.
 const again = 15 * time.Second
 
-// New declares the reconciler; kinds are all that a namespace may hold.
-func New(kinds engine.Kinds) *engine.Reconciler {
+// Elsewhere deletes what other servers keep in a namespace, and returns what remains there.
+type Elsewhere func(ctx context.Context, namespace string) []Left
+
+// New declares the reconciler; kinds are all that a namespace may hold here. elsewhere may be nil.
+func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
 	held := &engine.Every{Kinds: kinds, Event: gone, Object: func(k engine.Kind) client.Object {
 		if !k.Namespaced || !k.Deletable {
 			return nil
@@ -38,7 +41,7 @@ func New(kinds engine.Kinds) *engine.Reconciler {
 			{Parts: []engine.Part{engine.Delete}},
 			{Object: &corev1.Namespace{}, Parts: []engine.Part{engine.Status, engine.Spec}},
 		},
-		New: func(env engine.Env) engine.Func { return (&reconciler{env, held}).reconcile },
+		New: func(env engine.Env) engine.Func { return (&reconciler{env, held, elsewhere}).reconcile },
 	}
 }
 
@@ -62,7 +65,8 @@ func gone(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Obj
 
 type reconciler struct {
 	engine.Env
-	held *engine.Every
+	held      *engine.Every
+	elsewhere Elsewhere
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -86,6 +90,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 				break // secrets and policies that pods may still use are deleted after them (KEP-5080)
 			}
 		}
+	}
+	if len(left) == 0 && r.elsewhere != nil { // last, as what is here may use it
+		left = r.elsewhere(ctx, ns.Name)
 	}
 	conditions, empty := Plan(&ns, left, r.Now())
 	if !empty {

@@ -61,6 +61,12 @@ type world struct {
 	// down makes discovery of the remote server fail.
 	down atomic.Bool
 	seen atomic.Pointer[http.Request]
+	// controller runs beside the API server.
+	controller *Controller
+	// left are the objects in the namespace "gone": names, and whether they have a finalizer.
+	left atomic.Pointer[map[string]bool]
+	// dead makes requests for objects hang up.
+	dead atomic.Bool
 }
 
 const wardle = "/apis/wardle.example.com/v1alpha1"
@@ -91,6 +97,7 @@ func newWorld(t *testing.T) *world {
 			return Trust{Certificate: source.Client, FrontProxyCAs: authority.Bundle(), ClientCAs: func() []byte { return []byte("client CA") }}, nil
 		}})
 	require.NoError(t, err)
+	w.controller = c
 	runtest.Start(t, c, srv)
 	who := &user.DefaultInfo{Name: "jane", UID: "u1", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}, Extra: map[string][]string{"team": {"blue"}}}
 	w.http = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
@@ -107,7 +114,9 @@ func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
 		http.Error(rw, "down", 500)
 	case req.URL.Path == wardle:
 		_ = json.NewEncoder(rw).Encode(metav1.APIResourceList{GroupVersion: "wardle.example.com/v1alpha1", APIResources: []metav1.APIResource{
-			{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: metav1.Verbs{"get", "list", "watch"}}}})
+			{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: metav1.Verbs{"get", "list", "watch", "delete", "deletecollection"}}}})
+	case req.URL.Path == wardle+"/namespaces/gone/flunders":
+		w.serveObjects(rw, req)
 	case req.URL.Path == "/openapi/v3":
 		_, _ = fmt.Fprintf(rw, `{"paths":{%q:{"serverRelativeURL":"/openapi/v3%s?hash=1"}}}`, wardle[1:], wardle)
 	case req.Header.Get("Upgrade") != "":
@@ -282,4 +291,46 @@ func TestLocalAPIServicesAndTrust(t *testing.T) {
 	w.until("v1.apps", apiregistrationv1.ConditionTrue, "Local")
 	code, body := w.do("GET", "/apis/apps/v1/deployments", "")
 	require.Equal(t, 200, code, body)
+}
+
+// serveObjects deletes or lists the objects in the namespace "gone".
+func (w *world) serveObjects(rw http.ResponseWriter, req *http.Request) {
+	if w.dead.Load() {
+		panic(http.ErrAbortHandler)
+	}
+	w.seen.Store(req)
+	list := metav1.PartialObjectMetadataList{}
+	stay := map[string]bool{}
+	for name, held := range *w.left.Load() {
+		o := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if held {
+			o.Finalizers, stay[name] = []string{"example.com/hold"}, true
+		}
+		list.Items = append(list.Items, o)
+	}
+	if req.Method == http.MethodDelete {
+		w.left.Store(&stay)
+	}
+	_ = json.NewEncoder(rw).Encode(list)
+}
+
+func TestObjectsOfADeletedNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.left.Store(&map[string]bool{"a": false, "b": true})
+	require.Empty(t, w.controller.Empty(t.Context(), "gone"), "nothing is registered")
+	w.register()
+	w.until("v1alpha1.wardle.example.com", apiregistrationv1.ConditionTrue, "Passed")
+	left := w.controller.Empty(t.Context(), "gone")
+	require.Len(t, left, 1)
+	require.NoError(t, left[0].Err)
+	require.Equal(t, "flunders.wardle.example.com", left[0].Resource)
+	require.Equal(t, 1, left[0].Count)
+	require.Equal(t, map[string]int{"example.com/hold": 1}, left[0].Finalizers)
+	require.Equal(t, "system:serviceaccount:kube-system:namespace-controller", w.seen.Load().Header.Get("X-Remote-User"))
+
+	w.dead.Store(true)
+	require.Empty(t, w.controller.Empty(t.Context(), "gone"), "a dead server does not keep a namespace")
+	w.dead.Store(false)
+	w.left.Store(&map[string]bool{})
+	require.Empty(t, w.controller.Empty(t.Context(), "gone"))
 }

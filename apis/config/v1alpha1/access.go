@@ -1,0 +1,77 @@
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Access configures who may use the API, beside client certificates, service accounts and bootstrap tokens. Names and meaning are upstream's.
+type Access struct {
+	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io), AuthorizationConfig that of an
+	// AuthorizationConfiguration. They are reloaded when they change; empty for none.
+	AuthenticationConfig string `mapstructure:"authentication-config"`
+	AuthorizationConfig  string `mapstructure:"authorization-config"`
+	// AnonymousAuth lets requests without credentials pass as system:anonymous, with the permissions of system:unauthenticated.
+	AnonymousAuth bool `mapstructure:"anonymous-auth"`
+	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for none. TokenWebhookVersion is
+	// the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
+	TokenWebhook        string        `mapstructure:"authentication-token-webhook-config-file"`
+	TokenWebhookVersion string        `mapstructure:"authentication-token-webhook-version"`
+	TokenWebhookTTL     time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
+	OIDC                `mapstructure:",squash"`
+}
+
+// OIDC is one OpenID provider; AuthenticationConfig has several, and more settings. OIDCIssuer and OIDCClientID go together.
+type OIDC struct {
+	OIDCIssuer         string   `mapstructure:"oidc-issuer-url"`
+	OIDCClientID       string   `mapstructure:"oidc-client-id"`
+	OIDCCAFile         string   `mapstructure:"oidc-ca-file"`
+	OIDCUsernameClaim  string   `mapstructure:"oidc-username-claim"`
+	OIDCUsernamePrefix string   `mapstructure:"oidc-username-prefix"`
+	OIDCGroupsClaim    string   `mapstructure:"oidc-groups-claim"`
+	OIDCGroupsPrefix   string   `mapstructure:"oidc-groups-prefix"`
+	OIDCSigningAlgs    []string `mapstructure:"oidc-signing-algs"`
+	// OIDCRequiredClaims are "claim=value".
+	OIDCRequiredClaims []string `mapstructure:"oidc-required-claim"`
+}
+
+// RequiredClaims returns OIDCRequiredClaims as a map.
+func (o OIDC) RequiredClaims() (map[string]string, error) {
+	claims := map[string]string{}
+	for _, pair := range o.OIDCRequiredClaims {
+		claim, value, ok := strings.Cut(pair, "=")
+		if !ok || claim == "" {
+			return nil, fmt.Errorf("oidc-required-claim %q is not of the form claim=value", pair)
+		}
+		claims[claim] = value
+	}
+	return claims, nil
+}
+
+func (a Access) validate() error {
+	var errs []error
+	for _, file := range []struct{ option, path string }{
+		{"authentication-config", a.AuthenticationConfig}, {"authorization-config", a.AuthorizationConfig},
+		{"authentication-token-webhook-config-file", a.TokenWebhook}, {"oidc-ca-file", a.OIDCCAFile},
+	} {
+		if file.path != "" && !filepath.IsAbs(file.path) {
+			errs = append(errs, fmt.Errorf("%s %q must be an absolute path", file.option, file.path))
+		}
+	}
+	errs = append(errs, oneOf("authentication-token-webhook-version", a.TokenWebhookVersion, "v1", "v1beta1"))
+	if a.TokenWebhookTTL < 0 {
+		errs = append(errs, fmt.Errorf("authentication-token-webhook-cache-ttl %s is negative", a.TokenWebhookTTL))
+	}
+	oidc := a.OIDCIssuer != "" || a.OIDCClientID != "" || a.OIDCCAFile != "" || a.OIDCUsernamePrefix != "" || a.OIDCGroupsClaim != "" || a.OIDCGroupsPrefix != "" || len(a.OIDCRequiredClaims) > 0
+	if oidc && (a.OIDCIssuer == "" || a.OIDCClientID == "") {
+		errs = append(errs, errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"))
+	}
+	if oidc && a.AuthenticationConfig != "" {
+		errs = append(errs, errors.New("authentication-config file and oidc-* flags are mutually exclusive"))
+	}
+	_, err := a.RequiredClaims()
+	return errors.Join(append(errs, err)...)
+}

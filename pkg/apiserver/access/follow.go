@@ -1,0 +1,117 @@
+package access
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Name implements run.Component.
+func (a *Access) Name() string { return "access" }
+
+// Ready implements run.Component: the files are followed.
+func (a *Access) Ready() <-chan struct{} { return a.ready }
+
+// file is a configuration file that is followed.
+type file struct {
+	path   string
+	reload func() error
+}
+
+// Run implements run.Component: it follows the files until ctx ends. A file that is not valid is logged, and the one before it stays.
+func (a *Access) Run(ctx context.Context) error {
+	defer func() {
+		if p := a.providers.Load(); p != nil {
+			p.cancel()
+		}
+	}()
+	var files []file
+	if a.cfg.AuthenticationFile != "" {
+		files = append(files, file{a.cfg.AuthenticationFile, a.reloadAuthentication})
+	}
+	if a.cfg.AuthorizationFile != "" {
+		files = append(files, file{a.cfg.AuthorizationFile, a.reloadAuthorization})
+	}
+	if len(files) == 0 {
+		close(a.ready)
+		<-ctx.Done()
+		return nil
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watch(watcher, files)
+	}
+	if err != nil {
+		a.cfg.Log.Warn("could not watch configuration files: changes are seen at the next start", "error", err)
+		close(a.ready)
+		<-ctx.Done()
+		return nil
+	}
+	a.reload(files) // they may have changed since they were read
+	close(a.ready)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev := <-watcher.Events:
+			if !concerns(ev.Name, files) {
+				continue
+			}
+		case err := <-watcher.Errors:
+			a.cfg.Log.Warn("could not watch configuration files", "error", err)
+		}
+		drain(watcher)
+		a.reload(files)
+		if err := watch(watcher, files); err != nil {
+			a.cfg.Log.Warn("could not watch configuration files", "error", err)
+		}
+	}
+}
+
+func (a *Access) reload(files []file) {
+	for _, f := range files {
+		was := a.read[f.path]
+		if err := f.reload(); err != nil {
+			a.cfg.Log.Error("could not reload configuration: what was read before stays in use", "file", f.path, "error", err)
+		} else if was != a.read[f.path] {
+			a.cfg.Log.Info("reloaded configuration", "file", f.path)
+		}
+	}
+}
+
+// watch watches the directories of the files and of what they link to: editors and mounted volumes replace files.
+func watch(w *fsnotify.Watcher, files []file) error {
+	for _, f := range files {
+		if err := w.Add(filepath.Dir(f.path)); err != nil {
+			return err
+		}
+		if target, err := filepath.EvalSymlinks(f.path); err == nil && target != f.path {
+			if err := w.Add(filepath.Dir(target)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// concerns reports whether an event is about one of the files. With links involved, all events may be.
+func concerns(name string, files []file) bool {
+	return slices.ContainsFunc(files, func(f file) bool {
+		target, err := filepath.EvalSymlinks(f.path)
+		return name == f.path || err == nil && target != f.path
+	})
+}
+
+// drain discards queued events: one reload covers all of them.
+func drain(w *fsnotify.Watcher) {
+	for {
+		select {
+		case <-w.Events:
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,20 @@
+package server
+
+import "github.com/coracle-dev/coracle/pkg/apiserver/access"
+
+// newAccess reads the configuration of who may use the API. issuer signs service account tokens.
+func (p *process) newAccess(issuer string) (*access.Access, error) {
+	claims, err := p.RequiredClaims()
+	if err != nil {
+		return nil, err
+	}
+	return access.New(access.Config{
+		AuthenticationFile: p.AuthenticationConfig, AuthorizationFile: p.AuthorizationConfig, Anonymous: p.AnonymousAuth,
+		OIDC: access.OIDC{
+			Issuer: p.OIDCIssuer, ClientID: p.OIDCClientID, CAFile: p.OIDCCAFile, UsernameClaim: p.OIDCUsernameClaim, UsernamePrefix: p.OIDCUsernamePrefix,
+			GroupsClaim: p.OIDCGroupsClaim, GroupsPrefix: p.OIDCGroupsPrefix, SigningAlgorithms: p.OIDCSigningAlgs, RequiredClaims: claims,
+		},
+		Webhook: access.Webhook{Kubeconfig: p.TokenWebhook, Version: p.TokenWebhookVersion, TTL: p.TokenWebhookTTL},
+		Issuers: []string{issuer}, Audiences: []string{issuer}, Log: component(p.log, "access"),
+	})
+}
