@@ -120,7 +120,8 @@ func wants(req *http.Request, proto string) (string, bool) {
 }
 
 func (o *openapi) serveV2(s *Server, w http.ResponseWriter, req *http.Request) {
-	o.serve(s, w, req, "v2", schema.GroupVersion{}, protoV2, o.buildV2, encodeV2)
+	others, hash := s.remotes.Load().swagger(func(gv schema.GroupVersion) bool { return stores(o.table, gv) })
+	o.serve(s, w, req, "v2", hash, schema.GroupVersion{}, protoV2, func() ([]byte, error) { return o.buildV2(others) }, encodeV2)
 }
 
 func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
@@ -148,19 +149,20 @@ func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
 			}
 			w.Header().Set("Cache-Control", "public, immutable")
 		}
-		o.serve(s, w, req, p, gv, protoV3, func() ([]byte, error) { return o.buildV3(gv) }, encodeV3)
+		o.serve(s, w, req, p, "", gv, protoV3, func() ([]byte, error) { return o.buildV3(gv) }, encodeV3)
 		return
 	}
 	s.notFound(w, req)
 }
 
-func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name string, gv schema.GroupVersion, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
+// serve answers with a document. others is added to the hash of what this server has in it.
+func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name, others string, gv schema.GroupVersion, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
 	media, ok := wants(req, proto)
 	if !ok {
 		s.fail(w, req, notAcceptable("only application/json and "+proto+" are served"))
 		return
 	}
-	etag := o.hash(name+media, gv)
+	etag := o.hash(name+media, gv) + others
 	h := w.Header()
 	h.Set("ETag", `"`+etag+`"`)
 	h.Add("Vary", "Accept")
@@ -220,7 +222,7 @@ func (o *openapi) document(key, hash string, build func() ([]byte, error), encod
 	// Discard documents of groups that are no longer served.
 	maps.DeleteFunc(o.docs.built, func(key string, d builtDocument) bool {
 		h, ok := o.hashes.Load(key)
-		return ok && h != d.hash || !ok && !o.serves(key)
+		return ok && !strings.HasPrefix(d.hash, h.(string)) || !ok && !o.serves(key)
 	})
 	o.docs.built[key] = builtDocument{hash, b.Bytes()}
 	// The definitions were tens of megabytes: return them to the OS now rather than in minutes.
@@ -256,16 +258,33 @@ func (s *Server) Schemas(gv schema.GroupVersion) ([]byte, error) {
 	return json.Marshal(map[string]any{"openapi": "3.0.0", "components": map[string]any{"schemas": schemas}})
 }
 
-func (o *openapi) buildV2() ([]byte, error) {
-	definitions, err := o.definitions()
+// buildV2 makes the OpenAPI 2 document. What other servers have is added where this server has nothing of that name.
+func (o *openapi) buildV2(others []*Remote) ([]byte, error) {
+	own, err := o.definitions()
 	if err != nil {
 		return nil, err
+	}
+	definitions := make(map[string]any, len(own))
+	for name, d := range own {
+		definitions[name] = d
 	}
 	paths := map[string]any{}
 	for _, gv := range o.order {
 		maps.Copy(paths, render(o.paths(gv), 2))
 	}
+	for _, r := range others {
+		add(paths, r.Paths)
+		add(definitions, r.Definitions)
+	}
 	return json.Marshal(map[string]any{"swagger": "2.0", "info": o.info(), "paths": paths, "definitions": definitions})
+}
+
+func add(to map[string]any, more map[string]json.RawMessage) {
+	for name, value := range more {
+		if _, have := to[name]; !have {
+			to[name] = value
+		}
+	}
 }
 
 func encodeV2(raw []byte) ([]byte, error) {

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"cmp"
 	"crypto/sha512"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -31,6 +32,9 @@ type Remote struct {
 	Resources []metav1.APIResource
 	// OpenAPI is the path and query of its OpenAPI 3 document; empty for none.
 	OpenAPI string
+	// Paths and Definitions are its part of the OpenAPI 2 document, and Swagger identifies it; empty for none.
+	Paths, Definitions map[string]json.RawMessage
+	Swagger            string
 }
 
 // remotes are the groups and versions of other servers. It is immutable.
@@ -168,4 +172,21 @@ func (r *remotes) openAPI(paths map[string]any, local func(schema.GroupVersion) 
 		}
 	}
 	return fmt.Sprintf("%X", sum.Sum(nil)[:8])
+}
+
+// swagger lists the other servers that have a part of the OpenAPI 2 document, and returns a hash of those parts; empty for none.
+func (r *remotes) swagger(local func(schema.GroupVersion) bool) (list []*Remote, hash string) {
+	if r == nil {
+		return nil, ""
+	}
+	for _, o := range r.order {
+		if o.Swagger != "" && o.Handler != nil && !local(o.GroupVersion) {
+			list = append(list, o)
+			hash += "-" + o.Swagger
+		}
+	}
+	if len(hash) > 64 {
+		hash = fmt.Sprintf("-%X", sha512.Sum512([]byte(hash)))
+	}
+	return list, hash
 }

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,6 +57,10 @@ type Config struct {
 type Backend struct {
 	cfg       Config
 	transport *http.Transport
+
+	mu      sync.Mutex
+	swagger *Swagger // what was last read
+	etag    string   // of the document that it is a part of
 }
 
 // New creates a Backend. Close releases its connections.
@@ -67,7 +72,7 @@ func New(cfg Config) (*Backend, error) {
 			return nil, errors.New("unable to load root certificates: caBundle has no certificate")
 		}
 	}
-	return &Backend{cfg, &http.Transport{
+	return &Backend{cfg: cfg, transport: &http.Transport{
 		TLSClientConfig: t, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		MaxResponseHeaderBytes: 64 << 10,
@@ -119,6 +124,8 @@ type Description struct {
 	Resources []metav1.APIResource
 	// OpenAPI is the path and query of the OpenAPI 3 document; empty if there is none.
 	OpenAPI string
+	// Swagger is its part of the OpenAPI 2 document; nil if there is none.
+	Swagger *Swagger
 }
 
 // Describe asks the server what it serves, which is also the test of its availability.
@@ -140,39 +147,72 @@ func (b *Backend) Describe(ctx context.Context) (Description, error) {
 			d.OpenAPI = u.RequestURI()
 		}
 	}
+	d.Swagger = b.readSwagger(ctx)
 	return d, nil
+}
+
+// readSwagger returns the part of the server's OpenAPI 2 document, which is read again only when its ETag has changed.
+func (b *Backend) readSwagger(ctx context.Context) *Swagger {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	data, etag, err := b.fetch(ctx, "/openapi/v2", b.etag)
+	switch {
+	case err != nil:
+		b.swagger, b.etag = nil, ""
+	case data != nil:
+		b.etag = etag
+		if b.swagger, err = PartOf(data, b.cfg.GroupVersion); err != nil {
+			b.swagger = nil
+		}
+	}
+	return b.swagger
 }
 
 // get reads a JSON document of the server.
 func (b *Backend) get(ctx context.Context, path string, into any) error {
-	base, err := b.cfg.Resolve()
+	data, _, err := b.fetch(ctx, path, "")
 	if err != nil {
 		return err
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("failing or missing response from %s: %w", path, err)
+	}
+	return nil
+}
+
+// fetch reads a document of the server as bytes, with its ETag. They are nil if it still has the given one.
+func (b *Backend) fetch(ctx context.Context, path, known string) ([]byte, string, error) {
+	base, err := b.cfg.Resolve()
+	if err != nil {
+		return nil, "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	u := url.URL{Scheme: "https", Host: base.Host, Path: path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return err
+		return nil, "", err
+	}
+	if known != "" {
+		req.Header.Set("If-None-Match", known)
 	}
 	req.Header.Set("Accept", "application/json")
 	transport.SetAuthProxyHeaders(req, "system:kube-aggregator", "", []string{"system:masters"}, nil)
 	resp, err := b.transport.RoundTrip(req)
 	if err != nil {
 		b.transport.CloseIdleConnections()
-		return fmt.Errorf("failing or missing response from %v: %w", &u, err)
+		return nil, "", fmt.Errorf("failing or missing response from %v: %w", &u, err)
 	}
 	defer resp.Body.Close()
+	if known != "" && resp.StatusCode == http.StatusNotModified {
+		return nil, known, nil
+	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 {
-		return fmt.Errorf("failing or missing response from %v: bad status from %v: %d", &u, &u, resp.StatusCode)
+		return nil, "", fmt.Errorf("failing or missing response from %v: bad status from %v: %d", &u, &u, resp.StatusCode)
 	}
 	data, err := bounded.All(resp.Body, maxDiscovery)
-	if err == nil {
-		err = json.Unmarshal(data, into)
-	}
 	if err != nil {
-		return fmt.Errorf("failing or missing response from %v: %w", &u, err)
+		return nil, "", fmt.Errorf("failing or missing response from %v: %w", &u, err)
 	}
-	return nil
+	return data, resp.Header.Get("ETag"), nil
 }

@@ -117,6 +117,9 @@ func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
 			{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: metav1.Verbs{"get", "list", "watch", "delete", "deletecollection"}}}})
 	case req.URL.Path == wardle+"/namespaces/gone/flunders":
 		w.serveObjects(rw, req)
+	case req.URL.Path == "/openapi/v2":
+		_, _ = fmt.Fprintf(rw, `{"swagger":"2.0","info":{"title":"t","version":"1"},"paths":{"%s/flunders":{"get":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/io.wardle.Flunder"}}}}},
+			"/api/v1/pods":{"get":{"summary":"evil"}}},"definitions":{"io.wardle.Flunder":{"type":"object"}}}`, wardle)
 	case req.URL.Path == "/openapi/v3":
 		_, _ = fmt.Fprintf(rw, `{"paths":{%q:{"serverRelativeURL":"/openapi/v3%s?hash=1"}}}`, wardle[1:], wardle)
 	case req.Header.Get("Upgrade") != "":
@@ -212,6 +215,13 @@ func TestRequestsAreForwarded(t *testing.T) {
 	require.Contains(t, body, "flunders")
 	_, body = w.do("GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
 	require.Contains(t, body, `"resource":"flunders"`)
+	_, body = w.do("GET", "/openapi/v2", "")
+	require.Contains(t, body, `"`+wardle+`/flunders":{"get"`)
+	require.Contains(t, body, `"io.wardle.Flunder":{"type":"object"}`)
+	require.Contains(t, body, `"/api/v1/namespaces/{namespace}/pods"`)
+	require.NotContains(t, body, "evil")
+	code, _ = w.do("GET", "/openapi/v2", "", "Accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf")
+	require.Equal(t, 200, code)
 	_, body = w.do("GET", "/openapi/v3", "")
 	require.Contains(t, body, wardle+"?hash=1")
 	_, body = w.do("GET", "/openapi/v3"+wardle+"?hash=1", "")

@@ -47,6 +47,9 @@ func (c *Controller) publish() {
 	for _, r := range c.known {
 		p := apiserver.Remote{GroupVersion: versionOf(r.service), Priority: r.service.Spec.GroupPriorityMinimum,
 			Resources: r.described.Resources, OpenAPI: r.described.OpenAPI}
+		if part := r.described.Swagger; part != nil {
+			p.Swagger, p.Paths, p.Definitions = part.Hash, part.Paths, part.Definitions
+		}
 		if r.available {
 			p.Handler = r.backend
 		}
@@ -94,7 +97,8 @@ func is(was, now *remote) bool {
 		return was == now
 	}
 	return was.backend == now.backend && was.available == now.available && was.service.Spec.GroupPriorityMinimum == now.service.Spec.GroupPriorityMinimum &&
-		versionOf(was.service) == versionOf(now.service) && equality.Semantic.DeepEqual(was.described, now.described)
+		versionOf(was.service) == versionOf(now.service) && was.described.OpenAPI == now.described.OpenAPI && was.described.Swagger.Same(now.described.Swagger) &&
+		equality.Semantic.DeepEqual(was.described.Resources, now.described.Resources)
 }
 
 // endpoints declares the reconciler that has APIServices checked when their Services or endpoints change.
