@@ -67,7 +67,7 @@ func TestPodRunsAndIsReleased(t *testing.T) {
 	})
 }
 
-// The node gets its podCIDR, and the agent's handler is told so, before the agent knows that the node is created.
+// The node gets its podCIDR, and the agent's handler is called with it, before the creation of the node returns.
 func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.stop()

@@ -63,7 +63,7 @@ type cluster struct {
 	ctrl.WithWatch
 	ctx context.Context
 
-	created func(ctrl.Object) // is told of what was created, before its maker is
+	created func(ctrl.Object) // is called with what was created, before Create returns
 
 	mu        sync.Mutex
 	informers map[string]toolscache.SharedIndexInformer

@@ -146,7 +146,7 @@ func (l life) live() error {
 	}
 	await(gone, pods, func(e watch.Event, p *corev1.Pod) bool { return e.Type == watch.Deleted })
 	gone.Stop()
-	for l.Pods == 0 && len(l.left()) > 0 { // nobody is told when an orphan is released
+	for l.Pods == 0 && len(l.left()) > 0 { // there is no event for the release of an orphan
 		time.Sleep(10 * time.Millisecond)
 	}
 	cancel()

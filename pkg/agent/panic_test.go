@@ -21,7 +21,7 @@ func TestAPodThatPanics(t *testing.T) {
 		b.events.panics = "BackOff"
 		b.events.mu.Unlock()
 		b.create(simple("action", "sleep", "1000000"))
-		b.create(simple("step", "sleep", "1")) // it ends again and again, which is told in an event
+		b.create(simple("step", "sleep", "1")) // it ends again and again, which is reported in an event
 		b.create(simple("good", "sleep", "1000000"))
 		b.pass(time.Minute)
 		require.Equal(t, corev1.PodRunning, b.pod("good").Status.Phase)

@@ -152,7 +152,7 @@ func TestBodiesAreBounded(t *testing.T) {
 	w.namespace("d")
 	for size, code := range map[int]int{10 << 10: 403, 1 << 20: 403} {
 		r := w.do(w.as("ann"), "POST", "/api/v1/namespaces/d/configmaps", `{"x":"`+strings.Repeat("x", size)+`"}`)
-		require.Equal(t, code, r.code, "who may not write is told so first")
+		require.Equal(t, code, r.code, "who may not write is refused first")
 	}
 	w.allow("ann")
 	const review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -184,7 +184,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // handler calls set for each event.
 func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
-	tell := func(o any, there bool) {
+	deliver := func(o any, there bool) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 			o = gone.Obj
 		}
@@ -193,9 +193,9 @@ func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) to
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { tell(o, true) },
-		UpdateFunc: func(_, o any) { tell(o, true) },
-		DeleteFunc: func(o any) { tell(o, false) },
+		AddFunc:    func(o any) { deliver(o, true) },
+		UpdateFunc: func(_, o any) { deliver(o, true) },
+		DeleteFunc: func(o any) { deliver(o, false) },
 	}
 }
 

@@ -62,14 +62,14 @@ func (k *Keeper) step(name string) error {
 
 // Reencrypt rewrites everything that is not stored as new objects of its kind would be: with another key or
 // unencrypted. If identity is first, it decrypts. It can be interrupted at any point and repeated.
-func (k *Keeper) Reencrypt(tell func(string)) error {
+func (k *Keeper) Reencrypt(report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if err := k.reload(ctx); err != nil {
 			return err
 		}
-		n, err := k.rewrite(ctx, tell)
+		n, err := k.rewrite(ctx, report)
 		if err == nil {
-			tell(fmt.Sprintf("Everything is stored as configured. Objects rewritten: %d.", n))
+			report(fmt.Sprintf("Everything is stored as configured. Objects rewritten: %d.", n))
 		}
 		return err
 	})
@@ -77,7 +77,7 @@ func (k *Keeper) Reencrypt(tell func(string)) error {
 
 // Rotate adds a new key to the managed file, rewrites everything with it, and removes the other keys. After an
 // interruption it continues with the key that it had added.
-func (k *Keeper) Rotate(tell func(string)) error {
+func (k *Keeper) Rotate(report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if !k.cfg.Managed {
 			return fmt.Errorf("the keys are in %s, which Coracle does not change: put a new key in front of the others there, run `coracle secrets-encrypt reencrypt`, and then remove the others", k.cfg.File)
@@ -97,14 +97,14 @@ func (k *Keeper) Rotate(tell func(string)) error {
 		}
 		name := boxes(begun)[0].Keys[0].Name
 		if resumed {
-			tell(fmt.Sprintf("Continuing the interrupted rotation to the key %s.", name))
+			report(fmt.Sprintf("Continuing the interrupted rotation to the key %s.", name))
 		} else {
-			tell(fmt.Sprintf("Added the key %s, which is used from now on.", name))
+			report(fmt.Sprintf("Added the key %s, which is used from now on.", name))
 		}
 		if err := k.step("added"); err != nil {
 			return err
 		}
-		n, err := k.rewrite(ctx, tell)
+		n, err := k.rewrite(ctx, report)
 		if err != nil {
 			return fmt.Errorf("keeping the earlier keys: %w", err)
 		}
@@ -120,14 +120,14 @@ func (k *Keeper) Rotate(tell func(string)) error {
 		}); err != nil {
 			return err
 		}
-		tell(fmt.Sprintf("Removed the earlier keys. Objects rewritten: %d.", n))
+		report(fmt.Sprintf("Removed the earlier keys. Objects rewritten: %d.", n))
 		return k.step("dropped")
 	})
 }
 
 // Enable makes new objects encrypted with the managed file's key, or not encrypted. Stored objects do not change: see
 // Reencrypt.
-func (k *Keeper) Enable(on bool, tell func(string)) error {
+func (k *Keeper) Enable(on bool, report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if !k.cfg.Managed {
 			return fmt.Errorf("the providers are in %s, which Coracle does not change: the first one of a resource encrypts new objects", k.cfg.File)
@@ -137,9 +137,9 @@ func (k *Keeper) Enable(on bool, tell func(string)) error {
 			return nil
 		})
 		if err == nil && on {
-			tell("New objects are encrypted from now on. To encrypt the stored ones: coracle secrets-encrypt reencrypt")
+			report("New objects are encrypted from now on. To encrypt the stored ones: coracle secrets-encrypt reencrypt")
 		} else if err == nil {
-			tell("New objects are not encrypted from now on. To decrypt the stored ones: coracle secrets-encrypt reencrypt")
+			report("New objects are not encrypted from now on. To decrypt the stored ones: coracle secrets-encrypt reencrypt")
 		}
 		return err
 	})
@@ -210,14 +210,14 @@ func (k *Keeper) each(ctx context.Context, f func(kvs []kind.KV, left int64) err
 
 // rewrite makes passes until all values are stored as configured, and then compacts the history, which may contain
 // values with earlier keys. It returns the number of values written.
-func (k *Keeper) rewrite(ctx context.Context, tell func(string)) (total int64, err error) {
+func (k *Keeper) rewrite(ctx context.Context, report func(string)) (total int64, err error) {
 	for range mostRounds {
 		// After this, values encrypted with an earlier configuration are in the store, even if their writers no longer
 		// wait.
 		if err := k.cfg.Store.Settle(ctx); err != nil {
 			return total, err
 		}
-		n, raced, err := k.pass(ctx, tell)
+		n, raced, err := k.pass(ctx, report)
 		total += n
 		if err != nil {
 			return total, err
@@ -239,7 +239,7 @@ func (k *Keeper) rewrite(ctx context.Context, tell func(string)) (total int64, e
 
 // pass visits all values once: n were rewritten, and raced were changed by another write meanwhile. Values that cannot
 // be read are not changed, and are reported as an error at the end.
-func (k *Keeper) pass(ctx context.Context, tell func(string)) (n, raced int64, err error) {
+func (k *Keeper) pass(ctx context.Context, report func(string)) (n, raced int64, err error) {
 	var wrote, lost, seen atomic.Int64
 	var mu sync.Mutex
 	var broken []string
@@ -283,7 +283,7 @@ func (k *Keeper) pass(ctx context.Context, tell func(string)) (n, raced int64, e
 			return err
 		}
 		if done := seen.Add(int64(len(kvs))); wrote.Load() > 0 {
-			tell(fmt.Sprintf("Checked %d of %d objects, rewrote %d.", done, done+left, wrote.Load()))
+			report(fmt.Sprintf("Checked %d of %d objects, rewrote %d.", done, done+left, wrote.Load()))
 		}
 		return nil
 	})

@@ -61,7 +61,7 @@ type Config struct {
 	Pods        int64
 	Labels      map[string]string
 	Taints      []corev1.Taint
-	// Progress is told what happens, in a sentence; may be nil.
+	// Progress is called with what happens, in a sentence; may be nil.
 	Progress func(string)
 	// Log is slog.Default() if nil.
 	Log *slog.Logger

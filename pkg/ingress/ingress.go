@@ -76,7 +76,7 @@ type Ingress struct {
 	informers []func() // ends of the handlers of what Ingresses refer to
 	server    *server
 	shadows   []string                                 // what takes our ports
-	told      map[types.NamespacedName]map[string]bool // refusals that were reported as events
+	reported  map[types.NamespacedName]map[string]bool // refusals, as events
 	parsed    map[types.NamespacedName]parsed          // certificates, by secret
 }
 
@@ -89,7 +89,7 @@ func New(c Config) (*Ingress, error) {
 	}
 	i := &Ingress{Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort), ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		classes: map[string]bool{}, ours: map[types.NamespacedName]bool{}, uses: build(nil, reader{}),
-		told: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{},
+		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{},
 		events: events.New(c.Client, "coracle-ingress", c.NodeName, c.Log)}
 	i.guard = run.Guard{Log: c.Log, Component: i.Name()}
 	return i, nil
@@ -267,20 +267,20 @@ func (i *Ingress) serve(ctx context.Context, ingresses []*networkingv1.Ingress) 
 
 // report records events for what Ingresses do not get, once for each.
 func (i *Ingress) report(ingresses []*networkingv1.Ingress, refused map[types.NamespacedName][]string) {
-	told := map[types.NamespacedName]map[string]bool{}
+	reported := map[types.NamespacedName]map[string]bool{}
 	for _, o := range ingresses {
 		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		for _, text := range refused[name] {
-			if told[name] == nil {
-				told[name] = map[string]bool{}
+			if reported[name] == nil {
+				reported[name] = map[string]bool{}
 			}
-			if !i.told[name][text] && !told[name][text] {
+			if !i.reported[name][text] && !reported[name][text] {
 				i.events.Event(o, corev1.EventTypeWarning, "IngressRefused", "not served as asked for: %s", text)
 			}
-			told[name][text] = true
+			reported[name][text] = true
 		}
 	}
-	i.told = told
+	i.reported = reported
 }
 
 // stop closes the listeners and ends the watches of what Ingresses refer to. Requests that are being served may take their time in the background.
@@ -297,7 +297,7 @@ func (i *Ingress) stop() {
 	i.mu.Lock()
 	i.uses = build(nil, reader{})
 	i.mu.Unlock()
-	i.told, i.parsed = map[types.NamespacedName]map[string]bool{}, map[types.NamespacedName]parsed{}
+	i.reported, i.parsed = map[types.NamespacedName]map[string]bool{}, map[types.NamespacedName]parsed{}
 	i.handler.transport.CloseIdleConnections()
 	i.handler.h2c.CloseIdleConnections()
 }

@@ -103,10 +103,10 @@ func TestPoolAddress(t *testing.T) {
 	pod := w.pod("a")
 	client := w.pod("client")
 	lb := service("lb", "10.43.0.10", pooled(vip))
-	w.objects.tell(nil, lb)
-	w.objects.tell(nil, slice("lb", 8080, pod.String()+"@n1"))
+	w.objects.deliver(nil, lb)
+	w.objects.deliver(nil, slice("lb", 8080, pod.String()+"@n1"))
 	self := machineNode("n1", nodeAddr.String(), true)
-	w.objects.tell(nil, self)
+	w.objects.deliver(nil, self)
 	w.start()
 
 	seen := func(where, want string) {
@@ -127,7 +127,7 @@ func TestPoolAddress(t *testing.T) {
 	local := lb.DeepCopy()
 	local.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	local.Spec.LoadBalancerSourceRanges = []string{"192.168.77.9/32", client.String() + "/32"}
-	w.objects.tell(lb, local)
+	w.objects.deliver(lb, local)
 	w.settle()
 	seen("outside", "192.168.77.9")
 	seen("client", client.String())
@@ -140,26 +140,26 @@ func TestPoolAddress(t *testing.T) {
 
 	others := local.DeepCopy()
 	others.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24", "192.168.77.10/31", "192.168.77.0/29", client.String() + "/32"}
-	w.objects.tell(local, others)
+	w.objects.deliver(local, others)
 	w.settle()
 	_, err = w.askWithin(soon, "outside", "tcp", vip+":80")
 	require.Error(t, err)
 	seen("client", client.String())
 
 	// A node with the service's only ready endpoint takes the address.
-	w.objects.tell(others, lb)
-	w.objects.tell(nil, machineNode("n2", "192.168.77.2", true))
-	w.objects.tell(nil, slice("lb", 8080, pod.String()+"@n2"))
+	w.objects.deliver(others, lb)
+	w.objects.deliver(nil, machineNode("n2", "192.168.77.2", true))
+	w.objects.deliver(nil, slice("lb", 8080, pod.String()+"@n2"))
 	w.settle()
 	require.False(t, w.answers(vip))
-	w.objects.tell(nil, machineNode("n2", "192.168.77.2", false))
+	w.objects.deliver(nil, machineNode("n2", "192.168.77.2", false))
 	w.settle()
 	require.True(t, w.answers(vip), "it is back from a node that is not ready")
 	w.stop()
 	require.False(t, w.answers(vip), "nobody answers for a process that is gone")
 	w.start()
 	require.True(t, w.answers(vip))
-	w.objects.tell(lb, nil)
+	w.objects.deliver(lb, nil)
 	w.settle()
 	require.False(t, w.answers(vip))
 }

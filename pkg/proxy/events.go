@@ -12,7 +12,7 @@ import (
 
 func (p *Proxy) mark(name types.NamespacedName) {
 	p.dirty[name] = true
-	p.told++
+	p.received++
 	select {
 	case p.wake <- struct{}{}:
 	default:

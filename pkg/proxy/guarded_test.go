@@ -141,8 +141,8 @@ func TestServicesOfOtherProxies(t *testing.T) {
 	seen := slice("web", 8080, a.String()+"@n1")
 	unseen := seen.DeepCopy()
 	unseen.Labels[corev1.IsHeadlessService] = ""
-	w.objects.tell(nil, ours)
-	w.objects.tell(nil, seen)
+	w.objects.deliver(nil, ours)
+	w.objects.deliver(nil, seen)
 	w.start()
 	up := func() {
 		t.Helper()
@@ -158,19 +158,19 @@ func TestServicesOfOtherProxies(t *testing.T) {
 		require.Error(t, err)
 	}
 	up()
-	w.objects.tell(ours, theirs)
+	w.objects.deliver(ours, theirs)
 	down()
-	w.objects.tell(theirs, ours)
+	w.objects.deliver(theirs, ours)
 	up()
-	w.objects.tell(seen, unseen)
+	w.objects.deliver(seen, unseen)
 	down()
-	w.objects.tell(unseen, seen)
+	w.objects.deliver(unseen, seen)
 	up()
 	thief := service("thief", "10.43.0.11", external("10.43.0.10", nodeAddr.String()), func(s *corev1.Service) {
 		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	})
-	w.objects.tell(nil, thief)
-	w.objects.tell(nil, slice("thief", 8081, a.String()+"@n1"))
+	w.objects.deliver(nil, thief)
+	w.objects.deliver(nil, slice("thief", 8081, a.String()+"@n1"))
 	up()
 	require.Eventually(t, func() bool {
 		w.objects.mu.Lock()
@@ -187,8 +187,8 @@ func TestAPlanThatPanics(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a")
 	w.pod("client")
-	w.objects.tell(nil, service("web", "10.43.0.10"))
-	w.objects.tell(nil, slice("web", 8080, a.String()+"@n1"))
+	w.objects.deliver(nil, service("web", "10.43.0.10"))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
 	panics := 0
 	w.change = func(p *Proxy) {
 		p.plan = func(n Node, s *corev1.Service, e []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
@@ -204,16 +204,16 @@ func TestAPlanThatPanics(t *testing.T) {
 		}
 	}
 	w.start()
-	w.objects.tell(nil, service("bad", "10.43.0.11"))
-	w.objects.tell(nil, service("good", "10.43.0.12"))
-	w.objects.tell(nil, slice("good", 8080, a.String()+"@n1"))
+	w.objects.deliver(nil, service("bad", "10.43.0.11"))
+	w.objects.deliver(nil, service("good", "10.43.0.12"))
+	w.objects.deliver(nil, slice("good", 8080, a.String()+"@n1"))
 	for _, to := range []string{"10.43.0.10:80", "10.43.0.12:80"} {
 		w.settle()
 		_, err := w.ask("client", "tcp", to)
 		require.NoError(t, err)
 	}
-	w.objects.tell(nil, service("worse", "10.43.0.13"))
-	w.objects.tell(nil, slice("worse", 8080, a.String()+"@n1"))
+	w.objects.deliver(nil, service("worse", "10.43.0.13"))
+	w.objects.deliver(nil, slice("worse", 8080, a.String()+"@n1"))
 	require.Eventually(t, func() bool {
 		_, err := w.askWithin(soon, "client", "tcp", "10.43.0.13:80")
 		return err == nil

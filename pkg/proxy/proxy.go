@@ -44,7 +44,7 @@ type Proxy struct {
 	kernel *kernel
 	health *health
 	arp    *announce.Announcer
-	// held are the addresses for which this node answers ARP, moved tells that they changed since they were announced, and arpError is the last error.
+	// held are the addresses for which this node answers ARP, moved is set if they changed since they were announced, and arpError is the last error.
 	held     map[types.NamespacedName][]netip.Addr
 	moved    bool
 	arpError string
@@ -61,7 +61,7 @@ type Proxy struct {
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	dirty    map[types.NamespacedName]bool
-	told     uint64 // number of received changes
+	received uint64 // number of changes
 	done     uint64 // number of changes that the kernel has
 
 	state  *state // owned by Run's goroutine
@@ -204,7 +204,7 @@ func (p *Proxy) sync() error {
 	p.mu.Lock()
 	dirty := p.dirty
 	p.dirty = map[types.NamespacedName]bool{}
-	told := p.told
+	received := p.received
 	type input struct {
 		service *corev1.Service
 		slices  []*discoveryv1.EndpointSlice
@@ -254,7 +254,7 @@ func (p *Proxy) sync() error {
 	}
 	defer func() {
 		p.mu.Lock()
-		p.done = told
+		p.done = received
 		p.mu.Unlock()
 	}()
 	if len(d.stale) > 0 {

@@ -184,7 +184,7 @@ func (w *world) settle() {
 	require.Eventually(w.t, func() bool {
 		w.proxy.mu.Lock()
 		defer w.proxy.mu.Unlock()
-		return w.proxy.done == w.proxy.told
+		return w.proxy.done == w.proxy.received
 	}, patience, time.Millisecond)
 }
 
@@ -319,9 +319,9 @@ func TestTraffic(t *testing.T) {
 	endpoints := slice("web", 8080, a.String()+"@n1", b.String()+"@n1", c.String()+"@n1")
 	udp, name := corev1.ProtocolUDP, "udp"
 	endpoints.Ports = append(endpoints.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &udp, Port: endpoints.Ports[0].Port})
-	w.objects.tell(nil, web)
-	w.objects.tell(nil, endpoints)
-	w.objects.tell(nil, service("empty", "10.43.0.11"))
+	w.objects.deliver(nil, web)
+	w.objects.deliver(nil, endpoints)
+	w.objects.deliver(nil, service("empty", "10.43.0.11"))
 	w.start()
 
 	inTurn := func(where, proto, to string, seen netip.Addr) {
@@ -392,14 +392,14 @@ func TestTraffic(t *testing.T) {
 	asking.Wait()
 
 	// Endpoints go and come.
-	w.objects.tell(endpoints, slice("web", 8080, b.String()+"@n1"))
+	w.objects.deliver(endpoints, slice("web", 8080, b.String()+"@n1"))
 	w.settle()
 	for range 4 {
 		answer, err := w.ask("client", "tcp", "10.43.0.10:80")
 		require.NoError(t, err)
 		require.Equal(t, "b "+client.String(), answer)
 	}
-	w.objects.tell(web, nil)
+	w.objects.deliver(web, nil)
 	w.settle()
 	_, err := w.ask("outside", "tcp", nodeAddr.String()+":30080")
 	require.ErrorIs(t, err, unix.ECONNREFUSED)
@@ -416,8 +416,8 @@ func TestUDPForgets(t *testing.T) {
 		s.Ports[0].Protocol = &udp
 		return s
 	}
-	w.objects.tell(nil, svc)
-	w.objects.tell(nil, at(a))
+	w.objects.deliver(nil, svc)
+	w.objects.deliver(nil, at(a))
 	w.start()
 	var c net.Conn
 	require.NoError(t, w.in("client", func() (err error) { c, err = net.Dial("udp4", "10.43.0.10:80"); return err }))
@@ -425,7 +425,7 @@ func TestUDPForgets(t *testing.T) {
 	answer, err := exchange(c)
 	require.NoError(t, err)
 	require.Contains(t, answer, "a ")
-	w.objects.tell(at(a), at(b))
+	w.objects.deliver(at(a), at(b))
 	w.settle()
 	answer, err = exchange(c) // the same socket
 	require.NoError(t, err)
@@ -437,9 +437,9 @@ func TestAffinity(t *testing.T) {
 	a, b, c := w.pod("a"), w.pod("b"), w.pod("c")
 	w.pod("client")
 	w.pod("other")
-	w.objects.tell(nil, service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	w.objects.deliver(nil, service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
 	all := []string{a.String() + "@n1", b.String() + "@n1", c.String() + "@n1"}
-	w.objects.tell(nil, slice("web", 8080, all...))
+	w.objects.deliver(nil, slice("web", 8080, all...))
 	w.start()
 	sticky := func(where string) string {
 		t.Helper()
@@ -457,11 +457,11 @@ func TestAffinity(t *testing.T) {
 	require.NotEqual(t, first, sticky("other"), "clients are spread")
 	// The endpoint goes: the client gets another one, and stays there even when the first comes back.
 	index := slices.Index([]string{"a", "b", "c"}, first)
-	w.objects.tell(slice("web", 8080, all...), slice("web", 8080, slices.Delete(slices.Clone(all), index, index+1)...))
+	w.objects.deliver(slice("web", 8080, all...), slice("web", 8080, slices.Delete(slices.Clone(all), index, index+1)...))
 	w.settle()
 	second := sticky("client")
 	require.NotEqual(t, first, second)
-	w.objects.tell(nil, slice("web", 8080, all...))
+	w.objects.deliver(nil, slice("web", 8080, all...))
 	w.settle()
 	require.Equal(t, second, sticky("client"))
 }
@@ -481,8 +481,8 @@ func TestLocalPolicy(t *testing.T) {
 		s.Spec.HealthCheckNodePort = int32(healthPort)
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.1"}}
 	})
-	w.objects.tell(nil, svc)
-	w.objects.tell(nil, slice("web", 8080, a.String()+"@n1"))
+	w.objects.deliver(nil, svc)
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
 	w.start()
 	for where, seen := range map[string]string{"outside": "192.168.77.9", "client": client.String(), "": nodeAddr.String()} {
 		for _, to := range []string{nodeAddr.String() + ":30080", "198.51.100.1:80"} {
@@ -503,7 +503,7 @@ func TestLocalPolicy(t *testing.T) {
 	}
 	check(200)
 	// The same pod, as if on another node: outsiders are not served here, those inside are.
-	w.objects.tell(nil, slice("web", 8080, a.String()+"@n2"))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n2"))
 	w.settle()
 	_, err = w.askWithin(soon, "outside", "tcp", nodeAddr.String()+":30080")
 	var timeout net.Error
@@ -521,15 +521,15 @@ func TestLocalPolicy(t *testing.T) {
 func TestRepair(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a")
-	w.objects.tell(nil, service("web", "10.43.0.10"))
-	w.objects.tell(nil, slice("web", 8080, a.String()+"@n1"))
+	w.objects.deliver(nil, service("web", "10.43.0.10"))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
 	w.start()
 	k, err := newKernel(&w.proxy.Config)
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(k.reset(), k.close()))
 	_, err = w.askWithin(soon, "", "tcp", "10.43.0.10:80")
 	require.Error(t, err)
-	w.objects.tell(nil, service("other", "10.43.0.11"))
+	w.objects.deliver(nil, service("other", "10.43.0.11"))
 	require.Eventually(t, func() bool { _, err := w.askWithin(soon, "", "tcp", "10.43.0.10:80"); return err == nil }, patience, 10*time.Millisecond)
 }
 
@@ -541,7 +541,7 @@ func TestReset(t *testing.T) {
 		return string(out)
 	}
 	before := rules()
-	w.objects.tell(nil, service("web", "10.43.0.10"))
+	w.objects.deliver(nil, service("web", "10.43.0.10"))
 	w.start()
 	running := rules()
 	require.NotEqual(t, before, running)
@@ -585,7 +585,7 @@ func (c *fakeCache) GetInformer(_ context.Context, o ctrl.Object, _ ...ctrlcache
 }
 
 // tell makes a change: before is nil for a new object, now for one that is gone.
-func (c *fakeCache) tell(before, now ctrl.Object) {
+func (c *fakeCache) deliver(before, now ctrl.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.objects == nil {

@@ -124,7 +124,7 @@ func changing(fd int, name string, depth int, change func() error) error {
 	return change()
 }
 
-// clearAttributes tells whether there were any to clear.
+// clearAttributes reports whether there were any to clear.
 func clearAttributes(fd int) bool {
 	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
 	return err == nil && flags&(immutable|appendOnly) != 0 && unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^(immutable|appendOnly)) == nil

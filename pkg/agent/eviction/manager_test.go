@@ -203,7 +203,7 @@ func TestImagesGoBeforePods(t *testing.T) {
 		time.Sleep(period)
 		require.Equal(t, []string{"reclaim"}, n.took())
 		kinds, _ := m.Pressures()
-		require.Equal(t, []corev1.NodeConditionType{corev1.NodeDiskPressure}, kinds, "it is told for a while")
+		require.Equal(t, []corev1.NodeConditionType{corev1.NodeDiskPressure}, kinds, "it is reported for a while")
 		require.Equal(t, corev1.ConditionTrue, m.Conditions()[1].Status)
 		time.Sleep(policy.Transition)
 		require.Empty(t, n.took())

@@ -138,7 +138,7 @@ func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, no
 		}
 		kind := conditionOf[s]
 		is := Pressure{now, why(s, threshold, reading), s}
-		if was, told := d.Pressures[kind]; told && (was.sig == s || slices.Contains(met, was.sig)) {
+		if was, reported := d.Pressures[kind]; reported && (was.sig == s || slices.Contains(met, was.sig)) {
 			is.Why, is.sig = was.Why, was.sig
 		}
 		d.Pressures[kind] = is
@@ -300,7 +300,7 @@ func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	}
 	first := slices.MinFunc(all, func(a, b candidate) int {
 		return cmp.Or(
-			cmp.Compare(rank(a.Usage == nil), rank(b.Usage == nil)), // whose use cannot be told
+			cmp.Compare(rank(a.Usage == nil), rank(b.Usage == nil)), // whose use is unknown
 			cmp.Compare(rank(name == pids || a.beyond > 0), rank(name == pids || b.beyond > 0)),
 			cmp.Compare(a.priority, b.priority),
 			cmp.Compare(b.beyond, a.beyond),

@@ -193,7 +193,7 @@ func TestMessages(t *testing.T) {
 	require.Equal(t, "nodefs.inodesFree was 49, below the threshold of 50, 5% of 1000", d.Pressures[corev1.NodeDiskPressure].Why)
 }
 
-// A pressure is told for a while after it ended, with the words of its beginning.
+// A pressure is reported for a while after it ended, with its first message.
 func TestTransition(t *testing.T) {
 	short := func(available int64) Observed {
 		return Observed{Signals: signals(map[config.Signal]Reading{config.NodeFsAvailable: {available * gi, 100 * gi}})}
@@ -208,7 +208,7 @@ func TestTransition(t *testing.T) {
 
 	still := Plan(policy, second.Pressures, short(50), later.Add(policy.Transition-1))
 	require.Equal(t, second.Pressures, still.Pressures)
-	require.Empty(t, still.Starved, "what is told is not what is done")
+	require.Empty(t, still.Starved, "what is reported is not what is acted on")
 	require.Empty(t, Plan(policy, still.Pressures, short(50), later.Add(policy.Transition)).Pressures)
 
 	other := short(50)

@@ -292,7 +292,7 @@ func (w *Watcher) accept(ctx context.Context, info Info) (Handler, error) {
 	return handler, nil
 }
 
-// notify tells the plugin the outcome.
+// notify sends the plugin the outcome.
 func notify(ctx context.Context, client registration.RegistrationClient, failure error) error {
 	status := &registration.RegistrationStatus{PluginRegistered: failure == nil}
 	if failure != nil {

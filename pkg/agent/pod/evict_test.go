@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
-// An evicted pod has a second; how it ended is told before its containers go, and they go before the rest.
+// An evicted pod has a second of grace; its final status is written before its containers are removed, and they are removed before the rest.
 func TestPlanOfAnEvictedPod(t *testing.T) {
 	p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
 	verdict := &Verdict{Reason: "Evicted", Message: "why", Evicted: true, Disrupted: true}

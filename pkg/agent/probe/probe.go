@@ -162,7 +162,7 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 const firstPause = 50 * time.Millisecond
 
 // loop runs one probe until its context is done or its result is final (a startup probe's success, a liveness probe's failure).
-func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell func(ok bool)) {
+func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report func(ok bool)) {
 	c := w.target.Container
 	kind := "Startup"
 	switch p {
@@ -220,7 +220,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 				w.target.Event(corev1.EventTypeWarning, "ProbeWarning", kind+" probe warning: "+warning)
 			}
 			if good >= int(max(p.SuccessThreshold, 1)) {
-				tell(true)
+				report(true)
 				if kind == "Startup" {
 					return
 				}
@@ -231,7 +231,7 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, tell fun
 				w.target.Event(corev1.EventTypeWarning, "Unhealthy", kind+" probe failed: "+err.Error())
 			}
 			if bad >= int(max(p.FailureThreshold, 1)) {
-				tell(false)
+				report(false)
 				if kind != "Readiness" {
 					return
 				}

@@ -127,7 +127,7 @@ func own(path string, mode fs.FileMode, uid, group *int64) error {
 	return os.Chmod(path, mode)
 }
 
-// same tells whether dir holds exactly the files.
+// same reports whether dir holds exactly the files.
 func same(dir string, files map[string]File, group *int64) bool {
 	count := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

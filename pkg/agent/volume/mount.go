@@ -33,7 +33,7 @@ func identify(fd int) (id mountID, root bool, err error) {
 		}
 	}
 	if sx.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return id, false, errors.New("the kernel does not tell mount points from other directories: Linux 5.8 or newer is needed")
+		return id, false, errors.New("the kernel does not distinguish mount points from other directories: Linux 5.8 or newer is needed")
 	}
 	id = mountID{ID: sx.Mnt_id, Dev: unix.Mkdev(sx.Dev_major, sx.Dev_minor), Ino: sx.Ino}
 	return id, sx.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil

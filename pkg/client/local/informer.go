@@ -166,7 +166,7 @@ func (g *registration) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		g.tell(cache.Event{Type: string(watch.Added), Entry: e}, true)
+		g.deliver(cache.Event{Type: string(watch.Added), Entry: e}, true)
 	}
 	close(g.synced)
 	for {
@@ -178,13 +178,13 @@ func (g *registration) run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			g.tell(e, false)
+			g.deliver(e, false)
 		}
 	}
 }
 
-// tell delivers an event. Objects that cannot be converted to the informer's form are skipped.
-func (g *registration) tell(e cache.Event, initial bool) {
+// deliver delivers an event. Objects that cannot be converted to the informer's form are skipped.
+func (g *registration) deliver(e cache.Event, initial bool) {
 	obj, err := g.i.view.of(e.Entry)
 	if err != nil {
 		return

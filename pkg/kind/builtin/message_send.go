@@ -206,7 +206,7 @@ func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// needsWake reports whether the worker must be told of a message. It is told once in half of the time after which it would go to sleep.
+// needsWake reports whether the worker must be notified of a message. It is notified once in half of the time after which it would go to sleep.
 func needsWake(w *workers.Worker) bool {
 	at := w.Status.WakeTime
 	return w.Spec.Scale != nil && (at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)

@@ -42,7 +42,7 @@ const (
 // errNoVersion means that what answers is no API server.
 var errNoVersion = errors.New("the answer has no version")
 
-// ErrBusy means that a cluster has as many requests as it may: the caller's key is told once one ends.
+// ErrBusy means that a cluster has as many requests as it may: the caller's key is notified once one ends.
 var ErrBusy = errors.New("the cluster is busy")
 
 // Config says how to reach a cluster.

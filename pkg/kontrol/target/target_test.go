@@ -119,7 +119,7 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 	}
 }
 
-// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy, and who was refused is told when one ends.
+// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy, and who was refused is notified when one ends.
 func TestABusyClusterQueuesNothing(t *testing.T) {
 	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1)}
 	hold, told := make(chan struct{}), make(chan struct{}, 1)

@@ -56,7 +56,7 @@ func Plan(svc *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints) *core
 	return want
 }
 
-// Subsets groups the addresses of the pods by the ports they have; over tells that there were more than most.
+// Subsets groups the addresses of the pods by the ports they have; over reports whether there were more than most.
 func Subsets(svc *corev1.Service, pods []*corev1.Pod) (out []corev1.EndpointSubset, over bool) {
 	byPorts := map[string]*corev1.EndpointSubset{}
 	var key []byte

@@ -22,7 +22,7 @@ const (
 	leader = "control-plane.alpha.kubernetes.io/leader"
 )
 
-// Mirrored tells whether the Endpoints are to be mirrored: somebody wrote them by hand for a service without a selector.
+// Mirrored reports whether the Endpoints are to be mirrored: somebody wrote them by hand for a service without a selector.
 func Mirrored(e *corev1.Endpoints, svc *corev1.Service) bool {
 	if e == nil || svc == nil || e.DeletionTimestamp != nil || svc.DeletionTimestamp != nil || len(svc.Spec.Selector) > 0 {
 		return false

@@ -69,7 +69,7 @@ func (w worker) assign(ctx context.Context, p *corev1.Pod) error {
 	return fmt.Errorf("the worker returned status %d: %s", status, said)
 }
 
-// release tells the worker to stop a pod. A task cannot be stopped; its later reports are refused.
+// release asks the worker to stop a pod. A task cannot be stopped; its later reports are refused.
 func (w worker) release(ctx context.Context, p *corev1.Pod) error {
 	if view.AsTask(p, w.own) {
 		return nil

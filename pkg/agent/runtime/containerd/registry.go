@@ -209,25 +209,25 @@ func (a authorizer) trusts(realm *url.URL) bool {
 // fetching reports the progress of a pull's blobs, and limits how many are fetched concurrently.
 type fetching struct {
 	remotes.Resolver
-	tell     func(runtime.Progress) // may be nil
+	progress func(runtime.Progress) // may be nil
 	slots    chan struct{}
 	patience patience
 
-	mu   sync.Mutex
-	told runtime.Progress
+	mu    sync.Mutex
+	total runtime.Progress
 }
 
-func newFetching(r remotes.Resolver, p patience, tell func(runtime.Progress)) *fetching {
-	return &fetching{Resolver: r, tell: tell, slots: make(chan struct{}, fetchesAtOnce), patience: p}
+func newFetching(r remotes.Resolver, p patience, progress func(runtime.Progress)) *fetching {
+	return &fetching{Resolver: r, progress: progress, slots: make(chan struct{}, fetchesAtOnce), patience: p}
 }
 
 func (f *fetching) count(done, total int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.told.Done += done
-	f.told.Total += total
-	if done > 0 && f.tell != nil {
-		f.tell(f.told)
+	f.total.Done += done
+	f.total.Total += total
+	if done > 0 && f.progress != nil {
+		f.progress(f.total)
 	}
 }
 

@@ -226,7 +226,7 @@ func (oldVersion) Version(context.Context, *emptypb.Empty) (*versionservice.Vers
 	return &versionservice.VersionResponse{Version: "v1.4.13"}, nil
 }
 
-// What is not a containerd that we can use is told in one line, and nothing is remembered of it.
+// A containerd that we cannot use is refused with one line, and nothing of it is recorded.
 func TestHostContainerdRefused(t *testing.T) {
 	c := testConfig(t)
 	dir := t.TempDir()

@@ -69,7 +69,7 @@ func (c *container) set(s shim.Status) {
 	c.mu.Lock()
 	c.status = s
 	c.mu.Unlock()
-	c.server.tell(s)
+	c.server.report(s)
 }
 
 func (c *container) start() {

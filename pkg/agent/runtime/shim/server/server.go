@@ -176,7 +176,7 @@ func (s *Server) remove(id string) error {
 	s.mu.Lock()
 	delete(s.containers, id)
 	s.mu.Unlock()
-	s.tell(shim.Status{ID: id})
+	s.report(shim.Status{ID: id})
 	return nil
 }
 
@@ -243,7 +243,7 @@ func (s *Server) watch(conn net.Conn) {
 	}
 }
 
-func (s *Server) tell(status shim.Status) {
+func (s *Server) report(status shim.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watchers {
