@@ -33,7 +33,9 @@ const (
 	// memoryLimit is the cgroup limit of the process, where cgroups can be made; residentLimit is its maximum peak.
 	memoryLimit   = 512 << 20
 	residentLimit = 400 << 20
-	// slowest is the maximum duration of a request by the bystander during an attack.
+	// slowest is the maximum duration of a request by the bystander during an attack, on a machine where nothing else runs: a request has
+	// wakeUps wake-ups of threads, each of which may be as late as timers are while other programs use the processors.
+	wakeUps = 4
 	slowest = time.Second
 
 	tenantNamespace = "tenant"
@@ -116,7 +118,7 @@ func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 	require.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0), "the peak of resident memory cannot be reset")
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	var worst time.Duration
+	var worst, late time.Duration
 	var failure error
 	var count int
 	wg.Add(1)
@@ -139,13 +141,26 @@ func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 			}
 		}
 	}()
+	wg.Go(func() {
+		const every = 10 * time.Millisecond
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for last := time.Now(); ; last = time.Now() {
+			select {
+			case <-tick.C:
+				late = max(late, time.Since(last)-every)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
 	attack(t)
 	stop()
 	wg.Wait()
 	require.NoError(t, failure, "the bystander was refused")
 	peak := peak(t, pid)
-	t.Logf("%d requests of a bystander, slowest %s; the server's peak %d MB", count, worst.Round(time.Millisecond), peak>>20)
-	require.Less(t, worst, slowest, "the bystander waited")
+	t.Logf("%d requests of a bystander, slowest %s; timers late by %s; the server's peak %d MB", count, worst.Round(time.Millisecond), late.Round(time.Millisecond), peak>>20)
+	require.Less(t, worst, slowest+wakeUps*late, "the bystander waited")
 	require.Less(t, peak, int64(residentLimit), "resident memory of the server")
 }
 
