@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -260,8 +259,8 @@ func (a *Agent) ResourceMetrics(ctx context.Context) []byte {
 	return s.ResourceMetrics(ctx)
 }
 
-// LocalMessages serves messages for the node's pods from the API server in the same process; nil before the agent has started.
-func (a *Agent) LocalMessages() http.Handler {
+// LocalMessages takes messages for the node's pods from the API server in the same process; nil before the agent has started.
+func (a *Agent) LocalMessages() *api.LocalMessages {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.api == nil {

@@ -84,9 +84,13 @@ func (s *Server) receiveMessage(w http.ResponseWriter, req *http.Request, t *fai
 func (s *Server) tooMany(w http.ResponseWriter, req *http.Request, err error) {
 	var rejected *fairness.Rejected
 	if errors.As(err, &rejected) {
-		err = apierrors.NewTooManyRequests("Too many requests, please try again later.", 1)
+		err = errTooMany()
 	}
 	s.fail(w, req, err)
+}
+
+func errTooMany() error {
+	return apierrors.NewTooManyRequests("Too many requests, please try again later.", 1)
 }
 
 // readBodiesWithin sets a read deadline for request bodies.

@@ -78,8 +78,8 @@ type Config struct {
 
 	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
 	Nodes NodeClient
-	// LocalNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node. May be nil.
-	LocalNode func(node string) http.RoundTripper
+	// LocalNode returns the agent in this process, or nil if it is not that of the node. May be nil.
+	LocalNode func(node string) kind.LocalNode
 	// SealKey is a secret that the cluster's API servers share, with which they recognize messages that nodes send on.
 	SealKey []byte
 	// Usage serves metrics.k8s.io. Without it requests for that group fail with 503.

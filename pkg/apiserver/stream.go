@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -33,7 +34,7 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.
 	ctx, cancel := s.living(req.Context())
 	defer cancel()
 	req = req.WithContext(ctx)
-	h, err := sub.Connect(req, streamParent{s, t, info.Parts[min(3, len(info.Parts)):]})
+	h, err := sub.Connect(req, streamParent{s, t, info.Parts[min(3, len(info.Parts)):], &recorded(w).ticket})
 	if err != nil {
 		s.fail(w, req, err)
 		return
@@ -46,6 +47,8 @@ type streamParent struct {
 	s    *Server
 	t    registry.Target
 	path []string
+	// ticket is that of the request.
+	ticket *fairness.Ticket
 }
 
 var _ kind.Connection = streamParent{}
@@ -106,7 +109,7 @@ func (c streamParent) Node(ctx context.Context, name string) (*url.URL, http.Rou
 	return c.s.cfg.Nodes.Connect(ctx, name)
 }
 
-func (c streamParent) LocalNode(name string) http.RoundTripper {
+func (c streamParent) LocalNode(name string) kind.LocalNode {
 	if c.s.cfg.LocalNode == nil {
 		return nil
 	}
@@ -140,6 +143,27 @@ func (c streamParent) MayCreate(ctx context.Context) error {
 	}
 	as := *attrs.(*authorizer.AttributesRecord)
 	as.Verb = "create"
+	return c.authorize(ctx, as)
+}
+
+func (c streamParent) Hold(n int) error {
+	if c.ticket.Hold(n) != nil {
+		return errTooMany()
+	}
+	return nil
+}
+
+func (c streamParent) Drop(n int) { c.ticket.Drop(n) }
+
+func (c streamParent) Recheck(ctx context.Context) error {
+	attrs, err := authfilters.GetAuthorizerAttributes(ctx)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	return c.authorize(ctx, attrs)
+}
+
+func (c streamParent) authorize(ctx context.Context, as authorizer.Attributes) error {
 	decision, reason, err := c.s.auth.Authorize(ctx, as)
 	if decision == authorizer.DecisionAllow {
 		return nil

@@ -1,7 +1,6 @@
 package ctl
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +34,7 @@ type SendOptions struct {
 	// Wait waits for the reply, up to Timeout; 0 means a minute.
 	Wait    bool
 	Timeout time.Duration
-	// Batch sends each line as a message.
+	// Batch sends each line as a message, all on one connection.
 	Batch bool
 }
 
@@ -46,6 +45,14 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 	if !ok || resource == "" || name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("%q is not pod/NAME or service/NAME", o.Target)
 	}
+	base, _, err := rest.DefaultServerUrlFor(c.REST)
+	if err != nil {
+		return err
+	}
+	u := base.JoinPath("/api/v1/namespaces", c.Namespace, resource, name, "message")
+	if o.Batch {
+		return c.sendLines(ctx, o, u.String(), in, out, progress)
+	}
 	payload, err := o.payload(in)
 	if err != nil {
 		return err
@@ -54,17 +61,9 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 	if err != nil {
 		return err
 	}
-	base, _, err := rest.DefaultServerUrlFor(c.REST)
-	if err != nil {
-		return err
-	}
-	u := base.JoinPath("/api/v1/namespaces", c.Namespace, resource, name, "message")
 	q := url.Values{}
 	if o.Wait {
 		q.Set("wait", "true")
-	}
-	if o.Batch {
-		q.Set("batch", "true")
 	}
 	if o.Timeout > 0 {
 		q.Set("timeout", o.Timeout.String())
@@ -77,7 +76,7 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 	req.Header.Set("Content-Type", o.ContentType)
 	if o.ContentType == "" {
 		req.Header.Set("Content-Type", "text/plain; charset=utf-8")
-		if !o.Batch && json.Valid(payload) {
+		if json.Valid(payload) {
 			req.Header.Set("Content-Type", "application/json")
 		}
 	}
@@ -86,15 +85,12 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 		return err
 	}
 	defer res.Body.Close()
-	body, err := bounded.All(res.Body, workers.MaxBatchOutcomes)
+	body, err := bounded.All(res.Body, workers.MaxPayload)
 	if err != nil {
 		return err
 	}
 	switch res.StatusCode {
 	case http.StatusOK:
-		if o.Batch {
-			return printBatch(body, o.Wait, out, progress)
-		}
 		if _, err := out.Write(body); err != nil {
 			return err
 		}
@@ -111,35 +107,6 @@ func (c *Cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pr
 		return fmt.Errorf("%s: %s", s.Reason, s.Message)
 	}
 	return fmt.Errorf("%s: %.1024s", res.Status, body)
-}
-
-// printBatch prints the replies to a batch, a line for each, and what failed to progress.
-func printBatch(body []byte, wait bool, out, progress io.Writer) error {
-	lines := json.NewDecoder(bytes.NewReader(body))
-	all, good := 0, 0
-	for ; ; all++ {
-		var r workers.BatchResult
-		if err := lines.Decode(&r); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return err
-		}
-		if r.Reason != "" {
-			_, _ = fmt.Fprintf(progress, "line %d: %s: %s\n", all+1, r.Reason, r.Message)
-			continue
-		}
-		good++
-		if wait {
-			if _, err := fmt.Fprintf(out, "%s%s\n", strings.TrimSuffix(r.Reply, "\n"), r.Binary); err != nil {
-				return err
-			}
-		}
-	}
-	if good < all {
-		return fmt.Errorf("%d of %d messages failed", all-good, all)
-	}
-	_, err := fmt.Fprintf(progress, "%d messages accepted\n", good)
-	return err
 }
 
 func (o SendOptions) payload(in io.Reader) ([]byte, error) {

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // Subresource is a subresource of a kind, implemented by one of Create, Scale, Update and Connect.
@@ -59,17 +61,29 @@ type Connection interface {
 	Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error
 	// Node returns the base URL of a node's API, and a transport that authenticates to it and supports upgrades.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
-	// LocalNode returns a transport to a node's API that uses no connection, or nil if that node's agent is not in this process. It accepts
-	// messages alone.
-	LocalNode(name string) http.RoundTripper
+	// LocalNode returns the agent of a node, or nil if it is not in this process.
+	LocalNode(name string) LocalNode
 	// Seal returns a code for data that only this cluster's API servers can compute; nil if it has no key.
 	Seal(data []byte) []byte
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
+	// Hold counts n bytes that the sender has sent, until Drop of as many or the end of the request. Its error is a Status: too many are held.
+	Hold(n int) error
+	Drop(n int)
+	// Recheck returns a Status error unless the user still may do what the request was authorized for.
+	Recheck(ctx context.Context) error
 	// Admit runs admission on a connection, with its options in the internal version, before anything is connected.
 	Admit(ctx context.Context, options runtime.Object) error
 	// Fail responds with the Status of err.
 	Fail(w http.ResponseWriter, req *http.Request, err error)
+}
+
+// LocalNode is the agent in this process, as far as messages go.
+type LocalNode interface {
+	// RoundTrip brings a request to the agent's API without a connection.
+	http.RoundTripper
+	// Accept queues messages in their order, and tells each one's outcome. It waits for nothing but the disk.
+	Accept(list []*workers.Delivery)
 }
 
 // Creator handles a POST of in, which it may modify, to a subresource of on. Errors are Status errors. If it returns

@@ -15,7 +15,9 @@ import (
 	requests "k8s.io/apiserver/pkg/endpoints/request"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/api"
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // localAPI is how the agent in the server's own process sends messages: without a socket.
@@ -49,8 +51,8 @@ func sealKey(of *ecdsa.PrivateKey) ([]byte, error) {
 	return hkdf.Key(sha256.New, secret, nil, "coracle message receipts", sha256.Size)
 }
 
-// localNode returns a transport that brings messages to the agent in this process, or nil if it is not that of the node.
-func (p *process) localNode(name string) http.RoundTripper {
+// localNode returns the agent in this process, or nil if it is not that of the node.
+func (p *process) localNode(name string) kind.LocalNode {
 	if p.node == nil || name != p.NodeName {
 		return nil
 	}
@@ -60,10 +62,12 @@ func (p *process) localNode(name string) http.RoundTripper {
 	return nil
 }
 
-type localNode struct{ http.Handler }
+type localNode struct{ *api.LocalMessages }
 
-// RoundTrip implements http.RoundTripper.
-func (l localNode) RoundTrip(req *http.Request) (*http.Response, error) { return call(l.Handler, req) }
+// RoundTrip implements kind.LocalNode.
+func (l localNode) RoundTrip(req *http.Request) (*http.Response, error) {
+	return call(l.LocalMessages, req)
+}
 
 // Do implements messages.API.
 func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {

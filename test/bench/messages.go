@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/worker/sender"
 )
 
 const (
@@ -63,26 +65,56 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 			return nil, err
 		}
 	}
-	_, latency := load(ctx, 1, send("?wait=true"))
-	figures = append(figures, millis("message and reply, one sender, p50", percentile(latency, 50), 1))
-	rate, _ := load(ctx, messageSenders, send("?wait=true"))
-	figures = append(figures, figure{Name: "messages and replies, 32 senders", Value: rate, Unit: "per s", Budget: 10000, More: true})
-	oneWay, _ := load(ctx, messageSenders, send(""))
-	figures = append(figures, figure{Name: "messages without replies, 32 senders", Value: oneWay, Unit: "per s", Budget: 20000, More: true})
+	one, err := newSender(c)
+	if err != nil {
+		return nil, err
+	}
+	defer one.CloseIdleConnections()
+	stream := sender.New(one.Client, base+"echo/message")
+	defer stream.Close()
+	request := func(ctx context.Context) (int, error) {
+		_, err := stream.Call(ctx, sender.Message{Payload: []byte("hello")})
+		return http.StatusOK, err
+	}
+	note := func(ctx context.Context) (int, error) {
+		return http.StatusOK, stream.Send(ctx, sender.Message{Payload: []byte("hello")})
+	}
 	// As many messages are in flight at once as the echo takes, in batches.
 	lines := strings.Repeat("hello\n", messageBatch)
-	for _, b := range []struct {
-		name, query string
-		senders     int
-		budget      float64
-	}{{"messages and replies in batches of 100, 4 senders", "?batch&wait=true", 4, 10000}, {"messages without replies in batches of 100, 4 senders", "?batch", 4, 20000}} {
-		rate, _ := load(ctx, b.senders, func(ctx context.Context) (int, error) {
-			return s.do(ctx, http.MethodPost, base+"echo/message"+b.query, lines)
-		})
-		figures = append(figures, figure{Name: b.name, Value: rate * messageBatch, Unit: "per s", Budget: b.budget, More: true})
+	batch := func(query string) func(context.Context) (int, error) {
+		return func(ctx context.Context) (int, error) {
+			return s.do(ctx, http.MethodPost, base+"echo/message"+query, lines)
+		}
 	}
-	other, _ := load(ctx, messageSenders, proxy)
-	figures = append(figures, figure{Name: "GETs of a pod's HTTP server through the proxy, 32 senders", Value: other, Unit: "per s", Note: fmt.Sprintf("messages and replies: %.1f times", rate/other)})
+	for _, m := range []struct {
+		name          string
+		senders, each int
+		budget        float64
+		f             func(context.Context) (int, error)
+	}{
+		{"messages and replies, a request each, 1 at once", 1, 1, 0, send("?wait=true")},
+		{"messages and replies, a request each, 32 at once", messageSenders, 1, 0, send("?wait=true")},
+		{"messages and replies on one connection, 1 at once", 1, 1, 0, request},
+		{"messages and replies on one connection, 8 at once", 8, 1, 10000, request},
+		{"messages and replies on one connection, 32 at once", messageSenders, 1, 10000, request},
+		{"messages and replies in batches of 100, 4 at once", 4, messageBatch, 10000, batch("?batch&wait=true")},
+		{"messages without replies, a request each, 32 at once", messageSenders, 1, 0, send("")},
+		{"messages without replies on one connection, 128 at once", 128, 1, 20000, note},
+		{"messages without replies in batches of 100, 4 at once", 4, messageBatch, 20000, batch("?batch")},
+		{"GETs of a pod's HTTP server through the proxy, 32 at once", messageSenders, 1, 0, proxy},
+	} {
+		before := c.processorTime()
+		rate, latency := load(ctx, m.senders, m.f)
+		note := fmt.Sprintf("p50 %v", percentile(latency, 50).Round(10*time.Microsecond))
+		if c.options.pids != "" {
+			after := c.processorTime()
+			each := func(i int) float64 {
+				return float64((after[i] - before[i]).Microseconds()) / float64(max(1, len(latency)*m.each))
+			}
+			note += fmt.Sprintf("; CPU us each: server %.0f, pods %.0f, sender %.0f", each(0), each(1), each(2))
+		}
+		figures = append(figures, figure{Name: m.name, Value: rate * float64(m.each), Unit: "per s", Budget: m.budget, More: true, Note: note})
+	}
 	return figures, nil
 }
 

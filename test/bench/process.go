@@ -15,13 +15,9 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	if c.options.pids == "" {
 		return nil, nil
 	}
-	var pids []int
-	for _, text := range strings.Split(c.options.pids, ",") {
-		pid, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil {
-			return nil, fmt.Errorf("-pids %q: %w", c.options.pids, err)
-		}
-		pids = append(pids, pid)
+	pids, err := c.processes()
+	if err != nil {
+		return nil, err
 	}
 	if c.children {
 		pids = withChildren(pids)
@@ -55,6 +51,33 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 		{Name: "memory when idle (PSS)", Value: float64(kib) / 1024, Unit: "MiB", Budget: 120, Note: note},
 		{Name: "CPU when idle", Value: percent, Unit: "% of a core", Budget: 0.5, Note: "over " + c.options.idle.String()},
 	}, nil
+}
+
+// processes returns those of -pids.
+func (c *cluster) processes() (pids []int, err error) {
+	for _, text := range strings.Split(c.options.pids, ",") {
+		pid, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("-pids %q: %w", c.options.pids, err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// processorTime returns what the processes of -pids, their descendants, and this process have used; zeros without -pids. Processes that have
+// ended do not count.
+func (c *cluster) processorTime() (used [3]time.Duration) {
+	pids, err := c.processes()
+	if err != nil {
+		return used
+	}
+	for i, list := range [][]int{pids, withChildren(pids), {os.Getpid()}} {
+		n, _ := ticks(list)
+		used[i] = time.Duration(n) * time.Second / 100
+	}
+	used[1] -= used[0]
+	return used
 }
 
 // withChildren adds all descendants.

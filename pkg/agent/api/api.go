@@ -55,7 +55,7 @@ type Server struct {
 	c   Config
 	mux *http.ServeMux
 	// local is for callers in the same process.
-	local *http.ServeMux
+	local LocalMessages
 	// ctx ends the streams when the Server stops.
 	ctx context.Context
 }
@@ -65,7 +65,7 @@ const scrapes = 8
 
 // New returns a Server.
 func New(c Config) *Server {
-	s := &Server{c: c, mux: http.NewServeMux(), local: http.NewServeMux(), ctx: context.Background()}
+	s := &Server{c: c, mux: http.NewServeMux(), local: LocalMessages{messages: c.Messages}, ctx: context.Background()}
 	if s.c.HostLogDir == "" {
 		s.c.HostLogDir = "/var/log"
 	}

@@ -12,8 +12,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 )
 
-// LocalMessages serves messages from the API server in the same process, without authentication.
-func (s *Server) LocalMessages() http.Handler { return s.local }
+// LocalMessages takes messages from the API server in the same process, without authentication.
+type LocalMessages struct {
+	http.ServeMux
+	messages *messages.Manager
+}
+
+// LocalMessages returns it; it is the same always.
+func (s *Server) LocalMessages() *LocalMessages { return &s.local }
+
+// Accept queues messages in their order, and tells each one's outcome.
+func (l *LocalMessages) Accept(list []*workers.Delivery) {
+	if l.messages != nil {
+		l.messages.Accept(list)
+		return
+	}
+	for _, d := range list {
+		d.Done(workers.Delivered{BatchOutcome: workers.BatchOutcome{Failure: workers.NoReceiver, Text: "the node takes no messages", Untouched: true}})
+	}
+}
 
 // message queues a message for a pod, and responds with its reply if it is asked for.
 func (s *Server) message(w http.ResponseWriter, r *http.Request) {

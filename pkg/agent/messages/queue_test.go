@@ -66,7 +66,7 @@ func TestQueueModel(t *testing.T) {
 					n++
 					e := &entry{Message: Message{ID: fmt.Sprint(n), payload: &payload{}}}
 					if rapid.Bool().Draw(t, "waits") {
-						e.reply = make(chan Outcome, 1)
+						e.reply = &waiter{tell: func(Outcome) {}}
 						replies[e.ID] = e
 					}
 					if f := q.offer(e, false); f == "" {

@@ -53,6 +53,18 @@ func (t *Ticket) Hold(n int) error {
 	return nil
 }
 
+// Drop ends the counting of n of these bytes before End does.
+func (t *Ticket) Drop(n int) {
+	s := t.set
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n = min(n, t.held)
+	t.flow.held, s.held, t.held = t.flow.held-n, s.held-n, t.held-n
+}
+
 // Acquire waits for a seat until ctx is done or Config.Wait has passed. Release releases it.
 func (t *Ticket) Acquire(ctx context.Context) error {
 	s := t.set

@@ -33,7 +33,9 @@ func (c *sealed) Seal(data []byte) []byte {
 	return sum[:]
 }
 
-func (c *sealed) LocalNode(string) http.RoundTripper { return c }
+func (c *sealed) LocalNode(string) kind.LocalNode { return c }
+
+func (*sealed) Accept([]*workers.Delivery) {}
 
 // RoundTrip accepts a message for a node.
 func (c *sealed) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -49,6 +49,9 @@ func failed(f workers.Failure, code int, message string) *apierrors.StatusError 
 }
 
 func (s sender) send(w http.ResponseWriter, req *http.Request) error {
+	if streamed(req) {
+		return s.serveStream(w, req)
+	}
 	if req.ContentLength > workers.MaxPayload {
 		if req.Header.Get("Expect") == "" { // a client that sends all of it before it reads shall see the status, too
 			_, _ = io.CopyN(io.Discard, req.Body, 4*workers.MaxPayload)
@@ -90,9 +93,14 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 		return s.sendBatch(ctx, w, head, body, wait)
 	}
 	w.Header().Set(workers.HeaderID, id)
+	return s.try(ctx, w, head, body, wait, deadline)
+}
 
+// try sends a message to one receiver after the other until one accepts it, and responds. It starts one if there is none.
+func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool, deadline time.Time) error {
 	pods := s.candidates()
 	if len(pods) == 0 {
+		var err error
 		if pods, err = s.wake(ctx); err != nil {
 			return err
 		}
@@ -214,9 +222,10 @@ func needsWake(w *workers.Worker) bool {
 
 // toNode posts to a path of a pod's node. elsewhere is true if nothing was sent.
 func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header, body []byte) (res *http.Response, elsewhere bool, err error) {
-	location, transport := &url.URL{}, s.on.LocalNode(p.Spec.NodeName)
-	connected := transport != nil
-	if !connected {
+	location, transport, connected := &url.URL{}, http.RoundTripper(nil), false
+	if local := s.on.LocalNode(p.Spec.NodeName); local != nil {
+		transport, connected = local, true
+	} else {
 		if location, transport, err = s.on.Node(ctx, p.Spec.NodeName); err != nil {
 			return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
 		}

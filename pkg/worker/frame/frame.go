@@ -1,15 +1,19 @@
-// Package frame encodes messages and their answers on the connection that a program keeps to the node's agent, on which many of both
-// follow each other without an HTTP request for each.
-//
-// The program asks for it with GET Path and Upgrade: Protocol, and says in HeaderSlots how many messages it can handle at once. Then
-// frames go in both directions:
+// Package frame encodes messages and their answers on connections on which many of both follow each other without an HTTP request for each:
 //
 //	length of head (4 bytes) length of payload (4) head payload
 //
 // in which a head has a kind (1 byte), ID, content type, trace, dead letter and error type (a uvarint length and the text of each),
-// attempt (uvarint) and deadline (uvarint, milliseconds since 1970). The agent sends as many messages as the program has said, and one
+// attempt (uvarint) and deadline (uvarint, in milliseconds). There are two such connections.
+//
+// A program that handles messages asks the node's agent for one with GET Path and Upgrade: Protocol, and says in HeaderSlots how many
+// messages it can handle at once. The agent sends as many messages as the program has said, and one
 // more for each answer. A program sends Last when it wants no more; the agent sends Last after its last message, then or when the pod
 // terminates. Answers may be sent until the connection is closed, also on another one than that of their message.
+//
+// A sender asks the API server for one with Upgrade: SendProtocol in a POST to the message subresource of a pod or service. The response says
+// in HeaderSlots how many messages may be without an answer; further ones are read later. The sender chooses the IDs. It gets one
+// answer to each Request and Note, in any order. It sends Last when it has no more messages, and gets the answers to the others before the API server sends Last and
+// closes the connection. If the API server sends Last first, which it does every few minutes to authenticate its clients again, the sender uses another connection for further messages.
 //
 // It imports only the standard library. Its invariant: nothing is allocated for a length that is over its limit.
 package frame
@@ -27,6 +31,8 @@ const (
 	Path        = "/v1/messages"
 	Protocol    = "coracle-messages-1"
 	HeaderSlots = "Coracle-Message-Slots"
+	// SendProtocol begins the connection of a sender.
+	SendProtocol = "coracle-send-1"
 
 	// MaxPayload limits a payload, MaxHead a head, in bytes.
 	MaxPayload = 1 << 20
@@ -36,16 +42,24 @@ const (
 // Kind is what a frame is.
 type Kind byte
 
-// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last.
+// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last. A sender sends Request, Note, Cancel and
+// Last, and gets Reply, Accepted, Failure and Last.
 const (
 	Message Kind = 'm'
-	// Reply and Failure answer the message with their ID. The payload of a Failure is its text.
+	// Reply and Failure answer the message with their ID. The payload of a Failure is its text; to a sender, it is a Status in JSON.
 	Reply   Kind = 'r'
 	Failure Kind = 'f'
 	// Refused tells that an answer came to nothing; its payload says why.
 	Refused Kind = 'x'
 	// Last is sent after the last message.
 	Last Kind = 'l'
+	// Request is a message whose reply the sender waits for, as long as its deadline says; 0 is a minute.
+	Request Kind = 'q'
+	// Note is a message without a reply. Accepted says that it is in a queue.
+	Note     Kind = 'n'
+	Accepted Kind = 'a'
+	// Cancel says that the reply to a Request is no longer waited for. The Request is answered nevertheless.
+	Cancel Kind = 'c'
 )
 
 // Head describes a frame. Which fields are used depends on Kind.
@@ -53,7 +67,7 @@ type Head struct {
 	Kind                                          Kind
 	ID, ContentType, Trace, DeadLetter, ErrorType string
 	Attempt                                       int32
-	// Deadline is in milliseconds since 1970.
+	// Deadline is in milliseconds: since 1970 in a Message, from now on in a Request.
 	Deadline int64
 }
 
@@ -125,4 +139,13 @@ func Read(r *bufio.Reader) (h Head, size int, err error) {
 	}
 	h.Attempt, h.Deadline = int32(number()), int64(number())
 	return h, size, err
+}
+
+// Buffered reports whether r holds a whole frame, so that reading it does not wait.
+func Buffered(r *bufio.Reader) bool {
+	if r.Buffered() < 8 {
+		return false
+	}
+	b, err := r.Peek(8)
+	return err == nil && uint64(r.Buffered()) >= 8+uint64(binary.BigEndian.Uint32(b))+uint64(binary.BigEndian.Uint32(b[4:]))
 }

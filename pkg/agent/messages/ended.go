@@ -1,0 +1,58 @@
+package messages
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+)
+
+// attempt implements events.
+func (r *receiver) attempt(e *entry) {
+	if e.seq != 0 {
+		r.m.log.try(e.seq, e.Attempts)
+	}
+}
+
+// finished implements events.
+func (r *receiver) finished(e *entry) {
+	if e.seq != 0 {
+		r.m.log.done(e.seq)
+	}
+	e.payload.release()
+}
+
+// undeliverable implements events.
+func (r *receiver) undeliverable(e *entry, o Outcome) { r.m.background(func() { r.giveUp(e, o) }) }
+
+// moved implements events.
+func (r *receiver) moved(e *entry) {
+	r.m.background(func() { r.m.elsewhere(r.pod, r.queue.config, e, "") })
+}
+
+// giveUp sends a message that failed to the dead-letter worker, or drops it.
+func (r *receiver) giveUp(e *entry, o Outcome) {
+	why := string(o.Failure) + ": " + o.Text
+	if r.queue.config.DeadLetter != "" {
+		r.m.elsewhere(r.pod, r.queue.config, e, why)
+		return
+	}
+	r.m.drop(r.pod, e, o.Failure, why)
+}
+
+// drop ends a message without success.
+func (m *Manager) drop(p *corev1.Pod, e *entry, f workers.Failure, why string) {
+	if m.ctx.Err() != nil && e.seq != 0 {
+		return // it is in the log, for the next agent
+	}
+	m.mu.Lock()
+	m.counted[f]++
+	m.mu.Unlock()
+	m.c.Event(p, corev1.EventTypeWarning, "MessageLost", fmt.Sprintf("A message was dropped after %d attempts: %s", e.Attempts, why))
+	m.c.Logger.Info("message dropped", "pod", p.Namespace+"/"+p.Name, "id", e.ID, "attempts", e.Attempts, "reason", why)
+	if e.seq != 0 {
+		m.log.done(e.seq)
+	}
+	e.payload.release()
+}

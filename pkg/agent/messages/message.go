@@ -1,0 +1,106 @@
+package messages
+
+import (
+	"sync/atomic"
+	"time"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+)
+
+// Message is what a sender sends.
+type Message struct {
+	ID string
+	// ContentType and Trace are the sender's, as they are.
+	ContentType, Trace string
+	// Attempts is how often it was given to programs before it came here.
+	Attempts int32
+	// Deadline is until when the sender waits for the reply; zero for none.
+	Deadline time.Time
+	// DeadLetter is why another worker failed to handle it.
+	DeadLetter string
+	// Receipt is needed to send it on.
+	Receipt string
+	payload *payload
+}
+
+// Outcome is how a message ended: with a reply, or with a Failure.
+type Outcome struct {
+	Failure workers.Failure
+	// Text says more about a failure, ErrorType is the type of the error that the program reported.
+	Text, ErrorType string
+	ContentType     string
+	Attempts        int32
+	// Untouched is true if no program got the message, so that it may be sent elsewhere.
+	Untouched bool
+	body      *payload
+}
+
+type state int
+
+const (
+	waiting  state = iota
+	delayed        // until its next attempt
+	inFlight       // a program has it
+	done
+)
+
+// entry is a message in a queue. The queue's lock guards it.
+type entry struct {
+	Message
+	seq     uint64 // in the log; 0 if it is not there
+	state   state
+	expires time.Time   // it must not wait in the queue any longer
+	reply   *waiter     // nil if nobody waits
+	holder  string      // the container that has it
+	timer   *time.Timer // of its attempt, or of its delay
+
+	abandoned bool // nobody waits for the reply any longer: there is no further attempt
+}
+
+// waiter gets the outcome of a message, of which there may be several: the first one counts.
+type waiter struct {
+	told atomic.Bool
+	// tell must not block: the queue's lock is held.
+	tell  func(Outcome)
+	timer *time.Timer // of the sender's deadline; may be nil
+}
+
+// answer tells the outcome, or gives its memory back if another one was told before.
+func (w *waiter) answer(o Outcome) {
+	if w.once(o) && w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+func (w *waiter) once(o Outcome) bool {
+	first := w.told.CompareAndSwap(false, true)
+	if first {
+		w.tell(o)
+	} else {
+		o.release()
+	}
+	return first
+}
+
+// release gives back the memory of a reply that nobody gets.
+func (o *Outcome) release() {
+	if o.body != nil {
+		o.body.release()
+	}
+}
+
+// events are what a queue tells its manager, with the queue's lock held: the functions must not call it.
+type events interface {
+	changed()
+	attempt(e *entry)
+	finished(e *entry)
+	// undeliverable is called with a message that nobody waits for and that ends without success.
+	undeliverable(e *entry, o Outcome)
+	// moved is called with a message that must go to another pod.
+	moved(e *entry)
+}
+
+// counters count since the queue was made.
+type counters struct {
+	accepted, delivered, redelivered, succeeded, failed, deadLettered, refused uint64
+}
