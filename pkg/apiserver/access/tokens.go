@@ -3,9 +3,12 @@ package access
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -46,6 +49,9 @@ func newTokenWebhook(c Webhook, audiences []string) (authenticator.Token, error)
 	return &remembering{next: limited{w, make(chan struct{}, maxCalls)}, ttl: c.TTL, known: cache.NewLRUExpireCache(maxRemembered), failures: true}, nil
 }
 
+// maxAsking limits the tokens that are authenticated at a time, or wait for it. Clients that leave meanwhile still count, for at most longest.
+const maxAsking = 4096
+
 // limited limits the calls in flight.
 type limited struct {
 	next authenticator.Token
@@ -70,6 +76,7 @@ type remembering struct {
 	known    *cache.LRUExpireCache
 	failures bool // remember that a token was not accepted, too; never an error
 	asking   singleflight.Group
+	asked    atomic.Int64 // tokens that are asked for now
 }
 
 // verdict is an answer, without an error.
@@ -91,7 +98,17 @@ func (r *remembering) AuthenticateToken(ctx context.Context, token string) (*aut
 		known := v.(verdict)
 		return known.response, known.ok, nil
 	}
-	answer := r.asking.DoChan(key, func() (any, error) {
+	if r.asked.Load() >= maxAsking {
+		return nil, false, errors.New("too many tokens are being authenticated: try again")
+	}
+	answer := r.asking.DoChan(key, func() (answer any, err error) {
+		r.asked.Add(1)
+		defer r.asked.Add(-1)
+		defer func() { // the library would end the process
+			if p := recover(); p != nil {
+				answer, err = verdict{}, fmt.Errorf("panic while authenticating a token: %v", p)
+			}
+		}()
 		// The first request's cancellation must not be the others' failure.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
 		defer cancel()
