@@ -23,7 +23,7 @@ clusters, and what others change there is reported or corrected.`,
   coracle kontrol diff settings
   coracle kontrol rollback settings --to 1`,
 	}
-	cmd.AddCommand(kontrolGet(), kontrolDescribe(), kontrolDiff(), kontrolHistory(), kontrolRollback(), kontrolWait(), kontrolDrift(), kontrolAdopt(), kontrolClusters())
+	cmd.AddCommand(kontrolGet(), kontrolDescribe(), kontrolDiff(), kontrolHistory(), kontrolRollback(), kontrolWait(), kontrolDrift(), kontrolAdopt(), kontrolPush(), kontrolApprove(), kontrolClusters())
 	return cmd
 }
 
@@ -66,7 +66,7 @@ func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Com
 
 func kontrolGet() *cobra.Command {
 	var o ctl.KontrolOptions
-	cmd := &cobra.Command{Use: "get [NAME...]", Short: "List resources and whether their clusters are as they say"}
+	cmd := &cobra.Command{Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say"}
 	cluster := selecting(cmd, &o)
 	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
@@ -80,20 +80,20 @@ func kontrolGet() *cobra.Command {
 		case *watch:
 			return c.WatchResources(cmd.Context(), o, terminal())
 		}
-		return c.Resources(cmd.Context(), o, terminal())
+		return c.Get(cmd.Context(), o, terminal())
 	}
 	return cmd
 }
 
 func kontrolDescribe() *cobra.Command {
-	cmd := &cobra.Command{Use: "describe NAME", Short: "Show a resource on each of its clusters: what was applied, what is there, and who changed it", Args: exactly(1, "NAME")}
+	cmd := &cobra.Command{Use: "describe NAME|bundle/NAME", Short: "Show a resource or a bundle on each of its clusters: what was applied, what is there, and who changed it", Args: exactly(1, "NAME|bundle/NAME")}
 	cluster := hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := cluster()
 		if err != nil {
 			return err
 		}
-		return c.DescribeResource(cmd.Context(), args[0], os.Stdout)
+		return c.Describe(cmd.Context(), args[0], os.Stdout)
 	}
 	return cmd
 }
@@ -159,9 +159,9 @@ func kontrolRollback() *cobra.Command {
 func kontrolWait() *cobra.Command {
 	var o ctl.KontrolOptions
 	cmd := &cobra.Command{
-		Use:   "wait [NAME...]",
-		Short: "Wait until resources are in sync",
-		Long: `Wait until resources, by default all, are in sync or in another state.
+		Use:   "wait [NAME...|bundle/NAME...]",
+		Short: "Wait until resources or bundles are in sync",
+		Long: `Wait until resources, by default all, are in sync or in another state, or bundles in a phase.
 
 The exit code is 0 if they are, 1 if they are not within the timeout, and 2 after an
 error, such as a resource that is deleted.`,
@@ -175,7 +175,7 @@ error, such as a resource that is deleted.`,
 		if err != nil {
 			return err
 		}
-		return c.WaitResources(cmd.Context(), o, *state, *timeout, terminal())
+		return c.Wait(cmd.Context(), o, *state, *timeout, terminal())
 	})
 	return cmd
 }

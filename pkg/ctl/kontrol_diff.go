@@ -23,6 +23,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 )
 
 // DiffOptions are the options of `coracle kontrol diff`.
@@ -84,7 +85,7 @@ func (c *Cluster) diff(ctx context.Context, o DiffOptions, t Terminal) (same boo
 // diffRevisions prints what two contents of a Resource differ in.
 func diffRevisions(r *kontrol.Resource, from, to *Revision, out io.Writer) (same bool, err error) {
 	return printDiff(out, fmt.Sprintf("%s revision %d", r.Name, from.Revision), fmt.Sprintf("%s revision %d", r.Name, to.Revision),
-		readable(object.Parse(from.Template.Raw)), readable(object.Parse(to.Template.Raw)))
+		from.content(), to.content())
 }
 
 // diffCluster prints what applying a Resource would change on a cluster: as the cluster itself answers to a dry run or, if it cannot be
@@ -94,13 +95,21 @@ func (c *Cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster 
 	if err != nil {
 		return false, err
 	}
-	live, applied, err := dryRun(ctx, client, r)
+	k, err := c.getCluster(ctx, cluster)
+	if err != nil {
+		return false, err
+	}
+	raw, err := placement.Render(r, k)
+	if err != nil {
+		return false, err
+	}
+	live, applied, err := dryRun(ctx, client, r, object.Parse(raw))
 	if err != nil {
 		if !unreachable(err) {
 			return false, err
 		}
 		fmt.Fprintf(t.Err, "cluster %s cannot be reached: %v\n", cluster, err)
-		if live, applied, err = c.lastSeen(ctx, r, cluster); err != nil {
+		if live, applied, err = c.lastSeen(ctx, r, cluster, object.Parse(raw)); err != nil {
 			return false, err
 		}
 		fmt.Fprintln(t.Err, "the resource is compared with what was seen there last")
@@ -114,9 +123,8 @@ func unreachable(err error) bool {
 	return err != nil && !meta.IsNoMatchError(err) && (!errors.As(err, &status) || apierrors.IsServiceUnavailable(err))
 }
 
-// dryRun returns an object as it is on a cluster, nil if it is not there, and as it would be after an apply.
-func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource) (live, applied map[string]any, err error) {
-	template := object.Parse(r.Spec.Template.Raw)
+// dryRun returns the object of a template as it is on a cluster, nil if it is not there, and as it would be after an apply.
+func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource, template map[string]any) (live, applied map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, targetPatience)
 	defer cancel()
 	now := &unstructured.Unstructured{Object: template}
@@ -139,7 +147,7 @@ func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource) (live,
 }
 
 // lastSeen returns the object that the watcher saw last on a cluster, as far as the Resource says something about it, and the Resource's.
-func (c *Cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster string) (live, applied map[string]any, err error) {
+func (c *Cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster string, template map[string]any) (live, applied map[string]any, err error) {
 	s := &kontrol.CurrentState{}
 	if err := c.Client.Get(ctx, ctrl.ObjectKey{Name: kontrol.StateName(r.Name, cluster)}, s); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -147,7 +155,7 @@ func (c *Cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster str
 		}
 		return nil, nil, err
 	}
-	template := object.NewIgnored(r.Spec.Ignore).Cut(object.Parse(r.Spec.Template.Raw), nil) // who owns what is not recorded
+	template = object.NewIgnored(r.Spec.Ignore).Cut(template, nil) // who owns what is not recorded
 	if !s.State.Present {
 		return nil, template, nil
 	}

@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/retry"
@@ -26,19 +28,37 @@ type Revision struct {
 	// ReplacedAt is nil for the present one.
 	ReplacedAt *metav1.Time `json:"replacedAt,omitempty"`
 	// Changed are the fields that differ from the revision before, if that is known.
-	Changed  []string             `json:"changed,omitempty"`
-	Template runtime.RawExtension `json:"template"`
+	Changed   []string             `json:"changed,omitempty"`
+	Template  runtime.RawExtension `json:"template"`
+	Overrides []kontrol.Override   `json:"overrides,omitempty"`
+}
+
+// content returns what people write of the object, with the overrides as one more field of it.
+func (v *Revision) content() map[string]any {
+	o := readable(object.Parse(v.Template.Raw))
+	if len(v.Overrides) == 0 || o == nil {
+		return o
+	}
+	raw, err := json.Marshal(map[string]any{"overrides": v.Overrides})
+	if err != nil {
+		return o
+	}
+	o["overrides"] = object.Parse(raw)["overrides"]
+	return o
 }
 
 // revisions returns the present content of a Resource and those before it, the newest first.
 func revisions(r *kontrol.Resource) []Revision {
-	list := []Revision{{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template}}
+	list := []Revision{{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides}}
 	for i := range r.Status.History {
 		h := &r.Status.History[i]
-		list = append(list, Revision{Revision: h.Revision, Generation: h.Generation, ReplacedAt: &h.ReplacedAt, Template: h.Template})
+		list = append(list, Revision{Revision: h.Revision, Generation: h.Generation, ReplacedAt: &h.ReplacedAt, Template: h.Template, Overrides: h.Overrides})
 	}
 	for i := range len(list) - 1 {
 		list[i].Changed = changed(object.Parse(list[i+1].Template.Raw), object.Parse(list[i].Template.Raw), "")
+		if !equality.Semantic.DeepEqual(list[i+1].Overrides, list[i].Overrides) {
+			list[i].Changed = append(list[i].Changed, "overrides")
+		}
 	}
 	return list
 }
@@ -159,7 +179,7 @@ func (c *Cluster) Rollback(ctx context.Context, o RollbackOptions, t Terminal) e
 		if err != nil {
 			return err
 		}
-		_, err = diffRevisions(r, &Revision{Revision: revisionOf(r), Template: r.Spec.Template}, to, t.Out)
+		_, err = diffRevisions(r, &revisions(r)[0], to, t.Out)
 		return err
 	}
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -172,7 +192,7 @@ func (c *Cluster) Rollback(ctx context.Context, o RollbackOptions, t Terminal) e
 			return err
 		}
 		was := revisionOf(r)
-		r.Spec.Template, r.Spec.Revision = to.Template, &to.Revision
+		r.Spec.Template, r.Spec.Overrides, r.Spec.Revision = to.Template, to.Overrides, &to.Revision
 		if err := c.Client.Update(ctx, r); err != nil {
 			return err
 		}

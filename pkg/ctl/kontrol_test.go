@@ -31,7 +31,7 @@ func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *C
 	scheme := runtime.NewScheme()
 	require.NoError(t, errors.Join(corev1.AddToScheme(scheme), kontrol.AddToScheme(scheme)))
 	return &Cluster{
-		Namespace: "shop", Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), REST: &rest.Config{Host: "https://127.0.0.1:1"},
+		Namespace: "shop", Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&kontrol.Bundle{}).Build(), REST: &rest.Config{Host: "https://127.0.0.1:1"},
 		target: func(*rest.Config) (ctrl.Client, error) { return target, nil },
 	}
 }

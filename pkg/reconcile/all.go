@@ -19,6 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/job"
 	"github.com/coracle-dev/coracle/pkg/reconcile/kontrol"
+	"github.com/coracle-dev/coracle/pkg/reconcile/kontrolbundle"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
@@ -83,6 +84,7 @@ func All(cfg Config) []*engine.Reconciler {
 	}
 	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion)...)
 	list = append(list, buildbarn.New(buildbarn.HTTPMetrics)...)
+	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}))
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
 	}

@@ -76,7 +76,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		rooms   []string
 	}{
 		{"go.etcd.io/etcd", ours("pkg/store")},
-		{"github.com/containerd", ours("pkg/agent/runtime/containerd", "pkg/agent/runtime/shim", "cmd/coracle-shim")},
+		{"github.com/containerd", ours("pkg/agent/runtime/containerd", "pkg/agent/runtime/shim", "cmd/coracle-shim", "pkg/kontrol/artifact")},
 		{"github.com/opencontainers/runc", ours("pkg/agent/runtime/shim", "cmd/coracle-shim")},
 		{"github.com/vishvananda", ours("pkg/agent/network", "pkg/proxy")},
 		{"github.com/google/nftables", ours("pkg/agent/network", "pkg/proxy")},

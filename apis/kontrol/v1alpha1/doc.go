@@ -8,6 +8,7 @@
 //	AppliedState  the reconciler (pkg/reconcile/kontrol)    what was last applied, one per Resource and cluster
 //	CurrentState  the watcher (pkg/reconcile/kontrol)       what is there now, one per Resource and cluster
 //	Cluster       users                                     how to reach a cluster
+//	Bundle        users; pkg/reconcile/kontrolbundle makes Resources of it
 //
 // +kubebuilder:object:generate=true
 // +groupName=kontrol.coracle.dev

@@ -63,10 +63,10 @@ func Changed(r, old *Resource) {
 	if bytes.Equal(r.Spec.Template.Raw, old.Spec.Template.Raw) && *r.Spec.Revision == was {
 		return
 	}
-	history := append([]Revision{{Revision: was, Generation: old.Generation, Template: old.Spec.Template, ReplacedAt: metav1.NewTime(time.Now())}}, old.Status.History...)
+	history := append([]Revision{{Revision: was, Generation: old.Generation, Template: old.Spec.Template, Overrides: old.Spec.Overrides, ReplacedAt: metav1.NewTime(time.Now())}}, old.Status.History...)
 	size := 0
 	for i := range history {
-		size += len(history[i].Template.Raw)
+		size += len(history[i].Template.Raw) + overridesSize(history[i].Overrides)
 		if i == MaxHistory || size > maxHistoryBytes {
 			history = history[:i]
 			break

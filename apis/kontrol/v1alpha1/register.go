@@ -12,7 +12,7 @@ import (
 var GroupVersion = schema.GroupVersion{Group: "kontrol.coracle.dev", Version: "v1alpha1"}
 
 // Source is the source of the types, whose comments kubectl explain shows: of Clusters, ResourceSource of Resources, StateSource of
-// AppliedStates and CurrentStates.
+// AppliedStates and CurrentStates, BundleSourceText of Bundles.
 var (
 	//go:embed cluster.go
 	Source string
@@ -20,11 +20,13 @@ var (
 	ResourceSource string
 	//go:embed states.go
 	StateSource string
+	//go:embed bundle.go
+	BundleSourceText string
 )
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &Cluster{}, &ClusterList{}, &Resource{}, &ResourceList{},
+	s.AddKnownTypes(GroupVersion, &Cluster{}, &ClusterList{}, &Resource{}, &ResourceList{}, &Bundle{}, &BundleList{},
 		&AppliedState{}, &AppliedStateList{}, &CurrentState{}, &CurrentStateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -66,6 +67,10 @@ type ResourceSpec struct {
 	// Status and what servers set in metadata are refused. Group, kind, name and
 	// namespace cannot be changed.
 	Template runtime.RawExtension `json:"template"`
+	// Overrides change the object on some clusters, at most 32, in this order.
+	// An override that cannot be made on a cluster is an error of that cluster
+	// alone.
+	Overrides []Override `json:"overrides,omitempty"`
 	// Revision identifies the content for people. It rises by one with each
 	// change of the spec, unless the change sets it: to any other value above 0,
 	// also a lower one.
@@ -84,6 +89,58 @@ type ResourceSpec struct {
 	// recorded.
 	Suspend bool `json:"suspend,omitempty"`
 }
+
+// Override changes the object on some clusters.
+type Override struct {
+	// ClusterName or ClusterSelector selects the clusters; without both it is
+	// for all.
+	ClusterName     string                `json:"clusterName,omitempty"`
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// Patch is a JSON patch (RFC 6902) of 1 to 64 operations. It cannot change
+	// which object it is.
+	Patch []PatchOperation `json:"patch"`
+}
+
+// PatchOperation is an operation of a JSON patch.
+type PatchOperation struct {
+	// Op is add, remove, replace, move, copy or test.
+	Op string `json:"op"`
+	// Path is a JSON pointer (RFC 6901), such as /spec/replicas.
+	Path string `json:"path"`
+	// From is the JSON pointer from which move and copy take the value.
+	From string `json:"from,omitempty"`
+	// Value is what add, replace and test need, unless valueFrom is set. It
+	// cannot be null: use remove.
+	Value *apiextensionsv1.JSON `json:"value,omitempty"`
+	// ValueFrom takes the value from the Cluster.
+	ValueFrom *ValueSource `json:"valueFrom,omitempty"`
+}
+
+// ValueSource takes a value from the Cluster. Exactly one of label and name is
+// set.
+type ValueSource struct {
+	// Label is the key of a label of the Cluster.
+	Label string `json:"label,omitempty"`
+	// Name is the name of the Cluster.
+	Name bool `json:"name,omitempty"`
+	// Default is used if the Cluster lacks the label; without it that is an
+	// error of the cluster.
+	Default *string `json:"default,omitempty"`
+	// Prefix and Suffix are put around the value, at most 256 bytes each.
+	Prefix string `json:"prefix,omitempty"`
+	Suffix string `json:"suffix,omitempty"`
+	// Type is String (the default), Integer or Boolean.
+	Type ValueType `json:"type,omitempty"`
+}
+
+// ValueType is how a label's value is written into the object.
+type ValueType string
+
+const (
+	ValueString  ValueType = "String"
+	ValueInteger ValueType = "Integer"
+	ValueBoolean ValueType = "Boolean"
+)
 
 // Ignore is what is left to others: it is not applied after the object was
 // created, and no drift.
@@ -158,8 +215,9 @@ type Revision struct {
 	// Revision and Generation are what they were.
 	Revision   int64 `json:"revision"`
 	Generation int64 `json:"generation"`
-	// Template is the object as it was.
-	Template runtime.RawExtension `json:"template"`
+	// Template is the object as it was, Overrides what changed it.
+	Template  runtime.RawExtension `json:"template"`
+	Overrides []Override           `json:"overrides,omitempty"`
 	// ReplacedAt is when it was replaced.
 	ReplacedAt metav1.Time `json:"replacedAt"`
 }

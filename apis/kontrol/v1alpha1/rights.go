@@ -28,6 +28,17 @@ func AppliedRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return []rbacv1.PolicyRule{rule("*", "*", "*"), {NonResourceURLs: []string{"*"}, Verbs: []string{"*"}}}, nil, nil
 }
 
+// BundleRights is for the reconciler that makes Resources of Bundles.
+func BundleRights() (controller, edit, view []rbacv1.PolicyRule) {
+	group := GroupVersion.Group
+	return []rbacv1.PolicyRule{
+		rule(group, "bundles", "get", "list", "watch"), rule(group, "bundles/status", "update"), rule(group, "bundles/finalizers", "update"),
+		rule(group, "resources", "create", "delete", "get", "list", "update", "watch"), rule(group, "clusters", "get", "list", "watch"),
+		rule(group, "appliedstates", "get", "list", "watch"), rule("", "configmaps", "get", "list", "watch"), rule("", "secrets", "get", "list", "watch"),
+		rule("", "events", "create", "patch", "update"),
+	}, nil, nil
+}
+
 // CurrentRights is for the watcher.
 func CurrentRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group

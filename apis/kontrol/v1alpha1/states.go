@@ -57,6 +57,9 @@ type Applied struct {
 	// last; 0 if it never was.
 	Generation int64 `json:"generation"`
 	Revision   int64 `json:"revision"`
+	// Variant identifies what overrides made of the object for the cluster;
+	// empty without.
+	Variant string `json:"variant,omitempty"`
 	// Object is what the cluster answered to the apply, without status and
 	// managed fields. Values of Secrets are replaced by hashes.
 	Object runtime.RawExtension `json:"object,omitempty"`
@@ -103,6 +106,7 @@ const (
 	ReasonNoCluster       = "NoCluster"
 	ReasonSameObject      = "SameObject"
 	ReasonFieldConflict   = "FieldConflict"
+	ReasonOverride        = "Override"
 )
 
 // CurrentState is what a cluster has of a Resource now. Its name is that of the

@@ -93,6 +93,7 @@ func Validate(r *Resource) field.ErrorList {
 	}
 	errs = append(errs, validateIgnore(r.Spec.Ignore, spec.Child("ignore"))...)
 	errs = append(errs, validateDependsOn(r, spec.Child("dependsOn"))...)
+	errs = append(errs, validateOverrides(r.Spec.Overrides, spec.Child("overrides"))...)
 	return append(errs, validateTemplate(r.Spec.Template.Raw, spec.Child("template"))...)
 }
 

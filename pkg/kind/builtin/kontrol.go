@@ -20,6 +20,12 @@ func kontrolKinds() []ourKind {
 			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns, Cells: kontrol.ClusterCells, Source: kontrol.Source,
 		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status }), kontrol.ClusterRights},
 		{kontrolResource(), kontrol.ResourceRights},
+		{own.Row(own.Definition[*kontrol.Bundle]{
+			Kind: kontrol.GroupVersion.WithKind("Bundle"), Plural: "bundles", ShortNames: []string{"kbu"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New: func() *kontrol.Bundle { return &kontrol.Bundle{} }, NewList: func() client.ObjectList { return &kontrol.BundleList{} },
+			Default: kontrol.DefaultBundle, Validate: kontrol.ValidateBundle, Columns: kontrol.BundleColumns, Cells: kontrol.BundleCells,
+			Source: kontrol.BundleSourceText,
+		}, func(b *kontrol.Bundle) *kontrol.BundleStatus { return &b.Status }), kontrol.BundleRights},
 		{own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
 			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.AppliedState { return &kontrol.AppliedState{} }, NewList: func() client.ObjectList { return &kontrol.AppliedStateList{} },

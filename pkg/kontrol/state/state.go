@@ -1,6 +1,6 @@
 // Package state compares what is desired, what was applied and what is there.
 //
-// It may import apis. It contains only pure functions. Its invariant: a state is never better than what is known: what was not seen is not
+// It may import apis and pkg/kontrol/placement. It contains only pure functions. Its invariant: a state is never better than what is known: what was not seen is not
 // in sync.
 package state
 
@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 )
 
 // Input is what is known of a Resource on one cluster.
@@ -36,9 +37,12 @@ func Of(in Input) (kontrol.State, string) {
 	switch {
 	case a != nil && a.Status == kontrol.ApplyConflict && a.AttemptedGeneration == r.Generation:
 		return kontrol.StateConflict, at + a.Error
-	case a == nil || a.Generation != r.Generation:
+	case a == nil || a.Generation != r.Generation || a.Variant != placement.Variant(r, in.Cluster):
 		if a != nil && a.Error != "" {
 			return kontrol.StateOutOfSync, at + a.Error
+		}
+		if a != nil && a.Generation == r.Generation {
+			return kontrol.StateOutOfSync, at + "the overrides for the cluster have changed and are not applied yet"
 		}
 		return kontrol.StateOutOfSync, fmt.Sprintf("%sgeneration %d is not applied yet", at, r.Generation)
 	case c == nil:

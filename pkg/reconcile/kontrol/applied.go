@@ -13,6 +13,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -150,7 +151,10 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 			o.Other = s.Name
 		}
 	}
-	if a == nil || a.State.Generation != res.Generation {
+	if _, err := placement.Render(res, c); err != nil {
+		o.Invalid = object.Cut(err.Error(), kontrol.MaxError)
+	}
+	if a == nil || a.State.Generation != res.Generation || a.State.Variant != placement.Variant(res, c) {
 		if o.WaitsReason, o.Waits, err = r.waits(ctx, res, c); err != nil {
 			return o, err
 		}
@@ -208,7 +212,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	r.hold(pair, false)
 	at := metav1.NewMicroTime(r.Now())
 	next := kontrol.Applied{Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
-		Object: out.Object, Fields: out.Fields, AppliedAt: &at, Corrections: a.State.Corrections}
+		Variant: placement.Variant(o.Resource, o.Cluster), Object: out.Object, Fields: out.Fields, AppliedAt: &at, Corrections: a.State.Corrections}
 	if a.State.Generation != next.Generation {
 		next.Corrections = 0
 	}
@@ -222,7 +226,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState, next kontrol.Applied) error {
 	if was != nil && next.Status != kontrol.ApplyApplied {
 		old := &was.State
-		next.Generation, next.Revision, next.Object, next.Fields = old.Generation, old.Revision, old.Object, old.Fields
+		next.Generation, next.Revision, next.Variant, next.Object, next.Fields = old.Generation, old.Revision, old.Variant, old.Object, old.Fields
 		next.AppliedAt, next.Corrections = old.AppliedAt, old.Corrections
 	}
 	next.Subject = subject(res, pair.Cluster)

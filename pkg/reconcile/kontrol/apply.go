@@ -21,6 +21,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 )
 
 // initialManager begins the names of the managers that own the first values of ignored fields, so that they stay when Kontrol lets go of
@@ -67,7 +68,10 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 	if live != nil && live.GetDeletionTimestamp() != nil {
 		return Answer{}, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: mapping.Resource.Resource}, t.Name, errors.New("it is being deleted"))
 	}
-	full := desired(r)
+	full, err := desired(r, o.Cluster)
+	if err != nil {
+		return Answer{}, err
+	}
 	if live == nil || ignored.None() {
 		out, err := patch(ctx, c, t, full, o, kontrol.FieldManager)
 		if err != nil || ignored.None() {
@@ -151,9 +155,13 @@ func claim(live *unstructured.Unstructured, current *kontrol.Current) int64 {
 	return id
 }
 
-// desired returns the object to apply: the template with Kontrol's annotations and label.
-func desired(r *kontrol.Resource) map[string]any {
-	o := object.Parse(r.Spec.Template.Raw)
+// desired returns the object to apply to a cluster: the template with the overrides for it, and Kontrol's annotations and label.
+func desired(r *kontrol.Resource, c *kontrol.Cluster) (map[string]any, error) {
+	raw, err := placement.Render(r, c)
+	if err != nil {
+		return nil, err
+	}
+	o := object.Parse(raw)
 	meta, _ := o["metadata"].(map[string]any)
 	id := strconv.FormatInt(r.Status.ID, 10)
 	with := func(key string, values map[string]any) {
@@ -167,7 +175,7 @@ func desired(r *kontrol.Resource) map[string]any {
 	with("labels", map[string]any{kontrol.LabelID: id})
 	with("annotations", map[string]any{kontrol.AnnotationID: id, kontrol.AnnotationGeneration: strconv.FormatInt(r.Generation, 10),
 		kontrol.AnnotationRevision: strconv.FormatInt(*r.Spec.Revision, 10)})
-	return o
+	return o, nil
 }
 
 // patch applies an object. A conflict about fields that were applied before, with somebody who updated rather than applied them, is drift, which

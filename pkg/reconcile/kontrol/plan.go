@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/kontrol/state"
 )
 
@@ -19,6 +20,8 @@ type Observed struct {
 	Current *kontrol.Current
 	// Other is the Resource that is about the same object, and had it first; empty for none.
 	Other string
+	// Invalid says why the overrides for the cluster cannot be made; empty if they can.
+	Invalid string
 	// Waits says what has to come first; empty for nothing.
 	Waits, WaitsReason string
 	// Tries is what was tried before.
@@ -59,7 +62,7 @@ const (
 // Plan returns what to do about a Resource on a cluster. It is pure.
 func Plan(o Observed, now time.Time) Step {
 	r, a, c := o.Resource, o.Applied, o.Current
-	due := a == nil || a.Generation != r.Generation || a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
+	due := a == nil || a.Generation != r.Generation || a.Variant != placement.Variant(r, o.Cluster) || a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
 	drifted := !due && c != nil && c.DriftCount > 0 && c.ResourceUID == string(r.UID)
 	unseen := !due && (c == nil || c.Reason == "" && c.DriftCount == 0 && (!c.Present || c.Generation != a.Generation || c.Revision != a.Revision))
 	waiting := func(reason, text string) Step {
@@ -74,6 +77,9 @@ func Plan(o Observed, now time.Time) Step {
 	if o.Other != "" {
 		return Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject,
 			Error: fmt.Sprintf("Resource %s is about the same object, and had it first: delete one of them", o.Other)}
+	}
+	if due && o.Invalid != "" {
+		return Step{Status: kontrol.ApplyFailed, Reason: kontrol.ReasonOverride, Error: o.Invalid}
 	}
 	if r.Spec.Suspend || o.Cluster.Spec.Suspend {
 		return waiting(kontrol.ReasonSuspended, "spec.suspend is true: set it to false to apply")

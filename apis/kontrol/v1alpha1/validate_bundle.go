@@ -1,0 +1,214 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	unversioned "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Bounds of Bundles.
+const (
+	// MaxInline is the largest inline content, in bytes.
+	MaxInline = 512 << 10
+	// MaxBundleObjects is how many objects a Bundle has, MaxBundleWaves how many waves, MaxTargets how many clusters, MaxBundleResources how many
+	// Resources it makes.
+	MaxBundleObjects   = 500
+	MaxBundleWaves     = 64
+	MaxTargets         = 500
+	MaxBundleResources = 10_000
+
+	maxOrder     = 16
+	maxReference = 512
+	minInterval  = 10 * time.Second
+)
+
+// The defaults of Bundles.
+const (
+	DefaultHealthTimeout = 5 * time.Minute
+	DefaultInterval      = 5 * time.Minute
+	maxHealthTimeout     = 24 * time.Hour
+)
+
+// DockerConfigKey is the default key of a pull secret.
+const DockerConfigKey = ".dockerconfigjson"
+
+// DefaultBundle sets the defaults. It is idempotent.
+func DefaultBundle(b *Bundle) {
+	s := &b.Spec
+	if s.Mode == "" {
+		s.Mode = ModeCorrect
+	}
+	if s.DeletionPolicy == "" {
+		s.DeletionPolicy = DeletionDelete
+	}
+	if s.Rollout.OnFailure == "" {
+		s.Rollout.OnFailure = FailureStop
+	}
+	if s.Rollout.Approval == "" {
+		s.Rollout.Approval = ApprovalNone
+	}
+	if s.Rollout.MaxUnavailable == nil {
+		one := intstr.FromInt32(1)
+		s.Rollout.MaxUnavailable = &one
+	}
+	if s.Rollout.HealthTimeout == nil {
+		s.Rollout.HealthTimeout = &metav1.Duration{Duration: DefaultHealthTimeout}
+	}
+	if a := s.Source.Artifact; a != nil {
+		if a.Interval == nil && !strings.Contains(a.Reference, "@") {
+			a.Interval = &metav1.Duration{Duration: DefaultInterval}
+		}
+		if a.PullSecret != nil && a.PullSecret.Key == "" {
+			a.PullSecret.Key = DockerConfigKey
+		}
+	}
+}
+
+// ValidateBundle validates a Bundle but for its content. Its name is a DNS label: it is a label of its Resources.
+func ValidateBundle(b *Bundle) (errs field.ErrorList) {
+	spec := field.NewPath("spec")
+	for _, m := range validation.IsDNS1123Label(b.Name) {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), b.Name, m))
+	}
+	s := &b.Spec
+	errs = append(errs, validateBundleSource(&s.Source, spec.Child("source"))...)
+	switch {
+	case s.ClusterName == "" && s.ClusterSelector == nil:
+		errs = append(errs, field.Required(spec.Child("clusterName"), "the cluster that should have the objects, or clusterSelector"))
+	case s.ClusterName != "" && s.ClusterSelector != nil:
+		errs = append(errs, field.Forbidden(spec.Child("clusterSelector"), "clusterName is set"))
+	case s.ClusterName != "":
+		for _, m := range validation.IsDNS1123Label(s.ClusterName) {
+			errs = append(errs, field.Invalid(spec.Child("clusterName"), s.ClusterName, m))
+		}
+	default:
+		errs = append(errs, unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{}, spec.Child("clusterSelector"))...)
+	}
+	if all := []Mode{ModeReport, ModeCorrect, ModeEnforce}; !slices.Contains(all, s.Mode) {
+		errs = append(errs, field.NotSupported(spec.Child("mode"), s.Mode, all))
+	}
+	if all := []DeletionPolicy{DeletionOrphan, DeletionDelete}; !slices.Contains(all, s.DeletionPolicy) {
+		errs = append(errs, field.NotSupported(spec.Child("deletionPolicy"), s.DeletionPolicy, all))
+	}
+	errs = append(errs, validateIgnore(s.Ignore, spec.Child("ignore"))...)
+	overrides := make([]Override, len(s.Overrides))
+	for i := range s.Overrides {
+		overrides[i] = s.Overrides[i].Override
+	}
+	errs = append(errs, validateOverrides(overrides, spec.Child("overrides"))...)
+	return append(errs, validateRollout(&s.Rollout, spec.Child("rollout"))...)
+}
+
+func validateRollout(r *Rollout, at *field.Path) (errs field.ErrorList) {
+	if n := len(r.Order); n > maxOrder {
+		errs = append(errs, field.TooMany(at.Child("order"), n, maxOrder))
+	}
+	for i := range r.Order {
+		errs = append(errs, unversioned.ValidateLabelSelector(&r.Order[i], unversioned.LabelSelectorValidationOptions{}, at.Child("order").Index(i))...)
+	}
+	if m := r.MaxUnavailable; m != nil {
+		n, err := intstr.GetScaledValueFromIntOrPercent(m, 100, false)
+		if err != nil || n < 1 || m.Type == intstr.String && n > 100 {
+			errs = append(errs, field.Invalid(at.Child("maxUnavailable"), m.String(), "must be a number above 0, or a percentage from 1% to 100%"))
+		}
+	}
+	if t := r.HealthTimeout; t != nil && (t.Duration < time.Second || t.Duration > maxHealthTimeout) {
+		errs = append(errs, field.Invalid(at.Child("healthTimeout"), t.Duration.String(), "must be from 1s to 24h"))
+	}
+	if all := []FailurePolicy{FailureStop, FailureContinue}; !slices.Contains(all, r.OnFailure) {
+		errs = append(errs, field.NotSupported(at.Child("onFailure"), r.OnFailure, all))
+	}
+	return append(errs, validateApproval(r.Approval, at.Child("approval"))...)
+}
+
+func validateApproval(a Approval, at *field.Path) field.ErrorList {
+	if all := []Approval{ApprovalNone, ApprovalManual}; a != "" && !slices.Contains(all, a) {
+		return field.ErrorList{field.NotSupported(at, a, all)}
+	}
+	return nil
+}
+
+// reference is HOST/PATH with a tag, a digest or both, by the distribution specification. The host has a dot or a port, or is localhost: there is
+// no default registry.
+var reference = regexp.MustCompile(`^(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]{1,5})(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+
+func validateBundleSource(s *BundleSource, at *field.Path) (errs field.ErrorList) {
+	set := 0
+	for _, is := range []bool{s.Inline != "", s.ConfigMap != nil, s.Artifact != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		return field.ErrorList{field.Required(at, "exactly one of inline, configMap and artifact")}
+	}
+	if n := len(s.Inline); n > MaxInline {
+		errs = append(errs, field.TooLong(at.Child("inline"), "", MaxInline))
+	}
+	if m := s.ConfigMap; m != nil {
+		errs = append(errs, validateNames(m.Namespace, m.Name, at.Child("configMap"))...)
+	}
+	a := s.Artifact
+	if a == nil {
+		return errs
+	}
+	at = at.Child("artifact")
+	if len(a.Reference) > maxReference || !reference.MatchString(a.Reference) {
+		errs = append(errs, field.Invalid(at.Child("reference"), cut(a.Reference, maxReference), "must be HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, where HOST has a dot or a port"))
+	} else if rest := a.Reference[strings.LastIndexByte(a.Reference, '/'):]; !strings.ContainsAny(rest, ":@") {
+		errs = append(errs, field.Invalid(at.Child("reference"), a.Reference, "needs a tag or a digest"))
+	}
+	if p := a.Path; p != "" && (len(p) > maxPath || strings.HasPrefix(p, "/") || path.Clean(p) != p || p == ".." || strings.HasPrefix(p, "../")) {
+		errs = append(errs, field.Invalid(at.Child("path"), cut(p, maxPath), "must be a clean relative path, such as deploy/base"))
+	}
+	if p := a.PullSecret; p != nil {
+		errs = append(errs, validateNames(p.Namespace, p.Name, at.Child("pullSecret"))...)
+		for _, m := range validation.IsConfigMapKey(p.Key) {
+			errs = append(errs, field.Invalid(at.Child("pullSecret", "key"), p.Key, m))
+		}
+	}
+	if i := a.Interval; i != nil {
+		if i.Duration < minInterval {
+			errs = append(errs, field.Invalid(at.Child("interval"), i.Duration.String(), fmt.Sprintf("must be %s or more", minInterval)))
+		}
+		if strings.Contains(a.Reference, "@") {
+			errs = append(errs, field.Forbidden(at.Child("interval"), "a digest never changes"))
+		}
+	}
+	return errs
+}
+
+func validateNames(namespace, name string, at *field.Path) (errs field.ErrorList) {
+	for _, m := range validation.IsDNS1123Label(namespace) {
+		errs = append(errs, field.Invalid(at.Child("namespace"), namespace, m))
+	}
+	for _, m := range validation.IsDNS1123Subdomain(name) {
+		errs = append(errs, field.Invalid(at.Child("name"), name, m))
+	}
+	return errs
+}
+
+func cut(s string, most int) string { return s[:min(len(s), most)] }
+
+// ParseWave returns the wave that the annotation AnnotationWave says; 0 for none.
+func ParseWave(v any) (int, error) {
+	if v == nil {
+		return 0, nil
+	}
+	text, _ := v.(string)
+	n, err := strconv.Atoi(text)
+	if err != nil || n < -maxWave || n > maxWave {
+		return 0, fmt.Errorf("%q must be an integer from %d to %d", text, -maxWave, maxWave)
+	}
+	return n, nil
+}

@@ -1,0 +1,81 @@
+// Package bundle reads the objects of a Bundle: from documents, archives and directories, within bounds.
+//
+// It may import apis, bounded, payload and the Kubernetes API libraries. Its invariant: whatever the input is, the time and memory to read it
+// are limited by its bounds, and nothing outside of a directory that is read, or of an archive, is touched.
+package bundle
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+)
+
+// Bounds of what is read.
+const (
+	// MaxBytes limits all documents together, MaxFiles their number, MaxEntries the entries of archives and directories that are looked at.
+	MaxBytes   = 8 << 20
+	MaxFiles   = 1000
+	MaxEntries = 10_000
+	// maxName is the longest name of a file, in bytes.
+	maxName = 512
+)
+
+// File is a file with documents.
+type File struct {
+	Name string
+	Data []byte
+}
+
+// Object is an object of a Bundle.
+type Object struct {
+	kontrol.Target
+	Wave int
+	// JSON is the object without status.
+	JSON []byte
+	// From is the file that has it.
+	From string
+}
+
+// Key identifies an object in a Bundle, whatever its version.
+func (o *Object) Key() string {
+	group, _, found := strings.Cut(o.APIVersion, "/")
+	if !found {
+		group = ""
+	}
+	return strings.Join([]string{group, o.Kind, o.Namespace, o.Name}, "/")
+}
+
+// Sort orders objects by wave and, within a wave, definitions and namespaces first.
+func Sort(list []Object) {
+	slices.SortStableFunc(list, func(a, b Object) int {
+		return cmp.Or(cmp.Compare(a.Wave, b.Wave), cmp.Compare(rank(a.Kind), rank(b.Kind)), strings.Compare(a.Key(), b.Key()))
+	})
+}
+
+func rank(kind string) int {
+	switch kind {
+	case "CustomResourceDefinition":
+		return 0
+	case "Namespace":
+		return 1
+	}
+	return 2
+}
+
+// Digest identifies objects with what else makes their Resources: the overrides, mode, ignored fields and deletion policy.
+func Digest(list []Object, s *kontrol.BundleSpec) string {
+	h := sha256.New()
+	for i := range list {
+		fmt.Fprintf(h, "%d %d\n", list[i].Wave, len(list[i].JSON))
+		_, _ = h.Write(list[i].JSON)
+	}
+	rest, _ := json.Marshal([]any{s.Overrides, s.Mode, s.Ignore, s.DeletionPolicy}) // they were validated
+	_, _ = h.Write(rest)
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)[:16])
+}

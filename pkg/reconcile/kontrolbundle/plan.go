@@ -1,0 +1,403 @@
+package kontrolbundle
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
+	"github.com/coracle-dev/coracle/pkg/kontrol/state"
+)
+
+// Observed is what Plan goes by.
+type Observed struct {
+	Bundle *kontrol.Bundle
+	// Objects are those of the content, in their order, and Content identifies them.
+	Objects []bundle.Object
+	Content string
+	// Clusters are all clusters, Resources all Resources of the Bundle.
+	Clusters  []*kontrol.Cluster
+	Resources []*kontrol.Resource
+	// Failed has the Resources, by name, that their cluster has refused, and its error.
+	Failed map[string]string
+}
+
+// Step is what to do.
+type Step struct {
+	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be written before.
+	Write  []*kontrol.Resource
+	Delete []*kontrol.Resource
+	Status kontrol.BundleStatus
+	// Again is when to look again; 0 for when something changes.
+	Again time.Duration
+}
+
+// target is a cluster of the Bundle.
+type target struct {
+	cluster *kontrol.Cluster
+	name    string
+	was     kontrol.BundleTarget // as it is recorded
+	has     map[string]*kontrol.Resource
+	waves   []wave
+	extra   []*kontrol.Resource // that are no longer in the content
+	leaving string              // one that is being deleted
+	next    int                 // the first wave that is not done, of waves
+
+	reachable bool
+	why       string
+	failure   string
+}
+
+// wave is a wave on a cluster.
+type wave struct {
+	number  int
+	objects int
+	write   []*kontrol.Resource // that are not there, or otherwise
+	pending string              // what is not healthy yet
+	failed  string
+}
+
+func (w *wave) done() bool { return len(w.write) == 0 && w.pending == "" }
+
+func (t *target) begun(content string) bool { return t.was.Content == content }
+func (t *target) done() bool                { return t.next == len(t.waves) && len(t.extra) == 0 && t.leaving == "" }
+
+// unhealthy reports whether what the cluster has does not work.
+func (t *target) unhealthy() bool {
+	return len(t.has) > 0 && (!t.reachable || slices.ContainsFunc(slices.Collect(maps.Values(t.has)), func(r *kontrol.Resource) bool { return notHealthy(r) != "" }))
+}
+
+// Plan returns what to do about a Bundle whose content is known. It is pure but for the time of conditions. A cluster is recorded as begun before
+// anything is written for it, so that no crash makes more clusters unavailable than may be.
+func Plan(o Observed, now time.Time) Step {
+	b := o.Bundle
+	targets, gone := targetsOf(o)
+	step := Step{Status: *b.Status.DeepCopy()}
+	s := &step.Status
+	s.ObservedGeneration, s.Content, s.Objects, s.Targets, s.Message = b.Generation, o.Content, int32(len(o.Objects)), nil, ""
+	if text := tooMany(len(targets), len(o.Objects)); text != "" {
+		return invalid(step, text)
+	}
+	approved := b.Spec.Rollout.Approval != kontrol.ApprovalManual || b.Status.Approved == o.Content
+	failed, unavailable := 0, 0
+	for _, t := range targets {
+		t.judge(o, now)
+		if t.failure != "" {
+			failed++
+		}
+		if t.unavailable(o.Content) {
+			unavailable++
+		}
+	}
+	stopped := failed > 0 && b.Spec.Rollout.OnFailure == kontrol.FailureStop
+	most := maxUnavailable(b.Spec.Rollout.MaxUnavailable, len(targets))
+	changes := !b.Spec.Rollout.Paused && approved
+	if !b.Spec.Rollout.Paused {
+		step.Delete = gone
+	}
+	for _, t := range targets {
+		rec := kontrol.BundleTarget{Name: t.name, Content: t.was.Content, Since: t.was.Since, Wave: t.was.Wave}
+		begin := !t.begun(o.Content) && changes && !stopped && t.reachable
+		if begin && !t.unavailable(o.Content) {
+			if begin = unavailable < most || len(t.write()) == 0 && len(t.extra) == 0; begin && !t.done() {
+				unavailable++
+			}
+		}
+		switch {
+		case begin:
+			rec.Content, rec.Wave, rec.Since = o.Content, t.waveNumber(), moment(now)
+			if !t.done() {
+				step.Again = soonest(step.Again, b.Spec.Rollout.HealthTimeout.Duration)
+			}
+		case t.begun(o.Content) && !t.done():
+			if was, is := t.was.Wave, t.waveNumber(); was == nil || is == nil || *was != *is {
+				rec.Wave, rec.Since = is, moment(now)
+			}
+			if changes && !stopped {
+				t.proceed(&step)
+			}
+			if left := t.left(b, now); left > 0 {
+				step.Again = soonest(step.Again, left)
+			}
+		case t.begun(o.Content):
+			rec.Wave, rec.Since = nil, nil
+		}
+		t.report(&rec, o.Content, stopped)
+		s.Targets = append(s.Targets, rec)
+	}
+	sum(s, b, targets, approved, stopped)
+	return step
+}
+
+// proceed adds what a cluster needs next: its wave, or after the last what is no longer in the content.
+func (t *target) proceed(step *Step) {
+	if t.next < len(t.waves) {
+		step.Write = append(step.Write, t.waves[t.next].write...)
+		return
+	}
+	step.Delete = append(step.Delete, t.extra...)
+}
+
+// write returns all that is to be written for the cluster.
+func (t *target) write() (list []*kontrol.Resource) {
+	for i := range t.waves {
+		list = append(list, t.waves[i].write...)
+	}
+	return list
+}
+
+func (t *target) waveNumber() *int32 {
+	if t.next == len(t.waves) {
+		return nil
+	}
+	n := int32(t.waves[t.next].number)
+	return &n
+}
+
+// left returns how long the cluster's wave may still take.
+func (t *target) left(b *kontrol.Bundle, now time.Time) time.Duration {
+	if t.was.Since == nil || t.next == len(t.waves) {
+		return 0
+	}
+	return t.was.Since.Add(b.Spec.Rollout.HealthTimeout.Duration).Sub(now)
+}
+
+// unavailable reports whether the cluster counts as one that is under way or not healthy.
+func (t *target) unavailable(content string) bool {
+	return t.begun(content) && !t.done() || t.unhealthy()
+}
+
+// judge sets whether the cluster is reachable, and whether it has failed.
+func (t *target) judge(o Observed, now time.Time) {
+	t.reachable, t.why = state.Reachable(t.cluster)
+	if !t.begun(o.Content) || t.next == len(t.waves) {
+		return
+	}
+	w := &t.waves[t.next]
+	switch {
+	case w.failed != "":
+		t.failure = w.failed
+	case t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number && t.left(o.Bundle, now) <= 0:
+		t.failure = fmt.Sprintf("wave %d is not healthy after %s: %s", w.number, o.Bundle.Spec.Rollout.HealthTimeout.Duration, w.pending)
+	}
+}
+
+// report sets phase and message.
+func (t *target) report(rec *kontrol.BundleTarget, content string, stopped bool) {
+	switch {
+	case t.failure != "":
+		rec.Phase, rec.Message = kontrol.TargetFailed, t.failure
+	case rec.Content != content:
+		rec.Phase, rec.Message = kontrol.TargetWaiting, "its turn has not come"
+		if stopped {
+			rec.Message = "another cluster has failed"
+		}
+		if !t.reachable {
+			rec.Message = t.why
+		}
+	case t.done():
+		rec.Phase = kontrol.TargetSynced
+	default:
+		rec.Phase = kontrol.TargetProgressing
+		if t.next < len(t.waves) {
+			if rec.Message = t.waves[t.next].pending; rec.Message == "" {
+				rec.Message = fmt.Sprintf("wave %d is being written", t.waves[t.next].number)
+			}
+		} else {
+			rec.Message = t.leaving
+		}
+	}
+	rec.Message = cut(rec.Message)
+}
+
+// targetsOf returns the clusters of the Bundle in the order of its rollout, and the Resources of clusters that are none of it.
+func targetsOf(o Observed) (list []*target, gone []*kontrol.Resource) {
+	b := o.Bundle
+	byCluster := map[string]map[string]*kontrol.Resource{}
+	for _, r := range o.Resources {
+		t := kontrol.TargetOf(r)
+		if byCluster[r.Spec.ClusterName] == nil {
+			byCluster[r.Spec.ClusterName] = map[string]*kontrol.Resource{}
+		}
+		byCluster[r.Spec.ClusterName][(&bundle.Object{Target: t}).Key()] = r
+	}
+	was := map[string]kontrol.BundleTarget{}
+	for _, t := range b.Status.Targets {
+		was[t.Name] = t
+	}
+	add := func(name string, c *kontrol.Cluster) {
+		t := &target{cluster: c, name: name, was: was[name], has: byCluster[name]}
+		t.fill(o)
+		list = append(list, t)
+		delete(byCluster, name)
+	}
+	if b.Spec.ClusterName != "" {
+		i := slices.IndexFunc(o.Clusters, func(c *kontrol.Cluster) bool { return c.Name == b.Spec.ClusterName })
+		if i < 0 {
+			add(b.Spec.ClusterName, nil)
+		} else {
+			add(b.Spec.ClusterName, o.Clusters[i])
+		}
+	} else {
+		for _, c := range ordered(b, o.Clusters) {
+			add(c.Name, c)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byCluster)) {
+		gone = append(gone, living(byCluster[name])...)
+	}
+	return list, gone
+}
+
+// living returns the Resources that are not being deleted, by name.
+func living(all map[string]*kontrol.Resource) (list []*kontrol.Resource) {
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if all[key].DeletionTimestamp == nil {
+			list = append(list, all[key])
+		}
+	}
+	return list
+}
+
+// ordered returns the clusters that the Bundle selects in the order of its rollout.
+func ordered(b *kontrol.Bundle, all []*kontrol.Cluster) (list []*kontrol.Cluster) {
+	place := map[string]int{}
+	for _, c := range all {
+		if c.DeletionTimestamp != nil || !placement.Matches("", b.Spec.ClusterSelector, c) {
+			continue
+		}
+		i := slices.IndexFunc(b.Spec.Rollout.Order, func(s metav1.LabelSelector) bool { return placement.Matches("", &s, c) })
+		if i < 0 {
+			i = len(b.Spec.Rollout.Order)
+		}
+		place[c.Name] = i
+		list = append(list, c)
+	}
+	slices.SortFunc(list, func(x, y *kontrol.Cluster) int {
+		if d := place[x.Name] - place[y.Name]; d != 0 {
+			return d
+		}
+		return strings.Compare(x.Name, y.Name)
+	})
+	return list
+}
+
+// fill compares what the cluster's Resources are with what they should be, wave by wave.
+func (t *target) fill(o Observed) {
+	kept := map[string]bool{}
+	for i := range o.Objects {
+		object := &o.Objects[i]
+		if n := len(t.waves); n == 0 || t.waves[n-1].number != object.Wave {
+			t.waves = append(t.waves, wave{number: object.Wave})
+		}
+		w := &t.waves[len(t.waves)-1]
+		w.objects++
+		kept[object.Key()] = true
+		has := t.has[object.Key()]
+		want := resource(o.Bundle, t.name, object)
+		switch {
+		case has != nil && has.DeletionTimestamp != nil:
+			w.pending = "Resource " + has.Name + " is being deleted"
+		case has == nil || !same(has, want):
+			w.write = append(w.write, merged(has, want))
+		default:
+			if text := notHealthy(has); text != "" && w.pending == "" {
+				w.pending = object.Target.String() + ": " + text
+			}
+			if text := failedOf(has, o.Failed); text != "" && w.failed == "" {
+				w.failed = fmt.Sprintf("wave %d: %s: %s", w.number, object.Target, text)
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.has)) {
+		switch r := t.has[key]; {
+		case kept[key]:
+		case r.DeletionTimestamp == nil:
+			t.extra = append(t.extra, r)
+		default:
+			t.leaving = "Resource " + r.Name + " is being deleted"
+			if r.Status.Message != "" {
+				t.leaving += ": " + r.Status.Message
+			}
+		}
+	}
+	t.next = slices.IndexFunc(t.waves, func(w wave) bool { return !w.done() })
+	if t.next < 0 {
+		t.next = len(t.waves)
+	}
+}
+
+// notHealthy says why a Resource is not in sync or its object does not work; empty if it does. Drift holds up nothing.
+func notHealthy(r *kontrol.Resource) string {
+	s := &r.Status
+	switch {
+	case s.ObservedGeneration != r.Generation:
+		return "it is not applied yet"
+	case s.State != kontrol.StateSynced && s.State != kontrol.StateDrifted:
+		return s.Message
+	case !meta.IsStatusConditionTrue(s.Conditions, kontrol.ConditionHealthy):
+		c := meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy)
+		if c == nil || c.Message == "" {
+			return "it is not healthy yet"
+		}
+		return c.Message
+	}
+	return ""
+}
+
+// failedOf says why a Resource has failed; empty if it has not.
+func failedOf(r *kontrol.Resource, refused map[string]string) string {
+	s := &r.Status
+	if s.ObservedGeneration != r.Generation {
+		return ""
+	}
+	if s.State == kontrol.StateConflict || s.State == kontrol.StateDegraded {
+		return s.Message
+	}
+	if c := meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy); c != nil && c.Reason == string(kontrol.HealthDegraded) {
+		return c.Message
+	}
+	return refused[r.Name]
+}
+
+func maxUnavailable(m *intstr.IntOrString, total int) int {
+	if m == nil {
+		return 1
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(m, total, false)
+	if err != nil {
+		return 1
+	}
+	return max(n, 1)
+}
+
+func tooMany(clusters, objects int) string {
+	switch {
+	case clusters > kontrol.MaxTargets:
+		return fmt.Sprintf("it selects %d clusters, %d are possible: make several bundles", clusters, kontrol.MaxTargets)
+	case clusters*objects > kontrol.MaxBundleResources:
+		return fmt.Sprintf("%d objects on %d clusters are %d Resources, %d are possible: make several bundles", objects, clusters, clusters*objects, kontrol.MaxBundleResources)
+	}
+	return ""
+}
+
+// moment is a time as objects have it: of whole seconds, rounded up, so that it is never before what it records.
+func moment(now time.Time) *metav1.Time {
+	t := metav1.NewTime(now.Add(time.Second - time.Nanosecond).Truncate(time.Second))
+	return &t
+}
+
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
