@@ -75,7 +75,7 @@ node agent and the command line.
 	add("cluster", sendCommand(), applyLegacyCommand(), convertCommand())
 	add("cluster", kontrolCommand(), buildbarnCommand())
 	add("process", serverCommand(), agentCommand())
-	add("process", schedulerCommand(), controllersCommand())
+	add("process", schedulerCommand(), controllersCommand(), operatorCommand())
 	cmd.AddCommand(versionCommand())
 	return cmd
 }

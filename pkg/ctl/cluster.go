@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
@@ -48,7 +49,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme), kontrol.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme), kontrol.AddToScheme(scheme), buildbarn.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	// The kinds are known, so no discovery is needed.
@@ -63,6 +64,9 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState"} {
 		mapper.Add(kontrol.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	for _, kind := range []string{"Buildbarn", "BuildbarnScheduler", "BuildbarnWorker", "BuildbarnStorage", "BuildbarnFrontend", "BuildbarnBrowser"} {
+		mapper.Add(buildbarn.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/bootstraptokens"
@@ -83,7 +84,7 @@ func All(cfg Config) []*engine.Reconciler {
 		resourceclaim.NewRelease(),
 	}
 	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion)...)
-	list = append(list, buildbarn.New(buildbarn.HTTPMetrics)...)
+	list = append(list, buildbarn.New(metrics.Read)...)
 	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}))
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))

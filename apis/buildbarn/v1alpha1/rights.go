@@ -23,6 +23,9 @@ func rights(plural string, further ...rbacv1.PolicyRule) (controller, edit, view
 // write are the verbs for children.
 var write = []string{"create", "delete", "get", "list", "update", "watch"}
 
+// readWorkers is for parts that go after the workers.
+var readWorkers = rule(GroupVersion.Group, "buildbarnworkers", "get", "list", "watch")
+
 func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return append([]rbacv1.PolicyRule{rule("", "configmaps", write...), rule("", "pods", "get", "list", "watch"),
 		rule("networking.k8s.io", "ingresses", write...)}, list...)
@@ -30,7 +33,7 @@ func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
 
 // SchedulerRights and the following return the rules of the kinds' roles.
 func SchedulerRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnschedulers", children(rule("apps", "deployments", write...), rule("", "services", write...))...)
+	return rights("buildbarnschedulers", children(readWorkers, rule("apps", "deployments", write...), rule("", "services", write...))...)
 }
 
 // WorkerRights returns the rules of workers.
@@ -40,7 +43,7 @@ func WorkerRights() (controller, edit, view []rbacv1.PolicyRule) {
 
 // StorageRights returns the rules of storage.
 func StorageRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnstorages", children(rule("apps", "statefulsets", write...), rule("", "services", write...), rule("", "persistentvolumeclaims", write...))...)
+	return rights("buildbarnstorages", children(readWorkers, rule("apps", "statefulsets", write...), rule("", "services", write...), rule("", "persistentvolumeclaims", write...))...)
 }
 
 // FrontendRights returns the rules of frontends.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,4 +57,16 @@ func partRow[T any, P buildbarnPart[T]](name, short string, defaults func(P), va
 		return &p.Pods().Replicas, p.Observed().Replicas, &metav1.LabelSelector{MatchLabels: buildbarn.Labels(p)}
 	})))
 	return r
+}
+
+// BuildbarnDefinitions returns definitions of Buildbarn's kinds for other API servers than ours.
+func BuildbarnDefinitions() (list []*apiextensionsv1.CustomResourceDefinition) {
+	for _, o := range buildbarnKinds() {
+		var columns []apiextensionsv1.CustomResourceColumnDefinition
+		for _, c := range buildbarn.Printed(o.row.Kind != "Buildbarn") {
+			columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{Name: c.Name, Type: c.Type, Description: c.Description, Priority: c.Priority, JSONPath: c.Path})
+		}
+		list = append(list, own.CustomResource(o.row, columns, ".status.selector"))
+	}
+	return list
 }

@@ -14,6 +14,7 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/config"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 )
 
 // Observed is what Plan goes by.
@@ -32,8 +33,10 @@ type Observed struct {
 	// Pods and Claims have the part's labels.
 	Pods   []*corev1.Pod
 	Claims []*corev1.PersistentVolumeClaim
+	// Draining are the workers of the same farm that are still there, for the scheduler and storage.
+	Draining int
 	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason QueueError, or was not.
-	Queue      *Queue
+	Queue      *metrics.Queue
 	QueueError string
 }
 
@@ -133,10 +136,14 @@ func (p *plan) finalize() {
 		}
 	case *buildbarn.BuildbarnStorage:
 		for _, c := range p.o.Claims {
-			if part.Spec.ClaimPolicy == buildbarn.ClaimsDelete && c.DeletionTimestamp == nil {
+			if p.o.Draining == 0 && part.Spec.ClaimPolicy == buildbarn.ClaimsDelete && c.DeletionTimestamp == nil {
 				p.Delete = append(p.Delete, c)
 			}
 		}
+	}
+	if p.o.Draining > 0 { // they could neither end their actions nor store the results
+		p.ready("Draining", fmt.Sprintf("%d objects with workers of this farm go first", p.o.Draining))
+		return
 	}
 	next := p.o.Part.DeepCopyObject().(buildbarn.Part)
 	next.SetFinalizers(slices.DeleteFunc(next.GetFinalizers(), func(f string) bool { return f == buildbarn.Finalizer }))

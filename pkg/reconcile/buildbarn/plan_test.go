@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 )
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -401,6 +402,9 @@ func TestDeletion(t *testing.T) {
 	require.Empty(t, Plan(w.Observed, now).Delete)
 	w.Part.(*buildbarn.BuildbarnStorage).Spec.ClaimPolicy = buildbarn.ClaimsDelete
 	require.Len(t, Plan(w.Observed, now).Delete, 1)
+	w.Draining = 1
+	require.Nil(t, Plan(w.Observed, now).Finalizers, "workers end their actions first")
+	require.Empty(t, Plan(w.Observed, now).Delete)
 }
 
 func TestScale(t *testing.T) {
@@ -410,7 +414,7 @@ func TestScale(t *testing.T) {
 	w.settle(t)
 	require.Equal(t, "QueueUnknown", conditionOf(w.Part, buildbarn.ConditionReady).Reason)
 	at := func(queued, executing int32, later time.Duration) int32 {
-		w.Queue = &Queue{Queued: queued, Executing: executing}
+		w.Queue = &metrics.Queue{Queued: queued, Executing: executing}
 		w.apply(Plan(w.Observed, now.Add(later)))
 		return *w.Deployment.Spec.Replicas
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
@@ -35,11 +36,14 @@ const (
 // refusedAgain is how long after the API server refused a child it is tried again; changes are tried at once.
 const refusedAgain = time.Minute
 
-// New declares the reconcilers of the parts and of farms. metrics reads those of schedulers.
-func New(metrics Metrics) []*engine.Reconciler {
+// Read reads the metrics of a program at the address of a pod.
+type Read func(ctx context.Context, address string) (metrics.Families, error)
+
+// New declares the reconcilers of the parts and of farms; read is for schedulers.
+func New(read Read) []*engine.Reconciler {
 	return []*engine.Reconciler{
 		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnScheduler{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} }, service: true}),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnWorker{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }, metrics: metrics}),
+		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnWorker{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }, read: read}),
 		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnStorage{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} }, service: true, sets: true}),
 		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnFrontend{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} }, service: true}),
 		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnBrowser{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} }, service: true}),
@@ -51,9 +55,9 @@ func New(metrics Metrics) []*engine.Reconciler {
 type part struct {
 	object  func() buildbarn.Part
 	list    func() client.ObjectList
-	service bool    // it has a service
-	sets    bool    // its pods are of a StatefulSet, not of a Deployment
-	metrics Metrics // of schedulers, for workers
+	service bool // it has a service
+	sets    bool // its pods are of a StatefulSet, not of a Deployment
+	read    Read // of schedulers, for workers
 }
 
 func (k part) kind() string { return kindOf(k.object()) }
@@ -92,6 +96,9 @@ func newPart(k part) *engine.Reconciler {
 			}},
 			engine.ByController(&corev1.ConfigMap{}), byLabels(&corev1.Pod{}),
 		},
+	}
+	if k.outlives() {
+		r.Watches = append(r.Watches, engine.Watch{Object: &buildbarn.BuildbarnWorker{}, Map: k.siblings, Changed: func(_, _ client.Object) bool { return false }})
 	}
 	if k.service {
 		r.Watches = append(r.Watches, engine.Watch{Object: &corev1.Service{}, Map: mine})
@@ -154,6 +161,28 @@ func (k part) indexed(ctx context.Context, env engine.Env, namespace, index, val
 	}
 	_ = meta.EachListItem(list, func(o runtime.Object) error {
 		if p, ok := o.(client.Object); ok {
+			out = append(out, engine.RequestFor(p.GetNamespace(), p.GetName()))
+		}
+		return nil
+	})
+	return out
+}
+
+// outlives reports whether workers need the part to end their actions.
+func (k part) outlives() bool {
+	return k.kind() == "BuildbarnScheduler" || k.kind() == "BuildbarnStorage"
+}
+
+// siblings maps workers to the parts of the same farm.
+func (k part) siblings(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+	farm := metav1.GetControllerOfNoCopy(o)
+	list := k.list()
+	if farm == nil || env.Cache.List(ctx, list, client.InNamespace(o.GetNamespace())) != nil {
+		return nil
+	}
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		p, ok := item.(client.Object)
+		if ref := metav1.GetControllerOfNoCopy(p); ok && ref != nil && ref.UID == farm.UID {
 			out = append(out, engine.RequestFor(p.GetNamespace(), p.GetName()))
 		}
 		return nil
@@ -302,6 +331,17 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 	if err := r.observeChildren(ctx, p, &o); err != nil {
 		return o, err
 	}
+	if farm := metav1.GetControllerOfNoCopy(p); farm != nil && r.outlives() && p.GetDeletionTimestamp() != nil {
+		var workers buildbarn.BuildbarnWorkerList
+		if err := r.Cache.List(ctx, &workers, client.InNamespace(namespace)); err != nil {
+			return o, err
+		}
+		for i := range workers.Items {
+			if ref := metav1.GetControllerOfNoCopy(&workers.Items[i]); ref != nil && ref.UID == farm.UID {
+				o.Draining++
+			}
+		}
+	}
 	labels := p.Component() + "/" + name
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, namespace, indexLabels, labels); err != nil {
@@ -383,7 +423,7 @@ func (r *reconciler) observeChildren(ctx context.Context, p buildbarn.Part, o *O
 }
 
 // queue reads the queue of workers from the scheduler's pod.
-func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*Queue, error) {
+func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {
 		return nil, err
@@ -393,13 +433,13 @@ func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*
 		if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" || !isReady(pod) {
 			continue
 		}
-		families, err := r.metrics(ctx, pod.Status.PodIP)
+		families, err := r.read(ctx, pod.Status.PodIP)
 		if err != nil {
 			// The same words each time: the status is not written for another port number.
 			r.Log.Debug("cannot read a scheduler's metrics", "pod", pod.Name, "error", err)
 			return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there (diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
 		}
-		return queueOf(Queues(families), w.Spec.Scale), nil
+		return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
 	}
 	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", w.Spec.Scale.Scheduler)
 }

@@ -1,4 +1,7 @@
-package buildbarn
+// Package metrics reads what Buildbarn's programs say about themselves: queues, workers, how full storage is and how often it hits.
+//
+// It may import apis and buildbarn/config. Its invariant: what a pod sends is bounded, and numbers that make no sense are zero.
+package metrics
 
 import (
 	"context"
@@ -32,6 +35,8 @@ const (
 
 // Bounds of a read of a scheduler's metrics.
 const (
+	// maxCount bounds what numbers are taken for.
+	maxCount    = 1 << 30
 	maxMetrics  = 4 << 20
 	metricsWait = 2 * time.Second
 )
@@ -44,11 +49,11 @@ type Queue struct {
 	Platform           []buildbarn.PlatformProperty
 }
 
-// Metrics reads the metrics of a program at an address of a pod.
-type Metrics func(ctx context.Context, address string) (map[string]*dto.MetricFamily, error)
+// Families are metrics by name.
+type Families = map[string]*dto.MetricFamily
 
-// HTTPMetrics reads metrics over HTTP: at most 4 MiB, within 2 s, from that address alone.
-func HTTPMetrics(ctx context.Context, address string) (map[string]*dto.MetricFamily, error) {
+// Read reads metrics over HTTP from the address of a pod: at most 4 MiB, within 2 s, without redirects.
+func Read(ctx context.Context, address string) (Families, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsWait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(address, strconv.Itoa(int(buildbarn.PortMetrics)))+"/metrics", nil)
@@ -65,17 +70,22 @@ func HTTPMetrics(ctx context.Context, address string) (map[string]*dto.MetricFam
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s answers %s", req.URL, resp.Status)
 	}
-	limited := &io.LimitedReader{R: resp.Body, N: maxMetrics + 1}
+	return Parse(resp.Body)
+}
+
+// Parse parses at most 4 MiB of metrics as text.
+func Parse(r io.Reader) (Families, error) {
+	limited := &io.LimitedReader{R: r, N: maxMetrics + 1}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(limited)
 	if limited.N <= 0 {
-		return nil, fmt.Errorf("%s sends more than %d bytes", req.URL, maxMetrics)
+		return nil, fmt.Errorf("there are more than %d bytes of metrics", maxMetrics)
 	}
 	return families, err
 }
 
 // Queues returns a scheduler's queues, in the order of their names.
-func Queues(families map[string]*dto.MetricFamily) []Queue {
+func Queues(families Families) []Queue {
 	type key struct{ prefix, platform string }
 	type counts struct{ scheduled, started, ended, created, removed float64 }
 	all := map[key]*counts{}
@@ -131,8 +141,8 @@ func number(f float64) int32 {
 	return int32(min(f, maxCount))
 }
 
-// queueOf returns the queue of workers. Before there was an action or a worker, it is empty.
-func queueOf(all []Queue, s *buildbarn.WorkerScale) *Queue {
+// Of returns the queue of workers. Before there was an action or a worker, it is empty.
+func Of(all []Queue, s *buildbarn.WorkerScale) *Queue {
 	want := config.Sorted(s.Platform)
 	for i := range all {
 		if all[i].InstanceNamePrefix == s.InstanceNamePrefix && slices.Equal(all[i].Platform, want) {
@@ -140,4 +150,56 @@ func queueOf(all []Queue, s *buildbarn.WorkerScale) *Queue {
 		}
 	}
 	return &Queue{}
+}
+
+// The metrics of bb_storage.
+const (
+	metricAllocations = "buildbarn_blobstore_block_device_backed_block_allocator_allocations_total"
+	metricReleases    = "buildbarn_blobstore_block_device_backed_block_allocator_releases_total"
+	metricOperations  = "buildbarn_blobstore_blob_access_operations_duration_seconds"
+)
+
+// blocks is how many blocks rendered configurations have for old, current and new data: 8, 24, and 3 of files or 1 of results.
+var blocks = map[string]float64{"cas": 35, "ac": 33}
+
+// Fill returns how full a storage pod's stores are, "cas" and "ac", in percent. A store that is full replaces what is oldest.
+func Fill(families Families) map[string]int {
+	used := map[string]float64{}
+	for name, sign := range map[string]float64{metricAllocations: 1, metricReleases: -1} {
+		for _, m := range families[name].GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "storage_type" {
+					used[l.GetValue()] += sign * m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	out := map[string]int{}
+	for kind, most := range blocks {
+		if n, ok := used[kind]; ok {
+			out[kind] = int(min(max(100*n/most, 0), 100))
+		}
+	}
+	return out
+}
+
+// Hits returns how many results of actions a frontend was asked for, and how many it had.
+func Hits(families Families) (had, asked int64) {
+	for _, m := range families[metricOperations].GetMetric() {
+		labels := map[string]string{}
+		for _, l := range m.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		if labels["storage_type"] != "ac" || labels["operation"] != "Get" || labels["backend_type"] != "completeness_checking" {
+			continue
+		}
+		n := int64(min(m.GetHistogram().GetSampleCount(), maxCount))
+		switch labels["grpc_code"] {
+		case "OK":
+			had, asked = had+n, asked+n
+		case "NotFound":
+			asked += n
+		}
+	}
+	return had, asked
 }

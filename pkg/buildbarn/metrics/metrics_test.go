@@ -1,11 +1,9 @@
-package buildbarn
+package metrics
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
@@ -32,14 +30,13 @@ buildbarn_builder_in_memory_build_queue_workers_removed_total{instance_name_pref
 `
 
 func TestQueues(t *testing.T) {
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(metricsText))
+	families, err := Parse(strings.NewReader(metricsText))
 	require.NoError(t, err)
 	all := Queues(families)
 	linux := []buildbarn.PlatformProperty{{Name: "OSFamily", Value: "linux"}}
 	require.Len(t, all, 2)
-	require.Equal(t, Queue{Queued: 4, Executing: 2, Workers: 3, Platform: linux}, *queueOf(all, &buildbarn.WorkerScale{Platform: linux}))
-	require.Zero(t, queueOf(all, &buildbarn.WorkerScale{InstanceNamePrefix: "other"}).Workers, "counters that are no sense are zero")
-	require.Equal(t, &Queue{}, queueOf(all, &buildbarn.WorkerScale{}))
+	require.Equal(t, Queue{Queued: 4, Executing: 2, Workers: 3, Platform: linux}, *Of(all, &buildbarn.WorkerScale{Platform: linux}))
+	require.Zero(t, Of(all, &buildbarn.WorkerScale{InstanceNamePrefix: "other"}).Workers, "counters that are no sense are zero")
+	require.Equal(t, &Queue{}, Of(all, &buildbarn.WorkerScale{}))
 	require.Empty(t, Queues(nil))
 }

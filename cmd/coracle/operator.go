@@ -1,0 +1,101 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/yaml"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/server"
+)
+
+// operator is a set of reconcilers of Coracle's own kinds that runs on any Kubernetes.
+type operator struct {
+	name, short string
+	// group is the group and version of its kinds, definitions their definitions for servers that do not have them.
+	group       string
+	definitions func() []*apiextensionsv1.CustomResourceDefinition
+	reconcilers []string
+	listen      string
+}
+
+// operators are the sets there are.
+var operators = []operator{
+	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: builtin.BuildbarnDefinitions, listen: "127.0.0.1:10261",
+		reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"}},
+}
+
+func operatorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "operator",
+		Short: "Run reconcilers of Coracle's own kinds on any Kubernetes",
+		Long: `Runs the reconcilers that Coracle has inside in a process of their own, for the Kubernetes of the kubeconfig, as whose user they read and write.
+Of several such processes one works, which holds a Lease in kube-system.`,
+	}
+	for _, o := range operators {
+		cmd.AddCommand(o.command())
+	}
+	return cmd
+}
+
+func (o operator) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: o.name, Short: o.short, Args: exactly(0, "--kubeconfig FILE | --print-crds"),
+		Example: fmt.Sprintf(`  coracle operator %[1]s --print-crds | kubectl apply --server-side -f -
+  coracle operator %[1]s --kubeconfig admin.conf`, o.name),
+	}
+	cluster := outside(cmd, o.listen)
+	print := cmd.Flags().Bool("print-crds", false, "print the definitions of the kinds, and end")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *print {
+			return printDefinitions(cmd.OutOrStdout(), o.definitions())
+		}
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		d, err := discovery.NewDiscoveryClientForConfig(c.REST)
+		if err != nil {
+			return err
+		}
+		if _, err := d.ServerResourcesForGroupVersion(o.group); apierrors.IsNotFound(err) {
+			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", o.group, o.name)
+		} else if err != nil {
+			return err
+		}
+		c.Only = o.reconcilers
+		return server.RunControllers(cmd.Context(), c)
+	}
+	return cmd
+}
+
+// printDefinitions prints what is to be applied, without the fields that a server sets.
+func printDefinitions(out io.Writer, list []*apiextensionsv1.CustomResourceDefinition) error {
+	for _, d := range list {
+		text, err := json.Marshal(d)
+		if err != nil {
+			return err
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(text, &fields); err != nil {
+			return err
+		}
+		delete(fields, "status")
+		delete(fields["metadata"].(map[string]any), "creationTimestamp")
+		if text, err = yaml.Marshal(fields); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "---\n%s", strings.TrimPrefix(string(text), "---\n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
