@@ -110,6 +110,8 @@ type Cache struct {
 	waiters waiters
 	offers  offers
 
+	interned interned
+
 	loaded     atomic.Int64 // the revision of the initial state; 0 until it is loaded
 	recallOnce sync.Once
 	recalled   chan struct{} // capacity 1: changes from before the start were added to the rings

@@ -173,7 +173,7 @@ func resourceLine(r *kontrol.Resource, now time.Time) []any {
 		message = s.Message
 	}
 	return []any{r.Name, kontrol.TargetOf(r).String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), stateOf(r), revisionOf(r),
-		strings.ToLower(string(r.Spec.Mode)), ago(&r.CreationTimestamp, now), shorten(message)}
+		string(r.Spec.Mode), ago(&r.CreationTimestamp, now), shorten(message)}
 }
 
 // shorten makes a text fit a table.

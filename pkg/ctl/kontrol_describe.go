@@ -74,7 +74,7 @@ func (c *Cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	rows := [][2]string{
 		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
 		{"State", stateOf(r)}, {"Message", r.Status.Message}, {"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
-		{"Mode", strings.ToLower(string(r.Spec.Mode))}, {"Deletion", policy[r.Spec.DeletionPolicy]}, {"Created", stamp(&r.CreationTimestamp)},
+		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]}, {"Created", stamp(&r.CreationTimestamp)},
 		{"Depends on", strings.Join(r.Spec.DependsOn, ", ")},
 	}
 	if r.Spec.Suspend {

@@ -110,7 +110,7 @@ func TestKontrolGet(t *testing.T) {
 		return ran(t, func(at Terminal) error { return c.Resources(t.Context(), o, at) })
 	}
 	out, _, _ := get(KontrolOptions{})
-	require.Regexp(t, `(?m)^settings +ConfigMap/shop/settings +0/1 +Drifted +3 +correct +- +on edge: .data.color was changed by hand$`, out)
+	require.Regexp(t, `(?m)^settings +ConfigMap/shop/settings +0/1 +Drifted +3 +Correct +- +on edge: .data.color was changed by hand$`, out)
 	require.Regexp(t, `(?m)^web +Deployment/shop/web +0/0 +OutOfSync `, out, "nothing has looked at its generation")
 	for _, o := range []KontrolOptions{{Kind: "configmap"}, {State: "drifted"}, {Names: []string{"settings"}}} {
 		out, _, _ := get(o)

@@ -89,6 +89,8 @@ type Resource struct {
 	Coerce func(o client.Object, how Coercion) (unknown []string, err error)
 	// Managers, if not nil, makes the field manager of the resource or of its status; reset is what that does not own.
 	Managers func(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
+	// Types, if not nil, are the types by which upstream's field manager compares objects of the kind; nil: they are deduced from the objects.
+	Types managedfields.TypeConverter
 	// NoCreate, if not empty, says why no object can be created at present. They are refused with 403.
 	NoCreate string
 	// BeginDelete, if not nil, changes an object whose deletion is asked for the first time: it adds finalizers or a condition.

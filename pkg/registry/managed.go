@@ -87,7 +87,11 @@ func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind,
 		}
 		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
 	} else {
-		f, err = managedfields.NewDefaultCRDFieldManager(managedfields.NewDeducedTypeConverter(), v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
+		types := key.row.Types
+		if types == nil {
+			types = managedfields.NewDeducedTypeConverter()
+		}
+		f, err = managedfields.NewDefaultCRDFieldManager(types, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
 	}
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)

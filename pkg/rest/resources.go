@@ -4,9 +4,9 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/rest/view"
@@ -110,13 +110,14 @@ func (s *states) on(r *kontrol.Resource, cluster string) bool {
 		slices.ContainsFunc(s.current[r.Name], func(a *kontrol.CurrentState) bool { return a.State.Cluster == cluster })
 }
 
-func (s *resources) states(ctx context.Context) (*states, error) {
+// states reads the states of all Resources, or of those that match.
+func (s *resources) states(ctx context.Context, opts ...ctrl.ListOption) (*states, error) {
 	var applied kontrol.AppliedStateList
-	if err := s.cluster.List(ctx, &kontrol.AppliedState{}, &applied); err != nil {
+	if err := s.cluster.List(ctx, &kontrol.AppliedState{}, &applied, opts...); err != nil {
 		return nil, err
 	}
 	var current kontrol.CurrentStateList
-	if err := s.cluster.List(ctx, &kontrol.CurrentState{}, &current); err != nil {
+	if err := s.cluster.List(ctx, &kontrol.CurrentState{}, &current, opts...); err != nil {
 		return nil, err
 	}
 	out := &states{map[string][]*kontrol.AppliedState{}, map[string][]*kontrol.CurrentState{}}
@@ -135,20 +136,17 @@ var errNoResource = Refuse(http.StatusNotFound, "resource not found")
 
 func (s *resources) find(c *Call) (*kontrol.Resource, error) {
 	var list kontrol.ResourceList
-	if err := s.cluster.List(c, &kontrol.Resource{}, &list); err != nil {
+	if err := s.cluster.List(c, &kontrol.Resource{}, &list, ctrl.MatchingFields{kontrol.FieldID: c.Param("id")}); err != nil {
 		return nil, err
 	}
-	id := c.Param("id")
-	for i := range list.Items {
-		if strconv.FormatInt(list.Items[i].Status.ID, 10) == id {
-			return &list.Items[i], nil
-		}
+	if len(list.Items) == 0 {
+		return nil, errNoResource
 	}
-	return nil, errNoResource
+	return &list.Items[0], nil
 }
 
 func (s *resources) answer(c *Call, r *kontrol.Resource) error {
-	states, err := s.states(c)
+	states, err := s.states(c, ctrl.MatchingFields{kontrol.FieldResource: r.Name})
 	if err != nil {
 		return err
 	}

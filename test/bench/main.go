@@ -64,10 +64,12 @@ func main() {
 
 type options struct {
 	kubeconfig, image, start, pids, only, output string
+	target, kubectl                              string
 	children                                     bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
-	nodes, binds, tasks, finished                int
+	nodes, binds, tasks, finished, resources     int
+	settle                                       time.Duration
 }
 
 func bench(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -79,7 +81,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages (default all)")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol (default all)")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -89,6 +91,10 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.binds, "binds", 5000, "how many pods to schedule onto them")
 	f.IntVar(&o.tasks, "tasks", 0, "how many tasks to run, each of them a container of `true`")
 	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
+	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
+	f.StringVar(&o.kubectl, "kubectl", "kubectl", "command that is kubectl, to compare with Kontrol; empty for none")
+	f.IntVar(&o.resources, "resources", 1000, "how many objects Kontrol applies")
+	f.DurationVar(&o.settle, "settle", 0, "how long to wait, before the memory with Kontrol is measured, for what was collected to be returned")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -99,7 +105,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	groups := []struct {
 		name string
 		run  func(context.Context, *cluster) ([]figure, error)
-	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}}
+	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}, {"kontrol", kontrol}}
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true

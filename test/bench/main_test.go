@@ -53,7 +53,7 @@ func TestProcess(t *testing.T) {
 	require.Equal(t, 57, n)
 	_, err = parseTicks("12 (x) S 1")
 	require.Error(t, err)
-	kib, err := pss(os.Getpid())
+	kib, err := rollup(os.Getpid(), "Pss:")
 	require.NoError(t, err)
 	require.Positive(t, kib)
 	require.Contains(t, withChildren([]int{os.Getppid()}), os.Getpid())

@@ -36,11 +36,10 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	const perSecond = 100 // USER_HZ, which is the same on every Linux
-	percent := float64(after-before) / perSecond / time.Since(began).Seconds() * 100
+	percent := float64(after-before) / userHZ / time.Since(began).Seconds() * 100
 	var kib int
 	for _, pid := range pids {
-		n, err := pss(pid)
+		n, err := rollup(pid, "Pss:")
 		if err != nil {
 			return nil, err
 		}
@@ -79,6 +78,9 @@ func (c *cluster) processorTime() (used [3]time.Duration) {
 	used[1] -= used[0]
 	return used
 }
+
+// userHZ is the number of ticks in a second, the same on every Linux.
+const userHZ = 100
 
 // withChildren adds all descendants.
 func withChildren(pids []int) []int {
@@ -134,18 +136,4 @@ func parseTicks(stat string) (int, error) {
 	}
 	system, err := strconv.Atoi(fields[12])
 	return user + system, err
-}
-
-// pss returns a process's proportional set size, in KiB.
-func pss(pid int) (int, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return 0, err
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		if rest, ok := strings.CutPrefix(line, "Pss:"); ok {
-			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(rest, "kB")))
-		}
-	}
-	return 0, fmt.Errorf("no Pss of process %d", pid)
 }

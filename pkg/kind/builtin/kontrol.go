@@ -26,16 +26,18 @@ func kontrolKinds() []ourKind {
 			Default: kontrol.DefaultBundle, Validate: kontrol.ValidateBundle, Columns: kontrol.BundleColumns, Cells: kontrol.BundleCells,
 			Source: kontrol.BundleSourceText,
 		}, func(b *kontrol.Bundle) *kontrol.BundleStatus { return &b.Status }), kontrol.BundleRights},
-		{own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
+		{kontrolState(own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
 			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.AppliedState { return &kontrol.AppliedState{} }, NewList: func() client.ObjectList { return &kontrol.AppliedStateList{} },
 			Validate: kontrol.ValidateApplied, Columns: kontrol.AppliedColumns, Cells: kontrol.AppliedCells, Source: kontrol.StateSource,
-		}, nil), kontrol.AppliedRights},
-		{own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
+			Fields: kontrol.AppliedFields,
+		}, nil)), kontrol.AppliedRights},
+		{kontrolState(own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
 			Kind: kontrol.GroupVersion.WithKind("CurrentState"), Plural: "currentstates", ShortNames: []string{"kcs"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.CurrentState { return &kontrol.CurrentState{} }, NewList: func() client.ObjectList { return &kontrol.CurrentStateList{} },
 			Validate: kontrol.ValidateCurrent, Columns: kontrol.CurrentColumns, Cells: kontrol.CurrentCells, Source: kontrol.StateSource,
-		}, nil), kontrol.CurrentRights},
+			Fields: kontrol.CurrentFields,
+		}, nil)), kontrol.CurrentRights},
 	}
 }
 
@@ -47,11 +49,31 @@ func kontrolResource() *kind.Resource {
 		Default: kontrol.Default, Validate: kontrol.Validate, ValidateUpdate: kontrol.ValidateUpdate,
 		Prepare: kontrol.Prepare, Changed: kontrol.Changed, PrepareStatus: kontrol.PrepareStatus,
 		Columns: kontrol.Columns, Cells: kontrol.Cells, Source: kontrol.ResourceSource,
+		Fields: kontrol.ResourceFields,
 	}, func(r *kontrol.Resource) *kontrol.ResourceStatus { return &r.Status })
+	indexed(r, kontrol.FieldID)
 	r.BeginDelete = func(o runtime.Object) {
 		if m, ok := o.(*kontrol.Resource); ok && !slices.Contains(m.Finalizers, kontrol.FinalizerTargets) {
 			m.Finalizers = append(m.Finalizers, kontrol.FinalizerTargets)
 		}
 	}
 	return r
+}
+
+// kontrolState completes the row of a kind of states: each has one writer, which owns the whole of it.
+func kontrolState(r *kind.Resource) *kind.Resource {
+	types, err := own.AtomicTypes(r.GroupVersionKind, "state")
+	if err != nil {
+		panic(err) // the schema is fixed
+	}
+	r.Types = types
+	for _, f := range []string{kontrol.FieldResource, kontrol.FieldCluster} {
+		indexed(r, f)
+	}
+	return r
+}
+
+// indexed indexes a selectable field.
+func indexed(r *kind.Resource, field string) {
+	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: func(o client.Object) string { return r.Fields(o)[field] }})
 }

@@ -100,7 +100,7 @@ func (p *Pool) Set(name string, c Config, begin func(func(context.Context))) {
 	p.targets[name] = t
 	p.mu.Unlock()
 	if old != nil {
-		old.cancel()
+		old.end()
 	}
 	if c.Problem == "" && t.client != nil {
 		begin(t.run)
@@ -115,7 +115,7 @@ func (p *Pool) Remove(name string) {
 	delete(p.targets, name)
 	p.mu.Unlock()
 	if t != nil {
-		t.cancel()
+		t.end()
 		p.changed(name)
 	}
 }
@@ -154,12 +154,13 @@ type Target struct {
 	mu      sync.Mutex
 	status  Status
 	running int
-	waiting []func() // told once a request ends, in order
+	waiting []waiter        // told once a request may be made, in order
+	waits   map[string]bool // the keys in waiting
 }
 
 func newTarget(name string, c Config, p *Pool) *Target {
 	ended, cancel := context.WithCancel(context.Background())
-	t := &Target{Name: name, pool: p, config: c, ended: ended, cancel: cancel, wake: make(chan struct{}, 1),
+	t := &Target{Name: name, pool: p, config: c, ended: ended, cancel: cancel, wake: make(chan struct{}, 1), waits: map[string]bool{},
 		status: Status{Reason: kontrol.ReasonConnecting, Message: "connecting"}}
 	fail := func(reason, message string) *Target {
 		t.status = Status{Reason: reason, Message: message}
@@ -326,49 +327,6 @@ func (t *Target) Client() client.WithWatch {
 	return t.client
 }
 
-// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than 8 requests; otherwise it returns ErrBusy, and
-// calls again once it may be retried. An error that means that the cluster is lost makes it unreachable for everybody.
-func (t *Target) Do(ctx context.Context, again func(), f func(context.Context, client.WithWatch) error) error {
-	t.mu.Lock()
-	switch {
-	case !t.status.Ready:
-		defer t.mu.Unlock()
-		return &UnreachableError{t.status.Reason, t.status.Message}
-	case t.running >= maxRequests:
-		t.waiting = append(t.waiting, again)
-		t.mu.Unlock()
-		return ErrBusy
-	}
-	t.running++
-	t.mu.Unlock()
-	defer t.release()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err := f(ctx, t.client)
-	if err != nil && ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return err // this process ends
-	}
-	if err != nil && t.config.Local == nil && Lost(err) {
-		t.failed(err)
-		t.Probe()
-		s := t.Status()
-		return &UnreachableError{s.Reason, s.Message}
-	}
-	return err
-}
-
-func (t *Target) release() {
-	t.mu.Lock()
-	t.running--
-	n := min(len(t.waiting), maxRequests-t.running)
-	next := t.waiting[:n:n]
-	t.waiting = t.waiting[n:]
-	t.mu.Unlock()
-	for _, f := range next {
-		f()
-	}
-}
-
 // Probe probes the cluster soon.
 func (t *Target) Probe() {
 	select {
@@ -376,8 +334,3 @@ func (t *Target) Probe() {
 	default:
 	}
 }
-
-// UnreachableError means that a cluster does not answer.
-type UnreachableError struct{ Reason, Message string }
-
-func (e *UnreachableError) Error() string { return e.Message }

@@ -105,7 +105,7 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 			if !s.Ready {
 				require.Contains(t, s.Message, server.URL)
 				require.Nil(t, p.Get("c").Client())
-				err := p.Get("c").Do(ctx, nil, func(context.Context, client.WithWatch) error {
+				err := p.Get("c").Do(ctx, "", nil, func(context.Context, client.WithWatch) error {
 					t.Error("a cluster that does not answer was asked")
 					return nil
 				})
@@ -119,22 +119,36 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 	}
 }
 
-// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy, and who was refused is notified when one ends.
+// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Who was refused is told, once, when one ends; and who was told
+// but makes no request leaves it to the next.
 func TestABusyClusterQueuesNothing(t *testing.T) {
-	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1)}
-	hold, told := make(chan struct{}), make(chan struct{}, 1)
+	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1), waits: map[string]bool{}}
+	hold, told := make(chan struct{}), make(chan string, 10)
 	var wg, in sync.WaitGroup
 	for range maxRequests {
 		in.Add(1)
 		wg.Go(func() {
-			_ = tg.Do(t.Context(), nil, func(context.Context, client.WithWatch) error { in.Done(); <-hold; return nil })
+			_ = tg.Do(t.Context(), "", nil, func(context.Context, client.WithWatch) error { in.Done(); <-hold; return nil })
 		})
 	}
 	in.Wait()
-	require.ErrorIs(t, tg.Do(t.Context(), func() { told <- struct{}{} }, nil), ErrBusy)
+	for _, key := range []string{"a", "b", "a", "c", "d"} {
+		require.ErrorIs(t, tg.Do(t.Context(), key, func() { told <- key }, nil), ErrBusy)
+	}
+	tg.Next()
+	require.Empty(t, told, "it is busy")
+	hold <- struct{}{}
+	require.Equal(t, "a", <-told)
+	tg.Next()
+	require.Equal(t, "b", <-told, "a made no request")
+	require.NoError(t, tg.Do(t.Context(), "b", nil, func(context.Context, client.WithWatch) error { return nil }))
+	require.Equal(t, "c", <-told)
+	tg.cancel = func() {}
+	tg.end()
+	require.Equal(t, "d", <-told, "the connection is replaced")
 	close(hold)
-	<-told
 	wg.Wait()
+	require.Empty(t, told)
 }
 
 // uncomparable is a client as the server passes it.

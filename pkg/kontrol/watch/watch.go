@@ -3,10 +3,12 @@
 //
 // It may import pkg/kontrol and client libraries. Its invariants: an object is reported as missing only if the cluster said so, and what
 // cannot be watched is reported with its reason. What is held is limited by maxObjects; changes are not queued but replace each other.
+// Of an object that was recorded (Settle) only its version is held.
 package watch
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -29,8 +31,10 @@ type Seen struct {
 	Known bool
 	// Reason and Error say why they cannot be.
 	Reason, Error string
-	// Object is nil if it does not exist. It must not be changed.
+	// Object is nil if it does not exist, or is settled. It must not be changed.
 	Object *unstructured.Unstructured
+	// Settled is what Settle was called with, if the object has not changed since; otherwise 0.
+	Settled uint64
 }
 
 // kind is a kind of objects on a cluster.
@@ -41,7 +45,7 @@ type kind struct {
 
 // place is where an object is.
 type place struct {
-	kind
+	watcher *watcher
 	types.NamespacedName
 }
 
@@ -64,24 +68,24 @@ func New(pool *target.Pool, begin func(func(context.Context)), changed func(Pair
 
 // Want follows the object of a pair, until Drop.
 func (h *Hub) Want(p Pair, t kontrol.Target) {
-	gvk := schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)
-	at := place{kind{p.Cluster, gvk}, types.NamespacedName{Namespace: t.Namespace, Name: t.Name}}
+	k := kind{p.Cluster, schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if was, ok := h.places[p]; ok {
-		if was == at {
+		if was.watcher.kind == k && was.Namespace == t.Namespace && was.Name == t.Name {
 			return
 		}
 		h.drop(p, was)
 	}
-	h.places[p] = at
-	w := h.watches[at.kind]
+	w := h.watches[k]
 	if w == nil {
-		w = newWatcher(h, at.kind)
-		h.watches[at.kind] = w
+		w = newWatcher(h, k)
+		h.watches[k] = w
 		h.begin(w.run)
 	}
-	w.want(at.NamespacedName, p)
+	at := types.NamespacedName{Namespace: t.Namespace, Name: t.Name}
+	h.places[p] = place{w, at}
+	w.want(at, p)
 }
 
 // Drop ends what Want began. A watch ends with its last pair.
@@ -95,22 +99,55 @@ func (h *Hub) Drop(p Pair) {
 
 func (h *Hub) drop(p Pair, at place) {
 	delete(h.places, p)
-	if w := h.watches[at.kind]; w != nil && w.unwant(at.NamespacedName, p) {
-		delete(h.watches, at.kind)
-		w.cancel()
+	if at.watcher.unwant(at.NamespacedName, p) {
+		delete(h.watches, at.watcher.kind)
+		at.watcher.cancel()
 	}
+}
+
+func (h *Hub) place(p Pair) (place, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok := h.places[p]
+	return at, ok
 }
 
 // Look returns what is known of the object of a pair.
 func (h *Hub) Look(p Pair) Seen {
-	h.mu.Lock()
-	at, ok := h.places[p]
-	w := h.watches[at.kind]
-	h.mu.Unlock()
-	if !ok || w == nil {
+	at, ok := h.place(p)
+	if !ok {
 		return Seen{}
 	}
-	return w.look(at.NamespacedName)
+	return at.watcher.look(at.NamespacedName)
+}
+
+// Settle says that an object that Look returned was recorded: it is not held any more. by, which must not be 0, is returned by Look until the
+// object changes.
+func (h *Hub) Settle(p Pair, version string, by uint64) {
+	if at, ok := h.place(p); ok {
+		at.watcher.settle(at.NamespacedName, version, by)
+	}
+}
+
+// ErrUnreachable means that a cluster does not answer.
+var ErrUnreachable = errors.New("the cluster does not answer")
+
+// Load reads a settled object again, so that Look returns it.
+func (h *Hub) Load(ctx context.Context, p Pair) error {
+	at, ok := h.place(p)
+	if !ok {
+		return nil
+	}
+	t := h.pool.Get(p.Cluster)
+	if t == nil || t.Client() == nil {
+		return ErrUnreachable
+	}
+	was := at.watcher.version(at.NamespacedName)
+	o, err := at.watcher.get(ctx, t.Client(), at.NamespacedName)
+	if err == nil {
+		at.watcher.putOver(at.NamespacedName, was, o)
+	}
+	return err
 }
 
 // Reached makes the watches of a cluster try again: it became ready, or no longer is, or has other kinds.

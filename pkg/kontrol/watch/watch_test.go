@@ -32,10 +32,11 @@ type server struct {
 	objects        map[string]*unstructured.Unstructured
 	lists, watches int
 	began          chan *apiwatch.FakeWatcher
+	alone          chan *apiwatch.FakeWatcher // watches of one object
 }
 
 func newServer() *server {
-	s := &server{mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10)}
+	s := &server{mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10), alone: make(chan *apiwatch.FakeWatcher, 10)}
 	s.mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
 	return s
 }
@@ -72,11 +73,15 @@ func (s *server) Get(_ context.Context, at client.ObjectKey, o client.Object, _ 
 	return nil
 }
 
-func (s *server) Watch(context.Context, client.ObjectList, ...client.ListOption) (apiwatch.Interface, error) {
+func (s *server) Watch(_ context.Context, _ client.ObjectList, opts ...client.ListOption) (apiwatch.Interface, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watches++
 	w := apiwatch.NewFakeWithOptions(apiwatch.FakeOptions{ChannelSize: 10})
+	if o := (&client.ListOptions{}).ApplyOptions(opts); o.FieldSelector != nil {
+		s.alone <- w
+		return w, nil
+	}
+	s.watches++
 	s.began <- w
 	return w, nil
 }
@@ -95,6 +100,14 @@ func (s *server) put(name, version string, labelled bool) *unstructured.Unstruct
 	defer s.mu.Unlock()
 	s.objects[name] = u
 	return u
+}
+
+func (s *server) remove(name string) *unstructured.Unstructured {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := s.objects[name]
+	delete(s.objects, name)
+	return gone
 }
 
 type labelSet map[string]string
@@ -147,16 +160,22 @@ func TestOneWatchForAll(t *testing.T) {
 	events := <-s.began
 	events.Modify(s.put("m", "2", true))
 	until(version("2"))
-	// Without its label the server calls it deleted, but it is there.
-	s.put("m", "3", false)
+	// Without its label the server calls it deleted, but it is there: it is watched alone.
 	events.Delete(s.put("m", "3", false))
 	until(version("3"))
-	s.mu.Lock()
-	gone := s.objects["m"]
-	delete(s.objects, "m")
-	s.mu.Unlock()
-	events.Delete(gone)
-	until(func(s Seen) bool { return s.Known && s.Object == nil })
+	alone := <-s.alone
+	alone.Modify(s.put("m", "4", false))
+	until(version("4"))
+	// It has the label again, and then is gone.
+	alone.Modify(s.put("m", "5", true))
+	until(version("5"))
+	events.Add(s.put("m", "6", true))
+	until(version("6"))
+	events.Delete(s.put("m", "7", false))
+	until(version("7"))
+	alone = <-s.alone
+	alone.Delete(s.remove("m"))
+	until(func(s Seen) bool { return s.Known && s.Object == nil && s.Settled == 0 })
 	require.Equal(t, 1, h.Watches())
 	s.mu.Lock()
 	require.Equal(t, []int{1, 1}, []int{s.lists, s.watches})
@@ -199,4 +218,34 @@ func TestAKindThatIsMissingIsWaitedFor(t *testing.T) {
 	s.mu.Unlock()
 	h.Reached("c")
 	until(version("1"))
+}
+
+// TestWhatIsRecordedIsNotHeld: of a settled object only the version is held, until it changes or is loaded.
+func TestWhatIsRecordedIsNotHeld(t *testing.T) {
+	s := newServer()
+	s.put("m", "1", true)
+	h, until := hub(t, s)
+	h.Want(pair, at)
+	until(version("1"))
+	h.Settle(pair, "0", 7)
+	require.NotNil(t, h.Look(pair).Object, "another version was recorded")
+	h.Settle(pair, "1", 7)
+	require.Equal(t, Seen{Known: true, Settled: 7}, h.Look(pair))
+	require.NoError(t, h.Load(t.Context(), pair))
+	require.True(t, version("1")(h.Look(pair)))
+
+	// A list that finds the same version leaves it settled; another version ends that.
+	h.Settle(pair, "1", 8)
+	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+	events := <-s.began
+	require.Equal(t, Seen{Known: true, Settled: 8}, h.Look(pair))
+	events.Modify(s.put("m", "2", true))
+	until(version("2"))
+
+	// Two Resources on one object record different things: it is held for both.
+	other := Pair{"other", "c"}
+	h.Want(other, at)
+	h.Settle(pair, "2", 9)
+	require.NotNil(t, h.Look(other).Object)
+	require.ErrorIs(t, func() error { h.pool.Remove("c"); return h.Load(t.Context(), pair) }(), ErrUnreachable)
 }

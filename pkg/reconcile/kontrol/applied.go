@@ -39,7 +39,7 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 		Writes:  []engine.Write{{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
 		Indexes: append(resourceIndexes(), appliedIndexes()...),
 		New: func(env engine.Env) engine.Func {
-			r := &applied{Env: env, pool: pool, tries: map[watch.Pair]Tries{}, held: map[string]map[watch.Pair]bool{}}
+			r := &applied{Env: env, pool: pool, tries: map[watch.Pair]Tries{}, held: newHeld()}
 			pool.Notify("reconciler", r.reached)
 			env.Enqueue(engine.Request{}, resync)
 			return r.reconcile
@@ -70,7 +70,7 @@ type applied struct {
 
 	mu    sync.Mutex
 	tries map[watch.Pair]Tries
-	held  map[string]map[watch.Pair]bool // pairs that wait for something, by cluster
+	held  held
 }
 
 func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -78,6 +78,9 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return r.sweep(ctx)
 	}
 	pair := pairOf(req)
+	if t := r.pool.Get(pair.Cluster); t != nil {
+		defer t.Next()
+	}
 	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
 	if err != nil {
 		return engine.Result{}, err
@@ -99,10 +102,20 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	}
 	step := Plan(o, r.Now())
 	if !step.Apply {
-		r.hold(pair, step.Status == kontrol.ApplyWaiting)
+		switch on := o.WaitsOn; {
+		case step.Status != kontrol.ApplyWaiting:
+			r.hold(pair, "")
+		case on == "":
+			r.hold(pair, onCluster)
+		default:
+			r.hold(pair, on)
+		}
 		if step.Status == "" {
 			if step.Again == 0 && a != nil && o.Waits == "" {
-				r.kick(pair.Cluster)
+				r.kick(pair.Cluster, pair.Resource)
+				if len(provided(res)) > 0 {
+					r.kick(pair.Cluster, onKind)
+				}
 			}
 			return engine.Result{RequeueAfter: step.Again}, nil
 		}
@@ -155,9 +168,11 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 		o.Invalid = object.Cut(err.Error(), kontrol.MaxError)
 	}
 	if a == nil || a.State.Generation != res.Generation || a.State.Variant != placement.Variant(res, c) {
-		if o.WaitsReason, o.Waits, err = r.waits(ctx, res, c); err != nil {
+		w, err := r.waits(ctx, res, c)
+		if err != nil {
 			return o, err
 		}
+		o.WaitsReason, o.Waits, o.WaitsOn = w.reason, w.text, w.on
 	}
 	r.mu.Lock()
 	o.Tries = r.tries[watch.Pair{Resource: res.Name, Cluster: c.Name}]
@@ -186,7 +201,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	}
 	again := func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
 	var out Answer
-	err := t.Do(ctx, again, func(ctx context.Context, c client.WithWatch) (err error) {
+	err := t.Do(ctx, pair.Resource, again, func(ctx context.Context, c client.WithWatch) (err error) {
 		out, err = Apply(ctx, c, o, step)
 		return err
 	})
@@ -197,7 +212,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	case ctx.Err() != nil:
 		return engine.Result{}, nil
 	case errors.As(err, &lost):
-		r.hold(pair, true)
+		r.hold(pair, onCluster)
 		if a.State.Generation == o.Resource.Generation {
 			return engine.Result{}, nil // the cluster's condition says it
 		}
@@ -205,11 +220,13 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	case err != nil:
 		failure := explain(err)
 		wait := r.failed(pair, o.Resource.Generation, r.Now())
-		r.hold(pair, failure.Status == kontrol.ApplyWaiting)
+		if r.hold(pair, ""); failure.Status == kontrol.ApplyWaiting {
+			r.hold(pair, onKind)
+		}
 		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, failure)
 	}
 	r.succeeded(pair, o.Resource.Generation, step.Correct)
-	r.hold(pair, false)
+	r.hold(pair, "")
 	at := metav1.NewMicroTime(r.Now())
 	next := kontrol.Applied{Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
 		Variant: placement.Variant(o.Resource, o.Cluster), Object: out.Object, Fields: out.Fields, AppliedAt: &at, Corrections: a.State.Corrections}
@@ -235,7 +252,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 	at := metav1.NewMicroTime(r.Now())
 	if was == nil {
 		next.Time = &at
-		return r.Client.Create(ctx, &kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster), OwnerReferences: ownedBy(res)}, State: next})
+		return r.Client.Create(ctx, &kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster)}, State: next})
 	}
 	next.Time = was.State.Time
 	if equality.Semantic.DeepEqual(next, was.State) {
@@ -280,33 +297,6 @@ func (r *applied) succeeded(p watch.Pair, generation int64, corrected bool) {
 	r.tries[p] = t
 }
 
-// hold remembers whether a pair waits for something on its cluster.
-func (r *applied) hold(p watch.Pair, waits bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !waits {
-		delete(r.held[p.Cluster], p)
-		return
-	}
-	if r.held[p.Cluster] == nil {
-		r.held[p.Cluster] = map[watch.Pair]bool{}
-	}
-	r.held[p.Cluster][p] = true
-}
-
-// kick looks again at what waits on a cluster.
-func (r *applied) kick(cluster string) {
-	r.mu.Lock()
-	var list []watch.Pair
-	for p := range r.held[cluster] {
-		list = append(list, p)
-	}
-	r.mu.Unlock()
-	for _, p := range list {
-		r.Enqueue(pairRequest(p.Resource, p.Cluster), settle)
-	}
-}
-
 // reached tries again at once what failed on a cluster that became ready.
 func (r *applied) reached(cluster string) {
 	t := r.pool.Get(cluster)
@@ -320,8 +310,9 @@ func (r *applied) reached(cluster string) {
 			r.tries[p] = tries
 		}
 	}
+	waiting := r.held.all(cluster)
 	r.mu.Unlock()
-	r.kick(cluster)
+	r.wake(waiting)
 }
 
 // sweep finds what is not as it should be, in case that an event was missed.
@@ -363,14 +354,5 @@ func (r *applied) forget(all *kontrol.ResourceList) {
 			delete(r.tries, p)
 		}
 	}
-	for c, set := range r.held {
-		for p := range set {
-			if !exists[p.Resource] {
-				delete(set, p)
-			}
-		}
-		if len(set) == 0 {
-			delete(r.held, c)
-		}
-	}
+	r.held.forget(func(p watch.Pair) bool { return exists[p.Resource] })
 }

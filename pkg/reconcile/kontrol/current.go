@@ -1,7 +1,10 @@
 package kontrol
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -70,14 +73,41 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return engine.Result{}, nil
 	}
 	r.hub.Want(pair, kontrol.TargetOf(res))
-	seen := r.hub.Look(pair)
-	if !seen.Known && seen.Reason == "" {
-		return engine.Result{}, nil // the watcher will tell
-	}
 	var a *kontrol.Applied
 	if applied != nil && applied.State.ResourceUID == string(res.UID) {
 		a = &applied.State
 	}
+	seen := r.hub.Look(pair)
+	if seen.Settled != 0 && seen.Reason == "" {
+		if was != nil && seen.Settled == basis(res, a, was) {
+			return engine.Result{}, nil
+		}
+		if left := underWay(a, was, r.Now()); left > 0 {
+			return engine.Result{RequeueAfter: left}, nil
+		}
+		if err := r.hub.Load(ctx, pair); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(quiet(err))
+		}
+		if seen = r.hub.Look(pair); seen.Settled != 0 && seen.Reason == "" {
+			return engine.Result{RequeueAfter: time.Second}, nil
+		}
+	}
+	if !seen.Known && seen.Reason == "" {
+		return engine.Result{}, nil // the watcher will tell
+	}
+	return engine.Result{}, r.record(ctx, pair, res, a, was, seen)
+}
+
+// quiet drops the error that a cluster does not answer: its watches tell once it does.
+func quiet(err error) error {
+	if errors.Is(err, watch.ErrUnreachable) {
+		return nil
+	}
+	return err
+}
+
+// record writes what was seen, if it differs from what is recorded.
+func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Resource, a *kontrol.Applied, was *kontrol.CurrentState, seen watch.Seen) error {
 	var before *kontrol.Current
 	if was != nil && was.State.ResourceUID == string(res.UID) {
 		before = &was.State
@@ -85,14 +115,57 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	next := PlanCurrent(res, pair.Cluster, a, before, seen, r.Now())
 	switch {
 	case was == nil:
-		made := &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: ownedBy(res)}, State: next}
-		return engine.Result{}, r.Client.Create(ctx, made)
+		was = &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(pair.Resource, pair.Cluster)}, State: next}
+		if err := r.Client.Create(ctx, was); err != nil {
+			return err
+		}
 	case !equality.Semantic.DeepEqual(next, was.State):
-		changed := was.DeepCopy()
-		changed.State = next
-		return engine.Result{}, client.IgnoreNotFound(r.Client.Update(ctx, changed))
+		was = was.DeepCopy()
+		was.State = next
+		if err := r.Client.Update(ctx, was); err != nil {
+			return client.IgnoreNotFound(err)
+		}
 	}
-	return engine.Result{}, nil
+	if seen.Object != nil && seen.Reason == "" && a != nil && next.Generation == a.Generation {
+		r.hub.Settle(pair, seen.Object.GetResourceVersion(), basis(res, a, was))
+	}
+	return nil
+}
+
+// loadAfter is how long the watch may take to show what was applied, before the object is read.
+const loadAfter = 10 * time.Second
+
+// underWay returns how long to wait for the watch to show what was applied after the object was recorded; 0 for not at all.
+func underWay(a *kontrol.Applied, was *kontrol.CurrentState, now time.Time) time.Duration {
+	if a == nil || was == nil || a.AppliedAt == nil || a.Generation == was.State.Generation {
+		return 0
+	}
+	return a.AppliedAt.Add(loadAfter).Sub(now)
+}
+
+var seed = maphash.MakeSeed()
+
+// basis identifies all that a record depends on but the object on the cluster: as long as neither changes, nor does the record. It is not 0.
+func basis(r *kontrol.Resource, a *kontrol.Applied, recorded *kontrol.CurrentState) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	add := func(texts ...string) {
+		for _, t := range texts {
+			maphash.WriteComparable(&h, len(t))
+			_, _ = h.WriteString(t)
+		}
+	}
+	add(string(r.UID), string(r.Spec.Mode), recorded.ResourceVersion)
+	if i := r.Spec.Ignore; i != nil {
+		maphash.WriteComparable(&h, [2]int{len(i.Fields), len(i.Managers)})
+		add(i.Fields...)
+		add(i.Managers...)
+	}
+	if a != nil {
+		maphash.WriteComparable(&h, [2]int64{a.Generation, a.Revision})
+		add(string(a.Object.Raw), string(a.Fields.Raw))
+	}
+	return h.Sum64() | 1
 }
 
 // PlanCurrent returns what to record of a Resource on a cluster: was if nothing that matters changed. It is pure and does not change its
@@ -140,6 +213,9 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, see
 	o := seen.Object
 	next.Present, next.UID, next.ResourceVersion = true, string(o.GetUID()), o.GetResourceVersion()
 	next.Object = runtime.RawExtension{Raw: object.JSON(object.Record(o.Object))}
+	if a != nil && bytes.Equal(next.Object.Raw, a.Object.Raw) {
+		next.Object = a.Object // held once
+	}
 	next.Health, next.HealthMessage = object.HealthOf(o)
 	id, generation, revision := object.IDs(o)
 	if id == r.Status.ID {

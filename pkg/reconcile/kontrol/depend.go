@@ -11,28 +11,31 @@ import (
 // maxChain limits the Resources that are followed to find a cycle of dependencies.
 const maxChain = 1000
 
-// waits returns what has to be in sync on a cluster before a Resource is applied there; empty for nothing.
-func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (reason, text string, err error) {
+// wait is what a Resource waits for on a cluster: the reason, a message, and the name of the other Resource; empty for nothing.
+type wait struct{ reason, text, on string }
+
+// waits returns what has to be in sync on a cluster before a Resource is applied there.
+func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
 	for _, name := range res.Spec.DependsOn {
 		dep, err := get[kontrol.Resource](ctx, r.Cache, name)
 		switch {
 		case err != nil:
-			return "", "", err
+			return wait{}, err
 		case dep == nil:
-			return kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which does not exist: create it", name), nil
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which does not exist: create it", name), name}, nil
 		case !targets(dep, c.Name, c):
-			return kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which is not for cluster %s", name, c.Name), nil
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which is not for cluster %s", name, c.Name), name}, nil
 		}
 		if cycle, err := r.reaches(ctx, dep, res.Name); cycle || err != nil {
-			return kontrol.ReasonDependencyCycle, fmt.Sprintf("it depends on Resource %s, which depends on this one: remove one of the dependencies", name), err
+			return wait{kontrol.ReasonDependencyCycle, fmt.Sprintf("it depends on Resource %s, which depends on this one: remove one of the dependencies", name), name}, err
 		}
 		if synced, err := r.synced(ctx, dep, c); !synced || err != nil {
-			return kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s to be in sync", name), err
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s to be in sync", name), name}, err
 		}
 	}
 	first, err := r.implied(ctx, res)
 	if err != nil {
-		return "", "", err
+		return wait{}, err
 	}
 	for i := range first {
 		f := &first[i]
@@ -40,7 +43,7 @@ func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 			continue
 		}
 		if synced, err := r.synced(ctx, f, c); !synced || err != nil {
-			return kontrol.ReasonDependency, fmt.Sprintf("it waits for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name), err
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name), f.Name}, err
 		}
 	}
 	return r.waves(ctx, res, c)
@@ -62,14 +65,14 @@ func (r *applied) implied(ctx context.Context, res *kontrol.Resource) ([]kontrol
 }
 
 // waves waits for the Resources of lower waves in the group.
-func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (reason, text string, err error) {
+func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
 	var others kontrol.ResourceList
 	key, index, wave := "group/"+res.Labels[kontrol.LabelGroup], byWave, kontrol.WaveOf(res)
 	if wave > 0 {
 		index = byGroup // those without a wave come before
 	}
 	if err := r.ByIndex(ctx, &others, "", index, key); err != nil {
-		return "", "", err
+		return wait{}, err
 	}
 	for i := range others.Items {
 		o := &others.Items[i]
@@ -77,10 +80,10 @@ func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 			continue
 		}
 		if synced, err := r.synced(ctx, o, c); !synced || err != nil {
-			return kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), err
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), o.Name}, err
 		}
 	}
-	return "", "", nil
+	return wait{}, nil
 }
 
 // synced reports whether a Resource is in sync on a cluster and its object works. Drift does not hold up what depends on it.

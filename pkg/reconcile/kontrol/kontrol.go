@@ -42,8 +42,8 @@ const (
 	byProvided = "kontrol.provided" // Resources of CustomResourceDefinitions by the kind they define
 	byGroup    = "kontrol.group"    // Resources by the label LabelGroup
 	byWave     = "kontrol.wave"     // Resources with a wave by the label LabelGroup
-	byResource = "kontrol.resource" // AppliedStates by their Resource
-	byCluster  = "kontrol.cluster"  // AppliedStates by their cluster
+	byResource = kontrol.FieldResource
+	byCluster  = kontrol.FieldCluster
 )
 
 func appliedIndexes() []engine.Index {
@@ -202,11 +202,6 @@ func ready(c *kontrol.Cluster) string {
 // subject is what identifies a pair in its states.
 func subject(r *kontrol.Resource, cluster string) kontrol.Subject {
 	return kontrol.Subject{Resource: r.Name, ResourceUID: string(r.UID), ResourceID: r.Status.ID, Cluster: cluster, Target: kontrol.TargetOf(r)}
-}
-
-// ownedBy makes a state go with its Resource.
-func ownedBy(r *kontrol.Resource) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{APIVersion: kontrol.GroupVersion.String(), Kind: "Resource", Name: r.Name, UID: r.UID}}
 }
 
 // get reads an object from the cache; false if there is none.

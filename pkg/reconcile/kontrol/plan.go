@@ -24,6 +24,8 @@ type Observed struct {
 	Invalid string
 	// Waits says what has to come first; empty for nothing.
 	Waits, WaitsReason string
+	// WaitsOn is the Resource that it waits for.
+	WaitsOn string
 	// Tries is what was tried before.
 	Tries Tries
 }

@@ -25,7 +25,7 @@ var unmark = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:nu
 // release deletes or leaves the object of a Resource that is deleted or no longer for the cluster, as its deletion policy says, and then the
 // record of it. Of a Resource that is gone nothing is known any more: its object is left.
 func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (engine.Result, error) {
-	r.hold(pair, false)
+	r.hold(pair, "")
 	if a == nil {
 		return engine.Result{}, nil
 	}
@@ -39,14 +39,18 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 		case err != nil && remove:
 			failure := explain(err)
 			failure.Error = "its object cannot be deleted there: " + failure.Error + ": set spec.deletionPolicy to Orphan to leave it"
-			r.hold(pair, true)
+			r.hold(pair, onCluster)
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
 		}
 	}
 	r.mu.Lock()
 	delete(r.tries, pair)
 	r.mu.Unlock()
-	return engine.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, a, engine.Preconditions(a)))
+	if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); client.IgnoreNotFound(err) != nil {
+		return engine.Result{}, err
+	}
+	r.kick(pair.Cluster, pair.Resource) // nothing waits for it any more
+	return engine.Result{}, nil
 }
 
 // leave deletes the object, or removes what Kontrol marked it with, if it is still the Resource's.
@@ -56,7 +60,7 @@ func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied
 		return r.failed(pair, a.Generation, r.Now()), errors.New("the cluster is not connected")
 	}
 	again := func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
-	err = t.Do(ctx, again, func(ctx context.Context, c client.WithWatch) error {
+	err = t.Do(ctx, pair.Resource, again, func(ctx context.Context, c client.WithWatch) error {
 		live, err := read(ctx, c, a.Target)
 		if meta.IsNoMatchError(err) || live == nil && err == nil {
 			return nil

@@ -25,7 +25,7 @@ func newSummary() *engine.Reconciler {
 		return []engine.Request{engine.RequestFor("", resourceOf(o))}
 	}
 	return &engine.Reconciler{
-		Name: "kontrolresource", Account: "resource-controller", When: &kontrol.Resource{},
+		Name: "kontrolresource", Account: "resource-controller", When: &kontrol.Resource{}, Workers: 4,
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Changed: engine.SpecChanged, Batch: client.Object.GetName, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 				return []engine.Request{engine.RequestFor("", o.GetName())}

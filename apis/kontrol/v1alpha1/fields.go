@@ -1,0 +1,29 @@
+package v1alpha1
+
+import (
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// The fields that selectors know, besides the name: of Resources their id, and of states their Resource and cluster.
+const (
+	FieldID       = "status.id"
+	FieldResource = "state.resource"
+	FieldCluster  = "state.cluster"
+)
+
+// ResourceFields returns the selectable fields of a Resource.
+func ResourceFields(r *Resource) fields.Set {
+	return fields.Set{FieldID: strconv.FormatInt(r.Status.ID, 10)}
+}
+
+// AppliedFields returns the selectable fields of an applied state.
+func AppliedFields(a *AppliedState) fields.Set { return subjectFields(&a.State.Subject) }
+
+// CurrentFields returns the selectable fields of a current state.
+func CurrentFields(c *CurrentState) fields.Set { return subjectFields(&c.State.Subject) }
+
+func subjectFields(s *Subject) fields.Set {
+	return fields.Set{FieldResource: s.Resource, FieldCluster: s.Cluster}
+}

@@ -1,0 +1,87 @@
+package cache
+
+import (
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// maxInterned limits the number of managed field sets and names that are shared, maxInternedBytes what they have together.
+	maxInterned      = 8192
+	maxInternedBytes = 2 << 20
+	// maxInternedSet is the largest set that is shared.
+	maxInternedSet = 8 << 10
+)
+
+// interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods of a Deployment: each is
+// held once. What is no longer used is forgotten when the limits are reached, by beginning anew.
+type interned struct {
+	mu    sync.Mutex
+	sets  map[string]*metav1.FieldsV1
+	names map[string]string
+	bytes int
+}
+
+// share makes an object share its managed fields with others. The object must be new: its metadata is changed, but nothing that it refers to.
+func (n *interned) share(o client.Object) {
+	if _, ok := o.(runtime.Unstructured); ok {
+		return
+	}
+	managed := o.GetManagedFields()
+	if len(managed) == 0 {
+		return
+	}
+	managed = slices.Clone(managed)
+	n.mu.Lock()
+	for i := range managed {
+		m := &managed[i]
+		m.FieldsV1 = n.set(m.FieldsV1)
+		m.Manager, m.APIVersion, m.FieldsType, m.Subresource = n.name(m.Manager), n.name(m.APIVersion), n.name(m.FieldsType), n.name(m.Subresource)
+		m.Operation = metav1.ManagedFieldsOperationType(n.name(string(m.Operation)))
+	}
+	n.mu.Unlock()
+	o.SetManagedFields(managed)
+}
+
+func (n *interned) set(f *metav1.FieldsV1) *metav1.FieldsV1 {
+	if f == nil {
+		return nil
+	}
+	raw := f.GetRawBytes()
+	if len(raw) > maxInternedSet {
+		return f
+	}
+	if known := n.sets[string(raw)]; known != nil {
+		return known
+	}
+	n.room(2 * len(raw))
+	n.sets[string(raw)] = f
+	return f
+}
+
+func (n *interned) name(s string) string {
+	if s == "" || len(s) > metaNameLimit {
+		return s
+	}
+	if known, ok := n.names[s]; ok {
+		return known
+	}
+	n.room(len(s))
+	n.names[s] = s
+	return s
+}
+
+// metaNameLimit is the longest name that is shared, in bytes; field managers have at most 128.
+const metaNameLimit = 256
+
+// room makes room for one more of a size.
+func (n *interned) room(size int) {
+	if n.sets == nil || len(n.sets)+len(n.names) >= maxInterned || n.bytes+size > maxInternedBytes {
+		n.sets, n.names, n.bytes = map[string]*metav1.FieldsV1{}, map[string]string{}, 0
+	}
+	n.bytes += size
+}

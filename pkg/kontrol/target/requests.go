@@ -1,0 +1,89 @@
+package target
+
+import (
+	"context"
+	"errors"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// waiter is who is told once a request may be made.
+type waiter struct {
+	key  string
+	tell func()
+}
+
+// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than 8 requests; otherwise it returns ErrBusy, and
+// calls again, once for each key, when it may be retried. Whoever is told so must call Next when done, whether it called Do or not. An error
+// that means that the cluster is lost makes it unreachable for everybody.
+func (t *Target) Do(ctx context.Context, key string, again func(), f func(context.Context, client.WithWatch) error) error {
+	t.mu.Lock()
+	switch {
+	case !t.status.Ready:
+		defer t.mu.Unlock()
+		return &UnreachableError{t.status.Reason, t.status.Message}
+	case t.running >= maxRequests:
+		if !t.waits[key] {
+			t.waits[key] = true
+			t.waiting = append(t.waiting, waiter{key, again})
+		}
+		t.mu.Unlock()
+		return ErrBusy
+	}
+	t.running++
+	t.mu.Unlock()
+	defer t.release()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := f(ctx, t.client)
+	if err != nil && ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return err // this process ends
+	}
+	if err != nil && t.config.Local == nil && Lost(err) {
+		t.failed(err)
+		t.Probe()
+		s := t.Status()
+		return &UnreachableError{s.Reason, s.Message}
+	}
+	return err
+}
+
+func (t *Target) release() {
+	t.mu.Lock()
+	t.running--
+	t.mu.Unlock()
+	t.Next()
+}
+
+// Next tells the next who waits, if there may be another request. Who was told before may not have made one.
+func (t *Target) Next() {
+	t.mu.Lock()
+	if len(t.waiting) == 0 || t.running >= maxRequests {
+		t.mu.Unlock()
+		return
+	}
+	next := t.waiting[0]
+	t.waiting[0] = waiter{}
+	t.waiting = t.waiting[1:]
+	delete(t.waits, next.key)
+	t.mu.Unlock()
+	next.tell()
+}
+
+// end ends the connection, and tells all who wait.
+func (t *Target) end() {
+	t.cancel()
+	t.mu.Lock()
+	all := t.waiting
+	t.waiting = nil
+	clear(t.waits)
+	t.mu.Unlock()
+	for _, w := range all {
+		w.tell()
+	}
+}
+
+// UnreachableError means that a cluster does not answer.
+type UnreachableError struct{ Reason, Message string }
+
+func (e *UnreachableError) Error() string { return e.Message }

@@ -1,0 +1,185 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// page is the number of objects in one answer to a list.
+	page = 250
+	// lifetime is the shortest time after which a watch is renewed; the longest is twice that.
+	lifetime = 5 * time.Minute
+	// readTime limits one list or get.
+	readTime = 30 * time.Second
+)
+
+// newList is a list of the objects, to list or watch.
+func (w *watcher) newList() *unstructured.UnstructuredList {
+	l := &unstructured.UnstructuredList{}
+	l.SetGroupVersionKind(w.kind.GroupVersion().WithKind(w.kind.Kind + "List"))
+	return l
+}
+
+var errTooMany = fmt.Errorf("the cluster has more than %d objects of Kontrol of this kind", maxObjects)
+
+// list reads all objects, and returns the version from which to watch.
+func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string, err error) {
+	found := map[types.NamespacedName]bool{}
+	next := ""
+	for {
+		l := w.newList()
+		reading, cancel := context.WithTimeout(ctx, readTime)
+		err := c.List(reading, l, &client.ListOptions{LabelSelector: selector, Limit: page, Continue: next})
+		cancel()
+		if err != nil {
+			return "", err
+		}
+		for i := range l.Items {
+			o := &l.Items[i]
+			at := client.ObjectKeyFromObject(o)
+			found[at] = true
+			if !w.same(at, o.GetResourceVersion()) && !w.put(at, o) {
+				return "", errTooMany
+			}
+		}
+		if next = l.GetContinue(); next == "" {
+			version = l.GetResourceVersion()
+			break
+		}
+		if len(found) > maxObjects {
+			return "", errTooMany
+		}
+	}
+	// What was known and is not listed has lost its label, or is gone: the cluster is asked.
+	for _, at := range w.others(found) {
+		o, err := w.get(ctx, c, at)
+		if err != nil {
+			return "", err
+		}
+		w.put(at, o)
+	}
+	w.mu.Lock()
+	w.known, w.reason, w.error = true, "", ""
+	w.mu.Unlock()
+	w.all()
+	return version, nil
+}
+
+// get reads one object; nil if it does not exist.
+func (w *watcher) get(ctx context.Context, c client.WithWatch, at types.NamespacedName) (*unstructured.Unstructured, error) {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(w.kind.GroupVersionKind)
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	if err := c.Get(ctx, at, o); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return o, nil
+}
+
+// open begins a watch of what o selects after a version. The caller must call end.
+func (w *watcher) open(ctx context.Context, c client.WithWatch, version string, o *client.ListOptions) (events <-chan apiwatch.Event, end func(), err error) {
+	seconds := int64((lifetime + rand.N(lifetime)) / time.Second)
+	o.Raw = &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds}
+	watch, err := c.Watch(ctx, w.newList(), o)
+	if err != nil {
+		return nil, nil, expired(err)
+	}
+	return watch.ResultChan(), func() {
+		watch.Stop()
+		go func() { // a watch may wait to deliver
+			for range watch.ResultChan() {
+			}
+		}()
+	}, nil
+}
+
+// watch follows the changes after a version, and returns the version it has reached when the watch ends in order.
+func (w *watcher) watch(ctx context.Context, c client.WithWatch, version string, g *guards) (string, error) {
+	began := time.Now()
+	events, end, err := w.open(ctx, c, version, &client.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return "", err
+	}
+	defer end()
+	for {
+		select {
+		case <-ctx.Done():
+			return "", ErrUnreachable
+		case <-g.timer.C:
+			if err := g.read(); err != nil {
+				return "", err
+			}
+		case e, ok := <-events:
+			if !ok && time.Since(began) < time.Second {
+				return "", errors.New("the cluster ended the watch at once")
+			}
+			if !ok {
+				return version, nil
+			}
+			u, at, err := decode(e)
+			if err != nil {
+				return "", err
+			}
+			if at != "" {
+				version = at
+			}
+			if u == nil {
+				continue
+			}
+			if err := w.event(ctx, c, e.Type, u); err != nil {
+				return "", err
+			}
+		}
+		g.update()
+	}
+}
+
+// decode returns the object of an event, nil for a bookmark, and its version.
+func decode(e apiwatch.Event) (u *unstructured.Unstructured, version string, err error) {
+	if e.Type == apiwatch.Error {
+		return nil, "", expired(apierrors.FromObject(e.Object))
+	}
+	o, ok := e.Object.(client.Object)
+	if !ok {
+		return nil, "", fmt.Errorf("the cluster sent an event with a %T", e.Object)
+	}
+	if e.Type != apiwatch.Bookmark {
+		u, _ = o.(*unstructured.Unstructured)
+	}
+	return u, o.GetResourceVersion(), nil
+}
+
+func (w *watcher) event(ctx context.Context, c client.WithWatch, t apiwatch.EventType, u *unstructured.Unstructured) error {
+	at := client.ObjectKeyFromObject(u)
+	if t == apiwatch.Deleted { // or it has lost its label: the cluster is asked
+		var err error
+		if u, err = w.get(ctx, c, at); err != nil {
+			return err
+		}
+	}
+	if !w.put(at, u) {
+		return errTooMany
+	}
+	w.tell(at)
+	return nil
+}
+
+// expired maps the error of a watch that must begin with a list.
+func expired(err error) error {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return errExpired
+	}
+	return err
+}

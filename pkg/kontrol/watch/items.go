@@ -1,0 +1,243 @@
+package watch
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+)
+
+// selector selects the objects that Kontrol applied.
+var selector = func() labels.Selector {
+	r, err := labels.NewRequirement(kontrol.LabelID, selection.Exists, nil)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return labels.NewSelector().Add(*r)
+}()
+
+// item is what is known of an object: it is there if version is set.
+type item struct {
+	pairs   []Pair // that want it
+	version string
+	full    stored // nil once it is settled
+	settled uint64
+}
+
+// stored is an object as JSON, which needs a fifth of the memory.
+type stored []byte
+
+func store(o *unstructured.Unstructured) stored {
+	raw, err := o.MarshalJSON()
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+func (s stored) object() *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	if s == nil || o.UnmarshalJSON(s) != nil {
+		return nil
+	}
+	return o
+}
+
+func (w *watcher) want(at types.NamespacedName, p Pair) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := w.items[at]
+	if i == nil {
+		i = &item{}
+		w.items[at] = i
+	}
+	i.settled = 0 // it was settled for others
+	i.pairs = append(i.pairs, p)
+	w.wanted++
+}
+
+// unwant reports whether nothing is wanted any more.
+func (w *watcher) unwant(at types.NamespacedName, p Pair) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := w.items[at]
+	if i == nil || !slices.Contains(i.pairs, p) {
+		return w.wanted == 0
+	}
+	i.pairs = slices.DeleteFunc(i.pairs, func(o Pair) bool { return o == p })
+	w.wanted--
+	if len(i.pairs) == 0 && (i.version == "" || w.lost[at]) {
+		w.forget(at, i)
+	}
+	return w.wanted == 0
+}
+
+// forget drops an item. The watcher is locked.
+func (w *watcher) forget(at types.NamespacedName, i *item) {
+	if i.version != "" {
+		w.present--
+	}
+	delete(w.items, at)
+	delete(w.lost, at)
+}
+
+func (w *watcher) look(at types.NamespacedName) Seen {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := Seen{Known: w.known, Reason: w.reason, Error: w.error}
+	if i := w.items[at]; i != nil && i.version != "" {
+		s.Object = i.full.object()
+		if s.Object == nil {
+			s.Settled = max(i.settled, 1)
+		}
+	}
+	return s
+}
+
+func (w *watcher) settle(at types.NamespacedName, version string, by uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := w.items[at]; i != nil && i.version == version && len(i.pairs) == 1 {
+		i.full, i.settled = nil, by
+	}
+}
+
+// put records an object as it is on the cluster, nil if it does not exist, and reports whether there is room for it.
+func (w *watcher) put(at types.NamespacedName, o *unstructured.Unstructured) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.set(at, o)
+}
+
+// putOver is put unless another version than was is known by now, which came from the watch and may be newer.
+func (w *watcher) putOver(at types.NamespacedName, was string, o *unstructured.Unstructured) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.versionOf(at) == was {
+		w.set(at, o)
+	}
+}
+
+// putLost is put unless the object has its label by now, and the watch of all follows it.
+func (w *watcher) putLost(at types.NamespacedName, o *unstructured.Unstructured) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost[at] {
+		w.set(at, o)
+	}
+}
+
+// version returns the version that is known, if any.
+func (w *watcher) version(at types.NamespacedName) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.versionOf(at)
+}
+
+// versionOf returns the version that is known, if any. The watcher is locked.
+func (w *watcher) versionOf(at types.NamespacedName) string {
+	if i := w.items[at]; i != nil {
+		return i.version
+	}
+	return ""
+}
+
+// set is put while the watcher is locked.
+func (w *watcher) set(at types.NamespacedName, o *unstructured.Unstructured) bool {
+	i := w.items[at]
+	labelled := o != nil && selector.Matches(labels.Set(o.GetLabels()))
+	switch {
+	case o == nil || !labelled && (i == nil || len(i.pairs) == 0):
+		if i == nil {
+			return true
+		}
+		if len(i.pairs) == 0 {
+			w.forget(at, i)
+			return true
+		}
+		if i.version != "" {
+			w.present--
+		}
+		*i = item{pairs: i.pairs}
+		delete(w.lost, at)
+		return true
+	case (i == nil || i.version == "") && w.present >= maxObjects:
+		return false
+	case i == nil:
+		i = &item{}
+		w.items[at] = i
+	}
+	if i.version == "" {
+		w.present++
+	}
+	*i = item{pairs: i.pairs, version: o.GetResourceVersion(), full: store(o)}
+	if delete(w.lost, at); !labelled {
+		w.lost[at] = true
+	}
+	return true
+}
+
+// same reports whether an object is known in this version, with its label.
+func (w *watcher) same(at types.NamespacedName, version string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := w.items[at]
+	return i != nil && i.version == version && !w.lost[at] && version != ""
+}
+
+// others returns the objects that are known and not in found.
+func (w *watcher) others(found map[types.NamespacedName]bool) (list []types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at, i := range w.items {
+		if i.version != "" && !found[at] {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
+// unlabelled returns the objects that lost the label by which they are watched.
+func (w *watcher) unlabelled() []types.NamespacedName {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.lost))
+}
+
+// isLost reports whether an object is there, wanted, and without its label.
+func (w *watcher) isLost(at types.NamespacedName) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost[at]
+}
+
+// all tells all pairs.
+func (w *watcher) all() {
+	w.mu.Lock()
+	pairs := make([]Pair, 0, w.wanted)
+	for _, i := range w.items {
+		pairs = append(pairs, i.pairs...)
+	}
+	w.mu.Unlock()
+	for _, p := range pairs {
+		w.hub.changed(p)
+	}
+}
+
+// tell tells the pairs of an object.
+func (w *watcher) tell(at types.NamespacedName) {
+	w.mu.Lock()
+	var pairs []Pair
+	if i := w.items[at]; i != nil {
+		pairs = slices.Clone(i.pairs)
+	}
+	w.mu.Unlock()
+	for _, p := range pairs {
+		w.hub.changed(p)
+	}
+}
