@@ -136,6 +136,13 @@ func withConnection(ctx context.Context, _ net.Conn) context.Context {
 // authenticate returns the user of a request, or nil if it has no valid credentials.
 func (a *auth) authenticate(req *http.Request) (user.Info, error) {
 	var certErr error
+	if a.access != nil {
+		res, ok, err := a.access.AuthenticateRequest(req)
+		if ok {
+			return authenticated(res.User), nil
+		}
+		certErr = err
+	}
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 && a.clients != nil {
 		c, _ := req.Context().Value(connectionKey{}).(*connection)
 		if c == nil {

@@ -266,7 +266,11 @@ func (s *Server) Run(ctx context.Context) error {
 		t.MinVersion = tls.VersionTLS12
 	}
 	if s.cfg.ClientCAs != nil {
-		t = pki.FollowClientCAs(t, s.cfg.ClientCAs)
+		asked := s.cfg.ClientCAs
+		if s.cfg.Access != nil {
+			asked = (&hints{clients: asked, proxy: s.cfg.Access.ProxyAuthorities}).pool
+		}
+		t = pki.FollowClientCAs(t, asked)
 	}
 	h := s.httpServer(t)
 	failed := make(chan error, 1)

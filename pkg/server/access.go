@@ -15,6 +15,8 @@ func (p *process) newAccess(issuer string) (*access.Access, error) {
 			GroupsClaim: p.OIDCGroupsClaim, GroupsPrefix: p.OIDCGroupsPrefix, SigningAlgorithms: p.OIDCSigningAlgs, RequiredClaims: claims,
 		},
 		Webhook: access.Webhook{Kubeconfig: p.TokenWebhook, Version: p.TokenWebhookVersion, TTL: p.TokenWebhookTTL},
+		Proxy: access.Proxy{CAFile: p.RequestHeaderCA, Names: p.RequestHeaderNames, NameHeaders: p.RequestHeaderUsers, UIDHeaders: p.RequestHeaderUIDs,
+			GroupHeaders: p.RequestHeaderGroups, ExtraPrefixes: p.RequestHeaderPrefixes},
 		Issuers: []string{issuer}, Audiences: []string{issuer}, Log: component(p.log, "access"),
 	})
 }

@@ -22,6 +22,19 @@ type Access struct {
 	TokenWebhookVersion string        `mapstructure:"authentication-token-webhook-version"`
 	TokenWebhookTTL     time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
 	OIDC                `mapstructure:",squash"`
+	FrontProxy          `mapstructure:",squash"`
+}
+
+// FrontProxy is an authenticating proxy in front of the API, which says in headers who a user is.
+type FrontProxy struct {
+	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for no proxy.
+	RequestHeaderCA string `mapstructure:"requestheader-client-ca-file"`
+	// RequestHeaderNames are the common names that its certificate may have; empty for any.
+	RequestHeaderNames    []string `mapstructure:"requestheader-allowed-names"`
+	RequestHeaderUsers    []string `mapstructure:"requestheader-username-headers"`
+	RequestHeaderUIDs     []string `mapstructure:"requestheader-uid-headers"`
+	RequestHeaderGroups   []string `mapstructure:"requestheader-group-headers"`
+	RequestHeaderPrefixes []string `mapstructure:"requestheader-extra-headers-prefix"`
 }
 
 // OIDC is one OpenID provider; AuthenticationConfig has several, and more settings. OIDCIssuer and OIDCClientID go together.
@@ -56,6 +69,7 @@ func (a Access) validate() error {
 	for _, file := range []struct{ option, path string }{
 		{"authentication-config", a.AuthenticationConfig}, {"authorization-config", a.AuthorizationConfig},
 		{"authentication-token-webhook-config-file", a.TokenWebhook}, {"oidc-ca-file", a.OIDCCAFile},
+		{"requestheader-client-ca-file", a.RequestHeaderCA},
 	} {
 		if file.path != "" && !filepath.IsAbs(file.path) {
 			errs = append(errs, fmt.Errorf("%s %q must be an absolute path", file.option, file.path))

@@ -153,7 +153,8 @@ func Default() Config {
 			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second, MergeKubeconfig: true,
 			AllowPrivileged: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
-			Access: Access{TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute, OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}}},
+			Access: Access{TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute, OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}},
+				FrontProxy: FrontProxy{RequestHeaderUsers: []string{"X-Remote-User"}, RequestHeaderUIDs: []string{"X-Remote-Uid"}, RequestHeaderGroups: []string{"X-Remote-Group"}, RequestHeaderPrefixes: []string{"X-Remote-Extra-"}}},
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,

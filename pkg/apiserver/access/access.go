@@ -42,6 +42,8 @@ type Config struct {
 	Anonymous bool
 	// Webhook authenticates the tokens that nothing else knows.
 	Webhook Webhook
+	// Proxy says in headers who users are.
+	Proxy Proxy
 	// AuthorizationFile is the path of an AuthorizationConfiguration (apiserver.config.k8s.io), which is followed; empty for the node
 	// authorizer and RBAC.
 	AuthorizationFile string
@@ -63,6 +65,7 @@ type Access struct {
 	providers atomic.Pointer[providers]
 	webhook   authenticator.Token // nil for none
 	chain     atomic.Pointer[chain]
+	proxy     atomic.Pointer[proxied]
 	read      map[string]string // what was last read of each file
 }
 
@@ -82,6 +85,11 @@ func New(cfg Config) (*Access, error) {
 	if cfg.AuthorizationFile != "" {
 		if err := a.reloadAuthorization(); err != nil {
 			return nil, fmt.Errorf("authorization-config %s: %w", cfg.AuthorizationFile, err)
+		}
+	}
+	if cfg.Proxy.CAFile != "" {
+		if err := a.reloadProxy(); err != nil {
+			return nil, fmt.Errorf("requestheader-client-ca-file %s: %w", cfg.Proxy.CAFile, err)
 		}
 	}
 	if cfg.Webhook.Kubeconfig != "" {

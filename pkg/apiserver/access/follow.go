@@ -34,6 +34,9 @@ func (a *Access) Run(ctx context.Context) error {
 	if a.cfg.AuthorizationFile != "" {
 		files = append(files, file{a.cfg.AuthorizationFile, a.reloadAuthorization})
 	}
+	if a.cfg.Proxy.CAFile != "" {
+		files = append(files, file{a.cfg.Proxy.CAFile, a.reloadProxy})
+	}
 	if len(files) == 0 {
 		close(a.ready)
 		<-ctx.Done()
