@@ -55,6 +55,13 @@ func TestExample(t *testing.T) {
 	}
 }
 
+// TestRendered checks what pkg/buildbarn/config renders, as its own tests keep it in testdata, a folder for each case.
+func TestRendered(t *testing.T) {
+	if n := readAll(t, "../../pkg/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7 {
+		t.Errorf("%d rendered files were read instead of 12", n)
+	}
+}
+
 // readAll reads files as their programs do, and returns how many these were.
 func readAll(t *testing.T, pattern string) (n int) {
 	t.Setenv("NODE_NAME", "node")

@@ -143,6 +143,14 @@ func listen(port int32) []any {
 	return []any{object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow}}
 }
 
+// alive closes connections whose other end is silently gone, such as a pod's whose node failed: the scheduler gives actions to workers whose calls are open.
+func alive(servers []any) []any {
+	for _, s := range servers {
+		s.(object)["keepaliveParameters"] = object{"time": "10s", "timeout": "5s", "maxConnectionIdle": "0s", "maxConnectionAge": "0s", "maxConnectionAgeGrace": "0s"}
+	}
+	return servers
+}
+
 func seconds(n int32) string { return fmt.Sprintf("%ds", n) }
 
 func (f farm) scheduler() object {
@@ -155,7 +163,7 @@ func (f farm) scheduler() object {
 	return object{
 		"adminHttpServers":          listen(buildbarn.PortSchedulerHTTP),
 		"clientGrpcServers":         listen(buildbarn.PortSchedulerClient),
-		"workerGrpcServers":         listen(buildbarn.PortSchedulerWorker),
+		"workerGrpcServers":         alive(listen(buildbarn.PortSchedulerWorker)),
 		"browserUrl":                f.browserURL(),
 		"contentAddressableStorage": f.backend(),
 		"maximumMessageSizeBytes":   c.MaximumMessageSizeBytes,

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+)
+
+// TestGolden compares rendered farms with testdata, whose files hack/buildbarn's tests read into the messages of Buildbarn's own programs. UPDATE=1 writes them.
+func TestGolden(t *testing.T) {
+	for name, change := range map[string]func(*buildbarn.BuildbarnSpec){
+		"plain": nil,
+		"mirrored": func(s *buildbarn.BuildbarnSpec) {
+			s.Storage.Mirrored = true
+			s.Config.BrowserURL = "https://browser.example.com"
+			s.Workers = []buildbarn.FarmWorkers{
+				{Name: "linux", Concurrency: 4, Platform: []buildbarn.PlatformProperty{{Name: "OSFamily", Value: "linux"}, {Name: "ISA", Value: "x86-64"}}},
+				{Name: "gpu", InstanceNamePrefix: "gpu", Scale: &buildbarn.FarmScale{Max: 3}},
+			}
+		},
+	} {
+		files, err := Render(newFarm(change))
+		require.NoError(t, err)
+		dir := filepath.Join("testdata", name)
+		if os.Getenv("UPDATE") != "" {
+			require.NoError(t, os.RemoveAll(dir))
+			require.NoError(t, os.MkdirAll(dir, 0o755))
+			for file, text := range files {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+			}
+		}
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, len(files))
+		for file, want := range files {
+			text, err := os.ReadFile(filepath.Join(dir, file))
+			require.NoError(t, err)
+			require.Equal(t, want, string(text), "%s/%s: after a change that is meant, UPDATE=1 and `make buildbarn`", name, file)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+{
+  "actionRouter": {
+    "simple": {
+      "initialSizeClassAnalyzer": {
+        "defaultExecutionTimeout": "1800s",
+        "maximumExecutionTimeout": "7200s"
+      },
+      "invocationKeyExtractors": [
+        {
+          "correlatedInvocationsId": {}
+        },
+        {
+          "toolInvocationId": {}
+        }
+      ],
+      "platformKeyExtractor": {
+        "actionAndCommand": {}
+      }
+    }
+  },
+  "adminHttpServers": [
+    {
+      "authenticationPolicy": {
+        "allow": {}
+      },
+      "listenAddresses": [
+        ":7982"
+      ]
+    }
+  ],
+  "browserUrl": "https://browser.example.com",
+  "clientGrpcServers": [
+    {
+      "authenticationPolicy": {
+        "allow": {}
+      },
+      "listenAddresses": [
+        ":8982"
+      ]
+    }
+  ],
+  "contentAddressableStorage": {
+    "sharding": {
+      "shards": {
+        "0": {
+          "backend": {
+            "mirrored": {
+              "backendA": {
+                "grpc": {
+                  "client": {
+                    "address": "farm-storage-0.farm-storage.builds:8981"
+                  }
+                }
+              },
+              "backendB": {
+                "grpc": {
+                  "client": {
+                    "address": "farm-storage-1.farm-storage.builds:8981"
+                  }
+                }
+              },
+              "replicatorAToB": {
+                "local": {}
+              },
+              "replicatorBToA": {
+                "local": {}
+              }
+            }
+          },
+          "weight": 1
+        },
+        "1": {
+          "backend": {
+            "mirrored": {
+              "backendA": {
+                "grpc": {
+                  "client": {
+                    "address": "farm-storage-2.farm-storage.builds:8981"
+                  }
+                }
+              },
+              "backendB": {
+                "grpc": {
+                  "client": {
+                    "address": "farm-storage-3.farm-storage.builds:8981"
+                  }
+                }
+              },
+              "replicatorAToB": {
+                "local": {}
+              },
+              "replicatorBToA": {
+                "local": {}
+              }
+            }
+          },
+          "weight": 1
+        }
+      }
+    }
+  },
+  "executeAuthorizer": {
+    "allow": {}
+  },
+  "global": {
+    "diagnosticsHttpServer": {
+      "enablePrometheus": true,
+      "httpServers": [
+        {
+          "authenticationPolicy": {
+            "allow": {}
+          },
+          "listenAddresses": [
+            ":9980"
+          ]
+        }
+      ]
+    }
+  },
+  "killOperationsAuthorizer": {
+    "allow": {}
+  },
+  "maximumMessageSizeBytes": 2097152,
+  "modifyDrainsAuthorizer": {
+    "allow": {}
+  },
+  "platformQueueWithNoWorkersTimeout": "900s",
+  "predeclaredPlatformQueues": [
+    {
+      "instanceNamePrefix": "",
+      "platform": {
+        "properties": [
+          {
+            "name": "ISA",
+            "value": "x86-64"
+          },
+          {
+            "name": "OSFamily",
+            "value": "linux"
+          }
+        ]
+      },
+      "sizeClasses": [
+        0
+      ]
+    },
+    {
+      "instanceNamePrefix": "gpu",
+      "platform": {
+        "properties": []
+      },
+      "sizeClasses": [
+        0
+      ]
+    }
+  ],
+  "synchronizeAuthorizer": {
+    "allow": {}
+  },
+  "workerGrpcServers": [
+    {
+      "authenticationPolicy": {
+        "allow": {}
+      },
+      "keepaliveParameters": {
+        "maxConnectionAge": "0s",
+        "maxConnectionAgeGrace": "0s",
+        "maxConnectionIdle": "0s",
+        "time": "10s",
+        "timeout": "5s"
+      },
+      "listenAddresses": [
+        ":8983"
+      ]
+    }
+  ]
+}

@@ -1,0 +1,195 @@
+{
+  "blobstore": {
+    "actionCache": {
+      "completenessChecking": {
+        "backend": {
+          "sharding": {
+            "shards": {
+              "0": {
+                "backend": {
+                  "mirrored": {
+                    "backendA": {
+                      "grpc": {
+                        "client": {
+                          "address": "farm-storage-0.farm-storage.builds:8981"
+                        }
+                      }
+                    },
+                    "backendB": {
+                      "grpc": {
+                        "client": {
+                          "address": "farm-storage-1.farm-storage.builds:8981"
+                        }
+                      }
+                    },
+                    "replicatorAToB": {
+                      "local": {}
+                    },
+                    "replicatorBToA": {
+                      "local": {}
+                    }
+                  }
+                },
+                "weight": 1
+              },
+              "1": {
+                "backend": {
+                  "mirrored": {
+                    "backendA": {
+                      "grpc": {
+                        "client": {
+                          "address": "farm-storage-2.farm-storage.builds:8981"
+                        }
+                      }
+                    },
+                    "backendB": {
+                      "grpc": {
+                        "client": {
+                          "address": "farm-storage-3.farm-storage.builds:8981"
+                        }
+                      }
+                    },
+                    "replicatorAToB": {
+                      "local": {}
+                    },
+                    "replicatorBToA": {
+                      "local": {}
+                    }
+                  }
+                },
+                "weight": 1
+              }
+            }
+          }
+        },
+        "maximumTotalTreeSizeBytes": 67108864
+      }
+    },
+    "contentAddressableStorage": {
+      "sharding": {
+        "shards": {
+          "0": {
+            "backend": {
+              "mirrored": {
+                "backendA": {
+                  "grpc": {
+                    "client": {
+                      "address": "farm-storage-0.farm-storage.builds:8981"
+                    }
+                  }
+                },
+                "backendB": {
+                  "grpc": {
+                    "client": {
+                      "address": "farm-storage-1.farm-storage.builds:8981"
+                    }
+                  }
+                },
+                "replicatorAToB": {
+                  "local": {}
+                },
+                "replicatorBToA": {
+                  "local": {}
+                }
+              }
+            },
+            "weight": 1
+          },
+          "1": {
+            "backend": {
+              "mirrored": {
+                "backendA": {
+                  "grpc": {
+                    "client": {
+                      "address": "farm-storage-2.farm-storage.builds:8981"
+                    }
+                  }
+                },
+                "backendB": {
+                  "grpc": {
+                    "client": {
+                      "address": "farm-storage-3.farm-storage.builds:8981"
+                    }
+                  }
+                },
+                "replicatorAToB": {
+                  "local": {}
+                },
+                "replicatorBToA": {
+                  "local": {}
+                }
+              }
+            },
+            "weight": 1
+          }
+        }
+      }
+    }
+  },
+  "browserUrl": "https://browser.example.com",
+  "buildDirectories": [
+    {
+      "native": {
+        "buildDirectoryPath": "/worker/build",
+        "cacheDirectoryPath": "/worker/cache",
+        "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+        "maximumCacheFileCount": 10000,
+        "maximumCacheSizeBytes": 1073741824
+      },
+      "runners": [
+        {
+          "concurrency": 4,
+          "endpoint": {
+            "address": "unix:///worker/runner"
+          },
+          "instanceNamePrefix": "",
+          "platform": {
+            "properties": [
+              {
+                "name": "ISA",
+                "value": "x86-64"
+              },
+              {
+                "name": "OSFamily",
+                "value": "linux"
+              }
+            ]
+          },
+          "workerId": {
+            "node": std.extVar("NODE_NAME"),
+            "pod": std.extVar("POD_NAME")
+          }
+        }
+      ]
+    }
+  ],
+  "directoryCache": {
+    "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+    "maximumCount": 1000,
+    "maximumSizeBytes": 1024000
+  },
+  "global": {
+    "diagnosticsHttpServer": {
+      "enablePrometheus": true,
+      "httpServers": [
+        {
+          "authenticationPolicy": {
+            "allow": {}
+          },
+          "listenAddresses": [
+            ":9980"
+          ]
+        }
+      ]
+    },
+    "setUmask": {
+      "umask": 0
+    }
+  },
+  "inputDownloadConcurrency": 10,
+  "maximumMessageSizeBytes": 2097152,
+  "outputUploadConcurrency": 11,
+  "scheduler": {
+    "address": "farm-scheduler.builds:8983"
+  }
+}

@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/coracle-dev/coracle/pkg/buildbarn/remote"
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+const farmParts = "buildbarnstorage/storage buildbarnscheduler/scheduler buildbarnfrontend/frontend buildbarnworker/worker"
+
+// buildbarnImages returns the OCI archives of Buildbarn's programs.
+func buildbarnImages(t *testing.T) []string {
+	t.Helper()
+	if os.Getenv("CORACLE_TEST_BUILDBARN") == "" {
+		t.Skip("Buildbarn is compiled for minutes: `make buildbarn`, a part of make nightly, runs this test with CORACLE_TEST_BUILDBARN=1")
+	}
+	dir := os.Getenv("BUILDBARN_IMAGES")
+	if dir == "" {
+		dir = filepath.Join(host.Root(t), "dist/images-buildbarn")
+	}
+	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
+	require.NoError(t, err)
+	require.NotEmpty(t, archives, "no images of Buildbarn in %s: run `make buildbarn-images`, or name a folder with OCI archives with BUILDBARN_IMAGES", dir)
+	t.Logf("Buildbarn's images are from %s", dir)
+	return archives
+}
+
+// TestBuildbarnFarm runs actions on a farm of real Buildbarn that is made from its parts, while pods are killed, workers come and go, and the configuration changes.
+func TestBuildbarnFarm(t *testing.T) {
+	archives := buildbarnImages(t)
+	h := host.New(t)
+	h.Start()
+	h.Run(append([]string{"image", "load"}, archives...)...)
+	f := &buildFarm{Host: h, t: t}
+	example := filepath.Join(host.Root(t), "manifests/examples/buildbarn")
+	h.Ctl("create namespace builds")
+
+	began := time.Now()
+	h.Ctl("apply -n builds -f " + example + "/config.yaml -f " + example + "/parts.yaml")
+	f.connect()
+	steps := f.smoke()
+	t.Logf("five objects to a farm whose first action has completed: %.1f s", time.Since(began).Seconds())
+	require.Equal(t, "cache hit", steps[len(steps)-1].Detail)
+	h.Ctl("wait -n builds " + farmParts + " --for=condition=Ready --timeout=60s")
+
+	t.Run("what is asked for wrongly is refused with advice", func(t *testing.T) {
+		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "1s"), "No worker serves this instance and platform {OS=plan9}")
+		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"), "The frontend's TLS is not as asked for")
+		require.Contains(t, h.Fails("buildbarn", "smoke"), "namespace default has no service with port 8980")
+	})
+	t.Run("storage is killed in the middle of an action", func(t *testing.T) {
+		f.hold()
+		wait := f.action()
+		// It is gone before its successor starts, which a forced deletion does not promise: two programs must not write into the same files.
+		h.Ctl("delete pod -n builds storage-0 --grace-period=1")
+		f.release()
+		wait()
+		f.smoke()
+	})
+	t.Run("workers are scaled up and down", func(t *testing.T) {
+		h.Ctl("scale -n builds buildbarnworker/worker --replicas=3")
+		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.readyReplicas}=3 --timeout=60s")
+		f.hold()
+		var waits []func()
+		for range 12 { // each of the three executes four at once
+			waits = append(waits, f.action())
+		}
+		f.release()
+		for _, wait := range waits {
+			wait()
+		}
+		h.Ctl("scale -n builds buildbarnworker/worker --replicas=1")
+		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.replicas}=1 --timeout=60s")
+		f.smoke()
+	})
+	t.Run("a worker is killed in the middle of an action", func(t *testing.T) {
+		f.hold()
+		wait := f.action()
+		old := strings.TrimSpace(h.Ctl("get pods -n builds -l app=worker -o name"))
+		h.Ctl("delete -n builds " + old + " --grace-period=0 --force")
+		require.Eventually(t, func() bool {
+			now := h.Ctl(`get pods -n builds -l app=worker -o jsonpath={.items[*].metadata.name}{.items[*].status.conditions[?(@.type=="Ready")].status}`)
+			return strings.HasSuffix(now, "True") && !strings.Contains(now, strings.TrimPrefix(old, "pod/"))
+		}, time.Minute, 100*time.Millisecond)
+		f.release()
+		wait() // the scheduler takes a minute to notice, and the client asks again
+	})
+	t.Run("the configuration changes under load", func(t *testing.T) {
+		stop := f.load()
+		before := f.pods()
+		h.Ctl(`patch -n builds configmap buildbarn-config -p {"data":{"scheduler.jsonnet":"{"}}`)
+		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid=false --timeout=60s")
+		f.smoke()
+		require.Equal(t, before, f.pods(), "a configuration that is not valid reaches no pod")
+		h.Ctl("apply -n builds -f " + example + "/config.yaml")
+		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid --timeout=60s")
+		require.Equal(t, before, f.pods(), "nor does the one that they have already")
+		text, err := os.ReadFile(example + "/config.yaml")
+		require.NoError(t, err)
+		changed := strings.Replace(string(text), "platformQueueWithNoWorkersTimeout: '900s'", "platformQueueWithNoWorkersTimeout: '901s'", 1)
+		require.NotEqual(t, string(text), changed)
+		h.Pipe(changed, "ctl", "apply", "-n", "builds", "-f", "-")
+		scheduler := func() string {
+			return strings.TrimSpace(h.Ctl("get pods -n builds -l app=scheduler -o jsonpath={.items[*].metadata.name}"))
+		}
+		old := scheduler()
+		require.Eventually(t, func() bool { now := scheduler(); return now != "" && !strings.Contains(now, old) }, time.Minute, 100*time.Millisecond, "a valid one does")
+		require.Positive(t, stop(), "actions are executed all the while, and none fails")
+		f.smoke()
+	})
+}
+
+// TestBuildbarnReadme pastes README's blocks about build farms into a shell: a farm from one object, and one from its parts.
+func TestBuildbarnReadme(t *testing.T) {
+	archives := buildbarnImages(t)
+	h := host.New(t)
+	h.Start()
+	h.Run(append([]string{"image", "load"}, archives...)...)
+	readme, err := os.ReadFile(filepath.Join(host.Root(t), "README.md"))
+	require.NoError(t, err)
+	_, part, ok := strings.Cut(string(readme), "## Build farms")
+	require.True(t, ok)
+	part, _, _ = strings.Cut(part, "\n## ")
+	script := "set -euo pipefail\n"
+	for _, b := range block.FindAllStringSubmatch(part, -1) {
+		script += b[1]
+	}
+	// The archives may be elsewhere, and are loaded.
+	require.Equal(t, 1, strings.Count(script, "coracle image load "))
+	script = strings.Replace(script, "coracle image load ", "true ", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	shell := h.Command(ctx, "bash")
+	shell.Dir = host.Root(t)
+	shell.Stdin = strings.NewReader(script)
+	out, err := shell.CombinedOutput()
+	t.Logf("%s", out)
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(out), "cache hit"))
+	require.Empty(t, strings.TrimSpace(h.Ctl("get pv -o name")), "claims are deleted with their farm")
+}
+
+// buildFarm is a farm in the namespace builds.
+type buildFarm struct {
+	*host.Host
+	t      *testing.T
+	client *remote.Client
+}
+
+// connect waits until a service has the frontend's address, and makes a client.
+func (f *buildFarm) connect() {
+	f.t.Helper()
+	var address string
+	require.Eventually(f.t, func() bool {
+		for _, ip := range strings.Fields(f.Ctl(`get services -n builds -o jsonpath={range.items[?(@.spec.ports[0].port==8980)]}{.status.loadBalancer.ingress[0].ip}{end}`)) {
+			address = ip + ":8980"
+		}
+		return address != ""
+	}, time.Minute, 20*time.Millisecond)
+	var err error
+	f.client, err = remote.New(remote.Config{Address: address, Dial: []grpc.DialOption{
+		grpc.WithContextDialer(func(ctx context.Context, address string) (conn net.Conn, err error) {
+			return f.Dial(ctx, "tcp", address)
+		}),
+	}})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = f.client.Close() })
+}
+
+type smokeStep struct{ Step, Detail, Error string }
+
+// smoke runs coracle buildbarn smoke until it succeeds: a farm whose parts have just started is patched together within seconds.
+func (f *buildFarm) smoke() []smokeStep {
+	f.t.Helper()
+	var result struct{ Steps []smokeStep }
+	deadline := time.Now().Add(host.Patience)
+	for {
+		out, err := f.Try("buildbarn", "smoke", "-n", "builds", "-o", "json")
+		if err == nil {
+			require.NoError(f.t, json.Unmarshal([]byte(out), &result), out)
+			return result.Steps
+		}
+		require.True(f.t, time.Now().Before(deadline), "%s", out)
+	}
+}
+
+// action uploads an action that waits until it is released, and returns when it is executing. What it returns waits for its end.
+func (f *buildFarm) action() (wait func()) {
+	f.t.Helper()
+	salt := make([]byte, 16)
+	_, _ = rand.Read(salt)
+	a := remote.Action{
+		Arguments:   []string{"/bin/sh", "-c", "until [ -e /worker/released ]; do sleep 0.1; done; echo done > out"},
+		Environment: map[string]string{"PATH": "/bin"}, Outputs: []string{"out"}, Salt: salt,
+	}
+	ended, executing, once := make(chan error, 1), make(chan struct{}), sync.Once{}
+	ctx, cancel := context.WithTimeout(f.t.Context(), 4*time.Minute)
+	go func() {
+		_, err := f.build(ctx, a, func(stage string) {
+			if stage == "EXECUTING" {
+				once.Do(func() { close(executing) })
+			}
+		})
+		ended <- err
+	}()
+	select {
+	case <-executing:
+	case err := <-ended:
+		cancel()
+		require.NoError(f.t, err, "the action ended before it was released")
+	}
+	return func() {
+		f.t.Helper()
+		defer cancel()
+		require.NoError(f.t, <-ended)
+	}
+}
+
+// build uploads and executes an action as a build tool does, which tries again while a server is unavailable.
+func (f *buildFarm) build(ctx context.Context, a remote.Action, progress func(string)) (*remote.Result, error) {
+	digest, blobs, err := a.Blobs()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if _, err = f.client.Upload(ctx, blobs); err == nil {
+			var result *remote.Result
+			if result, err = f.client.Execute(ctx, digest, remote.Execution{Progress: progress}); err == nil {
+				if result.ExitCode != 0 {
+					return nil, fmt.Errorf("exit code %d: %s", result.ExitCode, result.Stderr.Raw)
+				}
+				return result, nil
+			}
+		}
+		if status.Code(err) != codes.Unavailable && status.Code(err) != codes.FailedPrecondition || ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// release lets the actions of all workers end, hold lets those wait that come.
+func (f *buildFarm) release() { f.each("touch /worker/released") }
+func (f *buildFarm) hold()    { f.each("rm -f /worker/released") }
+
+// each runs a command in each worker's runner.
+func (f *buildFarm) each(command string) {
+	f.t.Helper()
+	for _, pod := range strings.Fields(f.Ctl("get pods -n builds -l app=worker -o jsonpath={.items[*].metadata.name}")) {
+		f.Ctl("exec -n builds " + pod + " -c runner -- " + command)
+	}
+}
+
+// pods are the names of all pods.
+func (f *buildFarm) pods() string {
+	f.t.Helper()
+	return f.Ctl("get pods -n builds -o jsonpath={.items[*].metadata.name}")
+}
+
+// load builds one action after the other until it is stopped, and returns how many succeeded. One that fails, fails the test.
+func (f *buildFarm) load() (stop func() int) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	done, n := make(chan error, 1), 0
+	go func() {
+		for ctx.Err() == nil {
+			a := remote.Action{Arguments: []string{"/bin/sh", "-c", "echo done > out"}, Environment: map[string]string{"PATH": "/bin"}, Outputs: []string{"out"}, Salt: fmt.Appendf(nil, "%d %d", time.Now().UnixNano(), n)}
+			if _, err := f.build(ctx, a, nil); err != nil && ctx.Err() == nil {
+				done <- err
+				return
+			}
+			n++
+		}
+		done <- nil
+	}()
+	return func() int {
+		f.t.Helper()
+		cancel()
+		require.NoError(f.t, <-done)
+		f.t.Logf("%d actions meanwhile", n)
+		return n
+	}
+}
