@@ -35,6 +35,7 @@ var allowedReads = map[string]struct {
 	"pkg/control":                   {1, "a LimitReader: as much of an answer as the caller asked for"},
 	"pkg/ctl":                       {1, "the certificate authority that the user's own kubeconfig names"},
 	"pkg/worker":                    {3, "LimitReaders: it imports only the standard library, for programs of other modules"},
+	"pkg/worker/sender":             {1, "a LimitReader, for the same reason"},
 	"pkg/ctl/bundle":                {2, "a SectionReader and a LimitReader: logs and answers are cut where a bundle takes no more"},
 	"pkg/pki":                       {2, "keys and certificates that this process wrote, 0600"},
 	"pkg/server":                    {2, "a file of /proc, and a certificate that this process wrote"},

@@ -102,13 +102,14 @@ func ReadDir(dir fs.FS) (files []File, err error) {
 			return err
 		}
 		defer f.Close()
-		data, err := io.ReadAll(io.LimitReader(f, int64(left)+1))
+		data, err := bounded.All(f, int64(left))
+		if large := (*bounded.TooLargeError)(nil); errors.As(err, &large) {
+			return fmt.Errorf("the directory's files have more than %d bytes", MaxBytes)
+		}
 		if err != nil {
 			return err
 		}
-		if left -= len(data); left < 0 {
-			return fmt.Errorf("the directory's files have more than %d bytes", MaxBytes)
-		}
+		left -= len(data)
 		files = append(files, File{Name: name, Data: data})
 		return nil
 	})

@@ -248,11 +248,11 @@ func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact
 	if next.err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return // this process ends
 	}
-	s.told(name, key, &a, next)
+	s.fetched(name, key, &a, next)
 }
 
-// told records what was read, and when to look again.
-func (s *sources) told(name, key string, a *kontrol.Artifact, got result) {
+// fetched records what was read, and when to look again.
+func (s *sources) fetched(name, key string, a *kontrol.Artifact, got result) {
 	s.mu.Lock()
 	is := s.of[name]
 	if is == nil || is.key != key {
