@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -152,12 +151,7 @@ func TestTasksSurviveKills(t *testing.T) {
 		taskUntil(h, "flow0", ".status.phase", "Running")
 		h.Kill()
 		h.Run("start")
-		for _, p := range h.Status().Processes {
-			if strings.HasPrefix(p.Name, "shim") {
-				_ = syscall.Kill(p.PID, syscall.SIGKILL) // it may have ended by itself
-				break
-			}
-		}
+		killShim(h)
 	}
 	for i := range arrays {
 		name := fmt.Sprint("flow", i)

@@ -5,15 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
@@ -214,112 +209,4 @@ func TestWorkers(t *testing.T) {
 		h.Ctl("create rolebinding edits --clusterrole=edit --serviceaccount=default:nobody")
 		require.Contains(t, h.Ctl("auth can-i create services/calculator --subresource=message --as=system:serviceaccount:default:nobody"), "yes")
 	})
-}
-
-// survivor is a pool that writes what it handles into a directory of the machine. It is no Worker, for the sake of the volume.
-const survivor = `
-apiVersion: v1
-kind: Service
-metadata: {name: NAME}
-spec: {clusterIP: None, selector: {app: NAME}}
----
-apiVersion: apps/v1
-kind: ReplicaSet
-metadata: {name: NAME}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: NAME}}
-  template:
-    metadata:
-      labels: {app: NAME}
-      annotations: {workers.coracle.dev/queue: '{"worker": "NAME", "promise": "PROMISE", "limit": 100000, "maxAttempts": 100}'}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: c
-        image: busybox:1.36
-        command:
-        - sh
-        - -c
-        - |
-          api=http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation
-          while true; do
-            wget -q -S -O /tmp/message $api/next 2>/tmp/headers || { sleep 0.1; continue; }
-            id=$(sed -n 's/\r//; s/^ *Lambda-Runtime-Aws-Request-Id: //p' /tmp/headers)
-            echo $(cat /tmp/message) >>/share/NAME
-            wget -q -O /dev/null --post-data= $api/$id/response
-          done
-        volumeMounts: [{name: share, mountPath: /share}]
-      volumes: [{name: share, hostPath: {path: DIR}}]
-`
-
-// TestMessagesSurvive kills the server with its agent, and the programs, while messages flow: with AtLeastOnce every accepted message is
-// handled, with AtMostOnce none is handled twice.
-func TestMessagesSurvive(t *testing.T) {
-	h := host.New(t)
-	h.Start()
-	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // for the pods
-	promises := map[string]string{"once": "AtMostOnce", "least": "AtLeastOnce"}
-	for name, promise := range promises {
-		h.Apply(strings.NewReplacer("NAME", name, "PROMISE", promise, "DIR", dir).Replace(survivor))
-		h.Ctl("wait rs/" + name + " --for=jsonpath={.status.readyReplicas}=2 --timeout=60s")
-	}
-	s := newSender(t, h)
-	each := storm(150, 5000)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	accepted := map[string][]string{}
-	var sent atomic.Int64
-	for name := range promises {
-		wg.Go(func() {
-			for i := range each {
-				text := fmt.Sprintf("%s-%d", name, i)
-				require.Eventually(t, func() bool {
-					code, _, _ := s.send("services/"+name, "", text)
-					if code == 202 {
-						mu.Lock()
-						accepted[name] = append(accepted[name], text)
-						mu.Unlock()
-					}
-					return code == 202 || name == "once" // that may have been accepted, and must not be sent again
-				}, time.Minute, 20*time.Millisecond)
-				sent.Add(1)
-			}
-		})
-	}
-	for _, at := range []int{each / 2, each} {
-		require.Eventually(t, func() bool { return sent.Load() >= int64(at) }, 10*time.Minute, 5*time.Millisecond)
-		h.Kill()
-		h.Run("start")
-		pod, _, _ := strings.Cut(h.Ctl("get pods -l app=least -o name"), "\n")
-		_, _ = h.Try("ctl", "exec", strings.TrimPrefix(pod, "pod/"), "--", "kill", "-9", "1")
-		h.Ctl("delete pod -l app=least --wait=false") // what is left goes to the pods that replace them
-	}
-	wg.Wait()
-	handled := func(name string) map[string]int {
-		times := map[string]int{}
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err == nil {
-			for line := range strings.FieldsSeq(string(text)) {
-				times[line]++
-			}
-		}
-		return times
-	}
-	lost := func() (list []string) {
-		times := handled("least")
-		for _, text := range accepted["least"] {
-			if times[text] == 0 {
-				list = append(list, text)
-			}
-		}
-		return list
-	}
-	assert.Eventually(t, func() bool { return len(lost()) == 0 }, time.Duration(storm(1, 10))*time.Minute, 500*time.Millisecond)
-	require.Empty(t, lost(), "every accepted message is handled")
-	for text, times := range handled("once") {
-		require.Equal(t, 1, times, text)
-	}
-	require.NotEmpty(t, accepted["once"])
 }
