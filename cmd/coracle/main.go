@@ -76,6 +76,7 @@ node agent and the command line.
 	add("cluster", kontrolCommand(), buildbarnCommand())
 	add("process", serverCommand(), agentCommand())
 	add("process", schedulerCommand(), controllersCommand(), operatorCommand())
+	add("machine", envtestCommand())
 	cmd.AddCommand(versionCommand())
 	return cmd
 }

@@ -11,8 +11,13 @@ import (
 
 // commandLine returns the command line for the name by which the binary was called.
 func commandLine() *cobra.Command {
-	if filepath.Base(os.Args[0]) == podling.Name {
+	switch filepath.Base(os.Args[0]) {
+	case podling.Name:
 		return podling.Command()
+	case etcdName:
+		return etcdCommand()
+	case kubeAPIServer:
+		return kubeAPIServerCommand()
 	}
 	return root()
 }

@@ -2,16 +2,23 @@ package server
 
 import (
 	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 // EmbeddedConfig configures a control plane inside another program.
@@ -23,6 +30,7 @@ type EmbeddedConfig struct {
 	// Volatile writes nothing through to the disk, so that a power failure loses data while the end of the process does not, and cuts
 	// requests off when Run's context is done.
 	Volatile bool
+	Given    Given
 	// Log is required.
 	Log *slog.Logger
 }
@@ -32,6 +40,28 @@ type EmbeddedConfig struct {
 type Embedded struct {
 	plane *plane
 	ready chan struct{}
+}
+
+// Given is what a control plane takes from its caller in place of what it has in its data directory. Of what is zero, it takes nothing.
+type Given struct {
+	// Etcd has the objects.
+	Etcd store.Servers
+	// Address is that of the API for nodes and pods; by default, the listener's. See reachable.
+	Address netip.Addr
+	// Certificate serves the API.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// ClientCAs verify client certificates. The control plane's own verify none then.
+	ClientCAs *x509.CertPool
+	// Signer signs service account tokens of Issuer, and Verifiers, public or private keys, verify them.
+	Signer    crypto.Signer
+	Verifiers []any
+	Issuer    string
+	// Audiences are those of the API; by default, the issuer.
+	Audiences []string
+	// Tokens authenticates bearer tokens that are not service accounts'.
+	Tokens authenticator.Token
+	// AlwaysAllow authorizes every request.
+	AlwaysAllow bool
 }
 
 // NewEmbedded creates a control plane; Run starts it.
@@ -48,11 +78,14 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 		c.Config.NodeName = "localhost"
 	}
 	c.Config.NodeIP = address.Addr().Unmap().String()
+	if !c.Given.Address.IsValid() {
+		c.Given.Address = reachable(address.Addr().Unmap())
+	}
 	if err := c.Config.Validate(); err != nil {
 		return nil, err
 	}
 	p := &process{Config: c.Config, log: c.Log, began: time.Now(), metrics: newRegistries(), started: make(chan struct{}),
-		nodeIP: address.Addr().Unmap(), listener: c.Listener, volatile: c.Volatile}
+		nodeIP: address.Addr().Unmap(), listener: c.Listener, volatile: c.Volatile, given: c.Given}
 	if c.Volatile {
 		p.drain = -1
 	}
@@ -66,6 +99,35 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	}
 	p.plane, p.store, p.url, p.kubeconfig = l, l.store, l.url, l.kubeconfig
 	return &Embedded{plane: l, ready: make(chan struct{})}, nil
+}
+
+// reachable returns an address for the endpoints of the API, which must not be of the loopback interface: then it is that of the default
+// route, as upstream's, or on a machine without one an address that nobody has (RFC 5737).
+func reachable(a netip.Addr) netip.Addr {
+	if !a.IsLoopback() {
+		return a
+	}
+	if outward, err := outwardAddress(); err == nil {
+		return outward
+	}
+	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
+}
+
+// use replaces what is given.
+func (g *Given) use(c *apiserver.Config) {
+	if g.Certificate != nil {
+		c.TLS.GetCertificate = g.Certificate
+	}
+	if g.ClientCAs != nil {
+		c.ClientCAs = func() *x509.CertPool { return g.ClientCAs }
+	}
+	if len(g.Verifiers) > 0 {
+		c.ServiceAccountKeys = func() []any { return g.Verifiers }
+	}
+	if g.Tokens != nil {
+		c.Tokens = g.Tokens
+	}
+	c.AlwaysAllow = g.AlwaysAllow
 }
 
 // Ready is closed once the API serves, with the objects that every cluster has, and everything else runs.

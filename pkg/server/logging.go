@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -96,4 +97,13 @@ func (h atLeast) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h atLeast) WithGroup(name string) slog.Handler {
 	return atLeast{h.Handler.WithGroup(name), h.level}
+}
+
+// NewLog returns a log on standard error, with the level and format of the options.
+func NewLog(level, format string) (*slog.Logger, error) {
+	handler, err := logHandler(os.Stderr, level, format)
+	if err != nil {
+		return nil, err
+	}
+	return component(slog.New(handler), "server"), nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -137,7 +138,10 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	host := listen
-	if host == "" {
+	switch {
+	case p.given.Address.IsValid():
+		host = p.given.Address.String()
+	case host == "":
 		host = p.NodeIP
 	}
 	api, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
@@ -145,13 +149,16 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		return nil, err
 	}
 	l := &plane{process: p, keys: keys, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, ctl.Kubeconfig)}
+	if p.listener != nil {
+		l.url = "https://" + p.listener.Addr().String()
+	}
 
 	quota, err := p.storeQuota()
 	if err != nil {
 		return nil, err
 	}
 	values := encryption.NewValues(kinds.Table())
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Volatile: p.volatile, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Volatile: p.volatile, Servers: p.given.Etcd, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
 		return nil, err
 	}
 	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: component(p.log, "cache"), Metrics: p.metrics.plane}); err != nil {
@@ -160,13 +167,22 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
 		return nil, err
 	}
-	issuer := "https://kubernetes.default.svc." + p.ClusterDomain
+	issuer := cmp.Or(p.given.Issuer, "https://kubernetes.default.svc."+p.ClusterDomain)
 	if p.accounts, err = newAccountKeys(pkiDir(p.DataDir), issuer, keys); err != nil {
 		return nil, err
 	}
+	if p.given.Signer != nil {
+		if err := p.accounts.tokens.Use(p.given.Signer); err != nil {
+			return nil, err
+		}
+	}
+	audiences := p.given.Audiences
+	if len(audiences) == 0 {
+		audiences = []string{issuer}
+	}
 	l.registry, err = registry.New(registry.Config{
 		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
-		Tokens: p.accounts.tokens, Audiences: []string{issuer}, Logger: component(p.log, "registry"),
+		Tokens: p.accounts.tokens, Audiences: audiences, Logger: component(p.log, "registry"),
 		DenyPrivileged: !p.AllowPrivileged,
 	})
 	if err != nil {
@@ -226,7 +242,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		Registry: l.registry, Cache: l.cache, Kinds: kinds, Listener: p.listener, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
-		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: []string{issuer},
+		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: audiences,
 		Nodes: remote, LocalNode: p.localNode, SealKey: seal, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
@@ -236,6 +252,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		Version: version.Info(), Logger: component(p.log, "apiserver"),
 		Drain: p.drain, Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
 	}
+	p.given.use(&settings)
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return nil, err

@@ -118,6 +118,7 @@ type process struct {
 	listener net.Listener
 	volatile bool
 	drain    time.Duration
+	given    Given
 	// onReady, if not nil, is called when all components are ready.
 	onReady func(context.Context) error
 	// started is closed when the start was reported. What nobody waits for is written then.

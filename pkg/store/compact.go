@@ -11,7 +11,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
@@ -39,8 +38,12 @@ const (
 
 // checkSpace refuses a write of size bytes for which the quota or the disk has no space. It checks the disk at most
 // every lookEvery, and only on writes.
-func (s *Store) checkSpace(e *etcdserver.EtcdServer, size int, update bool) error {
-	used, quota := e.Backend().SizeInUse(), s.cfg.QuotaBytes
+func (s *Store) checkSpace(e endpoint, size int, update bool) error {
+	if s.elsewhere() {
+		return nil // it checks for itself
+	}
+	_, used := e.sizes()
+	quota := s.cfg.QuotaBytes
 	s.watchQuota(used)
 	if update {
 		quota += quota / updateReserve
@@ -140,21 +143,22 @@ func (s *Store) compactLoop(ctx context.Context) {
 	defer ticks.Stop()
 	c := clock{s: s}
 	for {
-		e := s.server.Load()
-		if e == nil {
+		at := s.etcd.Load()
+		if at == nil {
 			return
 		}
+		e := *at
 		var to int64
 		full := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
-			to = c.tick(e, leads(e))
+			to = c.tick(e, e.leads())
 		case <-s.compact:
-			to = max(e.KV().Rev()-s.cfg.RetainRevisions, s.history.cut(s.cfg.RetainBytes))
+			to = max(e.seen()-s.cfg.RetainRevisions, s.history.cut(s.cfg.RetainBytes))
 			if full = s.space.wanted.Swap(false); full {
-				to = e.KV().Rev()
+				to = e.seen()
 			}
 		case <-s.measure:
 			s.measured(ctx, e)
@@ -174,18 +178,18 @@ func (s *Store) compactLoop(ctx context.Context) {
 
 // release makes space freed by a compaction available. The database frees it only with the next write, which a store
 // that refuses writes would never make, so this makes one: it grants a lease that expires on its own.
-func (s *Store) release(ctx context.Context, e *etcdserver.EtcdServer) {
+func (s *Store) release(ctx context.Context, e endpoint) {
 	if _, err := e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1}); err != nil && ctx.Err() == nil {
 		s.cfg.Logger.Warn("could not release freed space", "error", err)
 	}
 }
 
-func (s *Store) compactTo(ctx context.Context, e *etcdserver.EtcdServer, rev int64) error {
+func (s *Store) compactTo(ctx context.Context, e endpoint, rev int64) error {
 	if _, err := e.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true}); err != nil {
 		if !errors.Is(err, mvcc.ErrCompacted) {
 			return err
 		}
-		rev = firstRevision(e) // another member has compacted meanwhile
+		rev = max(rev, e.first()) // another member has compacted meanwhile
 	}
 	s.compacted.Store(rev)
 	s.history.drop(rev)
@@ -200,12 +204,12 @@ type clock struct {
 
 // tick returns the revision to compact to, or 0 for none. The leader compacts for all members; the others only record
 // what it has compacted, and defragment their own databases.
-func (c *clock) tick(e *etcdserver.EtcdServer, leads bool) (to int64) {
-	to, c.atTick = c.atTick, e.KV().Rev()
+func (c *clock) tick(e endpoint, leads bool) (to int64) {
+	to, c.atTick = c.atTick, e.seen()
 	if leads {
 		return to
 	}
-	if first := firstRevision(e); first > c.s.compacted.Load() {
+	if first := e.first(); first > c.s.compacted.Load() {
 		c.s.compacted.Store(first)
 		c.s.history.drop(first)
 	}
@@ -216,16 +220,17 @@ func (c *clock) tick(e *etcdserver.EtcdServer, leads bool) (to int64) {
 }
 
 // defragment rewrites the database file if that frees much space. Each member has its own file.
-func (s *Store) defragment(e *etcdserver.EtcdServer) error {
-	size, used := e.Backend().Size(), e.Backend().SizeInUse()
+func (s *Store) defragment(e endpoint) error {
+	size, used := e.sizes()
 	if free := size - used; free < defragBytes || free < used {
 		return nil
 	}
 	began := time.Now()
-	if err := e.Backend().Defrag(); err != nil {
+	if err := e.defragment(); err != nil {
 		return fmt.Errorf("defragment: %w", err)
 	}
-	s.cfg.Logger.Info("defragmented database", "fromMB", size>>20, "toMB", e.Backend().Size()>>20, "took", time.Since(began))
+	now, _ := e.sizes()
+	s.cfg.Logger.Info("defragmented database", "fromMB", size>>20, "toMB", now>>20, "took", time.Since(began))
 	return nil
 }
 

@@ -13,8 +13,10 @@ import (
 
 // Config configures a Store.
 type Config struct {
-	// Dir is a directory used by the store alone, created with mode 0700 if it does not exist.
-	Dir string
+	// Dir is a directory used by the store alone, created with mode 0700 if it does not exist. It has no effect with Servers, if there
+	// are any, which keep the data in place of a member in this process.
+	Dir     string
+	Servers Servers
 	// Logger receives etcd's warnings and errors. Default slog.Default().
 	Logger *slog.Logger
 	// Values encrypts and decrypts values. Nil stores them unchanged.
@@ -46,10 +48,10 @@ type Config struct {
 
 // Validate sets defaults and returns an error for invalid settings.
 func (c *Config) Validate() error {
-	if c.Dir == "" {
+	if c.Dir == "" && len(c.Servers.URLs) == 0 {
 		return errors.New("store: no data directory given")
 	}
-	if !filepath.IsAbs(c.Dir) {
+	if len(c.Servers.URLs) == 0 && !filepath.IsAbs(c.Dir) {
 		return fmt.Errorf("store: the data directory %q must be an absolute path", c.Dir)
 	}
 	if c.Logger == nil {

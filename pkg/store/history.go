@@ -15,9 +15,9 @@ func (s *Store) History(ctx context.Context, prefix string, after, to, limit int
 		return nil, 0, err
 	}
 	for {
-		begin = max(after, firstRevision(e))
+		begin = max(after, e.first())
 		events, begin, err = s.between(ctx, prefix, begin, to, limit)
-		dropped := firstRevision(e)
+		dropped := e.first()
 		if errors.Is(err, ErrCompacted) && dropped > begin {
 			continue
 		}

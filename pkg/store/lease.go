@@ -6,7 +6,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/lease"
 )
 
@@ -30,7 +29,7 @@ type sharedLease struct {
 }
 
 // get returns a lease that expires no sooner than ttl from now, or 0 if ttl is 0.
-func (l *leases) get(ctx context.Context, e *etcdserver.EtcdServer, ttl time.Duration) (lease.LeaseID, error) {
+func (l *leases) get(ctx context.Context, e endpoint, ttl time.Duration) (lease.LeaseID, error) {
 	if ttl <= 0 {
 		return lease.NoLease, nil
 	}

@@ -18,18 +18,18 @@ func members(e *etcdserver.EtcdServer) int {
 func leads(e *etcdserver.EtcdServer) bool { return e.Leader() == e.MemberID() }
 
 // Alone reports whether the store is running and has no other member, including learners. Its data directory is locked,
-// so no other process reads or writes it then.
+// so no other process reads or writes it then. With servers elsewhere it is false.
 func (s *Store) Alone() bool {
-	e := s.server.Load()
-	return e != nil && members(e) == 1
+	e := s.etcd.Load()
+	return e != nil && (*e).members() == 1
 }
 
 // Member returns the ID of this member, which does not change with the same data directory; 0 if the store is not
-// running.
+// running, or etcd is elsewhere.
 func (s *Store) Member() uint64 {
-	e := s.server.Load()
+	e := s.etcd.Load()
 	if e == nil {
 		return 0
 	}
-	return uint64(e.MemberID())
+	return (*e).id()
 }

@@ -18,7 +18,7 @@ func TestReadsFollowTheMembership(t *testing.T) {
 	_, err := s.Create(ctx, "/registry/a", []byte("a"), 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, s.Stats().Members)
-	e, err := s.running()
+	e, err := s.ours()
 	require.NoError(t, err)
 	require.True(t, leads(e))
 
@@ -50,7 +50,7 @@ func TestAFollowerDropsNoHistoryByTheClock(t *testing.T) {
 	require.NoError(t, err)
 	c := clock{s: s}
 	require.Zero(t, c.tick(e, true), "the first tick only notes the revision")
-	now := e.KV().Rev()
+	now := e.seen()
 	require.Equal(t, now, c.tick(e, true))
 	require.Zero(t, c.tick(e, false))
 

@@ -150,13 +150,15 @@ type Stats struct {
 
 // Stats returns the state of the store. It never blocks on writes.
 func (s *Store) Stats() Stats {
-	e := s.server.Load()
-	if e == nil {
+	at := s.etcd.Load()
+	if at == nil {
 		return Stats{QuotaBytes: s.cfg.QuotaBytes}
 	}
+	e := *at
+	file, used := e.sizes()
 	return Stats{
-		Revision: e.KV().Rev(), Compacted: max(0, s.compacted.Load()), Members: members(e),
-		SizeBytes: e.Backend().Size(), UsedBytes: e.Backend().SizeInUse(), QuotaBytes: s.cfg.QuotaBytes,
+		Revision: e.seen(), Compacted: max(0, s.compacted.Load()), Members: e.members(),
+		SizeBytes: file, UsedBytes: used, QuotaBytes: s.cfg.QuotaBytes,
 		DiskFreeBytes: s.space.free.Load(), DiskMinFreeBytes: s.cfg.MinFreeBytes,
 	}
 }

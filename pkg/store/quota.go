@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"go.etcd.io/etcd/server/v3/etcdserver"
 )
 
 // biggest is the number of kinds named when the store is nearly full; measurePage is the number of values read at once
@@ -33,11 +31,11 @@ func (s *Store) watchQuota(used int64) {
 
 // Warning describes that the quota is nearly used up and by which kinds; empty if it is not.
 func (s *Store) Warning() string {
-	e := s.server.Load()
+	e := s.etcd.Load()
 	if e == nil || !s.space.nearly.Load() {
 		return ""
 	}
-	used := e.Backend().SizeInUse()
+	_, used := (*e).sizes()
 	s.watchQuota(used)
 	if !s.space.nearly.Load() {
 		return ""
@@ -56,7 +54,7 @@ func (s *Store) advice() string {
 
 // measured finds the largest kinds and logs a warning. It reads everything, so it is called only when usage rises above
 // nearlyFull.
-func (s *Store) measured(ctx context.Context, e *etcdserver.EtcdServer) {
+func (s *Store) measured(ctx context.Context, e endpoint) {
 	sizes := map[string]int64{}
 	const prefix = "/registry/"
 	for from := ""; ; {
@@ -83,7 +81,8 @@ func (s *Store) measured(ctx context.Context, e *etcdserver.EtcdServer) {
 		parts = append(parts, fmt.Sprintf("%s: %d MB", kind, sizes[kind]>>20))
 	}
 	text := strings.Join(parts, ", ")
+	_, used := e.sizes()
 	s.biggest.Store(&text)
 	s.cfg.Logger.Warn("store quota nearly used up, delete objects that are not needed or raise --store-quota",
-		"usedMB", e.Backend().SizeInUse()>>20, "quotaMB", s.cfg.QuotaBytes>>20, "largest", text)
+		"usedMB", used>>20, "quotaMB", s.cfg.QuotaBytes>>20, "largest", text)
 }

@@ -21,7 +21,8 @@ const restoredRevisions = 1_000_000_000
 func (s *Store) Export(write func(revision, size int64, database io.WriterTo) error) (err error) {
 	e := s.server.Load()
 	if e == nil {
-		return ErrUnavailable
+		_, err := s.ours()
+		return err
 	}
 	revision := e.KV().Rev()
 	database := e.Backend().Snapshot()

@@ -62,7 +62,8 @@ type Store struct {
 	cfg     Config
 	metrics *metrics
 	ready   chan struct{}
-	// server is nil unless the store is serving.
+	// etcd is nil unless the store is serving; server also if etcd is elsewhere.
+	etcd   atomic.Pointer[endpoint]
 	server atomic.Pointer[etcdserver.EtcdServer]
 
 	failOnce sync.Once
@@ -116,8 +117,24 @@ func (s *Store) failureError() error {
 	return fmt.Errorf("the store in %s failed: %s: check the disk for free space and errors, then start again", s.cfg.Dir, s.failure)
 }
 
-// Run opens the data directory and serves it until ctx is done.
+// elsewhere reports whether etcd runs in other processes.
+func (s *Store) elsewhere() bool { return len(s.cfg.Servers.URLs) > 0 }
+
+// publish makes the store serve, and withdraw ends that and all watches.
+func (s *Store) publish(e endpoint) { s.etcd.Store(&e) }
+
+func (s *Store) withdraw() {
+	s.etcd.Store(nil)
+	s.stopMu.Lock()
+	close(s.stopping)
+	s.stopMu.Unlock()
+}
+
+// Run opens the data directory, or connects to etcd elsewhere, and serves it until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
+	if s.elsewhere() {
+		return s.runRemote(ctx)
+	}
 	unlock, err := Lock(s.cfg.Dir)
 	if err != nil {
 		return err
@@ -132,6 +149,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	s.compacted.Store(firstRevision(etcd.Server))
 	s.server.Store(etcd.Server)
+	s.publish(member{etcd.Server})
 	close(s.ready)
 
 	background, cancel := context.WithCancel(context.Background())
@@ -149,9 +167,7 @@ func (s *Store) Run(ctx context.Context) error {
 		err = errors.New("etcd stopped unexpectedly: see its last warning in the log")
 	}
 	s.server.Store(nil)
-	s.stopMu.Lock()
-	close(s.stopping)
-	s.stopMu.Unlock()
+	s.withdraw()
 	cancel()
 	closed := make(chan struct{})
 	go func() {
@@ -218,9 +234,9 @@ func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	}
 }
 
-func (s *Store) running() (*etcdserver.EtcdServer, error) {
-	if e := s.server.Load(); e != nil {
-		return e, nil
+func (s *Store) running() (endpoint, error) {
+	if e := s.etcd.Load(); e != nil {
+		return *e, nil
 	}
 	select {
 	case <-s.failed:
@@ -261,7 +277,7 @@ func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
 	if err != nil {
 		return KV{}, err
 	}
-	r, err := e.KV().Range(ctx, []byte(key), nil, mvcc.RangeOptions{Limit: 1})
+	r, err := e.read(ctx, []byte(key), nil, mvcc.RangeOptions{Limit: 1})
 	if err != nil {
 		return KV{}, s.classify(ctx, err)
 	}
@@ -299,7 +315,7 @@ func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int6
 		limit = -1
 	}
 	opts := mvcc.RangeOptions{Limit: max(limit, 0), Rev: rev, WithTotalCount: limit > 0, CountOnly: limit < 0}
-	r, err := e.KV().Range(ctx, []byte(start), end, opts)
+	r, err := e.read(ctx, []byte(start), end, opts)
 	if err != nil {
 		return nil, 0, 0, s.classify(ctx, err)
 	}
@@ -332,33 +348,45 @@ func prefixEnd(prefix string) []byte {
 // Revision returns the revision that a consistent read must include. It is free with one member and a read barrier with
 // several.
 func (s *Store) Revision(ctx context.Context) (int64, error) {
-	e, err := s.barrier(ctx)
+	e, err := s.running()
 	if err != nil {
 		return 0, err
 	}
-	return e.KV().Rev(), nil
+	rev, err := e.revision(ctx)
+	return rev, s.classify(ctx, err)
 }
 
-// barrier returns the server once a read from it includes every write acknowledged before the call. A single member
-// applies a write before it acknowledges it, so no wait is needed.
-func (s *Store) barrier(ctx context.Context) (*etcdserver.EtcdServer, error) {
+// barrier returns etcd once a read from it includes every write acknowledged before the call.
+func (s *Store) barrier(ctx context.Context) (endpoint, error) {
 	e, err := s.running()
 	if err != nil {
 		return nil, err
 	}
-	if members(e) > 1 {
-		if err := e.LinearizableReadNotify(ctx); err != nil {
-			return nil, s.classify(ctx, err)
-		}
+	return e, s.classify(ctx, e.barrier(ctx))
+}
+
+// ours returns the member in this process, for what only its process can do.
+func (s *Store) ours() (*etcdserver.EtcdServer, error) {
+	if s.elsewhere() {
+		return nil, errors.New("the data is in an etcd of its own: use its tools, such as etcdctl snapshot save")
 	}
-	return e, nil
+	if _, err := s.running(); err != nil {
+		return nil, err
+	}
+	if e := s.server.Load(); e != nil {
+		return e, nil
+	}
+	return nil, ErrUnavailable
 }
 
 // Snapshot writes a copy of the whole database, followed by its SHA-256 sum: the format that etcdutl snapshot restore
 // reads.
 func (s *Store) Snapshot(ctx context.Context, w io.Writer) error {
-	e, err := s.barrier(ctx)
+	e, err := s.ours()
 	if err != nil {
+		return err
+	}
+	if _, err := s.barrier(ctx); err != nil {
 		return err
 	}
 	e.KV().Commit()

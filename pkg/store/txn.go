@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/lease"
 )
 
@@ -150,7 +149,7 @@ func (o Op) operation() operation {
 }
 
 // request returns the operations as an etcd request, and the leases it uses.
-func (s *Store) request(ctx context.Context, e *etcdserver.EtcdServer, ops []Op) (*pb.TxnRequest, []lease.LeaseID, error) {
+func (s *Store) request(ctx context.Context, e endpoint, ops []Op) (*pb.TxnRequest, []lease.LeaseID, error) {
 	req := &pb.TxnRequest{}
 	var leased []lease.LeaseID
 	for _, op := range ops {

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
@@ -56,17 +55,29 @@ func (s *Store) watch(ctx context.Context, prefix string, rev int64, prev bool) 
 }
 
 // follow watches all keys, not only those with the prefix, so that every revision reports progress.
-func (s *Store) follow(ctx context.Context, e *etcdserver.EtcdServer, prefix string, rev int64, prev bool, out chan<- Batch) error {
-	stream := e.Watchable().NewWatchStream()
-	defer stream.Close()
-	if _, err := stream.Watch(ctx, 0, []byte{0}, []byte{}, rev+1); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+func (s *Store) follow(ctx context.Context, e endpoint, prefix string, rev int64, prev bool, out chan<- Batch) error {
+	changes, cancel, err := e.watch(ctx, rev+1, prev)
+	if err != nil {
+		return err
+	}
+	ended := false
+	defer func() {
+		if !ended {
+			_ = cancel()
+		}
+	}()
+	lost := func() error {
+		ended = true
+		return s.classify(ctx, cancel())
 	}
 	for {
 		b := Batch{Revision: rev}
 		var err error
 		select {
-		case r := <-stream.Chan():
+		case r, ok := <-changes:
+			if !ok {
+				return lost()
+			}
 			err = add(&b, r, prefix)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -76,7 +87,11 @@ func (s *Store) follow(ctx context.Context, e *etcdserver.EtcdServer, prefix str
 	gather:
 		for err == nil && len(b.Events) < batchEvents {
 			select {
-			case r := <-stream.Chan():
+			case r, ok := <-changes:
+				if !ok {
+					err = lost()
+					break gather
+				}
 				err = add(&b, r, prefix)
 			default:
 				break gather
@@ -124,20 +139,23 @@ func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 		if ev.Kv.CreateRevision != ev.Kv.ModRevision {
 			c.Prev.Key = c.Key
 		}
+		if before := ev.PrevKv; before != nil && len(before.Key) > 0 {
+			c.Prev = KV{Key: c.Key, Value: before.Value, Revision: before.ModRevision}
+		}
 		b.Events = append(b.Events, c)
 	}
 	return nil
 }
 
 // previous reads the previous value of each change. It stays empty if the history is compacted.
-func previous(ctx context.Context, e *etcdserver.EtcdServer, events []Event) {
+func previous(ctx context.Context, e endpoint, events []Event) {
 	for i := range events {
 		ev := &events[i]
-		if ev.Prev.Key == "" {
+		if ev.Prev.Key == "" || ev.Prev.Revision != 0 {
 			continue
 		}
 		ev.Prev = KV{}
-		r, err := e.KV().Range(ctx, []byte(ev.Key), nil, mvcc.RangeOptions{Limit: 1, Rev: ev.Revision - 1})
+		r, err := e.read(ctx, []byte(ev.Key), nil, mvcc.RangeOptions{Limit: 1, Rev: ev.Revision - 1})
 		if err == nil && len(r.KVs) == 1 {
 			ev.Prev = KV{Key: ev.Key, Value: r.KVs[0].Value, Revision: r.KVs[0].ModRevision}
 		}

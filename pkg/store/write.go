@@ -6,7 +6,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/lease"
 )
 
@@ -96,7 +95,7 @@ func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, tt
 
 // txn makes the write in one transaction if the key is at revision rev (0: if it does not exist), and otherwise reports
 // whether the key exists.
-func (s *Store) txn(ctx context.Context, e *etcdserver.EtcdServer, key string, rev int64, op *pb.RequestOp) (at int64, ok, found bool, err error) {
+func (s *Store) txn(ctx context.Context, e endpoint, key string, rev int64, op *pb.RequestOp) (at int64, ok, found bool, err error) {
 	k := []byte(key)
 	cmp := &pb.Compare{Key: k, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
 	req := &pb.TxnRequest{Compare: []*pb.Compare{cmp}, Success: []*pb.RequestOp{op}}

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
+	"k8s.io/client-go/util/keyutil"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/store"
+)
+
+// KubeAPIServer are the flags of upstream's kube-apiserver that are honoured.
+type KubeAPIServer struct {
+	// Config has those flags whose name and meaning are Coracle's options'.
+	Config config.Config
+
+	BindAddress, AdvertiseAddress    net.IP
+	SecurePort                       int
+	CertDir, TLSCertFile, TLSKeyFile string
+	ClientCAFile, TokenAuthFile      string
+	AuthorizationModes               []string
+	EtcdServers                      []string
+	EtcdPrefix, StorageBackend       string
+	EtcdCAFile                       string
+	EtcdCertFile, EtcdKeyFile        string
+	AccountIssuers, AccountKeyFiles  []string
+	AccountSigningKeyFile            string
+	APIAudiences                     []string
+	AnonymousAuth                    bool
+}
+
+// maxKeyFile is the maximum size of files with keys and certificates, in bytes.
+const maxKeyFile = 4 << 20
+
+// pairName is the name of the serving certificate and key in CertDir, as upstream's.
+const pairName = "apiserver"
+
+// Validate returns all errors at once, in upstream's words where it has them.
+func (k *KubeAPIServer) Validate() error {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(len(k.EtcdServers) == 0, "--etcd-servers must be specified")
+	refuse(k.EtcdPrefix != "/registry", "--etcd-prefix %q: only /registry is supported", k.EtcdPrefix)
+	refuse(k.StorageBackend != "" && k.StorageBackend != "etcd3", "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'")
+	refuse(k.SecurePort < 1 || k.SecurePort > 65535, "--secure-port %v must be between 1 and 65535, inclusive. It cannot be turned off with 0", k.SecurePort)
+	refuse(len(k.AccountIssuers) == 0 || k.AccountIssuers[0] == "", "service-account-issuer is a required flag, --service-account-issuer must be set")
+	refuse(len(k.AccountIssuers) > 1, "--service-account-issuer: more than one is not supported")
+	refuse(k.AccountSigningKeyFile == "", "service-account-signing-key-file is a required flag")
+	refuse(!k.AnonymousAuth, "--anonymous-auth=false is not supported")
+	refuse((k.TLSCertFile == "") != (k.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
+	for _, mode := range k.AuthorizationModes {
+		refuse(!slices.Contains([]string{"RBAC", "Node", "AlwaysAllow"}, mode), "authorization-mode %q is not supported: use RBAC, Node or AlwaysAllow", mode)
+	}
+	refuse(!slices.Contains(k.AuthorizationModes, "RBAC") && !slices.Contains(k.AuthorizationModes, "AlwaysAllow"), "--authorization-mode needs RBAC or AlwaysAllow")
+	return errors.Join(errs...)
+}
+
+// Run serves the API until ctx is done.
+func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
+	if err := k.Validate(); err != nil {
+		return err
+	}
+	given, err := k.given()
+	if err != nil {
+		return err
+	}
+	// Keys that only this process needs.
+	dir, err := os.MkdirTemp("", "kube-apiserver-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(k.BindAddress.String(), strconv.Itoa(k.SecurePort)))
+	if err != nil {
+		return fmt.Errorf("failed to create listener: %w", err)
+	}
+	quietLibraries(log)
+	c := k.Config
+	c.DataDir, c.MergeKubeconfig = dir, false
+	c.Disable = []string{config.Controllers, config.Scheduler, config.Ingresses, config.LoadBalancer}
+	e, err := NewEmbedded(EmbeddedConfig{Config: c, Listener: listener, Given: given, Log: log})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	return e.Run(ctx)
+}
+
+func (k *KubeAPIServer) given() (g Given, err error) {
+	g = Given{Etcd: store.Servers{URLs: k.EtcdServers}, Issuer: k.AccountIssuers[0], Audiences: k.APIAudiences,
+		AlwaysAllow: slices.Contains(k.AuthorizationModes, "AlwaysAllow")}
+	if g.Address, err = k.address(); err != nil {
+		return g, err
+	}
+	if g.Etcd.TLS, err = k.etcdTLS(); err != nil {
+		return g, err
+	}
+	if g.Certificate, err = k.serving(); err != nil {
+		return g, err
+	}
+	if k.ClientCAFile != "" {
+		if g.ClientCAs, err = pool("--client-ca-file", k.ClientCAFile); err != nil {
+			return g, err
+		}
+	}
+	if k.TokenAuthFile != "" {
+		if g.Tokens, err = tokenfile.NewCSV(k.TokenAuthFile); err != nil {
+			return g, err
+		}
+	}
+	return g, k.accounts(&g)
+}
+
+// address is that of the API for nodes and pods: the advertised one, or the one that it listens on.
+func (k *KubeAPIServer) address() (netip.Addr, error) {
+	if a, ok := netip.AddrFromSlice(k.AdvertiseAddress); ok {
+		return a.Unmap(), nil
+	}
+	if a, ok := netip.AddrFromSlice(k.BindAddress); ok && !a.Unmap().IsUnspecified() {
+		return reachable(a.Unmap()), nil
+	}
+	return outwardAddress()
+}
+
+func (k *KubeAPIServer) etcdTLS() (*tls.Config, error) {
+	if !slices.ContainsFunc(k.EtcdServers, func(u string) bool { return strings.HasPrefix(u, "https:") }) {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	var err error
+	if k.EtcdCAFile != "" {
+		if c.RootCAs, err = pool("--etcd-cafile", k.EtcdCAFile); err != nil {
+			return nil, err
+		}
+	}
+	if k.EtcdCertFile != "" {
+		pair, err := tls.LoadX509KeyPair(k.EtcdCertFile, k.EtcdKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--etcd-certfile: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// serving returns the given certificate, or that in CertDir; nil if there is none.
+func (k *KubeAPIServer) serving() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	cert, key := k.TLSCertFile, k.TLSKeyFile
+	if cert == "" {
+		cert, key = filepath.Join(k.CertDir, pairName+".crt"), filepath.Join(k.CertDir, pairName+".key")
+		if _, err := os.Stat(cert); errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("the serving certificate: %w", err)
+	}
+	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, nil
+}
+
+// accounts reads the keys of service account tokens.
+func (k *KubeAPIServer) accounts(g *Given) error {
+	key, err := keyutil.PrivateKeyFromFile(k.AccountSigningKeyFile)
+	if err != nil {
+		return fmt.Errorf("failed to parse service-account-signing-key-file: %w", err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return fmt.Errorf("%s: a key of type %T cannot sign", k.AccountSigningKeyFile, key)
+	}
+	g.Signer = signer
+	for _, file := range k.AccountKeyFiles {
+		keys, err := keyutil.PublicKeysFromFile(file)
+		if err != nil {
+			return fmt.Errorf("--service-account-key-file: %w", err)
+		}
+		g.Verifiers = append(g.Verifiers, keys...)
+	}
+	if len(g.Verifiers) == 0 {
+		g.Verifiers = []any{signer.Public()}
+	}
+	return nil
+}
+
+func pool(option, file string) (*x509.CertPool, error) {
+	text, err := bounded.File(file, maxKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", option, err)
+	}
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: %s has no certificate", option, file)
+	}
+	return p, nil
+}
