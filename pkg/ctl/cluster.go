@@ -62,7 +62,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState"} {
+	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState", "Bundle"} {
 		mapper.Add(kontrol.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	for _, kind := range []string{"Buildbarn", "BuildbarnScheduler", "BuildbarnWorker", "BuildbarnStorage", "BuildbarnFrontend", "BuildbarnBrowser"} {
