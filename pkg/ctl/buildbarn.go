@@ -128,7 +128,7 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 	case *buildbarn.BuildbarnStorage:
 		d.eachPod(ctx, p, func(pod string, f metrics.Families) {
 			if fill := metrics.Fill(f); len(fill) > 0 {
-				lines = append(lines, fmt.Sprintf("%s: files %d%% full, results of actions %d%%", pod, fill["cas"], fill["ac"]))
+				lines = append(lines, fmt.Sprintf("%s: %d%% of the blocks for files are in use, %d%% of those for results of actions", pod, fill["cas"], fill["ac"]))
 			}
 		}, &lines)
 	case *buildbarn.BuildbarnFrontend:

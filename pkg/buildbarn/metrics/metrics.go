@@ -162,7 +162,8 @@ const (
 // blocks is how many blocks rendered configurations have for old, current and new data: 8, 24, and 3 of files or 1 of results.
 var blocks = map[string]float64{"cas": 35, "ac": 33}
 
-// Fill returns how full a storage pod's stores are, "cas" and "ac", in percent. A store that is full replaces what is oldest.
+// Fill returns how many of the blocks of a storage pod's stores, "cas" and "ac", are in use, in percent. Buildbarn begins several blocks at once, and a
+// store with all in use replaces what is oldest.
 func Fill(families Families) map[string]int {
 	used := map[string]float64{}
 	for name, sign := range map[string]float64{metricAllocations: 1, metricReleases: -1} {

@@ -40,3 +40,31 @@ func TestQueues(t *testing.T) {
 	require.Equal(t, &Queue{}, Of(all, &buildbarn.WorkerScale{}))
 	require.Empty(t, Queues(nil))
 }
+
+func TestFillAndHits(t *testing.T) {
+	families, err := Parse(strings.NewReader(`
+# TYPE buildbarn_blobstore_block_device_backed_block_allocator_allocations_total counter
+buildbarn_blobstore_block_device_backed_block_allocator_allocations_total{storage_type="ac"} 1e300
+buildbarn_blobstore_block_device_backed_block_allocator_allocations_total{storage_type="cas"} 30
+# TYPE buildbarn_blobstore_block_device_backed_block_allocator_releases_total counter
+buildbarn_blobstore_block_device_backed_block_allocator_releases_total{storage_type="cas"} 2
+# TYPE buildbarn_blobstore_blob_access_operations_duration_seconds histogram
+buildbarn_blobstore_blob_access_operations_duration_seconds_count{backend_type="completeness_checking",grpc_code="OK",operation="Get",storage_type="ac"} 3
+buildbarn_blobstore_blob_access_operations_duration_seconds_count{backend_type="completeness_checking",grpc_code="NotFound",operation="Get",storage_type="ac"} 1
+buildbarn_blobstore_blob_access_operations_duration_seconds_count{backend_type="completeness_checking",grpc_code="Unavailable",operation="Get",storage_type="ac"} 9
+buildbarn_blobstore_blob_access_operations_duration_seconds_count{backend_type="grpc",grpc_code="OK",operation="Get",storage_type="ac"} 7
+`))
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"cas": 80, "ac": 100}, Fill(families))
+	had, asked := Hits(families)
+	require.EqualValues(t, 3, had)
+	require.EqualValues(t, 4, asked)
+	require.Empty(t, Fill(nil))
+}
+
+func TestParseIsBounded(t *testing.T) {
+	_, err := Parse(strings.NewReader(strings.Repeat("a 1\n", maxMetrics/4+1)))
+	require.ErrorContains(t, err, "more than 4194304 bytes")
+	_, err = Parse(strings.NewReader("{"))
+	require.Error(t, err)
+}
