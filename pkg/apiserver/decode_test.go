@@ -193,7 +193,7 @@ func TestOpenAPIDescribesEveryKind(t *testing.T) {
 			require.True(t, found, r.Kind)
 		}
 	}
-	raw, err := o.buildV2()
+	raw, err := o.buildV2(nil)
 	require.NoError(t, err)
 	_, err = encodeV2(raw)
 	require.NoError(t, err)
