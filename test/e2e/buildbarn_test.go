@@ -93,7 +93,8 @@ func TestBuildbarnFarm(t *testing.T) {
 		f.hold()
 		wait := f.action()
 		old := strings.TrimSpace(h.Ctl("get pods -n builds -l app=worker -o name"))
-		h.Ctl("delete -n builds " + old + " --grace-period=0 --force")
+		// A forced deletion would let it go on with the action, unseen, for as long as it may drain.
+		h.Ctl("delete -n builds " + old + " --grace-period=1")
 		require.Eventually(t, func() bool {
 			now := h.Ctl(`get pods -n builds -l app=worker -o jsonpath={.items[*].metadata.name}{.items[*].status.conditions[?(@.type=="Ready")].status}`)
 			return strings.HasSuffix(now, "True") && !strings.Contains(now, strings.TrimPrefix(old, "pod/"))
