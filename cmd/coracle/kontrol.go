@@ -255,15 +255,18 @@ func kontrolClusters() *cobra.Command {
 func kontrolClusterAdd() *cobra.Command {
 	var o ctl.ClusterOptions
 	cmd := &cobra.Command{
-		Use:   "add NAME --kubeconfig FILE | --local",
+		Use:   "add NAME --kubeconfig FILE | --pull --token-file FILE | --local",
 		Short: "Add a cluster that resources can be applied to",
 		Example: `  coracle kontrol clusters add this --local
-  coracle kontrol clusters add edge --kubeconfig edge.kubeconfig --label env=prod`,
-		Args: exactly(1, "NAME --kubeconfig FILE | --local [--context NAME] [--label KEY=VALUE]"),
+  coracle kontrol clusters add edge --kubeconfig edge.kubeconfig --label env=prod
+  coracle kontrol clusters add boat --pull --token-file boat.token`,
+		Args: exactly(1, "NAME --kubeconfig FILE | --pull --token-file FILE | --local [--context NAME] [--label KEY=VALUE]"),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to add; it is copied into a Secret")
 	f.StringVar(&o.Context, "context", "", "context in the kubeconfig (default its current one)")
+	f.BoolVar(&o.Pull, "pull", false, "add a cluster that cannot be reached: the command coracle agent kontrol connects it to this one")
+	f.StringVar(&o.TokenFile, "token-file", "", "with --pull: the file to which the agent's token is written")
 	f.BoolVar(&o.Local, "local", false, "add the cluster that has the resources itself")
 	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -118,5 +118,6 @@ Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (
 		}
 		return server.RunAgent(cmd.Context(), c)
 	}
+	cmd.AddCommand(agentKontrolCommand())
 	return cmd
 }

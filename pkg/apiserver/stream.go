@@ -116,6 +116,8 @@ func (c streamParent) LocalNode(name string) kind.LocalNode {
 	return c.s.cfg.LocalNode(name)
 }
 
+func (c streamParent) Tunnels() kind.Tunnels { return c.s.cfg.Tunnels }
+
 func (c streamParent) Seal(data []byte) []byte {
 	if len(c.s.cfg.SealKey) == 0 {
 		return nil

@@ -7,7 +7,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,7 +51,7 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme), kontrol.AddToScheme(scheme), buildbarn.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), rbacv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme), kontrol.AddToScheme(scheme), buildbarn.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	// The kinds are known, so no discovery is needed.
@@ -62,6 +64,9 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), meta.RESTScopeRoot)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
 	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState", "Bundle"} {
 		mapper.Add(kontrol.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}

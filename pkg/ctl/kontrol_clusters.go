@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,7 +64,10 @@ func (c *Cluster) Clusters(ctx context.Context, format string, t Terminal) error
 type ClusterOptions struct {
 	Name string
 	// Local adds the cluster that serves this API; otherwise Kubeconfig is a file with Context, whose default is its current one.
-	Local               bool
+	Local bool
+	// Pull adds a cluster that connects itself, and writes the token for that to TokenFile.
+	Pull                bool
+	TokenFile           string
 	Kubeconfig, Context string
 	// Labels is a list of KEY=VALUE.
 	Labels []string
@@ -71,10 +75,13 @@ type ClusterOptions struct {
 
 // AddCluster makes a Cluster, and the Secret with its kubeconfig.
 func (c *Cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Writer) error {
-	if o.Local == (o.Kubeconfig != "") {
-		return errors.New("give either --kubeconfig FILE or --local")
+	if ways := []bool{o.Local, o.Pull, o.Kubeconfig != ""}; len(slices.DeleteFunc(ways, func(is bool) bool { return !is })) != 1 {
+		return errors.New("give one of --kubeconfig FILE, --pull and --local")
 	}
-	k := &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{}}, Spec: kontrol.ClusterSpec{Local: o.Local}}
+	if o.Pull != (o.TokenFile != "") {
+		return errors.New("--pull and --token-file FILE go together: the token is written there")
+	}
+	k := &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{}}, Spec: kontrol.ClusterSpec{Local: o.Local, Pull: o.Pull}}
 	for _, pair := range o.Labels {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || key == "" {
@@ -83,7 +90,7 @@ func (c *Cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 		k.Labels[key] = value
 	}
 	var secret *corev1.Secret
-	if !o.Local {
+	if !o.Local && !o.Pull {
 		data, err := portable(o.Kubeconfig, o.Context)
 		if err != nil {
 			return fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
@@ -104,6 +111,11 @@ func (c *Cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 	}
 	if err := c.Client.Create(ctx, k); err != nil {
 		return err
+	}
+	if o.Pull {
+		if err := c.pullToken(ctx, k, o.TokenFile, out); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(out, "cluster %s added\n", o.Name)
 	return err
@@ -196,6 +208,9 @@ func (c *Cluster) connectTo(ctx context.Context, name string) (ctrl.Client, erro
 			return nil, fmt.Errorf("there is no cluster %s: `coracle kontrol clusters` lists them", name)
 		}
 		return nil, err
+	}
+	if k.Spec.Pull {
+		return nil, fmt.Errorf("cluster %s is reached by the hub alone: its agent connects there", name)
 	}
 	config := c.REST
 	if s := k.Spec.KubeconfigSecret; s != nil {

@@ -2,6 +2,7 @@ package kind
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/url"
 
@@ -63,6 +64,8 @@ type Connection interface {
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
 	// LocalNode returns the agent of a node, or nil if it is not in this process.
 	LocalNode(name string) LocalNode
+	// Tunnels takes the connections of Kontrol's agents; nil if this server has none.
+	Tunnels() Tunnels
 	// Seal returns a code for data that only this cluster's API servers can compute; nil if it has no key.
 	Seal(data []byte) []byte
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
@@ -84,6 +87,14 @@ type LocalNode interface {
 	http.RoundTripper
 	// Accept queues messages in their order, and tells each one's outcome. It waits for nothing but the disk.
 	Accept(list []*workers.Delivery)
+}
+
+// Tunnels takes the connections of Kontrol's agents.
+type Tunnels interface {
+	// Ready returns an error if a connection of a cluster would not be accepted.
+	Ready(cluster string) error
+	// Serve uses a connection until it or ctx ends.
+	Serve(ctx context.Context, cluster string, conn net.Conn) error
 }
 
 // Creator handles a POST of in, which it may modify, to a subresource of on. Errors are Status errors. If it returns

@@ -83,7 +83,7 @@ func All(cfg Config) []*engine.Reconciler {
 		resourceclaim.New(),
 		resourceclaim.NewRelease(),
 	}
-	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion)...)
+	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion, cfg.Tunnels)...)
 	list = append(list, buildbarn.New(metrics.Read)...)
 	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}))
 	if cfg.RootCA != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -64,6 +65,8 @@ type Config struct {
 	TaskPatience time.Duration
 	// ForgetTask asks a node to remove the logs of a deleted task; nil: nobody is asked.
 	ForgetTask func(ctx context.Context, node string, task types.UID) error
+	// Tunnels has the connections of Kontrol's agents; nil where none can come.
+	Tunnels *pull.Hub
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
 	// Adapters answers for custom and external metrics; nil: there are none.

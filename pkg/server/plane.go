@@ -33,6 +33,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/jointoken"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
@@ -67,6 +68,7 @@ type plane struct {
 	clients    *local.Clients
 	bootstrap  *bootstrap
 	members    *members
+	tunnels    *pull.Hub
 	presence   *presence
 	custom     *customresources.Controller
 	admin      *adminKubeconfig
@@ -232,7 +234,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 		roots:  keys.Node.Pool, as: asServer.Client,
 	}
-	l.nodes = remote
+	l.nodes, l.tunnels = remote, pull.NewHub()
 	l.usage = p.newUsage(remote)
 	if l.access, err = p.newAccess(issuer); err != nil {
 		return nil, err
@@ -243,7 +245,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: audiences,
-		Nodes: remote, LocalNode: p.localNode, SealKey: seal, Usage: l.usage,
+		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, SealKey: seal, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap: func(next http.Handler) http.Handler {
@@ -343,7 +345,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				ClientFor: func(identity string) client.Interface {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},
-				RemoveVolume: l.nodes.removeVolume,
+				RemoveVolume: l.nodes.removeVolume, Tunnels: l.tunnels,
 				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
 				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
 					return l.aggregator.Metrics(ctx, path, query)

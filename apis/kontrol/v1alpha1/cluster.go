@@ -28,11 +28,14 @@ type ClusterList struct {
 	Items []Cluster `json:"items"`
 }
 
-// ClusterSpec says how to reach a cluster. Exactly one of local and
+// ClusterSpec says how to reach a cluster. Exactly one of local, pull and
 // kubeconfigSecret is set.
 type ClusterSpec struct {
 	// Local is the cluster that serves this API.
 	Local bool `json:"local,omitempty"`
+	// Pull is a cluster that connects itself: `coracle agent kontrol` runs there
+	// and opens one connection, through which it is reached.
+	Pull bool `json:"pull,omitempty"`
 	// KubeconfigSecret has a kubeconfig for the cluster. Commands,
 	// authentication plugins and references to files are refused in it:
 	// credentials and authorities are inline.

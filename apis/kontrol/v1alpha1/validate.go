@@ -39,9 +39,13 @@ func ValidateCluster(c *Cluster) field.ErrorList {
 	}
 	at := spec.Child("kubeconfigSecret")
 	switch s := c.Spec.KubeconfigSecret; {
-	case s == nil && !c.Spec.Local:
-		errs = append(errs, field.Required(at, "the Secret with a kubeconfig, unless local is true"))
+	case c.Spec.Local && c.Spec.Pull:
+		errs = append(errs, field.Forbidden(spec.Child("pull"), "local is true: there is nothing to connect to"))
+	case s == nil && !c.Spec.Local && !c.Spec.Pull:
+		errs = append(errs, field.Required(at, "the Secret with a kubeconfig, unless local or pull is true"))
 	case s == nil:
+	case c.Spec.Pull:
+		errs = append(errs, field.Forbidden(at, "pull is true: the cluster connects itself"))
 	case c.Spec.Local:
 		errs = append(errs, field.Forbidden(at, "local is true: there is nothing to connect to"))
 	default:

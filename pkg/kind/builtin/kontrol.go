@@ -14,11 +14,11 @@ import (
 // kontrolKinds returns the kinds of Kontrol.
 func kontrolKinds() []ourKind {
 	return []ourKind{
-		{own.Row(own.Definition[*kontrol.Cluster]{
+		{tunnelled(own.Row(own.Definition[*kontrol.Cluster]{
 			Kind: kontrol.GroupVersion.WithKind("Cluster"), Plural: "clusters", ShortNames: []string{"kcl"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.Cluster { return &kontrol.Cluster{} }, NewList: func() client.ObjectList { return &kontrol.ClusterList{} },
 			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns, Cells: kontrol.ClusterCells, Source: kontrol.Source,
-		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status }), kontrol.ClusterRights},
+		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status })), kontrol.ClusterRights},
 		{kontrolResource(), kontrol.ResourceRights},
 		{own.Row(own.Definition[*kontrol.Bundle]{
 			Kind: kontrol.GroupVersion.WithKind("Bundle"), Plural: "bundles", ShortNames: []string{"kbu"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,

@@ -15,6 +15,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
 )
 
 // explain returns the reason of a cluster's condition for an error, and a message that says what to do.
@@ -26,7 +27,9 @@ func explain(err error, server string) (reason, message string) {
 	var alert tls.AlertError
 	var netErr net.Error
 	var syntax *json.SyntaxError
-	switch {
+	switch absent := (*pull.NotConnectedError)(nil); {
+	case errors.As(err, &absent):
+		return reason, absent.Error()
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate has expired: renew it there"
 	case errors.As(err, &unknown):

@@ -50,13 +50,15 @@ type Config struct {
 	// Local is the client of the cluster that serves this API; otherwise Kubeconfig is used.
 	Local      client.WithWatch
 	Kubeconfig []byte
+	// Pull, if not nil, sends requests through the connection of the cluster's agent; Kubeconfig is not used then.
+	Pull http.RoundTripper
 	// Problem, if not empty, is why the cluster cannot be reached: its reason and message.
 	Reason, Problem string
 }
 
 // equal compares all but which local client it is: there is one.
 func (c Config) equal(o Config) bool {
-	return (c.Local == nil) == (o.Local == nil) && bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
+	return (c.Local == nil) == (o.Local == nil) && (c.Pull == nil) == (o.Pull == nil) && bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
 }
 
 // Status is what is known of a cluster.
@@ -175,14 +177,19 @@ func newTarget(name string, c Config, p *Pool) *Target {
 		t.probe = func(context.Context) (string, error) { return p.version, nil }
 		return t
 	}
-	cfg, err := ParseKubeconfig(c.Kubeconfig)
+	cfg, err := &rest.Config{Host: "http://agent", Transport: c.Pull}, error(nil)
+	if c.Pull == nil {
+		cfg, err = ParseKubeconfig(c.Kubeconfig)
+	}
 	if err != nil {
 		return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
 	}
 	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
 	cfg.WarningHandler = rest.NoWarnings{}
-	t.status.Server = cfg.Host
+	if t.status.Server = cfg.Host; c.Pull != nil {
+		t.status.Server = "(its agent)"
+	}
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err == nil {
 		t.ended, t.cancel = ended, func() { cancel(); httpClient.CloseIdleConnections() }

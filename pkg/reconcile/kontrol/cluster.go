@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
@@ -20,7 +21,7 @@ import (
 // seenInterval is how often the time is written at which a cluster answered last, while it does.
 const seenInterval = 5 * time.Minute
 
-func newClusters(pool *target.Pool, local client.WithWatch) *engine.Reconciler {
+func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "kontrolcluster", Account: "cluster-controller", When: &kontrol.Cluster{},
 		Watches: []engine.Watch{
@@ -29,7 +30,16 @@ func newClusters(pool *target.Pool, local client.WithWatch) *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &kontrol.Cluster{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			c := &clusters{env, pool, local}
+			c := &clusters{env, pool, local, tunnels}
+			if tunnels != nil {
+				env.Go(func(ctx context.Context) {
+					tunnels.Use(ctx, func(name string) {
+						if t := pool.Get(name); t != nil {
+							t.Probe()
+						}
+					})
+				})
+			}
 			pool.Notify("cluster", func(name string) { env.Enqueue(engine.RequestFor("", name), 0) })
 			return c.reconcile
 		},
@@ -54,6 +64,8 @@ type clusters struct {
 	engine.Env
 	pool  *target.Pool
 	local client.WithWatch
+
+	tunnels *pull.Hub
 }
 
 func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -88,6 +100,12 @@ func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Re
 func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Config, error) {
 	if c.Spec.Local {
 		return target.Config{Local: r.local}, nil
+	}
+	if c.Spec.Pull && r.tunnels == nil {
+		return target.Config{Reason: kontrol.ReasonUnreachable, Problem: "agents connect to the hub's API servers alone, not to an operator outside: give the Cluster a kubeconfigSecret"}, nil
+	}
+	if c.Spec.Pull {
+		return target.Config{Pull: r.tunnels.Transport(c.Name)}, nil
 	}
 	ref := c.Spec.KubeconfigSecret
 	if ref == nil { // it was validated

@@ -22,6 +22,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -31,9 +32,10 @@ import (
 const Account = "appliedstate-controller"
 
 // New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity, and version is its version.
-func New(local client.WithWatch, version string) []*engine.Reconciler {
+// tunnels has the connections of agents; nil where none can come.
+func New(local client.WithWatch, version string, tunnels *pull.Hub) []*engine.Reconciler {
 	pool := target.NewPool(version)
-	return []*engine.Reconciler{newClusters(pool, local), newApplied(pool), newCurrent(pool), newSummary()}
+	return []*engine.Reconciler{newClusters(pool, local, tunnels), newApplied(pool), newCurrent(pool), newSummary()}
 }
 
 // The indexes of Resources and AppliedStates.

@@ -1,0 +1,206 @@
+// Package pull connects clusters that cannot be reached from the hub: an agent in the cluster opens one connection to the hub, and the hub sends its
+// requests through it, the other way round, as HTTP/2.
+//
+// It may import bounded and the standard library. Its invariants: a connection serves the one cluster that its credentials name; the hub gets
+// from it what the agent's kubeconfig may do, and no more; of two agents of a cluster the last one serves; and nothing is queued for a cluster
+// without an agent.
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// Protocol is the protocol to which a connection is upgraded.
+	Protocol = "coracle-kontrol-tunnel-v1"
+	// MaxTunnels is how many clusters may be connected.
+	MaxTunnels = 1000
+
+	// silence is how long a connection may be silent until it is asked whether it lives, and answer how long that may take.
+	silence = 15 * time.Second
+	answer  = 10 * time.Second
+	// maxStreams limits the requests, with watches, of a connection at a time.
+	maxStreams = 1000
+	maxHeader  = 64 << 10
+)
+
+// NotConnectedError means that a cluster has no agent now. It is a net.Error.
+type NotConnectedError struct{ Cluster string }
+
+func (e *NotConnectedError) Error() string {
+	return fmt.Sprintf("no agent of cluster %s is connected: run `coracle agent kontrol` there", e.Cluster)
+}
+
+// Timeout and Temporary make it a net.Error: the cluster is lost.
+func (*NotConnectedError) Timeout() bool   { return false }
+func (*NotConnectedError) Temporary() bool { return true }
+
+var _ net.Error = (*NotConnectedError)(nil)
+
+// ErrElsewhere means that this server does not run the reconcilers, so that a connection to it would serve nobody.
+var ErrElsewhere = errors.New("Kontrol runs on another server of this cluster, or not at all: give the agent the addresses of all servers, with several --hub") //nolint:staticcheck // Kontrol is a name
+
+// ErrFull means that there are as many connections as there may be.
+var ErrFull = fmt.Errorf("there are %d clusters connected, no more are possible", MaxTunnels)
+
+// Hub has the connections of agents. It is safe for concurrent use.
+type Hub struct {
+	mu      sync.Mutex
+	tunnels map[string]*tunnel
+	changed func(cluster string) // nil while nobody uses the connections
+}
+
+// NewHub returns a hub without connections, which accepts none until Use.
+func NewHub() *Hub { return &Hub{tunnels: map[string]*tunnel{}} }
+
+// Use accepts connections until ctx ends, and calls changed, without locks, when a cluster is connected or no longer.
+func (h *Hub) Use(ctx context.Context, changed func(cluster string)) {
+	h.mu.Lock()
+	h.changed = changed
+	h.mu.Unlock()
+	<-ctx.Done()
+	h.mu.Lock()
+	h.changed = nil
+	all := h.tunnels
+	h.tunnels = map[string]*tunnel{}
+	h.mu.Unlock()
+	for _, t := range all {
+		t.close()
+	}
+}
+
+// Ready returns an error if a connection of a cluster would not be accepted.
+func (h *Hub) Ready(cluster string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.changed == nil {
+		return ErrElsewhere
+	}
+	if h.tunnels[cluster] == nil && len(h.tunnels) >= MaxTunnels {
+		return ErrFull
+	}
+	return nil
+}
+
+// Serve sends requests for a cluster through a connection until that ends, is replaced, or ctx ends. It closes the connection.
+func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
+	t := newTunnel(conn)
+	defer t.close()
+	h.mu.Lock()
+	changed, old := h.changed, h.tunnels[cluster]
+	switch {
+	case changed == nil:
+		h.mu.Unlock()
+		return ErrElsewhere
+	case old == nil && len(h.tunnels) >= MaxTunnels:
+		h.mu.Unlock()
+		return ErrFull
+	}
+	h.tunnels[cluster] = t
+	h.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	changed(cluster)
+	select {
+	case <-ctx.Done():
+	case <-t.conn.closed:
+	}
+	h.mu.Lock()
+	if h.tunnels[cluster] == t {
+		delete(h.tunnels, cluster)
+	}
+	changed = h.changed
+	h.mu.Unlock()
+	t.close()
+	if changed != nil {
+		changed(cluster)
+	}
+	return ctx.Err()
+}
+
+// Transport sends requests to a cluster through whatever connection it has at the time.
+func (h *Hub) Transport(cluster string) http.RoundTripper { return transport{h, cluster} }
+
+type transport struct {
+	hub     *Hub
+	cluster string
+}
+
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.hub.mu.Lock()
+	via := t.hub.tunnels[t.cluster]
+	t.hub.mu.Unlock()
+	if via == nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, &NotConnectedError{t.cluster}
+	}
+	out := req.Clone(req.Context())
+	out.URL.Scheme, out.URL.Host = "http", host
+	res, err := via.transport.RoundTrip(out)
+	if err != nil && via.conn.isClosed() {
+		return nil, &NotConnectedError{t.cluster}
+	}
+	return res, err
+}
+
+// host is the name of what is at the other end of a connection.
+const host = "agent"
+
+// tunnel is a connection.
+type tunnel struct {
+	conn      *watched
+	transport *http.Transport
+}
+
+func newTunnel(conn net.Conn) *tunnel {
+	t := &tunnel{conn: &watched{Conn: conn, closed: make(chan struct{})}}
+	var once sync.Once
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true) // the connection itself is encrypted
+	t.transport = &http.Transport{
+		DialContext: func(context.Context, string, string) (c net.Conn, err error) {
+			err = net.ErrClosed
+			once.Do(func() { c, err = t.conn, nil })
+			return c, err
+		},
+		Protocols: &protocols, MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: 1, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: answer, MaxConcurrentStreams: maxStreams, StrictMaxConcurrentRequests: true},
+	}
+	return t
+}
+
+func (t *tunnel) close() {
+	_ = t.conn.Close()
+	t.transport.CloseIdleConnections()
+}
+
+// watched is a connection that tells when it is closed.
+type watched struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (w *watched) Close() error {
+	err := w.Conn.Close()
+	w.once.Do(func() { close(w.closed) })
+	return err
+}
+
+func (w *watched) isClosed() bool {
+	select {
+	case <-w.closed:
+		return true
+	default:
+		return false
+	}
+}

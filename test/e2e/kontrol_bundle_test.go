@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// shop are the files of a bundle with two waves.
+func shop(t *testing.T, dir, color string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	for name, text := range map[string]string{
+		"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
+		"first.yaml":     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first, namespace: shop}\ndata: {color: " + color + "}\n",
+		"second.yaml":    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: second, namespace: shop, annotations: {kontrol/wave: '1'}}\ndata: {color: " + color + "}\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+}
+
+// TestKontrolBundleOverTwoClusters: a directory comes to two clusters one after the other; a cluster that refuses it stops it; it is paused and
+// resumed; and the hub is killed in the middle.
+func TestKontrolBundleOverTwoClusters(t *testing.T) {
+	hub := host.New(t)
+	edge := hub.Beside()
+	hub.Start()
+	edge.Start()
+	kubeconfig, err := os.ReadFile(filepath.Join(edge.Home, ".kube", "config"))
+	require.NoError(t, err)
+	hub.Apply(`
+apiVersion: v1
+kind: Secret
+metadata: {name: edge, namespace: kube-system}
+data: {kubeconfig: ` + base64.StdEncoding.EncodeToString(kubeconfig) + `}
+---
+apiVersion: kontrol.coracle.dev/v1alpha1
+kind: Cluster
+metadata: {name: edge, labels: {shop: "yes"}}
+spec: {kubeconfigSecret: {namespace: kube-system, name: edge}}
+---
+apiVersion: kontrol.coracle.dev/v1alpha1
+kind: Cluster
+metadata: {name: this, labels: {shop: "yes"}}
+spec: {local: true}
+`)
+	hub.Ctl("wait --timeout=60s --for=condition=Ready clusters.kontrol.coracle.dev --all")
+	color := func(h *host.Host, name string) string {
+		return h.Ctl("get configmap -n shop " + name + " -o jsonpath={.data.color}")
+	}
+	dir := filepath.Join(hub.Home, "shop")
+	shop(t, dir, "blue")
+	require.Contains(t, hub.Fails("kontrol", "push", dir), "say for which clusters")
+	require.Contains(t, hub.Run("kontrol", "push", dir, "--selector", "shop=yes", "--dry-run"), "+  color: blue")
+	require.Equal(t, "bundle shop created: 3 objects in 2 waves\n", hub.Run("kontrol", "push", dir, "--selector", "shop=yes"))
+	hub.Run("kontrol", "wait", "bundle/shop")
+	for _, h := range []*host.Host{hub, edge} {
+		require.Equal(t, []string{"blue", "blue"}, []string{color(h, "first"), color(h, "second")})
+	}
+	require.Regexp(t, `(?m)^shop +3 +2/2 +Synced +2/2 +inline `, hub.Run("kontrol", "get"))
+	require.Regexp(t, `(?m)^edge +Synced `, hub.Run("kontrol", "describe", "bundle/shop"))
+	require.Equal(t, "bundle shop unchanged: 3 objects in 2 waves\n", hub.Run("kontrol", "push", dir))
+
+	// The first cluster (edge comes before this) refuses a field: its second wave, and the other cluster, stay as they are.
+	shop(t, dir, "{a: b}")
+	hub.Run("kontrol", "push", dir)
+	hub.Run("kontrol", "wait", "bundle/shop", "--for", "Failed")
+	require.Contains(t, hub.Run("kontrol", "describe", "bundle/shop"), "on edge: wave 0: ConfigMap/shop/first: ")
+	require.Equal(t, []string{"blue", "blue", "blue", "blue"}, []string{color(edge, "first"), color(edge, "second"), color(hub, "first"), color(hub, "second")})
+
+	// A good content, paused and resumed, with the hub killed in between and edge killed in the middle.
+	hub.Ctl(`patch bundles.kontrol.coracle.dev shop --type merge -p {"spec":{"rollout":{"paused":true}}}`)
+	shop(t, dir, "gold")
+	hub.Run("kontrol", "push", dir)
+	hub.Run("kontrol", "wait", "bundle/shop", "--for", "Paused")
+	hub.Kill()
+	hub.Start()
+	hub.Run("kontrol", "wait", "bundle/shop", "--for", "Paused")
+	require.Equal(t, "blue", color(edge, "first"))
+	edge.Kill()
+	hub.Ctl(`patch bundles.kontrol.coracle.dev shop --type merge -p {"spec":{"rollout":{"paused":false}}}`)
+	hub.Kill()
+	edge.Start()
+	hub.Start()
+	hub.Run("kontrol", "wait", "bundle/shop", "--timeout", "2m")
+	for _, h := range []*host.Host{hub, edge} {
+		require.Equal(t, []string{"gold", "gold"}, []string{color(h, "first"), color(h, "second")})
+	}
+
+	// A file that is gone takes its object along, and the bundle takes all.
+	require.NoError(t, os.Remove(filepath.Join(dir, "second.yaml")))
+	hub.Run("kontrol", "push", dir)
+	for _, h := range []*host.Host{edge, hub} {
+		h.Ctl("wait --timeout=60s --for=delete -n shop configmap/second")
+	}
+	hub.Ctl("delete bundles.kontrol.coracle.dev shop")
+	for _, h := range []*host.Host{edge, hub} {
+		h.Ctl("wait --timeout=60s --for=delete namespace/shop")
+	}
+	require.False(t, strings.Contains(hub.Ctl("get resources.kontrol.coracle.dev -o name"), "shop"))
+}

@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// TestKontrolPull: a cluster connects itself; objects come to it and drift is mended; its agent and the hub are killed, and it goes on.
+func TestKontrolPull(t *testing.T) {
+	hub := host.New(t)
+	edge := hub.Beside()
+	hub.Start()
+	edge.Start()
+	file := filepath.Join(hub.Home, "boat.token")
+	require.Contains(t, hub.Fails("kontrol", "clusters", "add", "boat", "--pull"), "--pull and --token-file FILE go together")
+	require.Contains(t, hub.Run("kontrol", "clusters", "add", "boat", "--pull", "--token-file", file), "coracle agent kontrol --hub https://")
+	server := hub.REST().Host
+	agent := func() func() {
+		cmd := edge.Command(context.Background(), edge.Coracle, "agent", "kontrol", "--hub", server, "--token-file", file, "--kubeconfig", filepath.Join(edge.Home, ".kube", "config"))
+		require.NoError(t, cmd.Start())
+		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	}
+	is := func(state string) {
+		t.Helper()
+		hub.Ctl("wait --timeout=90s --for=jsonpath={.status.state}=" + state + " resources.kontrol.coracle.dev/pulled")
+	}
+	resource := func(value string) string {
+		return "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: pulled}\nspec:\n  clusterName: boat\n" +
+			"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: pulled, namespace: default}, data: {color: " + value + "}}\n"
+	}
+	hub.Apply(resource("blue"))
+	is("Unreachable")
+	require.Contains(t, hub.Run("kontrol", "clusters"), "no agent of cluster boat is connected")
+	kill := agent()
+	is("Synced")
+	require.Equal(t, "blue", edge.Ctl("get configmap pulled -o jsonpath={.data.color}"))
+	edge.Ctl(`patch configmap pulled --type merge -p {"data":{"color":"red"}}`)
+	edge.Ctl("wait --timeout=60s --for=jsonpath={.data.color}=blue configmap/pulled")
+
+	// The agent is killed; what is edited meanwhile comes with the next one.
+	kill()
+	hub.Apply(resource("gold"))
+	is("Unreachable")
+	kill = agent()
+	defer func() { kill() }()
+	is("Synced")
+	require.Equal(t, "gold", edge.Ctl("get configmap pulled -o jsonpath={.data.color}"))
+
+	// The hub is killed; the agent comes back to it by itself.
+	hub.Kill()
+	hub.Start()
+	hub.Apply(resource("grey"))
+	edge.Ctl("wait --timeout=90s --for=jsonpath={.data.color}=grey configmap/pulled")
+	is("Synced")
+
+	// The token connects this cluster and does nothing else.
+	may := func(words ...string) string {
+		out, _ := hub.Try(append([]string{"ctl", "auth", "can-i", "--as", "system:serviceaccount:kube-system:kontrol-pull-boat"}, words...)...)
+		return out
+	}
+	require.Contains(t, may("create", "clusters.kontrol.coracle.dev/boat", "--subresource", "tunnel"), "yes")
+	require.NotContains(t, may("create", "clusters.kontrol.coracle.dev/other", "--subresource", "tunnel"), "yes")
+	require.NotContains(t, may("list", "secrets", "-A"), "yes")
+	hub.Ctl("delete resources.kontrol.coracle.dev pulled")
+	hub.Run("kontrol", "clusters", "remove", "boat")
+	hub.Ctl("wait --timeout=60s --for=delete -n kube-system serviceaccount/kontrol-pull-boat")
+}
