@@ -180,7 +180,7 @@ func upgrade(ctx context.Context, conn net.Conn, host string, c credentials) (ne
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols || !strings.EqualFold(res.Header.Get("Upgrade"), Protocol) {
 		defer res.Body.Close()
-		body, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+		body, _ := bounded.All(res.Body, 64<<10)
 		var status struct{ Message string }
 		if json.Unmarshal(body, &status) != nil || status.Message == "" {
 			status.Message = strings.TrimSpace(string(body))
