@@ -154,7 +154,7 @@ func TestBuildbarnReadme(t *testing.T) {
 	t.Logf("%s", out)
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(out), "cache hit"))
-	require.Empty(t, strings.TrimSpace(h.Ctl("get pv -o name")), "claims are deleted with their farm")
+	require.Eventually(t, func() bool { return strings.TrimSpace(h.Ctl("get pv -o name")) == "" }, 5*time.Minute, time.Second, "claims are deleted with their farm")
 }
 
 // buildFarm is a farm in the namespace builds.
