@@ -42,12 +42,12 @@ func TestDeletedWhileItStarts(t *testing.T) {
 			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "none", corev1.PullNever
 		},
 		"the network fails": func(r *rig, _ *corev1.Pod) {
-			r.network.refuse = func(call string) error {
+			r.network.refusing(func(call string) error {
 				if call == "setup" {
 					return errors.New("no address")
 				}
 				return nil
-			}
+			})
 		},
 		"it backs off": func(_ *rig, p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"false"} },
 		"its hook runs": func(_ *rig, p *corev1.Pod) {
@@ -183,13 +183,13 @@ func TestHooksThatFail(t *testing.T) {
 func TestDeletionWhileTheAPIFails(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(podOf("web", "sleep", "1000"))
-		r.api.refuse = func(string) error { return errors.New("etcd is away") }
+		r.api.refusing(func(string) error { return errors.New("etcd is away") })
 		r.delete("web", 5)
 		r.pass(30 * time.Second)
 		require.Empty(t, r.running(), "the containers are stopped nevertheless")
 		require.Empty(t, r.network.sandboxes)
 		require.NotNil(t, r.pod("web"))
-		r.api.refuse = nil
+		r.api.refusing(nil)
 		r.pass(2 * time.Minute)
 		require.Nil(t, r.pod("web"))
 		r.requireNothingLeft()
@@ -203,12 +203,12 @@ func TestLastStatus(t *testing.T) {
 		p.Spec.Containers = append(p.Spec.Containers, containerNamed("deaf", "deaf"))
 		r.create(p)
 		var last *corev1.Pod
-		r.api.refuse = func(verb string) error {
+		r.api.refusing(func(verb string) error {
 			if verb == "delete" {
 				last = r.pod("web")
 			}
 			return nil
-		}
+		})
 		r.delete("web", 5)
 		r.pass(10 * time.Second)
 		require.Nil(t, r.pod("web"))

@@ -196,14 +196,17 @@ func lifeWith(t *testing.T, nth int, after bool) []string {
 		at.kill = sync.OnceFunc(func() { r.stop(); close(killed) })
 		r.wrapRuntime = func(inner runtime.Runtime) runtime.Runtime { return interrupted{inner, at} }
 		refuse := func(call string) error { return at.do(call, func() error { return nil }) }
-		r.network.refuse, r.api.refuse = refuse, refuse
+		r.network.refusing(refuse)
+		r.api.refusing(refuse)
 		r.restart()
 		next := func() { // the next process, if this one was killed
 			synctest.Wait()
 			select {
 			case <-killed:
-				if r.network.refuse != nil {
-					r.wrapRuntime, r.network.refuse, r.api.refuse = nil, nil, nil
+				if r.wrapRuntime != nil {
+					r.wrapRuntime = nil
+					r.network.refusing(nil)
+					r.api.refusing(nil)
 					r.start()
 				}
 			default:
@@ -387,12 +390,12 @@ func TestFailingSteps(t *testing.T) {
 			}
 			with(t, c, func(r *rig) {
 				if call == "setup" {
-					r.network.refuse = func(name string) error {
+					r.network.refusing(func(name string) error {
 						if name != call {
 							return nil
 						}
 						return fail()
-					}
+					})
 				}
 				began := time.Now()
 				r.create(podOf("web", "sleep", "1000"))
@@ -419,18 +422,18 @@ func TestFailingSteps(t *testing.T) {
 // A pod's status reaches the API in the end, whatever happens to writes, and the latest one is what counts.
 func TestStatusIsWrittenInTheEnd(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
-		r.api.refuse = func(verb string) error {
+		r.api.refusing(func(verb string) error {
 			if strings.HasSuffix(verb, "status") {
 				return errors.New("etcd is away")
 			}
 			return nil
-		}
+		})
 		p := podOf("job", "sleep", "5")
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
 		r.create(p)
 		r.pass(time.Minute)
 		require.Empty(t, r.pod("job").Status.Phase)
-		r.api.refuse = nil
+		r.api.refusing(nil)
 		r.pass(11 * time.Second)
 		require.Equal(t, corev1.PodSucceeded, r.pod("job").Status.Phase)
 		require.NotNil(t, r.pod("job").Status.StartTime)

@@ -207,7 +207,7 @@ type api struct {
 	version int
 	pods    map[types.UID]*corev1.Pod
 	manager *Manager
-	// refuse, if set, may fail a request of a Manager.
+	// refuse, if set by refusing, may fail a request of a Manager.
 	refuse func(verb string) error
 
 	delivery sync.Mutex
@@ -276,10 +276,20 @@ func (a *api) check(ctx context.Context, verb string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if a.refuse != nil {
-		return a.refuse(verb)
+	a.mu.Lock()
+	refuse := a.refuse
+	a.mu.Unlock()
+	if refuse != nil {
+		return refuse(verb)
 	}
 	return nil
+}
+
+// refusing sets what fails requests of Managers from now on; nil for nothing.
+func (a *api) refusing(f func(verb string) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refuse = f
 }
 
 // find returns the stored pod that a request is about.
@@ -385,15 +395,25 @@ type pool struct {
 	mu        sync.Mutex
 	sandboxes map[string]network.Sandbox
 	next      byte
-	// refuse, if set, may fail a call.
+	// refuse, if set by refusing, may fail a call.
 	refuse func(call string) error
 }
 
 func (n *pool) check(ctx context.Context, call string) error {
-	if err := ctx.Err(); err != nil || n.refuse == nil {
+	n.mu.Lock()
+	refuse := n.refuse
+	n.mu.Unlock()
+	if err := ctx.Err(); err != nil || refuse == nil {
 		return err
 	}
-	return n.refuse(call)
+	return refuse(call)
+}
+
+// refusing sets what fails calls from now on; nil for nothing.
+func (n *pool) refusing(f func(call string) error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refuse = f
 }
 
 func (n *pool) Setup(ctx context.Context, p network.Pod) (network.Sandbox, error) {
