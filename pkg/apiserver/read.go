@@ -121,9 +121,16 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 		s.writeJSON(w, req, n, http.StatusOK, b.Bytes())
 	default:
 		w.Header().Set("Content-Type", typeJSON)
+		if len(l.Entries) > mostSized {
+			out, done := body(w, req, http.StatusOK, -1)
+			defer done()
+			_ = streamJSON(out, gvk, meta, l.Entries)
+			return
+		}
 		size := len(jsonListHead(gvk, meta)) + len(jsonListTail)
 		for i, e := range l.Entries {
-			size += len(e.JSONItem())
+			begin, rest := e.JSONItem()
+			size += len(begin) + len(rest)
 			if i > 0 {
 				size++
 			}
@@ -133,6 +140,9 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 		_ = streamJSON(out, gvk, meta, l.Entries)
 	}
 }
+
+// mostSized is up to how many items the size of a list is computed before it is sent. The encodings of more may not all be kept in between.
+const mostSized = 10000
 
 type writer interface{ Write([]byte) (int, error) }
 
@@ -148,13 +158,18 @@ func streamJSON(out writer, gvk schema.GroupVersionKind, meta metav1.ListMeta, e
 	if _, err := out.Write(jsonListHead(gvk, meta)); err != nil {
 		return err
 	}
+	var lead []byte
 	for i, e := range entries {
+		begin, rest := e.JSONItem()
+		lead = lead[:0]
 		if i > 0 {
-			if _, err := out.Write([]byte{','}); err != nil {
-				return err
-			}
+			lead = append(lead, ',')
 		}
-		if _, err := out.Write(e.JSONItem()); err != nil {
+		lead = append(lead, begin...)
+		if _, err := out.Write(lead); err != nil {
+			return err
+		}
+		if _, err := out.Write(rest); err != nil {
 			return err
 		}
 	}

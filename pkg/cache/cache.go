@@ -67,6 +67,9 @@ type Config struct {
 	RingSize int
 	// RingFor is the maximum time a change is retained, so that memory is released after a burst. Default 5 minutes.
 	RingFor time.Duration
+	// Encodings is how many bytes of encodings the cache keeps for further readers; those that were not read for longest are made again when
+	// they are wanted. Default 64 MiB.
+	Encodings int64
 	// CheckImmutable hashes every object when it is added, and panics if a reader modified it before it is
 	// replaced. Always on in builds with the race detector.
 	CheckImmutable bool
@@ -79,6 +82,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.Encodings == 0 {
+		c.Encodings = keptEncodings
 	}
 	if c.RingSize == 0 {
 		c.RingSize = 8192
@@ -109,6 +115,8 @@ type Cache struct {
 	rev     atomic.Int64
 	waiters waiters
 	offers  offers
+	// encodings bounds those that entries keep.
+	encodings keeper
 
 	interned interned
 
@@ -127,7 +135,7 @@ func New(cfg Config) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{
-		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
+		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1), encodings: keeper{limit: cfg.Encodings},
 		kinds: kinds{joins: make(chan *join), loads: make(chan *join)},
 	}
 	c.caches.Store(&kindCaches{})

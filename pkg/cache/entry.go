@@ -1,11 +1,9 @@
 package cache
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
-	"strconv"
 	"sync/atomic"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,18 +11,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Entry is one object at one revision, with its encodings, each computed at most once, on first use.
+// Entry is one object at one revision, with its encodings, each computed on first use and kept while there is room.
 type Entry struct {
 	Object   client.Object // resourceVersion is set; TypeMeta is set
 	Key      string
 	Revision int64
 
-	row   *kind.Resource
-	full  atomic.Pointer[[]byte]
-	item  atomic.Pointer[[]byte]
-	proto atomic.Pointer[[]byte]
-	other atomic.Pointer[converted]
-	sum   uint64 // of the JSON when the entry was created, if CheckImmutable is set
+	row    *kind.Resource
+	kept   slots
+	keeper *keeper     // nil: the entry keeps its encodings for as long as it is there
+	read   atomic.Bool // an encoding was read since the keeper has looked
+	other  atomic.Pointer[converted]
+	sum    uint64 // of the JSON when the entry was created, if CheckImmutable is set
 }
 
 // tail is the part of the key after the kind's prefix: "namespace/name", or "name".
@@ -32,42 +30,36 @@ func (e *Entry) tail() string { return e.Key[len(kind.Root)+len(e.row.Storage.Ke
 
 // JSON is the object's encoding with kind and apiVersion first, without a trailing newline. Shared: do not modify.
 func (e *Entry) JSON() []byte {
-	if b := e.full.Load(); b != nil {
-		return *b
+	if b := e.load(encodingJSON); b != nil {
+		return b
 	}
-	b := e.marshal()
-	e.full.CompareAndSwap(nil, &b)
-	return *e.full.Load()
+	return e.keep(encodingJSON, e.marshal())
 }
 
-// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list.
-func (e *Entry) JSONItem() []byte {
-	if b := e.item.Load(); b != nil {
-		return *b
-	}
+// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts, of which rest is shared: do not modify.
+func (e *Entry) JSONItem() (begin string, rest []byte) {
 	full := e.JSON()
-	n := e.typeMetaLen(full)
-	b := full
-	if n > 0 {
-		b = append(append(make([]byte, 0, 1+len(full)-n), '{'), full[n:]...)
+	if rest, ok := e.withoutTypeMeta(full); ok {
+		return "{", rest
 	}
-	e.item.CompareAndSwap(nil, &b)
-	return *e.item.Load()
+	return "", full
 }
 
-// typeMetaLen is the length of `{"kind":"Pod","apiVersion":"v1",` if the encoding begins with it, as it does for
+// withoutTypeMeta returns what follows `{"kind":"Pod","apiVersion":"v1",` if the encoding begins with it, as it does for
 // all kinds with a Go type.
-func (e *Entry) typeMetaLen(full []byte) int {
-	var buf [160]byte
-	head := append(append(append(buf[:0], `{"kind":`...), strconv.Quote(e.row.Kind)...), `,"apiVersion":"`...)
+func (e *Entry) withoutTypeMeta(full []byte) (rest []byte, ok bool) {
+	rest = full
+	slash := ""
 	if e.row.Group != "" {
-		head = append(append(head, e.row.Group...), '/')
+		slash = "/"
 	}
-	head = append(append(head, e.row.Version...), `",`...)
-	if bytes.HasPrefix(full, head) {
-		return len(head)
+	for _, part := range [...]string{`{"kind":"`, e.row.Kind, `","apiVersion":"`, e.row.Group, slash, e.row.Version, `",`} {
+		if len(rest) < len(part) || string(rest[:len(part)]) != part {
+			return nil, false
+		}
+		rest = rest[len(part):]
 	}
-	return 0
+	return rest, true
 }
 
 // marshal encodes as upstream's serializer does, without its trailing newline.
@@ -82,15 +74,14 @@ func (e *Entry) marshal() []byte {
 
 // Proto is the bare protobuf message (no envelope); nil if the kind has none.
 func (e *Entry) Proto() []byte {
-	if b := e.proto.Load(); b != nil {
-		return *b
+	if b := e.load(encodingProto); b != nil {
+		return b
 	}
 	b, err := e.row.Message(e.Object)
 	if err != nil {
 		panic(fmt.Sprintf("cache: %s has no protobuf form: %v", e.Key, err))
 	}
-	e.proto.CompareAndSwap(nil, &b)
-	return *e.proto.Load()
+	return e.keep(encodingProto, b)
 }
 
 // converted is a linked list of an entry's conversions to other versions.
@@ -112,7 +103,7 @@ func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.keep(row, obj), nil
+	return e.keepConverted(row, obj), nil
 }
 
 // InAll is In for all entries of a list, which it does not modify. Those that must be converted first are converted together.
@@ -148,7 +139,7 @@ func InAll(row *kind.Resource, entries []*Entry) ([]*Entry, error) {
 		return nil, err
 	}
 	for i, obj := range made {
-		out[at[i]] = entries[at[i]].keep(row, obj)
+		out[at[i]] = entries[at[i]].keepConverted(row, obj)
 	}
 	return out, nil
 }
@@ -163,14 +154,15 @@ func (e *Entry) converted(row *kind.Resource) *Entry {
 	return nil
 }
 
-// keep remembers obj as the entry's conversion to row, unless there is one already, and returns the one that is shared.
-func (e *Entry) keep(row *kind.Resource, obj client.Object) *Entry {
+// keepConverted remembers obj as the entry's conversion to row, unless there is one already, and returns the one that is shared.
+func (e *Entry) keepConverted(row *kind.Resource, obj client.Object) *Entry {
 	for {
 		if o := e.converted(row); o != nil {
 			return o
 		}
 		first := e.other.Load()
 		made := &converted{Entry: NewEntry(row, e.Key, obj, e.Revision)}
+		made.keeper = e.keeper
 		// Versions that are still served come first; conversions for replaced rows are dropped.
 		if made.next = first; first != nil && first.row.Version == row.Version && first.row.Group == row.Group {
 			made.next = first.next
@@ -189,7 +181,7 @@ func NewEntry(row *kind.Resource, key string, obj client.Object, rev int64) *Ent
 
 // at is the entry with another revision, as reported by a deletion. It is a shallow copy.
 func (e *Entry) at(rev int64) *Entry {
-	return &Entry{Object: kind.AtRevision(e.Object, rev), Key: e.Key, Revision: rev, row: e.row}
+	return &Entry{Object: kind.AtRevision(e.Object, rev), Key: e.Key, Revision: rev, row: e.row, keeper: e.keeper}
 }
 
 var seed = maphash.MakeSeed()

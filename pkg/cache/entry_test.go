@@ -31,6 +31,11 @@ func samplePods() []*corev1.Pod {
 	}
 }
 
+func item(e *Entry) []byte {
+	begin, rest := e.JSONItem()
+	return append([]byte(begin), rest...)
+}
+
 // The encodings are, byte for byte, what upstream's serializers write.
 func TestEncodings(t *testing.T) {
 	js := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, clientscheme.Scheme, clientscheme.Scheme, serializer.SerializerOptions{StreamingCollectionsEncoding: true})
@@ -52,10 +57,10 @@ func TestEncodings(t *testing.T) {
 		require.True(t, bytes.Contains(want.Bytes(), e.Proto()))
 		require.Same(t, &e.JSON()[0], &e.JSON()[0])
 
-		items = append(items, e.JSONItem())
-		item := *obj.(*corev1.Pod)
-		item.TypeMeta = metav1.TypeMeta{}
-		list.Items = append(list.Items, item)
+		items = append(items, item(e))
+		bare := *obj.(*corev1.Pod)
+		bare.TypeMeta = metav1.TypeMeta{}
+		list.Items = append(list.Items, bare)
 	}
 	var want bytes.Buffer
 	require.NoError(t, js.Encode(list, &want))
@@ -71,7 +76,7 @@ func TestUnstructuredItem(t *testing.T) {
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"kind": "Thing", "apiVersion": "x.io/v1", "metadata": map[string]any{"name": "t"}}}
 	e := &Entry{Object: o, Key: row.Key("", "t"), row: row}
-	require.Equal(t, `{"apiVersion":"x.io/v1","kind":"Thing","metadata":{"name":"t"}}`, string(e.JSONItem()))
+	require.Equal(t, `{"apiVersion":"x.io/v1","kind":"Thing","metadata":{"name":"t"}}`, string(item(e)))
 	require.Nil(t, e.Proto())
 	require.Equal(t, "9", e.at(9).Object.GetResourceVersion())
 	require.Empty(t, o.GetResourceVersion())

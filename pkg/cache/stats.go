@@ -73,8 +73,8 @@ func (c *Cache) Sizes() map[schema.GroupResource]Sizes {
 				measured++
 			}
 			i++
-			for _, b := range []*[]byte{e.full.Load(), e.item.Load(), e.proto.Load()} {
-				if b != nil {
+			for i := range e.kept {
+				if b := e.kept[i].Load(); b != nil {
 					s.Encodings += int64(len(*b))
 				}
 			}
@@ -90,13 +90,13 @@ func (c *Cache) Sizes() map[schema.GroupResource]Sizes {
 
 // size is the approximate size of the stored object. It does not cache an encoding.
 func (e *Entry) size() int64 {
-	if b := e.proto.Load(); b != nil {
+	if b := e.kept[encodingProto].Load(); b != nil {
 		return int64(len(*b))
 	}
 	if m, ok := e.Object.(interface{ Size() int }); ok {
 		return int64(m.Size())
 	}
-	if b := e.full.Load(); b != nil {
+	if b := e.kept[encodingJSON].Load(); b != nil {
 		return int64(len(*b))
 	}
 	return int64(len(e.marshal()))

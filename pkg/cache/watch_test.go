@@ -260,7 +260,7 @@ func TestConcurrent(t *testing.T) {
 					if e.Revision > rev {
 						t.Errorf("a list at %d has an object of %d", rev, e.Revision)
 					}
-					_, _, _ = e.JSON(), e.JSONItem(), e.Proto()
+					_, _ = e.JSON(), e.Proto()
 				}
 			}
 		})

@@ -1,0 +1,116 @@
+package cache
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// largeEntries returns pods of some 2 KB whose encodings a keeper bounds.
+func largeEntries(n int, k *keeper) []*Entry {
+	all := make([]*Entry, n)
+	for i := range all {
+		p := pod("a", fmt.Sprint("p", i), func(p *corev1.Pod) { p.Annotations = map[string]string{"text": strings.Repeat("x", 2000)} })
+		all[i] = &Entry{Object: p, Key: pods.Key(p.Namespace, p.Name), row: pods, keeper: k}
+	}
+	return all
+}
+
+func (e *Entry) keeps(which encoding) bool { return e.kept[which].Load() != nil }
+
+// TestKeeper: what was not read is dropped first, and made again.
+func TestKeeper(t *testing.T) {
+	k := &keeper{limit: 10 << 10}
+	all := largeEntries(20, k)
+	first := string(all[0].JSON())
+	for _, e := range all[1:] {
+		_ = all[0].JSON() // again and again
+		_ = e.JSON()
+		require.LessOrEqual(t, k.size(), k.limit)
+	}
+	require.True(t, all[0].keeps(encodingJSON), "it is read often")
+	require.False(t, all[1].keeps(encodingJSON))
+	require.True(t, all[19].keeps(encodingJSON))
+	require.Equal(t, first, string(all[0].JSON()))
+	again := all[1].JSON()
+	require.Contains(t, string(again), `"name":"p1"`)
+	for _, e := range all {
+		_ = e.Proto()
+	}
+	require.Contains(t, string(again), `"name":"p1"`, "what a reader has stays as it is")
+	require.LessOrEqual(t, k.size(), k.limit)
+	require.LessOrEqual(t, len(k.queue)-k.first, 10)
+}
+
+// TestKeeperKeepsNoEntries: an entry that was replaced is not held.
+func TestKeeperKeepsNoEntries(t *testing.T) {
+	k := &keeper{limit: 1 << 30}
+	gone := make(chan struct{})
+	func() {
+		all := largeEntries(1, k)
+		_ = all[0].JSON()
+		runtime.AddCleanup(all[0], func(struct{}) { close(gone) }, struct{}{})
+	}()
+	require.Positive(t, k.size())
+	runtime.GC()
+	<-gone
+	k.limit = 10 << 10
+	other := largeEntries(4, k)
+	for _, e := range other {
+		_ = e.JSON()
+	}
+	for _, e := range other {
+		require.True(t, e.keeps(encodingJSON), "what is gone makes room first")
+	}
+}
+
+// TestKeeperConcurrently: readers get right encodings while others are dropped.
+func TestKeeperConcurrently(t *testing.T) {
+	k := &keeper{limit: 20 << 10}
+	all := largeEntries(50, k)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				for i, e := range all {
+					name := fmt.Sprintf(`"name":"p%d"`, i)
+					if _, rest := e.JSONItem(); !strings.Contains(string(rest), name) || !strings.Contains(string(e.JSON()), name) || !strings.Contains(string(e.Proto()), fmt.Sprint("p", i)) {
+						t.Errorf("%s is not there", name)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, k.size(), k.limit)
+}
+
+// BenchmarkKept reports the memory that the encodings of 50,000 pods of 2 KB take after each was listed as JSON and as protobuf.
+func BenchmarkKept(b *testing.B) {
+	for _, limit := range []int64{1 << 40, keptEncodings} {
+		b.Run(fmt.Sprint(limit>>20, "MiB"), func(b *testing.B) {
+			for b.Loop() {
+				k := &keeper{limit: limit}
+				all := largeEntries(50000, k)
+				heap := func() uint64 {
+					runtime.GC()
+					var m runtime.MemStats
+					runtime.ReadMemStats(&m)
+					return m.HeapAlloc
+				}
+				before := heap()
+				for _, e := range all {
+					_, _ = e.JSONItem()
+					_ = e.Proto()
+				}
+				b.ReportMetric(float64(heap()-before)/float64(len(all)), "B/entry")
+				runtime.KeepAlive(all)
+			}
+		})
+	}
+}
