@@ -17,7 +17,8 @@ type cycle struct {
 	selects bool
 	// Filled in by the prepare of filters and scores.
 	volumes     *volumeCycle
-	csi         csiVolumes // nil: not looked up yet
+	csi         csiVolumes            // nil: not looked up yet
+	attached    map[string]csiVolumes // by node; nil: not looked up yet
 	devices     *deviceCycle
 	podAffinity *podAffinityCounts
 	spread      *spread

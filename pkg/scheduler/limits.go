@@ -100,7 +100,13 @@ func explainLimits(c *cycle, n *nodeInfo) []string {
 	if !limited {
 		return nil
 	}
-	attached := v.attached(n)
+	attached := maps.Clone(c.attachments()[n.name])
+	if attached == nil {
+		attached = csiVolumes{}
+	}
+	for _, p := range n.pods {
+		maps.Copy(attached, v.csiVolumesOf(p.claims))
+	}
 	maps.Copy(attached, c.csi)
 	count := map[string]int{}
 	for _, driver := range attached {
@@ -121,28 +127,29 @@ func (v *volumes) insists(driver string) bool {
 		d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing
 }
 
-// attached returns the volumes of a node's pods, and those that are still attached to it.
-func (v *volumes) attached(n *nodeInfo) csiVolumes {
-	out := csiVolumes{}
-	for _, p := range n.pods {
-		if len(p.claims) > 0 {
-			maps.Copy(out, v.csiVolumesOf(p.claims))
-		}
+// attachments returns the volumes that are attached to each node. They may be those of its pods.
+func (c *cycle) attachments() map[string]csiVolumes {
+	if c.attached != nil {
+		return c.attached
 	}
+	c.attached = map[string]csiVolumes{}
+	read := c.state.volumes.read
 	var list storagev1.VolumeAttachmentList
-	if v.read.List(context.Background(), &list) != nil {
-		return out
+	if read.List(context.Background(), &list) != nil {
+		return c.attached // the cache is ending
 	}
 	for i := range list.Items {
 		a := &list.Items[i].Spec
 		var pv corev1.PersistentVolume
-		if a.NodeName != n.name || a.Source.PersistentVolumeName == nil ||
-			v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: *a.Source.PersistentVolumeName}, &pv) != nil || pv.Spec.CSI == nil {
+		if a.Source.PersistentVolumeName == nil || read.Get(context.Background(), ctrlclient.ObjectKey{Name: *a.Source.PersistentVolumeName}, &pv) != nil || pv.Spec.CSI == nil {
 			continue
 		}
-		out[a.Attacher+"/"+pv.Spec.CSI.VolumeHandle] = a.Attacher
+		if c.attached[a.NodeName] == nil {
+			c.attached[a.NodeName] = csiVolumes{}
+		}
+		c.attached[a.NodeName][a.Attacher+"/"+pv.Spec.CSI.VolumeHandle] = a.Attacher
 	}
-	return out
+	return c.attached
 }
 
 // hasSpace reports whether a driver that publishes its capacity (KEP-1472) can make a claim's volume for a node.

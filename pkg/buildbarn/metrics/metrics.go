@@ -37,7 +37,7 @@ const (
 const (
 	// maxCount bounds what numbers are taken for.
 	maxCount    = 1 << 30
-	maxMetrics  = 4 << 20
+	maxMetrics  = 1 << 20
 	metricsWait = 2 * time.Second
 )
 
@@ -52,7 +52,7 @@ type Queue struct {
 // Families are metrics by name.
 type Families = map[string]*dto.MetricFamily
 
-// Read reads metrics over HTTP from the address of a pod: at most 4 MiB, within 2 s, without redirects.
+// Read reads metrics over HTTP from the address of a pod: at most 1 MiB, within 2 s, without redirects.
 func Read(ctx context.Context, address string) (Families, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsWait)
 	defer cancel()
@@ -73,7 +73,7 @@ func Read(ctx context.Context, address string) (Families, error) {
 	return Parse(resp.Body)
 }
 
-// Parse parses at most 4 MiB of metrics as text.
+// Parse parses at most 1 MiB of metrics as text.
 func Parse(r io.Reader) (Families, error) {
 	limited := &io.LimitedReader{R: r, N: maxMetrics + 1}
 	parser := expfmt.NewTextParser(model.UTF8Validation)

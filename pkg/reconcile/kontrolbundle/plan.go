@@ -121,10 +121,15 @@ func Plan(o Observed, now time.Time) Step {
 			if was, is := t.was.Wave, t.waveNumber(); was == nil || is == nil || *was != *is {
 				rec.Wave, rec.Since = is, moment(now)
 			}
+			left := t.left(b, now)
 			if changes && !stopped {
 				t.proceed(&step)
+				if t.writes() { // the time to become healthy begins now, however long this process was away
+					rec.Wave, rec.Since = t.waveNumber(), moment(now)
+					left = b.Spec.Rollout.HealthTimeout.Duration
+				}
 			}
-			if left := t.left(b, now); left > 0 {
+			if left > 0 {
 				step.Again = soonest(step.Again, left)
 			}
 		case t.begun(o.Content):
@@ -145,6 +150,9 @@ func (t *target) proceed(step *Step) {
 	}
 	step.Delete = append(step.Delete, t.extra...)
 }
+
+// writes reports whether a part of the cluster's wave is not written yet.
+func (t *target) writes() bool { return t.next < len(t.waves) && len(t.waves[t.next].write) > 0 }
 
 // write returns all that is to be written for the cluster.
 func (t *target) write() (list []*kontrol.Resource) {
@@ -185,7 +193,7 @@ func (t *target) judge(o Observed, now time.Time) {
 	switch {
 	case w.failed != "":
 		t.failure = w.failed
-	case t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number && t.left(o.Bundle, now) <= 0:
+	case !t.writes() && t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number && t.left(o.Bundle, now) <= 0:
 		t.failure = fmt.Sprintf("wave %d is not healthy after %s: %s", w.number, o.Bundle.Spec.Rollout.HealthTimeout.Duration, w.pending)
 	}
 }

@@ -364,3 +364,12 @@ func TestRollout(t *testing.T) {
 		}
 	})
 }
+
+func TestAHubThatWasAwayGoesOn(t *testing.T) {
+	w := newWorld("a")
+	w.content("1", "x", "y@1")
+	w.step() // records that the cluster has begun; then the hub is killed, for longer than a wave may take
+	w.now = w.now.Add(time.Hour)
+	s := w.finish()
+	require.Equal(t, kontrol.BundleSynced, s.Phase, s.Message)
+}

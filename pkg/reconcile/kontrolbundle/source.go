@@ -229,6 +229,13 @@ func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	next := was
+	recorded := false
+	defer func() { // what panics is not read for ever
+		if !recorded {
+			next.err = errors.New("the artifact could not be read: see the server's log")
+			s.fetched(name, key, &a, next)
+		}
+	}()
 	next.err = nil
 	digest := ""
 	if was.objects != nil {
@@ -246,8 +253,10 @@ func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact
 		}
 	}
 	if next.err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		recorded = true
 		return // this process ends
 	}
+	recorded = true
 	s.fetched(name, key, &a, next)
 }
 

@@ -29,12 +29,14 @@ func (c *Controller) Metrics(ctx context.Context, path string, query url.Values)
 		return nil, autoscaling.ErrNotServed
 	}
 	c.mu.Lock()
-	r := c.known[parts[1]+"."+parts[0]]
-	c.mu.Unlock()
-	switch {
-	case r == nil:
+	known := c.known[parts[1]+"."+parts[0]]
+	if known == nil {
+		c.mu.Unlock()
 		return nil, autoscaling.ErrNotServed
-	case !r.available:
+	}
+	r := *known
+	c.mu.Unlock()
+	if !r.available || r.backend == nil {
 		return nil, aggregation.ErrUnavailable
 	}
 	return r.backend.Get(ctx, path, query, autoscaler)
@@ -48,14 +50,14 @@ var namespaceController = &user.DefaultInfo{Name: "system:serviceaccount:kube-sy
 // so that it never keeps a namespace from being deleted: its objects stay.
 func (c *Controller) Empty(ctx context.Context, name string) (left []namespace.Left) {
 	c.mu.Lock()
-	var list []*remote
+	var list []remote
 	for _, r := range c.known {
 		if r.available && r.backend != nil {
-			list = append(list, r)
+			list = append(list, *r)
 		}
 	}
 	c.mu.Unlock()
-	slices.SortFunc(list, func(a, b *remote) int { return strings.Compare(a.service.Name, b.service.Name) })
+	slices.SortFunc(list, func(a, b remote) int { return strings.Compare(a.service.Name, b.service.Name) })
 	for _, r := range list {
 		for _, resource := range r.described.Resources {
 			if !resource.Namespaced || strings.Contains(resource.Name, "/") {
