@@ -10,7 +10,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	etcderrors "go.etcd.io/etcd/server/v3/etcdserver/errors"
@@ -183,9 +182,7 @@ func (r *remote) pass(ctx context.Context, answers clientv3.WatchChan, out chan<
 			return local(err)
 		}
 		changes := mvcc.WatchResponse{Revision: a.Header.GetRevision(), CompactRevision: a.CompactRevision}
-		for _, e := range a.Events {
-			changes.Events = append(changes.Events, (*mvccpb.Event)(e))
-		}
+		changes.Events = append(changes.Events, a.Events...)
 		select {
 		case out <- changes:
 		case <-ctx.Done():

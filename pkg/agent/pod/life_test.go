@@ -27,12 +27,6 @@ type journal struct {
 	twice   []string
 }
 
-func (j *journal) add(line string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.lines = append(j.lines, line)
-}
-
 func (j *journal) list() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -180,7 +180,7 @@ func advised(err error, s Smoke) error {
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return fmt.Errorf("%w. The farm did not answer in time: look for workers that are not ready, or allow more with --timeout", err)
 	}
-	next := ""
+	var next string
 	switch code := status.Code(err); {
 	// Buildbarn says Unavailable, others say FailedPrecondition.
 	case code == codes.FailedPrecondition, code == codes.Unavailable && strings.Contains(err.Error(), "No workers exist"):

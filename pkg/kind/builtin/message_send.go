@@ -222,7 +222,8 @@ func needsWake(w *workers.Worker) bool {
 
 // toNode posts to a path of a pod's node. elsewhere is true if nothing was sent.
 func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header, body []byte) (res *http.Response, elsewhere bool, err error) {
-	location, transport, connected := &url.URL{}, http.RoundTripper(nil), false
+	var transport http.RoundTripper
+	location, connected := &url.URL{}, false
 	if local := s.on.LocalNode(p.Spec.NodeName); local != nil {
 		transport, connected = local, true
 	} else {

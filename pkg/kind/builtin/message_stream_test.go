@@ -25,12 +25,11 @@ import (
 // streaming is a connection to a service whose pods are on the node here ("local") and on another one.
 type streaming struct {
 	sealed
-	mu    sync.Mutex
-	held  int
-	most  int
-	local []*workers.Delivery
-	came  chan *workers.Delivery
-	full  bool
+	mu   sync.Mutex
+	held int
+	most int
+	came chan *workers.Delivery
+	full bool
 }
 
 func (c *streaming) Target() (*kind.Resource, string, string) {

@@ -38,7 +38,6 @@ type conn struct {
 	left    bool // leaving is closed
 	next    uint64
 	pending map[string]func(Reply, error)
-	err     error // why the connection broke
 }
 
 // dial connects. Its errors are *Error if there was a response.
