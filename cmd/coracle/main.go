@@ -73,7 +73,7 @@ node agent and the command line.
 	add("cluster", cancelCommand(), pruneCommand())
 	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
 	add("cluster", sendCommand(), applyLegacyCommand(), convertCommand())
-	add("cluster", kontrolCommand(), buildbarnCommand())
+	add("cluster", kontrolCommand(), buildbarnCommand(), exportCommand())
 	add("process", serverCommand(), agentCommand())
 	add("process", schedulerCommand(), controllersCommand(), operatorCommand())
 	add("machine", envtestCommand())

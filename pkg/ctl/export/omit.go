@@ -1,0 +1,103 @@
+package export
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+)
+
+// own are objects that every cluster makes for itself, as KIND NAMESPACE/NAME.
+var own = map[string]bool{
+	"services default/kubernetes": true, "services kube-system/kube-dns": true, "endpoints default/kubernetes": true,
+	"endpointslices.discovery.k8s.io default/kubernetes":        true,
+	"configmaps kube-system/extension-apiserver-authentication": true, "configmaps kube-public/cluster-info": true,
+	"configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking": true,
+	"servicecidrs.networking.k8s.io /kubernetes":                                  true,
+	"clusterrolebindings.rbac.authorization.k8s.io /coracle:node-proxier":         true,
+	"flowschemas.flowcontrol.apiserver.k8s.io /exempt":                            true,
+	"flowschemas.flowcontrol.apiserver.k8s.io /catch-all":                         true,
+	"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io /exempt":            true,
+	"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io /catch-all":         true,
+}
+
+// tokens are the types of Secrets that are worth nothing in another cluster, or let somebody into this one.
+var tokens = map[string]bool{"kubernetes.io/service-account-token": true, "bootstrap.kubernetes.io/token": true, "coracle.dev/join-token": true}
+
+// omit reports whether an object, as it is stored, is none of those that people make: a controller or a server made it, it has ended, or it is being
+// deleted.
+func omit(k kind, o *unstructured.Unstructured) bool {
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	switch {
+	case o.GetDeletionTimestamp() != nil, metav1.GetControllerOfNoCopy(o) != nil, own[k.name()+" "+o.GetNamespace()+"/"+o.GetName()]:
+		return true
+	case labels["kubernetes.io/bootstrapping"] == "rbac-defaults", labels["kube-aggregator.kubernetes.io/automanaged"] != "",
+		annotations["apf.kubernetes.io/autoupdate-spec"] == "true":
+		return true
+	}
+	switch k.name() {
+	case "configmaps":
+		return o.GetName() == "kube-root-ca.crt"
+	case "secrets":
+		return tokens[text(o, "type")]
+	case "serviceaccounts":
+		return o.GetName() == "default" && plain(o) && o.Object["imagePullSecrets"] == nil
+	case "namespaces":
+		return systemNamespace(o.GetName()) && plain(o)
+	case "pods":
+		return text(o, "status", "phase") == "Succeeded" || text(o, "status", "phase") == "Failed"
+	case "jobs.batch":
+		return is(o, "Complete") || is(o, "Failed")
+	case "tasks.tasks.coracle.dev":
+		return text(o, "status", "phase") == "Completed" || text(o, "status", "phase") == "Failed"
+	case "endpoints":
+		return labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" || annotations["endpoints.kubernetes.io/last-change-trigger-time"] != ""
+	case "endpointslices.discovery.k8s.io":
+		by := labels["endpointslice.kubernetes.io/managed-by"]
+		return by == "endpointslice-controller.k8s.io" || by == "endpointslicemirroring-controller.k8s.io"
+	case "persistentvolumes":
+		return annotations["pv.kubernetes.io/provisioned-by"] != ""
+	case "storageclasses.storage.k8s.io":
+		return o.GetName() == storage.DefaultClass && text(o, "provisioner") == storage.Provisioner
+	case "priorityclasses.scheduling.k8s.io":
+		return strings.HasPrefix(o.GetName(), "system-")
+	case "clustertrustbundles.certificates.k8s.io":
+		return strings.HasPrefix(o.GetName(), "kubernetes.io:")
+	}
+	return false
+}
+
+// systemNamespace reports whether every cluster has the namespace.
+func systemNamespace(name string) bool {
+	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem || name == metav1.NamespacePublic || name == "kube-node-lease"
+}
+
+// plain reports whether nobody has added labels or annotations to an object.
+func plain(o *unstructured.Unstructured) bool {
+	for label := range o.GetLabels() {
+		if label != nameLabel {
+			return false
+		}
+	}
+	return len(o.GetAnnotations()) == 0
+}
+
+// text returns a string of an object, or the empty one.
+func text(o *unstructured.Unstructured, path ...string) string {
+	s, _, _ := unstructured.NestedString(o.Object, path...)
+	return s
+}
+
+// is reports whether a condition of the object is true.
+func is(o *unstructured.Unstructured, condition string) bool {
+	conditions, _, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "conditions")
+	list, _ := conditions.([]any)
+	for _, c := range list {
+		if m, _ := c.(map[string]any); m["type"] == condition && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
