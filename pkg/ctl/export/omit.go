@@ -15,6 +15,7 @@ var own = map[string]bool{
 	"endpointslices.discovery.k8s.io default/kubernetes":        true,
 	"configmaps kube-system/extension-apiserver-authentication": true, "configmaps kube-public/cluster-info": true,
 	"configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking": true,
+	"ingressclasses.networking.k8s.io /coracle":                                   true,
 	"servicecidrs.networking.k8s.io /kubernetes":                                  true,
 	"clusterrolebindings.rbac.authorization.k8s.io /coracle:node-proxier":         true,
 	"flowschemas.flowcontrol.apiserver.k8s.io /exempt":                            true,
