@@ -19,6 +19,8 @@ import (
 // maxLabelSelector is the maximum length of a label selector of trust bundles, as in the kubelet.
 const maxLabelSelector = 100 << 10
 
+var errNoBundles = errors.New("combination of signerName and labelSelector matched zero ClusterTrustBundles")
+
 // trustAnchors returns the certificates of ClusterTrustBundles, each once, as PEM in a stable order (KEP-3257). Their size is limited with
 // that of the volume.
 func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundleProjection) ([]byte, error) {
@@ -43,11 +45,18 @@ func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundle
 			return nil, fmt.Errorf("label selector length (%d) is larger than %d", n, maxLabelSelector)
 		}
 		var list certificatesv1.ClusterTrustBundleList
+		// A selector that matches nothing has no form on the wire: a request would be answered with all bundles of the signer.
+		if _, selectable := selector.Requirements(); !selectable {
+			if !optional {
+				return nil, errNoBundles
+			}
+			return nil, nil
+		}
 		if err := o.client.List(ctx, &list, ctrl.MatchingFields{"spec.signerName": *p.SignerName}, ctrl.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return nil, err
 		}
 		if len(list.Items) == 0 && !optional {
-			return nil, errors.New("combination of signerName and labelSelector matched zero ClusterTrustBundles")
+			return nil, errNoBundles
 		}
 		texts := make([]string, len(list.Items))
 		for i := range list.Items {

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -16,6 +18,20 @@ import (
 
 func certificate(text string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(text)}))
+}
+
+// onWire lists with the selector that a request has: text, in which one that matches nothing is as good as none.
+type onWire struct{ ctrl.WithWatch }
+
+func (c onWire) List(ctx context.Context, list ctrl.ObjectList, options ...ctrl.ListOption) error {
+	var o ctrl.ListOptions
+	o.ApplyOptions(options)
+	selector, err := labels.Parse(o.LabelSelector.String())
+	if err != nil {
+		return err
+	}
+	o.LabelSelector = selector
+	return c.WithWatch.List(ctx, list, &o)
 }
 
 func TestTrustAnchors(t *testing.T) {
@@ -32,7 +48,7 @@ func TestTrustAnchors(t *testing.T) {
 		bundle("s:3", "example.org/s", certificate("three"), map[string]string{"live": "no"}),
 		bundle("t:1", "example.org/t", certificate("theirs"), map[string]string{"live": "yes"}),
 	).Build()
-	o := newObjects(uncached{c}, nil, nil)
+	o := newObjects(uncached{onWire{c}}, nil, nil)
 	live := &metav1.LabelSelector{MatchLabels: map[string]string{"live": "yes"}}
 	never := &metav1.LabelSelector{MatchLabels: map[string]string{"live": "never"}}
 	for name, tt := range map[string]struct {
@@ -48,6 +64,7 @@ func TestTrustAnchors(t *testing.T) {
 		"no labels match":        {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: never}, err: "matched zero ClusterTrustBundles"},
 		"without a selector":     {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s")}, err: "matched zero ClusterTrustBundles"},
 		"no labels and optional": {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: never, Optional: new(true)}},
+		"without, and optional":  {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), Optional: new(true)}},
 		"neither":                {err: "requires either name or signerName"},
 	} {
 		t.Run(name, func(t *testing.T) {
