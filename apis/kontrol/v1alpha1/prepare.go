@@ -20,17 +20,23 @@ func DefaultCluster(c *Cluster) {
 	}
 }
 
-// Default sets the defaults. It is idempotent. Once the object has a UID it has an id as well.
+// Default sets the defaults, those of a new Resource included. It is idempotent.
 func Default(r *Resource) {
+	DefaultWritten(r)
+	if r.Spec.Revision == nil {
+		first := int64(1)
+		r.Spec.Revision = &first
+	}
+}
+
+// DefaultWritten sets the defaults of a Resource that is written, whose revision depends on the one it replaces (Prepare). It is idempotent. Once the
+// object has a UID it has an id as well.
+func DefaultWritten(r *Resource) {
 	if r.Spec.Mode == "" {
 		r.Spec.Mode = ModeCorrect
 	}
 	if r.Spec.DeletionPolicy == "" {
 		r.Spec.DeletionPolicy = DeletionDelete
-	}
-	if r.Spec.Revision == nil {
-		first := int64(1)
-		r.Spec.Revision = &first
 	}
 	if r.UID != "" && r.Status.ID == 0 {
 		r.Status.ID = IDOf(string(r.UID))
@@ -50,6 +56,13 @@ func Prepare(r, old *Resource) {
 	r.Spec.Template = canonical(r.Spec.Template)
 	if old != nil {
 		r.Status.ID, r.Status.History = old.Status.ID, old.Status.History
+	}
+	if r.Spec.Revision == nil {
+		revision := int64(1)
+		if old != nil {
+			revision = revisionOf(old)
+		}
+		r.Spec.Revision = &revision
 	}
 }
 

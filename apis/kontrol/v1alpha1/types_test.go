@@ -94,6 +94,20 @@ func TestTheObjectOfAResourceStaysTheSame(t *testing.T) {
 	}
 }
 
+func TestAnUpdateWithoutARevisionKeepsIt(t *testing.T) {
+	old := newResource(nil)
+	*old.Spec.Revision = 3
+	r := old.DeepCopy()
+	r.Spec.Revision = nil
+	DefaultWritten(r) // as the server does with what a client sends
+	Prepare(r, old)
+	require.EqualValues(t, 3, *r.Spec.Revision, "so that nothing has changed")
+	r.Spec.Revision = nil
+	DefaultWritten(r)
+	Prepare(r, nil)
+	require.EqualValues(t, 1, *r.Spec.Revision)
+}
+
 func TestRevisionFollowsOrIsSet(t *testing.T) {
 	old := newResource(nil)
 	require.EqualValues(t, 1, *old.Spec.Revision)

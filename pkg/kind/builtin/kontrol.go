@@ -46,7 +46,7 @@ func kontrolResource() *kind.Resource {
 	r := own.Row(own.Definition[*kontrol.Resource]{
 		Kind: kontrol.GroupVersion.WithKind("Resource"), Plural: "resources", ShortNames: []string{"kres"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 		New: func() *kontrol.Resource { return &kontrol.Resource{} }, NewList: func() client.ObjectList { return &kontrol.ResourceList{} },
-		Default: kontrol.Default, Validate: kontrol.Validate, ValidateUpdate: kontrol.ValidateUpdate,
+		Default: kontrol.DefaultWritten, Validate: kontrol.Validate, ValidateUpdate: kontrol.ValidateUpdate,
 		Prepare: kontrol.Prepare, Changed: kontrol.Changed, PrepareStatus: kontrol.PrepareStatus,
 		Columns: kontrol.Columns, Cells: kontrol.Cells, Source: kontrol.ResourceSource,
 		Fields: kontrol.ResourceFields,
