@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -216,8 +217,15 @@ func (c *Cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	switch {
 	case created:
 		return "created", nil
-	case u.GetResourceVersion() == before.GetResourceVersion():
+	case u.GetResourceVersion() == before.GetResourceVersion(), sameButStatus(before, u):
 		return "unchanged", nil
 	}
 	return "configured", nil
+}
+
+// sameButStatus reports whether at most the status changed between two versions of an object, which its controllers may write at any time. Kinds
+// without generations are never the same.
+func sameButStatus(a, b ctrl.Object) bool {
+	return a.GetGeneration() != 0 && a.GetGeneration() == b.GetGeneration() &&
+		maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations())
 }
