@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"container/heap"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,8 +37,12 @@ type pending struct {
 	wide     bool // rejected by a filter that depends on other nodes
 	timer    *time.Timer
 	index    int
-	reported string    // the last message written to its status
+	reported string    // why the last attempt found no node
+	report   *report   // what is to be written to its status; nil: nothing
 	reserved *nodeInfo // the node on which resources are reserved for it; nil: none
+
+	writing sync.Mutex // held while its status or binding is written; taken before the scheduler's lock
+	wrote   bool       // its status was written since the scheduler started; guarded by writing
 }
 
 // queue holds the pending pods. It is guarded by the scheduler's lock and bounded by the number of pods.

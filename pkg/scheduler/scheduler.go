@@ -267,6 +267,9 @@ func (s *Scheduler) backOff(p *pending) {
 func (s *Scheduler) decide(p *pending) func(context.Context) {
 	n, failed := s.state.pick(p.info)
 	if failed == nil {
+		if p.report != nil {
+			p.report, p.reported = nil, "" // not written
+		}
 		promised := s.state.clearNomination(p.info.pod.UID)
 		err := s.reserve(p, n)
 		if promised != nil && promised != n {
@@ -329,13 +332,14 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 		}
 		idle = f.cycle.devices.idle(pod, refused)
 	}
-	again := message == p.reported && nominated == pod.Status.NominatedNodeName
+	again := p.report == nil && message == p.reported && nominated == pod.Status.NominatedNodeName
 	p.reported = message
+	if !again {
+		p.report = &report{pod, message, nominated}
+	}
 	return func(ctx context.Context) {
 		s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
-		if !again {
-			s.report(ctx, pod, corev1.PodReasonUnschedulable, message, nominated)
-		}
+		s.report(ctx, p)
 		s.evict(ctx, pod, victims)
 		s.deallocate(ctx, pod, idle)
 	}

@@ -161,7 +161,9 @@ func (s *Scheduler) commit(ctx context.Context, p *pending, node string) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
+	p.writing.Lock() // a report of an earlier attempt must not follow
 	err := s.bind(ctx, p, node)
+	p.writing.Unlock()
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}

@@ -93,3 +93,71 @@ func TestReservesAndPreBinds(t *testing.T) {
 		})
 	}
 }
+
+// statuses hands each status write to the test, which answers it.
+type statuses struct {
+	client.Interface
+	writes chan statusWrite
+}
+
+type statusWrite struct {
+	patch  string
+	answer chan error
+}
+
+func (c statuses) Status() ctrl.SubResourceWriter { return statusesWriter{writes: c.writes} }
+
+type statusesWriter struct {
+	ctrl.SubResourceWriter
+	writes chan statusWrite
+}
+
+func (w statusesWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
+	data, err := p.Data(o)
+	if err != nil {
+		return err
+	}
+	write := statusWrite{string(data), make(chan error)}
+	w.writes <- write
+	return <-write.answer
+}
+
+// TestTheLastReportWins: attempts whose writes overlap leave the reason of the latest one, a failed write is made again by the next attempt, and nothing
+// is written once the pod has a node.
+func TestTheLastReportWins(t *testing.T) {
+	s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, func(string) map[string]string { return nil })}
+	s.guard = run.Guard{Log: s.log}
+	s.metrics = newMetrics(nil, s)
+	s.queue.later = func(*pending) {}
+	defer s.drop()
+	writes := make(chan statusWrite)
+	s.client = statuses{writes: writes}
+	p := &pending{info: newPodInfo(testPod("p"))}
+	attempt := func(reason string) <-chan struct{} {
+		s.mu.Lock()
+		p.report = nil
+		if reason != "" {
+			p.report = &report{pod: p.info.pod, message: reason}
+		}
+		s.mu.Unlock()
+		ended := make(chan struct{})
+		go func() { defer close(ended); s.report(context.Background(), p) }()
+		return ended
+	}
+	first := attempt("one")
+	w := <-writes
+	require.Contains(t, w.patch, `"message":"one"`)
+	second, third := attempt("two"), attempt("three")
+	w.answer <- nil
+	<-first
+	w = <-writes
+	require.Contains(t, w.patch, `"message":"three"`)
+	w.answer <- errors.New("no answer")
+	w = <-writes // the other of the two
+	require.Contains(t, w.patch, `"message":"three"`)
+	w.answer <- nil
+	<-second
+	<-third
+	require.Nil(t, p.report)
+	<-attempt("") // it has a node
+}

@@ -62,35 +62,6 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not bind to node %s, retrying: %s", node, err)
 }
 
-// report writes the pod's PodScheduled condition. A failed write is not retried: the next attempt writes it again.
-func (s *Scheduler) report(ctx context.Context, pod *corev1.Pod, reason, message, nominated string) {
-	at := metav1.NewTime(now())
-	for i := range pod.Status.Conditions {
-		c := &pod.Status.Conditions[i]
-		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse {
-			continue
-		}
-		if c.Reason == reason && c.Message == message && pod.Status.NominatedNodeName == nominated {
-			return
-		}
-		at = c.LastTransitionTime
-	}
-	status := map[string]any{"conditions": []any{map[string]any{
-		"type": corev1.PodScheduled, "status": corev1.ConditionFalse, "reason": reason, "message": message,
-		"lastProbeTime": nil, "lastTransitionTime": at, "observedGeneration": pod.Generation,
-	}}}
-	if nominated != pod.Status.NominatedNodeName {
-		status["nominatedNodeName"] = nominated
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
-	if err == nil {
-		err = s.client.Status().Patch(ctx, reference(pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch))
-	}
-	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-		s.log.Warn("could not write pod status", "pod", pod.Namespace+"/"+pod.Name, "error", err)
-	}
-}
-
 // evict deletes the victims of a preemption, and records why.
 func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1.Pod) {
 	if len(victims) > 0 {

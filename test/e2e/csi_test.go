@@ -100,7 +100,7 @@ func TestCSI(t *testing.T) {
 	h.Start()
 	h.Ctl("wait pod/writer --for=delete --timeout=90s")
 	calls := d.Calls()
-	require.Equal(t, 1, count(calls, "NodeUnstageVolume"))
+	require.GreaterOrEqual(t, count(calls, "NodeUnstageVolume"), 1, "again by the next agent, if it was killed while it waited for the answer")
 	require.Equal(t, count(calls, "NodePublishVolume"), 2)
 	require.GreaterOrEqual(t, count(calls, "NodeUnpublishVolume"), 2)
 	require.FileExists(t, file)

@@ -19,6 +19,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
 )
 
+// creations records the names of the containers that are created, in order. Those of one pod are created one after the other.
+type creations struct {
+	runtime.Runtime
+	names []string
+}
+
+func (c *creations) Create(ctx context.Context, s runtime.Spec) error {
+	c.names = append(c.names, s.Labels[labelName])
+	return c.Runtime.Create(ctx, s)
+}
+
 // journal records which programs began and ended, in order, and fails a test when one runs twice at once.
 type journal struct {
 	mu      sync.Mutex
@@ -100,11 +111,17 @@ func manifold() *corev1.Pod {
 
 // Init containers run one after the other, sidecars before what follows them, and all end in the reverse order.
 func TestOrderOfAPodsLife(t *testing.T) {
-	j := &journal{}
+	j, made := &journal{}, &creations{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
+		r.wrapRuntime = func(inner runtime.Runtime) runtime.Runtime { made.Runtime = inner; return made }
+		r.restart()
 		r.create(manifold())
 		r.pass(time.Minute)
-		require.Equal(t, []string{"first begins", "first ends", "side begins", "second begins", "second ends"}, j.list()[:5])
+		require.Equal(t, []string{"first", "side", "second"}, made.names[:3])
+		lines := j.list()
+		require.Equal(t, []string{"first begins", "first ends"}, lines[:2])
+		require.ElementsMatch(t, []string{"side begins", "second begins"}, lines[2:4], "a sidecar is started, but its first line is its own affair")
+		require.Equal(t, "second ends", lines[4])
 		require.ElementsMatch(t, []string{"a begins", "b begins"}, j.list()[5:])
 		p := r.pod("web")
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)

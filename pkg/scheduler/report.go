@@ -1,0 +1,75 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// report is what the status of a pod without a node should say.
+type report struct {
+	pod                *corev1.Pod // as the attempt saw it
+	message, nominated string
+}
+
+// report writes the PodScheduled condition that the latest attempt asked for. Writes of several attempts may run at the same time and in any
+// order: they wait for each other, the first writes for all, and none follows a binding. A failed write is not retried: the next attempt does.
+func (s *Scheduler) report(ctx context.Context, p *pending) {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	s.mu.Lock()
+	r := p.report
+	s.mu.Unlock()
+	if r == nil {
+		return
+	}
+	patch := r.patch(p.wrote)
+	var err error
+	if patch != nil {
+		p.wrote = true
+		err = s.client.Status().Patch(ctx, reference(r.pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		if ctx.Err() == nil {
+			s.log.Warn("could not write pod status", "pod", r.pod.Namespace+"/"+r.pod.Name, "error", err)
+		}
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.report == r {
+		p.report = nil
+	}
+}
+
+// patch returns the change to the pod's status, nil if it says so already. What this scheduler wrote since, the pod may not show yet.
+func (r *report) patch(wrote bool) []byte {
+	at := metav1.NewTime(now())
+	for i := range r.pod.Status.Conditions {
+		c := &r.pod.Status.Conditions[i]
+		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse {
+			continue
+		}
+		if !wrote && c.Reason == corev1.PodReasonUnschedulable && c.Message == r.message && r.pod.Status.NominatedNodeName == r.nominated {
+			return nil
+		}
+		at = c.LastTransitionTime
+	}
+	status := map[string]any{"conditions": []any{map[string]any{
+		"type": corev1.PodScheduled, "status": corev1.ConditionFalse, "reason": corev1.PodReasonUnschedulable, "message": r.message,
+		"lastProbeTime": nil, "lastTransitionTime": at, "observedGeneration": r.pod.Generation,
+	}}}
+	if wrote || r.nominated != r.pod.Status.NominatedNodeName {
+		status["nominatedNodeName"] = r.nominated
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": r.pod.UID}, "status": status})
+	if err != nil {
+		panic(err) // text, numbers and times
+	}
+	return patch
+}
