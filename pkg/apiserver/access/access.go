@@ -181,9 +181,10 @@ func (a *Access) AuthenticateToken(ctx context.Context, token string) (*authenti
 	var errs []error
 	if p := a.providers.Load(); p != nil {
 		res, ok, err := a.provided(ctx, p, token)
-		if ok || err != nil {
-			return res, ok, err
+		if ok {
+			return res, true, nil
 		}
+		errs = append(errs, err)
 	}
 	if a.webhook != nil {
 		res, ok, err := a.webhook.AuthenticateToken(ctx, token)

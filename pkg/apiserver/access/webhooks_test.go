@@ -70,6 +70,27 @@ func TestATokenWebhook(t *testing.T) {
 	require.ErrorContains(t, err, "larger than")
 }
 
+// TestATokenThatAProviderRefusesIsAskedOfTheWebhook, as upstream: both errors are told if neither accepts it.
+func TestATokenThatAProviderRefusesIsAskedOfTheWebhook(t *testing.T) {
+	p := accesstest.Start(t)
+	expired := p.Token(t, claims(map[string]any{"exp": time.Now().Unix() - 600}))
+	s := server(t, func(w http.ResponseWriter, req *http.Request) {
+		var r authenticationv1.TokenReview
+		if json.NewDecoder(req.Body).Decode(&r) != nil {
+			return
+		}
+		r.Status = authenticationv1.TokenReviewStatus{Authenticated: r.Spec.Token == expired, User: authenticationv1.UserInfo{Username: "jane"}}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(r)
+	})
+	a := start(t, Config{AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), structured(p)), Webhook: Webhook{Kubeconfig: kubeconfig(t, s), Version: "v1"}})
+	res, err := ask(t, a, expired)
+	require.NoError(t, err)
+	require.Equal(t, "jane", res.User.GetName())
+	_, err = ask(t, a, p.Token(t, claims(map[string]any{"exp": time.Now().Unix() - 700})))
+	require.ErrorContains(t, err, "token is expired")
+}
+
 func TestTheChainOfAuthorizers(t *testing.T) {
 	var asked atomic.Int64
 	s := server(t, func(w http.ResponseWriter, req *http.Request) {
