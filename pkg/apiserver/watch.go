@@ -122,8 +122,6 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 	}
 	next := time.Now().Add(bookmarkEvery)
 	for {
-		// Everything visible now has been delivered once Next finds nothing more.
-		upTo := v.s.cfg.Cache.Revision()
 		ctx, cancel := v.ctx, context.CancelFunc(func() {})
 		if v.o.AllowWatchBookmarks {
 			ctx, cancel = context.WithDeadline(v.ctx, next)
@@ -134,7 +132,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 		case err == nil:
 		case v.ctx.Err() != nil:
 			if v.o.AllowWatchBookmarks && errors.Is(v.ctx.Err(), context.DeadlineExceeded) {
-				if err := v.bookmark(max(v.rev, upTo), false); err != nil {
+				if err := v.progress(watcher); err != nil {
 					return err
 				}
 				return v.flush()
@@ -142,8 +140,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 			return v.flush()
 		case errors.Is(err, context.DeadlineExceeded):
 			next = time.Now().Add(bookmarkEvery)
-			v.rev = max(v.rev, upTo)
-			if err := v.bookmark(v.rev, false); err != nil {
+			if err := v.progress(watcher); err != nil {
 				return err
 			}
 		case errors.Is(err, cache.ErrRemoved): // the watch of a custom resource ends with its definition, as upstream
@@ -301,6 +298,13 @@ func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw 
 		}
 	}
 	return v.sent()
+}
+
+// progress sends a bookmark up to which everything has been sent. Events may be waiting: a client that takes slowly, or a kind that is written all the
+// time, has some whenever a bookmark is due. The bookmark must not pass them, since a client resumes after it.
+func (v *watching) progress(watcher *cache.Watcher) error {
+	v.rev = max(v.rev, watcher.Progress())
+	return v.bookmark(v.rev, false)
 }
 
 // bookmark sends a BOOKMARK event for a revision; end marks the one after the initial events (KEP-3157).

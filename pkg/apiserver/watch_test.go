@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	kindcache "github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
 type rawEvent struct {
@@ -200,3 +204,25 @@ func BenchmarkWatchFrame(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// A bookmark promises that everything up to it was sent, also when it is due, or the watch ends, while events wait.
+func TestBookmarksDoNotPassEvents(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("d")
+	row := w.cfg.Kinds.Table().ByGVR(corev1.SchemeGroupVersion.WithResource("configmaps"))
+	watcher, _, sync, err := w.cfg.Cache.Watch(row, kindcache.Query{Namespace: "d"}, -1)
+	require.NoError(t, err)
+	defer watcher.Close()
+	_, err = w.clientset(w.http).CoreV1().ConfigMaps("d").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "waiting"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	over, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	out := httptest.NewRecorder()
+	v := &watching{s: w.srv, t: registry.Target{Resource: row, Namespace: "d"}, n: answer{media: mediaJSON}, o: metav1.ListOptions{AllowWatchBookmarks: true},
+		ctx: over, rc: http.NewResponseController(out), to: out, rev: sync, sentEvents: w.srv.metrics.events(row)}
+	require.NoError(t, v.run(watcher, nil, sync))
+	var e rawEvent
+	require.NoError(t, json.Unmarshal(out.Body.Bytes(), &e), "%s", out.Body)
+	require.Equal(t, "BOOKMARK", e.Type)
+	require.Equal(t, itoa(sync), e.Object.Metadata.ResourceVersion, "the event at a later revision was not sent")
+}
