@@ -15,7 +15,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e buildbarn buildbarn-images lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -59,6 +59,12 @@ race: $(SHIM) images
 
 e2e: build images
 	go test -count=1 -v ./test/e2e/...
+
+upstream: ## Kubernetes' own kube-apiserver, kube-scheduler and kube-controller-manager, and etcd, compiled for minutes into dist/upstream
+	@hack/upstream.sh
+
+upstream-tests: build images upstream ## Coracle beside them, on their data, and they on Coracle's: the tests named TestUpstream...
+	CORACLE_TEST_UPSTREAM=1 go test -count=1 -v -timeout 40m -p 1 -run '^TestUpstream' ./test/upstream/... ./test/e2e/... ./test/robustness
 
 # BUILDBARN_IMAGES names a folder with other OCI archives of Buildbarn.
 buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our configurations against Buildbarn's own schemas, and a real farm that executes actions

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release conformance robustness clients buildbarn kills storms abuse fuzz)
+steps=(lint release conformance robustness clients upstream buildbarn kills storms abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -22,6 +22,7 @@ run() { # STEP
   # Contended keys and checked watches; three times, since crashes are random.
   robustness) go test -count=3 -v -timeout 90m ./test/robustness/... ;;
   clients) make clients ;;
+  upstream) make upstream-tests ;;
   buildbarn) make buildbarn ;;
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills' ./test/e2e ;;

@@ -29,6 +29,8 @@ type Host struct {
 	t *testing.T
 	// Name is the node's name. Home is the user's home directory.
 	Name, Home, DataDir, RunDir, Coracle string
+	// Address is the machine's, in its network.
+	Address string
 
 	images, netns string
 	env           []string
@@ -92,6 +94,7 @@ func (h *Host) ip(lines ...string) {
 
 func (h *Host) address(ip string) {
 	h.t.Helper()
+	h.Address = ip
 	h.ip("link set lo up", "link set eth0 up", "addr add "+ip+"/24 dev eth0", "route add default via 198.51.100.1 dev eth0")
 }
 

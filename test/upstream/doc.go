@@ -1,0 +1,6 @@
+// Package upstream runs Kubernetes' own kube-apiserver, kube-scheduler and kube-controller-manager with etcd, for tests that compare Coracle
+// with them or run its parts against them. `make upstream` compiles them into dist/upstream, for minutes, so tests that need them
+// run only with CORACLE_TEST_UPSTREAM=1.
+//
+// It may import pkg/pki, for keys as a Coracle server has them, and test/host. Its invariant: what Start started has ended when Stop returns.
+package upstream

@@ -1,0 +1,78 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// grace is how long a program may take to end after SIGTERM.
+const grace = 15 * time.Second
+
+// maxTail is how much of a log is shown, in bytes.
+const maxTail = 4000
+
+// process is a running program, whose output is in a file.
+type process struct {
+	name, log string
+	cmd       *exec.Cmd
+	ended     chan struct{}
+	err       error // after ended is closed
+}
+
+func begin(c Config, name string, flags []string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(c.Dir, name+".log"), ended: make(chan struct{})}
+	out, err := os.Create(p.log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	p.cmd = c.Command(context.Background(), filepath.Join(c.Programs, name), flags...)
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the caller, who stops them in order
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	go func() {
+		defer close(p.ended)
+		p.err = p.cmd.Wait()
+	}()
+	return p, nil
+}
+
+// failure says why a program ended that should not have.
+func (p *process) failure() error {
+	return fmt.Errorf("%s ended: %w; the end of its log:\n%s", p.name, p.err, p.tail())
+}
+
+func (p *process) tail() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-maxTail):])
+}
+
+// stop ends the program. One that had ended by itself is an error.
+func (p *process) stop() error {
+	select {
+	case <-p.ended:
+		return p.failure()
+	default:
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case <-p.ended:
+		return nil
+	case <-late.C:
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return fmt.Errorf("%s did not end within %s", p.name, grace)
+	}
+}

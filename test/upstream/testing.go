@@ -1,0 +1,50 @@
+package upstream
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// Variable is the environment variable with which tests that need upstream's programs run.
+const Variable = "CORACLE_TEST_UPSTREAM"
+
+// Needs skips the test unless Variable is set, and returns the folder with the programs, which must have been built: a test in a folder two
+// below the project's.
+func Needs(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(Variable) == "" {
+		t.Skipf("it needs upstream's programs, which compile for minutes: make upstream, and %s=1", Variable)
+	}
+	dir := filepath.Join(host.Root(t), "dist/upstream")
+	for _, name := range []string{Etcd, APIServer, Controller, Scheduler} {
+		require.FileExists(t, filepath.Join(dir, name), "run `make upstream` first")
+	}
+	return dir
+}
+
+// New starts the programs on a machine, and stops them when the test ends. It fills in where things are; what c says already stays.
+// Call it before anything else is to be stopped later: cleanups run in reverse order.
+func New(t *testing.T, h *host.Host, c Config) *Cluster {
+	t.Helper()
+	c.Programs = Needs(t)
+	if c.Dir == "" {
+		c.Dir = t.TempDir()
+	}
+	if c.Address == "" {
+		c.Address = h.Address
+	}
+	c.Command, c.Dial = h.Command, h.Dial
+	cluster, err := Start(t.Context(), c)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if err := cluster.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cluster
+}
