@@ -17,7 +17,12 @@ type term struct {
 	selected   labels.Selector // or by label; nil: none
 	key        string
 	weight     int64 // of preferences
+	// id is the same for terms that differ in nothing but their weight.
+	id string
 }
+
+// fixed reports whether what the term selects depends on pods only, and not on the labels of namespaces.
+func (t *term) fixed() bool { return t.selected == nil || t.selected.Empty() }
 
 // podAffinity is a pod's parsed affinity and anti-affinity; nil if it has none.
 type podAffinity struct {
@@ -32,17 +37,17 @@ func newPodAffinity(p *corev1.Pod) *podAffinity {
 	}
 	out := &podAffinity{}
 	if n := a.PodAffinity; n != nil {
-		out.required = terms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.required = parseTerms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
 		out.preferred = weighted(p, n.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	if n := a.PodAntiAffinity; n != nil {
-		out.requiredAnti = terms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
+		out.requiredAnti = parseTerms(p, n.RequiredDuringSchedulingIgnoredDuringExecution)
 		out.preferredAnti = weighted(p, n.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 	return out
 }
 
-func terms(p *corev1.Pod, in []corev1.PodAffinityTerm) []term {
+func parseTerms(p *corev1.Pod, in []corev1.PodAffinityTerm) []term {
 	out := make([]term, 0, len(in))
 	for i := range in {
 		out = append(out, newTerm(p, &in[i]))
@@ -67,7 +72,19 @@ func newTerm(p *corev1.Pod, in *corev1.PodAffinityTerm) term {
 	} else if len(t.namespaces) == 0 {
 		t.namespaces = []string{p.Namespace}
 	}
+	t.id = strings.Join([]string{t.key, strings.Join(slices.Sorted(slices.Values(t.namespaces)), ","), selectorID(t.selected), selectorID(t.selector)}, "|")
 	return t
+}
+
+// selectorID is the same for equal selectors. It also tells apart those that select nothing and everything.
+func selectorID(s labels.Selector) string {
+	switch {
+	case s == nil:
+		return "-"
+	case s.Empty():
+		return "*"
+	}
+	return s.String()
 }
 
 // selectorOf parses a selector; an invalid one, which validation rejects, selects nothing.
@@ -106,71 +123,80 @@ func (t *term) matches(s *state, p *corev1.Pod) bool {
 	return in && t.selector.Matches(labels.Set(p.Labels))
 }
 
-// topologyPair is a topology key with a value, such as a zone or a hostname.
-type topologyPair struct{ key, value string }
-
 // podAffinityCounts counts the pods that are relevant to one cycle's inter-pod affinity.
 type podAffinityCounts struct {
-	affinity     []map[string]int // per required term: matching pods by topology value
-	antiAffinity []map[string]int
-	forbidden    map[topologyPair]int // by existing pods' anti-affinity
-	anyNear      bool
+	affinity     []*tally // per required term: the pods that match all of them, as upstream
+	antiAffinity []*tally // per required term
+	// forbidden are the existing pods' terms that the pod matches.
+	forbidden []*termGroup
+	anyNear   bool
 }
 
-// preparePodAffinity computes the counts. It visits all pods only if this pod has required terms; otherwise only
-// the pods that have required anti-affinity themselves.
+// preparePodAffinity computes the counts.
 func preparePodAffinity(c *cycle) bool {
 	a := c.affinity
+	b := &podAffinityCounts{}
+	for _, g := range c.state.existing().forbid {
+		if g.matches(c.state, c.pod) {
+			b.forbidden = append(b.forbidden, g)
+		}
+	}
 	asks := a != nil && len(a.required)+len(a.requiredAnti) > 0
-	if !asks && len(c.state.antiAffinity) == 0 {
+	if !asks && len(b.forbidden) == 0 {
 		return false
 	}
-	b := &podAffinityCounts{forbidden: map[topologyPair]int{}}
 	c.podAffinity = b
-	for p := range c.state.antiAffinity {
-		for i := range p.affinity.requiredAnti {
-			t := &p.affinity.requiredAnti[i]
-			if v, ok := topology(p.node, t.key); ok && t.matches(c.state, c.pod) {
-				b.forbidden[topologyPair{t.key, v}]++
-			}
-		}
+	if !asks {
+		return true
 	}
-	if asks {
-		b.affinity, b.antiAffinity = make([]map[string]int, len(a.required)), make([]map[string]int, len(a.requiredAnti))
-		for i := range b.affinity {
-			b.affinity[i] = map[string]int{}
-		}
-		for i := range b.antiAffinity {
-			b.antiAffinity[i] = map[string]int{}
-		}
-		for _, p := range c.state.pods {
-			b.count(c, p, 1)
-		}
+	for i := range a.required {
+		t := c.tallyOf(a.required[i].key, a.required...)
+		b.affinity = append(b.affinity, t)
+		b.anyNear = b.anyNear || t.total > 0
 	}
-	return asks || len(b.forbidden) > 0
+	for i := range a.requiredAnti {
+		b.antiAffinity = append(b.antiAffinity, c.tallyOf(a.requiredAnti[i].key, a.requiredAnti[i]))
+	}
+	return true
 }
 
-func (b *podAffinityCounts) count(c *cycle, p *podInfo, sign int) {
-	if p.node == nil || p.node.node == nil {
-		return
+// tallyOf counts the pods that match all of the terms by the values of a topology key.
+func (c *cycle) tallyOf(key string, all ...term) *tally {
+	var name strings.Builder
+	name.WriteString("affinity " + key)
+	fixed := true
+	for i := range all {
+		name.WriteString(" " + all[i].id)
+		fixed = fixed && all[i].fixed()
 	}
-	// A pod counts only if it matches all terms, as upstream.
-	all := len(b.affinity) > 0
-	for i := range b.affinity {
-		all = all && c.affinity.required[i].matches(c.state, p.pod)
-	}
-	if all {
-		for i := range b.affinity {
-			if v, ok := topology(p.node, c.affinity.required[i].key); ok {
-				b.affinity[i][v] += sign
-				b.anyNear = true
+	s := c.state
+	of := func() *tally {
+		return &tally{key: key, matches: func(p *corev1.Pod) bool {
+			for i := range all {
+				if !all[i].matches(s, p) {
+					return false
+				}
 			}
+			return true
+		}}
+	}
+	if !fixed {
+		return s.tally("", of)
+	}
+	return s.tally(name.String(), of)
+}
+
+// own makes the counts those of this cycle alone, so that it can change them.
+func (b *podAffinityCounts) own() {
+	for _, all := range [][]*tally{b.affinity, b.antiAffinity} {
+		for i := range all {
+			all[i] = all[i].clone()
 		}
 	}
-	for i := range b.antiAffinity {
-		if v, ok := topology(p.node, c.affinity.requiredAnti[i].key); ok && c.affinity.requiredAnti[i].matches(c.state, p.pod) {
-			b.antiAffinity[i][v] += sign
-		}
+	for i, g := range b.forbidden {
+		c := *g
+		c.values = maps.Clone(g.values)
+		b.forbidden[i] = &c
 	}
 }
 
@@ -192,13 +218,13 @@ func violatedRule(c *cycle, n *nodeInfo) string {
 	if !c.affinitySatisfied(n) {
 		return "node(s) didn't match pod affinity rules"
 	}
-	for i := range b.antiAffinity {
-		if v, ok := topology(n, c.affinity.requiredAnti[i].key); ok && b.antiAffinity[i][v] > 0 {
+	for _, t := range b.antiAffinity {
+		if v, ok := topology(n, t.key); ok && t.pods[v] > 0 {
 			return "node(s) didn't match pod anti-affinity rules"
 		}
 	}
-	for at, count := range b.forbidden {
-		if v, ok := topology(n, at.key); ok && v == at.value && count > 0 {
+	for _, g := range b.forbidden {
+		if v, ok := topology(n, g.key); ok && g.values[v] > 0 {
 			return "node(s) didn't satisfy existing pods anti-affinity rules"
 		}
 	}
@@ -208,12 +234,12 @@ func violatedRule(c *cycle, n *nodeInfo) string {
 func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
 	b := c.podAffinity
 	met := true
-	for i := range b.affinity {
-		v, ok := topology(n, c.affinity.required[i].key)
+	for _, t := range b.affinity {
+		v, ok := topology(n, t.key)
 		if !ok {
 			return false
 		}
-		met = met && b.affinity[i][v] > 0
+		met = met && t.pods[v] > 0
 	}
 	if met || b.anyNear {
 		return met
@@ -227,47 +253,47 @@ func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
 	return true
 }
 
-// preparePodPreferences sums up the preferred pod affinity of this pod and of the existing pods.
+// preference is what a node's score gets for each pod that is near by one term.
+type preference struct {
+	key    string
+	weight int64
+	pods   map[string]int // by topology value
+}
+
+// preparePodPreferences collects the preferred pod affinity of this pod and of the existing pods.
 func preparePodPreferences(c *cycle) bool {
-	a := c.affinity
-	asks := a != nil && len(a.preferred)+len(a.preferredAnti) > 0
-	if !asks && len(c.state.prefers) == 0 {
-		return false
+	prefer := func(key string, weight int64, pods map[string]int) {
+		if len(pods) > 0 {
+			c.preferences = append(c.preferences, preference{key, weight, pods})
+		}
 	}
-	sums := map[topologyPair]int64{}
-	add := func(terms []term, of *podInfo, about *corev1.Pod, sign int64) {
-		for i := range terms {
-			if v, ok := topology(of.node, terms[i].key); ok && terms[i].matches(c.state, about) {
-				sums[topologyPair{terms[i].key, v}] += sign * terms[i].weight
+	c.preferences = nil
+	for key, g := range c.state.existing().prefer {
+		if g.matches(c.state, c.pod) {
+			sign := int64(1)
+			if key.kind == repels {
+				sign = -1
 			}
+			prefer(g.key, sign*key.weight, g.values)
 		}
 	}
-	for p := range c.state.prefers {
-		add(p.affinity.preferred, p, c.pod, 1)
-		add(p.affinity.preferredAnti, p, c.pod, -1)
-		for i := range p.affinity.required { // required affinity also attracts, with weight 1
-			if t := &p.affinity.required[i]; t.matches(c.state, c.pod) {
-				if v, ok := topology(p.node, t.key); ok {
-					sums[topologyPair{t.key, v}]++
-				}
-			}
+	if a := c.affinity; a != nil {
+		for i := range a.preferred {
+			prefer(a.preferred[i].key, a.preferred[i].weight, c.tallyOf(a.preferred[i].key, a.preferred[i]).pods)
+		}
+		for i := range a.preferredAnti {
+			prefer(a.preferredAnti[i].key, -a.preferredAnti[i].weight, c.tallyOf(a.preferredAnti[i].key, a.preferredAnti[i]).pods)
 		}
 	}
-	if asks {
-		for _, p := range c.state.pods {
-			add(a.preferred, p, p.pod, 1)
-			add(a.preferredAnti, p, p.pod, -1)
-		}
-	}
-	c.preferences = sums
-	return len(sums) > 0
+	return len(c.preferences) > 0
 }
 
 // podPreferences sums the pod preferences for the node's topology values.
 func podPreferences(c *cycle, n *nodeInfo) (sum int64) {
-	for at, w := range c.preferences {
-		if v, ok := topology(n, at.key); ok && v == at.value {
-			sum += w
+	for i := range c.preferences {
+		p := &c.preferences[i]
+		if v, ok := topology(n, p.key); ok {
+			sum += p.weight * int64(p.pods[v])
 		}
 	}
 	return sum

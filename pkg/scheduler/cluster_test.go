@@ -56,8 +56,11 @@ func (c *cluster) schedule() (stop func()) {
 	return func() { cancel(); require.NoError(c, <-ended) }
 }
 
-func (c *cluster) node(name, cpu string) {
+func (c *cluster) node(name, cpu string, zone ...string) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
+	for _, z := range zone {
+		n.Labels[corev1.LabelTopologyZone] = z
+	}
 	n.Status.Allocatable = corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
@@ -180,14 +183,28 @@ func TestHigherPriorityPreempts(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && isBound(p) })
 }
 
-// BenchmarkBind is how many pods a second are bound to 1,000 nodes: there already, or created by 32 writers meanwhile.
+// BenchmarkBind is how many pods a second are bound: pods that are there already, of several workloads, to 1,000 and 5,000 nodes in three
+// zones, and pods that 32 writers create meanwhile.
 func BenchmarkBind(b *testing.B) {
-	fill := func(b *testing.B, c *cluster, n int) {
+	app := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
+	wants := map[string]func(*corev1.PodSpec){
+		"plain": func(*corev1.PodSpec) {},
+		"affinity": func(s *corev1.PodSpec) {
+			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: app, TopologyKey: corev1.LabelTopologyZone}}}}
+		},
+		"spread": func(s *corev1.PodSpec) {
+			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app},
+				{MaxSkew: 5, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app}}
+		},
+	}
+	fill := func(b *testing.B, c *cluster, n int, want func(*corev1.PodSpec)) {
 		var wg sync.WaitGroup
 		for w := range 32 {
 			wg.Go(func() {
 				for i := w; i < n; i += 32 {
-					if err := c.Create(c.ctx, pod(fmt.Sprint("p", i))); err != nil {
+					p := pod(fmt.Sprint("p", i))
+					want(&p.Spec)
+					if err := c.Create(c.ctx, p); err != nil {
 						b.Error(err)
 						return
 					}
@@ -197,22 +214,32 @@ func BenchmarkBind(b *testing.B) {
 		wg.Wait()
 	}
 	const pods = 5000
-	for _, there := range []bool{true, false} {
-		b.Run(map[bool]string{true: "there", false: "created"}[there], func(b *testing.B) {
+	for _, r := range []struct {
+		name  string
+		nodes int
+		there bool
+	}{{"plain", 1000, true}, {"affinity", 1000, true}, {"spread", 1000, true}, {"plain", 5000, true}, {"affinity", 5000, true}, {"spread", 5000, true}, {"plain", 1000, false}} {
+		b.Run(fmt.Sprint(map[bool]string{true: "there", false: "created"}[r.there], "/", r.name, "/", r.nodes), func(b *testing.B) {
 			for range b.N {
 				b.StopTimer()
 				c := start(b)
-				for i := range 1000 {
-					c.node(fmt.Sprint("n", i), "32")
+				var wg sync.WaitGroup
+				for w := range 32 {
+					wg.Go(func() {
+						for i := w; i < r.nodes; i += 32 {
+							c.node(fmt.Sprint("n", i), "32", fmt.Sprint("z", i%3))
+						}
+					})
 				}
-				if there {
-					fill(b, c, pods)
+				wg.Wait()
+				if r.there {
+					fill(b, c, pods, wants[r.name])
 				}
 				b.StartTimer()
 				began := time.Now()
 				stop := c.schedule()
-				if !there {
-					fill(b, c, pods)
+				if !r.there {
+					fill(b, c, pods, wants[r.name])
 				}
 				c.wait(pods, isBound)
 				b.ReportMetric(pods/time.Since(began).Seconds(), "pods/s")

@@ -23,7 +23,7 @@ type cycle struct {
 	podAffinity *podAffinityCounts
 	spread      *spread
 	preferred   *nodeaffinity.PreferredSchedulingTerms
-	preferences map[topologyPair]int64
+	preferences []preference
 }
 
 var unschedulableTaint = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}

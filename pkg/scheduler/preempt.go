@@ -31,6 +31,12 @@ func (f *failure) preempt() (*eviction, string) {
 	if f.waits() {
 		return nil, " preemption: not eligible due to a terminating pod on the nominated node."
 	}
+	if c.spread != nil {
+		c.spread.own()
+	}
+	if c.podAffinity != nil {
+		c.podAffinity.own()
+	}
 	lower := false
 	for priority := range c.state.priorities {
 		lower = lower || priority < c.priority
@@ -95,10 +101,10 @@ func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	move := func(p *podInfo, sign int) {
 		try.count(p, sign)
 		if c.spread != nil {
-			c.spread.move(c, p, n, sign)
+			c.spread.move(p, sign)
 		}
 		if c.podAffinity != nil {
-			c.podAffinity.move(c, p, sign)
+			c.podAffinity.move(p, sign)
 		}
 	}
 	for _, p := range lower {
@@ -140,20 +146,22 @@ func byImportance(a, b *podInfo) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), b.started().Compare(a.started()), cmp.Compare(a.pod.UID, b.pod.UID))
 }
 
-// move is count, and also updates what the pod's own anti-affinity forbids.
-func (b *podAffinityCounts) move(c *cycle, p *podInfo, sign int) {
-	if c.affinity != nil {
-		was := b.anyNear
-		b.count(c, p, sign)
-		b.anyNear = was
+// move removes a pod from what the pod's affinity and the others' anti-affinity count (sign -1), or adds it back.
+func (b *podAffinityCounts) move(p *podInfo, sign int) {
+	for _, t := range b.affinity {
+		t.count(p, sign)
+	}
+	for _, t := range b.antiAffinity {
+		t.count(p, sign)
 	}
 	if p.affinity == nil {
 		return
 	}
 	for i := range p.affinity.requiredAnti {
-		t := &p.affinity.requiredAnti[i]
-		if v, ok := topology(p.node, t.key); ok && t.matches(c.state, c.pod) {
-			b.forbidden[topologyPair{t.key, v}] += sign
+		for _, g := range b.forbidden {
+			if v, ok := topology(p.node, g.key); ok && g.id == p.affinity.requiredAnti[i].id {
+				g.values[v] += sign
+			}
 		}
 	}
 }

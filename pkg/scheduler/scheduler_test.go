@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -248,24 +250,36 @@ func TestStateCountsRight(t *testing.T) {
 	})
 }
 
+// BenchmarkPick is one scheduling attempt for pods of one workload, of which up to 5,000 are there already.
 func BenchmarkPick(b *testing.B) {
-	var nodes []*corev1.Node
-	for i := range 1000 {
-		nodes = append(nodes, testNode(fmt.Sprint("n", i)))
+	wants := map[string]func(*corev1.Pod){
+		"plain": func(*corev1.Pod) {}, "affinity": affinity("app", "x", corev1.LabelTopologyZone), "anti-affinity": antiAffinity("app", "y", corev1.LabelHostname),
+		"spread-zones": spreadOver(corev1.LabelTopologyZone, "app", "x"), "spread-nodes": spreadOver(corev1.LabelHostname, "app", "x"),
+		"preferred": preferring("app", "x", corev1.LabelHostname, -10),
 	}
-	s := world(nodes)
-	b.ReportAllocs()
-	for i := range b.N {
-		p := newPodInfo(testPod(fmt.Sprint(i), labelled("app", "x"), cpu("1m")))
-		n, failed := s.pick(p)
-		if failed != nil {
-			b.Fatal(failed.message(""))
+	for _, size := range []int{1000, 5000} {
+		var nodes []*corev1.Node
+		for i := range size {
+			nodes = append(nodes, testNode(fmt.Sprint("n", i), zone(fmt.Sprint(i%3))))
 		}
-		s.assign(p, n.name)
-		if i%50000 == 49999 {
-			b.StopTimer()
-			s = world(nodes)
-			b.StartTimer()
+		for _, name := range slices.Sorted(maps.Keys(wants)) {
+			b.Run(fmt.Sprint(name, "/", size), func(b *testing.B) {
+				s := world(nodes)
+				b.ReportAllocs()
+				for i := range b.N {
+					p := newPodInfo(testPod(fmt.Sprint(i), labelled("app", "x"), cpu("1m"), wants[name]))
+					n, failed := s.pick(p)
+					if failed != nil {
+						b.Fatal(failed.message(""))
+					}
+					s.assign(p, n.name)
+					if i%5000 == 4999 {
+						b.StopTimer()
+						s = world(nodes)
+						b.StartTimer()
+					}
+				}
+			})
 		}
 	}
 }

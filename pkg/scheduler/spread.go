@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"encoding/json"
 	"math"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -15,9 +17,16 @@ type spread struct {
 type constraint struct {
 	*corev1.TopologySpreadConstraint
 	selector labels.Selector
-	self     int            // 1 if the pod matches its own constraint
-	pods     map[string]int // matching pods by topology value, on eligible nodes
-	least    int
+	self     int // 1 if the pod matches its own constraint
+	*tally       // the matching pods on eligible nodes
+}
+
+// fewest is the lowest number of matching pods in a domain.
+func (k *constraint) fewest() int {
+	if k.MinDomains != nil && len(k.pods) < int(*k.MinDomains) {
+		return 0
+	}
+	return k.least
 }
 
 func prepareSpread(c *cycle) bool {
@@ -27,7 +36,7 @@ func prepareSpread(c *cycle) bool {
 	}
 	c.spread = &spread{}
 	for i := range in {
-		k := constraint{TopologySpreadConstraint: &in[i], pods: map[string]int{}}
+		k := constraint{TopologySpreadConstraint: &in[i]}
 		k.selector = selectorOf(withLabelKeys(in[i].LabelSelector, c.pod.Labels, in[i].MatchLabelKeys, nil))
 		if k.selector.Matches(labels.Set(c.pod.Labels)) {
 			k.self = 1
@@ -45,49 +54,60 @@ func prepareSpread(c *cycle) bool {
 func (s *spread) count(c *cycle) {
 	for _, set := range [][]constraint{s.hard, s.soft} {
 		for i := range set {
-			k := &set[i]
-			for _, n := range c.state.order {
-				v, ok := topology(n, k.TopologyKey)
-				if !ok || !s.counts(c, k, n, set) {
-					continue
-				}
-				here := k.pods[v]
-				for _, p := range n.pods {
-					if p.pod.Namespace == c.pod.Namespace && p.pod.DeletionTimestamp == nil && k.selector.Matches(labels.Set(p.pod.Labels)) {
-						here++
-					}
-				}
-				k.pods[v] = here
-			}
-			k.findLeast()
+			set[i].tally = c.spreadTally(&set[i], set)
 		}
 	}
 }
 
-func (k *constraint) findLeast() {
-	k.least = -1
-	for _, n := range k.pods {
-		if k.least < 0 || n < k.least {
-			k.least = n
-		}
-	}
-	if k.MinDomains != nil && len(k.pods) < int(*k.MinDomains) {
-		k.least = 0
-	}
-	k.least = max(k.least, 0)
-}
-
-// counts reports whether the node is eligible for the constraint (KEP-3094); it must also have the other constraints' keys.
-func (s *spread) counts(c *cycle, k *constraint, n *nodeInfo, set []constraint) bool {
+// spreadTally counts the pods that a constraint selects.
+func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
+	of := &cycle{podInfo: c.podInfo, required: c.required, selects: c.selects} // what is kept of the cycle
+	keys := make([]string, len(set))
 	for i := range set {
-		if _, ok := topology(n, set[i].TopologyKey); !ok {
-			return false
-		}
+		keys[i] = set[i].TopologyKey
 	}
-	if (k.NodeAffinityPolicy == nil || *k.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor) && c.selects && !selected(c, n) {
-		return false
+	name := []string{"spread", c.pod.Namespace, k.TopologyKey, strings.Join(keys, ","), selectorID(k.selector)}
+	affinity, taints := k.honorsAffinity() && c.selects, k.honorsTaints()
+	if affinity {
+		name = append(name, of.nodeSelection())
 	}
-	return k.NodeTaintsPolicy == nil || *k.NodeTaintsPolicy == corev1.NodeInclusionPolicyIgnore || tolerated(c, n)
+	if taints {
+		tolerations, _ := json.Marshal(c.pod.Spec.Tolerations)
+		name = append(name, string(tolerations))
+	}
+	namespace, selector := c.pod.Namespace, k.selector
+	return c.state.tally(strings.Join(name, "\x00"), func() *tally {
+		return &tally{key: k.TopologyKey, matches: func(p *corev1.Pod) bool {
+			return p.Namespace == namespace && p.DeletionTimestamp == nil && selector.Matches(labels.Set(p.Labels))
+		}, eligible: func(n *nodeInfo) bool {
+			for _, key := range keys {
+				if _, ok := topology(n, key); !ok {
+					return false
+				}
+			}
+			return (!affinity || selected(of, n)) && (!taints || tolerated(of, n))
+		}}
+	})
+}
+
+// nodeSelection is the same for pods that select the same nodes.
+func (c *cycle) nodeSelection() string {
+	var affinity *corev1.NodeAffinity
+	if a := c.pod.Spec.Affinity; a != nil {
+		affinity = a.NodeAffinity
+	}
+	required, _ := json.Marshal(affinity)
+	return labelKey(c.pod.Spec.NodeSelector) + string(required)
+}
+
+// Which nodes are eligible for a constraint (KEP-3094); they must also have the keys of the other constraints.
+
+func (k *constraint) honorsAffinity() bool {
+	return k.NodeAffinityPolicy == nil || *k.NodeAffinityPolicy == corev1.NodeInclusionPolicyHonor
+}
+
+func (k *constraint) honorsTaints() bool {
+	return k.NodeTaintsPolicy != nil && *k.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
 }
 
 func spreads(c *cycle, n *nodeInfo) bool { return crowded(c, n) == "" }
@@ -102,22 +122,26 @@ func crowded(c *cycle, n *nodeInfo) string {
 		if !ok {
 			return refused + " (missing required label)"
 		}
-		if k.pods[v]+k.self-k.least > int(k.MaxSkew) {
+		if k.pods[v]+k.self-k.fewest() > int(k.MaxSkew) {
 			return refused
 		}
 	}
 	return ""
 }
 
-// move removes a matching pod from its node (sign -1) or adds it back, for preemption.
-func (s *spread) move(c *cycle, p *podInfo, n *nodeInfo, sign int) {
-	for i := range s.hard {
-		k := &s.hard[i]
-		if v, ok := topology(n, k.TopologyKey); ok && p.pod.Namespace == c.pod.Namespace && p.pod.DeletionTimestamp == nil &&
-			k.selector.Matches(labels.Set(p.pod.Labels)) && s.counts(c, k, n, s.hard) {
-			k.pods[v] += sign
-			k.findLeast()
+// own makes the counts those of this cycle alone, so that it can change them.
+func (s *spread) own() {
+	for _, set := range [][]constraint{s.hard, s.soft} {
+		for i := range set {
+			set[i].tally = set[i].clone()
 		}
+	}
+}
+
+// move removes a matching pod from its node (sign -1) or adds it back, for preemption.
+func (s *spread) move(p *podInfo, sign int) {
+	for i := range s.hard {
+		s.hard[i].count(p, sign)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
@@ -16,14 +17,18 @@ type state struct {
 	order []*nodeInfo // the known nodes
 	start int         // index in order at which the next cycle begins; order may have become shorter since
 	pods  map[types.UID]*podInfo
-	// antiAffinity holds the pods with required anti-affinity, prefers those whose affinity affects the scores of others.
-	antiAffinity, prefers map[*podInfo]struct{}
-	groups                map[string]map[string]int // pods by group and zone
-	zones                 map[string]int            // nodes by zone
-	soft                  int                       // nodes with PreferNoSchedule taints
-	priorities            map[int32]int             // pods by priority
-	nominations           map[types.UID]*nodeInfo   // by the pod that preempted
-	sample                int                       // percent of the nodes
+	// concerning holds the assigned pods whose affinity affects others, and terms what they ask for; nil: to be counted.
+	concerning map[*podInfo]struct{}
+	terms      *terms
+	// tallies are counts of assigned pods, by what they count.
+	tallies     map[string]*tally
+	uses        uint64                    // of tallies
+	groups      map[string]map[string]int // pods by group and zone
+	zones       map[string]int            // nodes by zone
+	soft        int                       // nodes with PreferNoSchedule taints
+	priorities  map[int32]int             // pods by priority
+	nominations map[types.UID]*nodeInfo   // by the pod that preempted
+	sample      int                       // percent of the nodes
 
 	namespaceLabels func(name string) map[string]string
 	// heartbeat is when a node was last heard of.
@@ -43,7 +48,7 @@ type state struct {
 func newState(sample int, namespaceLabels func(string) map[string]string) *state {
 	return &state{
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
-		antiAffinity: map[*podInfo]struct{}{}, prefers: map[*podInfo]struct{}{},
+		concerning: map[*podInfo]struct{}{}, tallies: map[string]*tally{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		volumes: newVolumes(nil), devices: newDevices(nil),
@@ -74,6 +79,9 @@ func (s *state) setNode(node *corev1.Node) *nodeInfo {
 		s.uncountNode(n)
 	}
 	was := n.zone
+	if n.node == nil || !maps.Equal(n.node.Labels, node.Labels) || !equality.Semantic.DeepEqual(n.node.Spec.Taints, node.Spec.Taints) {
+		s.nodesChanged()
+	}
 	n.set(node)
 	if was != n.zone {
 		for group, count := range n.groups {
@@ -109,7 +117,12 @@ func (s *state) removeNode(name string) {
 	s.order[n.at].at = n.at
 	s.order[last] = nil
 	s.order = s.order[:last]
-	n.at, n.node = -1, nil
+	for group, count := range n.groups { // they no longer count in its zone
+		s.group(group, n.zone, -count)
+		s.group(group, "", count)
+	}
+	n.at, n.node, n.zone = -1, nil, ""
+	s.nodesChanged()
 	for uid := range n.nominated {
 		delete(s.nominations, uid)
 	}
@@ -149,12 +162,11 @@ func (s *state) assign(p *podInfo, name string) {
 	s.group(p.group, n.zone, 1)
 	s.pods[p.pod.UID] = p
 	s.priorities[p.priority]++
-	if a := p.affinity; a != nil {
-		if len(a.requiredAnti) > 0 {
-			s.antiAffinity[p] = struct{}{}
-		}
-		if len(a.required)+len(a.preferred)+len(a.preferredAnti) > 0 {
-			s.prefers[p] = struct{}{}
+	s.tallyPod(p, 1)
+	if p.affinity != nil {
+		s.concerning[p] = struct{}{}
+		if s.terms != nil {
+			s.terms.count(p, 1)
 		}
 	}
 }
@@ -166,8 +178,13 @@ func (s *state) remove(p *podInfo) {
 	s.volumes.use(p, -1)
 	s.group(p.group, n.zone, -1)
 	delete(s.pods, p.pod.UID)
-	delete(s.antiAffinity, p)
-	delete(s.prefers, p)
+	s.tallyPod(p, -1)
+	if p.affinity != nil {
+		delete(s.concerning, p)
+		if s.terms != nil {
+			s.terms.count(p, -1)
+		}
+	}
 	if s.priorities[p.priority]--; s.priorities[p.priority] == 0 {
 		delete(s.priorities, p.priority)
 	}
@@ -180,7 +197,14 @@ func (s *state) remove(p *podInfo) {
 // update replaces an assigned pod by a newer version, and reports whether the change is relevant to scheduling.
 func (s *state) update(p *podInfo, pod *corev1.Pod) bool {
 	if sameNeeds(p.pod, pod) {
+		ends := (p.pod.DeletionTimestamp == nil) != (pod.DeletionTimestamp == nil)
+		if ends {
+			s.tallyPod(p, -1)
+		}
 		p.pod = pod
+		if ends {
+			s.tallyPod(p, 1)
+		}
 		return false
 	}
 	name := p.node.name
