@@ -4,6 +4,8 @@ SHELL := /bin/bash
 BIN   := bin/coracle
 SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim.zst
 IMAGES := dist/images
+EXAMPLES := dist/images-examples
+DATABASE := dist/images-database/postgres.tar
 BUILDBARN := dist/images-buildbarn
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # kubectl inside says which release it is.
@@ -15,7 +17,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images example-images database database-images lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -33,11 +35,26 @@ $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/de
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
 	@$(TOOL) ./hack/pack dist/coracle-shim $@
 
-images: deps $(IMAGES)/.done ## the container images of examples and tests, built without internet
+images: deps $(IMAGES)/.done ## the container images of the tour and of most tests, built without internet
 
 $(IMAGES)/.done: $(shell find hack/images pkg/worker apis/workers -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building images"
 	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
+
+example-images: deps $(EXAMPLES)/.done ## those of the example applications
+
+$(EXAMPLES)/.done: $(shell find hack/images/main.go hack/images/archive hack/images/guestbook hack/images/etcd -type f 2>/dev/null) go.mod
+	@echo "building images of the examples"
+	@$(TOOL) ./hack/images -examples -out $(EXAMPLES) && touch $@
+
+database-images: deps $(DATABASE) ## PostgreSQL from the Debian packages of this machine's release, downloaded
+
+$(DATABASE): $(wildcard hack/images/postgres/*.go hack/images/archive/*.go)
+	@echo "building PostgreSQL's image"
+	@$(TOOL) ./hack/images/postgres -out $@
+
+database: build images database-images ## PostgreSQL on a joined machine keeps what it acknowledged over kill -9 of server, agent and pod
+	CORACLE_TEST_DATABASE=1 go test -count=1 -v -timeout 15m -run TestPostgreSQL ./test/e2e
 
 buildbarn-images: deps $(BUILDBARN)/.done ## Buildbarn's own programs, compiled for minutes, in images for its test
 
@@ -48,7 +65,7 @@ $(BUILDBARN)/.done: $(shell find hack/buildbarn hack/images/buildbarn hack/image
 deps: ## what a new machine lacks
 	@hack/deps.sh
 
-test: build images ## the whole test suite, real containers included
+test: build images example-images ## the whole test suite, real containers included
 	@hack/test.sh
 
 unit: $(SHIM) images
@@ -57,7 +74,7 @@ unit: $(SHIM) images
 race: $(SHIM) images
 	go test -race ./...
 
-e2e: build images
+e2e: build images example-images
 	go test -count=1 -v ./test/e2e/...
 
 upstream: ## Kubernetes' own kube-apiserver, kube-scheduler and kube-controller-manager, and etcd, compiled for minutes into dist/upstream

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release conformance robustness clients upstream buildbarn kills storms abuse fuzz)
+steps=(lint release conformance robustness clients upstream buildbarn database kills storms abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -24,6 +24,7 @@ run() { # STEP
   clients) make clients ;;
   upstream) make upstream-tests ;;
   buildbarn) make buildbarn ;;
+  database) make database ;;
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills' ./test/e2e ;;
   abuse) go test -count=1 -v -timeout 30m ./test/abuse ;;

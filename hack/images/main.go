@@ -1,6 +1,6 @@
 // Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from the static
-// busybox of the Debian package busybox-static, hello, from ./hack/images/hello, and worker, from ./hack/images/worker. Builds are
-// reproducible.
+// busybox of the Debian package busybox-static, and hello and worker from the Go packages below this folder; with -examples guestbook and etcd. Builds
+// are reproducible.
 package main
 
 import (
@@ -23,12 +23,21 @@ func main() {
 	busybox := flag.String("busybox", "", "the static busybox (default: the one of package busybox-static)")
 	hello := flag.String("hello", "./hack/images/hello", "Go package of the hello server")
 	worker := flag.String("worker", "./hack/images/worker", "Go package of the built-in functions of workers")
+	examples := flag.Bool("examples", false, "build the images that only example applications need, and no others")
 	flag.Parse()
 	if *out == "" || flag.NArg() > 0 {
-		log.Fatal("usage: go run ./hack/images -out DIR")
+		log.Fatal("usage: go run ./hack/images [-examples] -out DIR")
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		log.Fatal(err)
+	}
+	if *examples {
+		for _, name := range []string{"guestbook", "etcd"} {
+			if err := buildExample(filepath.Join(*out, name+".tar"), name); err != nil {
+				log.Fatal(name, ": ", err)
+			}
+		}
+		return
 	}
 	if err := buildBusybox(filepath.Join(*out, "busybox.tar"), *busybox); err != nil {
 		log.Fatal("busybox: ", err)
@@ -91,4 +100,14 @@ func buildWorker(out, pkg string) error {
 	}
 	config := v1.Config{Entrypoint: []string{"/worker"}, User: "65534"}
 	return archive.Write(out, config, []archive.File{{Name: "worker", Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}, "docker.io/coracle/worker:latest")
+}
+
+// buildExample builds the image of an example application, whose only program has its name.
+func buildExample(out, name string) error {
+	program, err := archive.Compile("", "./hack/images/"+name)
+	if err != nil {
+		return err
+	}
+	config := v1.Config{Entrypoint: []string{"/" + name}, User: "65534"}
+	return archive.Write(out, config, []archive.File{{Name: name, Mode: 0o755, Data: program}, {Name: "data/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}}, "docker.io/coracle/"+name+":latest")
 }
