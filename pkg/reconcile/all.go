@@ -56,7 +56,7 @@ func All(cfg Config) []*engine.Reconciler {
 		endpoints.New(),
 		endpointslicemirroring.New(),
 		namespace.New(cfg.Kinds, cfg.Elsewhere),
-		garbage.New(cfg.Kinds),
+		garbage.New(cfg.Kinds, cfg.OwnedElsewhere),
 		serviceaccount.New(),
 		nodelifecycle.New(cfg.NodePatience),
 		tainteviction.New(),

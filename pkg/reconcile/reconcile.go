@@ -25,6 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/policystatus"
@@ -52,6 +53,8 @@ type Config struct {
 	Signers map[string]certificates.Signer
 	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.
 	Elsewhere namespace.Elsewhere
+	// OwnedElsewhere is what aggregated API servers keep that may own or be owned. Nil: nothing there is collected.
+	OwnedElsewhere garbage.Elsewhere
 	// CheckPolicy checks the types in a validating admission policy. Nil: policies get no status.
 	CheckPolicy policystatus.Check
 	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).

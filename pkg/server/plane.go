@@ -353,7 +353,8 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				Elsewhere: func(ctx context.Context, namespace string) []namespace.Left {
 					return l.aggregator.Empty(ctx, namespace)
 				},
-				Kinds: storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
+				OwnedElsewhere: l.aggregator,
+				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	apiproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/transport"
@@ -215,4 +217,51 @@ func (b *Backend) fetch(ctx context.Context, path, known string) ([]byte, string
 		return nil, "", fmt.Errorf("failing or missing response from %v: %w", &u, err)
 	}
 	return data, resp.Header.Get("ETag"), nil
+}
+
+const (
+	// maxCollected limits a response to the API server's own client, in bytes. Watches are limited by the client, event by event.
+	maxCollected = 32 << 20
+	// collectTimeout limits a request of that client, collectWatch a watch, which servers end after minutes and the client makes again.
+	collectTimeout = 30 * time.Second
+	collectWatch   = time.Hour
+)
+
+// RoundTrip sends a request of the API server's own client, as a user of the cluster. Of its URL, only path and query matter.
+func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, error) {
+	base, err := b.cfg.Resolve()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	watch, timeout := req.URL.Query().Get("watch") != "", collectTimeout
+	if watch {
+		timeout = collectWatch
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), timeout)
+	out := req.Clone(ctx)
+	out.Host, out.URL.Scheme, out.URL.Host = "", "https", base.Host
+	transport.SetAuthProxyHeaders(out, as.GetName(), as.GetUID(), as.GetGroups(), as.GetExtra())
+	resp, err := b.transport.RoundTrip(out)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	limited := io.Reader(resp.Body)
+	if !watch {
+		limited = bounded.Reader(resp.Body, maxCollected)
+	}
+	resp.Body = &body{limited, resp.Body, cancel}
+	return resp, nil
+}
+
+// body is a response that is limited, and ends its request when it is closed.
+type body struct {
+	io.Reader
+	io.Closer
+	cancel func()
+}
+
+func (b *body) Close() error {
+	defer b.cancel()
+	return b.Closer.Close()
 }

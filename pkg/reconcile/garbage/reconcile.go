@@ -1,8 +1,8 @@
 // Package garbage collects objects whose owners are gone: in the background, in the foreground (the owner waits) or by
 // orphaning them, as the deletion of the owner asked.
 //
-// It may import engine. Its invariant: nothing is deleted before the API server confirmed that each of its owners is gone
-// or is waiting for its deletion.
+// It may import engine. Its invariants: nothing is deleted before the API server confirmed that each of its owners is gone
+// or is waiting for its deletion; and an aggregated API server that does not answer delays nothing but what it keeps or owns.
 package garbage
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// New declares the reconciler; kinds are all that may own or be owned.
-func New(kinds engine.Kinds) *engine.Reconciler {
+// New declares the reconciler; kinds are all that may own or be owned here, elsewhere is what may in other servers, or nil.
+func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
 	var g *graph
 	return &engine.Reconciler{
 		Name: "garbage", Account: "generic-garbage-collector", Workers: 8,
@@ -40,7 +40,7 @@ func New(kinds engine.Kinds) *engine.Reconciler {
 		},
 		New: func(env engine.Env) engine.Func {
 			g = newGraph()
-			return (&reconciler{Env: env, g: g, known: known{kinds: kinds}}).reconcile
+			return (&reconciler{Env: env, g: g, known: known{kinds: kinds}, others: newOthers(env, g, elsewhere)}).reconcile
 		},
 	}
 }
@@ -58,8 +58,9 @@ func metadata(gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 
 type reconciler struct {
 	engine.Env
-	g     *graph
-	known known
+	g      *graph
+	known  known
+	others *others // nil if there can be none
 }
 
 // known returns the kinds that may own or be owned. It rebuilds its map only when they have changed.
@@ -95,6 +96,9 @@ func (k *known) now() map[schema.GroupKind]engine.Kind {
 // at completes an object's address: the version that is watched, and no namespace for kinds without.
 func (r *reconciler) at(o object) (object, bool) {
 	k, ok := r.known.now()[o.GroupKind()]
+	if other := r.elsewhere(o.GroupKind()); !ok && other != nil {
+		k, ok = other.Kind, true
+	}
 	o.GroupVersionKind = k.GroupVersionKind
 	if !k.Namespaced {
 		o.Namespace = ""
@@ -102,7 +106,22 @@ func (r *reconciler) at(o object) (object, bool) {
 	return o, ok
 }
 
+// elsewhere returns the kind of another server, nil for kinds that are kept here.
+func (r *reconciler) elsewhere(gk schema.GroupKind) *other {
+	if _, here := r.known.now()[gk]; here {
+		return nil
+	}
+	return r.others.of(gk)
+}
+
 func (r *reconciler) get(ctx context.Context, o object) (*metav1.PartialObjectMetadata, error) {
+	if k := r.elsewhere(o.GroupKind()); k != nil {
+		m := k.get(o.Namespace, o.Name)
+		if m == nil {
+			return nil, apierrors.NewNotFound(schema.GroupResource{Group: o.Group, Resource: k.Resource}, o.Name)
+		}
+		return m, nil
+	}
 	m := metadata(o.GroupVersionKind)
 	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: o.Name}, m)
 	m.SetGroupVersionKind(o.GroupVersionKind)
@@ -192,7 +211,7 @@ func (r *reconciler) observe(ctx context.Context, self object, m *metav1.Partial
 	return o, deps, nil
 }
 
-// scan lists the dependents of an owner from the cache.
+// scan lists the dependents of an owner from the cache, and those in other servers as they were last seen.
 func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []object, err error) {
 	for _, k := range r.known.now() {
 		if of.Namespace != "" && !k.Namespaced {
@@ -210,13 +229,20 @@ func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []
 			}
 		}
 	}
+	for _, k := range r.others.all() {
+		if of.Namespace == "" || k.Namespaced {
+			out = append(out, k.owned(uid)...)
+		}
+	}
 	return out, nil
 }
 
 // owner returns the state of an owner. Its absence is confirmed with the API server, as the cache of its kind may be stale.
 func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerReference) (Owner, error) {
-	at, ok := r.at(ownerOf(of, ref))
+	named := ownerOf(of, ref)
+	at, ok := r.at(named)
 	if !ok {
+		r.others.await(named.GroupKind(), of)
 		return Solid, nil
 	}
 	if r.g.isAbsent(ref.UID) {
@@ -247,6 +273,13 @@ func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerRefer
 // asked checks with the API server, bypassing caches, whether the object with that UID is gone: by a dry-run write that
 // changes nothing.
 func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone bool, err error) {
+	if k := r.elsewhere(at.GroupKind()); k != nil {
+		m, err := r.others.read(ctx, k, at)
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return err == nil && m.UID != uid, err
+	}
 	m := metadata(at.GroupVersionKind)
 	m.Namespace, m.Name = at.Namespace, at.Name
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}})
@@ -268,6 +301,9 @@ func (r *reconciler) patch(ctx context.Context, m *metav1.PartialObjectMetadata,
 	if err != nil {
 		return err
 	}
+	if k := r.elsewhere(m.GroupVersionKind().GroupKind()); k != nil {
+		return r.others.patch(ctx, k, m, data)
+	}
 	o := metadata(m.GroupVersionKind())
 	o.Namespace, o.Name = m.Namespace, m.Name
 	return r.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, data))
@@ -280,6 +316,9 @@ func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata
 			refs[i].BlockOwnerDeletion = nil
 		}
 		return r.patch(ctx, m, map[string]any{"ownerReferences": refs}) // its event brings it back here
+	}
+	if k := r.elsewhere(m.GroupVersionKind().GroupKind()); k != nil {
+		return r.others.remove(ctx, k, m, a.Delete)
 	}
 	uid, version := m.UID, m.ResourceVersion
 	return r.Client.Delete(ctx, m, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(a.Delete))

@@ -86,6 +86,7 @@ type Controller struct {
 
 	mu       sync.Mutex
 	known    map[string]*remote // APIServices that refer to a Service, by name
+	changed  chan struct{}      // closed when what other servers serve has changed
 	enqueue  func(engine.Request)
 	watching sync.WaitGroup
 }
@@ -97,7 +98,7 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Controller{cfg: cfg, ready: make(chan struct{}), known: map[string]*remote{}, enqueue: func(engine.Request) {}}, nil
+	return &Controller{cfg: cfg, ready: make(chan struct{}), known: map[string]*remote{}, changed: make(chan struct{}), enqueue: func(engine.Request) {}}, nil
 }
 
 // Name implements run.Component.

@@ -34,6 +34,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/run/runtest"
@@ -65,6 +66,9 @@ type world struct {
 	controller *Controller
 	// left are the objects in the namespace "gone": names, and whether they have a finalizer.
 	left atomic.Pointer[map[string]bool]
+	// api serves the remote server's requests, if there is one.
+	api   atomic.Pointer[http.Handler]
+	kinds *kind.Catalog
 	// dead makes requests for objects hang up.
 	dead atomic.Bool
 }
@@ -84,7 +88,7 @@ func newWorld(t *testing.T) *world {
 
 	quiet := slog.New(slog.DiscardHandler)
 	e := registrytest.Start(t, registrytest.Options{})
-	w.client = e.As("admin")
+	w.client, w.kinds = e.As("admin"), e.Registry.Kinds()
 	for _, name := range []string{"default", "kube-system"} {
 		require.NoError(t, w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
@@ -108,6 +112,10 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
+	if api := w.api.Load(); api != nil {
+		(*api).ServeHTTP(rw, req)
+		return
+	}
 	rw.Header().Set("Content-Type", "application/json")
 	switch {
 	case req.URL.Path == wardle && w.down.Load():

@@ -56,6 +56,8 @@ func (c *Controller) publish() {
 		list = append(list, p)
 	}
 	c.cfg.Server.SetRemotes(list)
+	close(c.changed)
+	c.changed = make(chan struct{})
 }
 
 func versionOf(s *apiregistrationv1.APIService) schema.GroupVersion {

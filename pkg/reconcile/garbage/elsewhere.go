@@ -1,0 +1,284 @@
+package garbage
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientmetadata "k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+const (
+	// maxElsewhere is how many objects of one kind are followed in another server. A kind with more is not collected.
+	maxElsewhere = 100_000
+	// maxWaiting is how many objects with owners of unknown kinds are remembered, until such a kind becomes known. Others are looked at when they
+	// change.
+	maxWaiting = 10_000
+	// askTimeout limits one request to another server, which may hang.
+	askTimeout = 10 * time.Second
+)
+
+// Elsewhere is what aggregated API servers keep: their kinds, those of servers that do not answer included, and a client that reaches the
+// servers as the garbage collector. Requests to a server that does not answer fail.
+type Elsewhere interface {
+	engine.Kinds
+	Metadata() (clientmetadata.Interface, error)
+}
+
+// others follows the objects of other servers. A server that does not answer delays nothing: its kinds stay as they were last seen.
+type others struct {
+	Elsewhere
+	client clientmetadata.Interface
+	log    *slog.Logger
+	// event is told of changes: was is nil for an addition, is for a deletion.
+	event   func(gvk schema.GroupVersionKind, was, is client.Object)
+	enqueue func(engine.Request)
+
+	mu      sync.Mutex
+	kinds   map[schema.GroupKind]*other
+	waiting map[object]schema.GroupKind // objects with an owner of an unknown kind
+}
+
+// other is a kind of another server, with its objects as they were last seen.
+type other struct {
+	engine.Kind
+	objects toolscache.Store
+	stop    context.CancelFunc
+}
+
+// newOthers follows what other servers keep while the reconciler runs; nil if elsewhere is.
+func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
+	if elsewhere == nil {
+		return nil
+	}
+	reach, err := elsewhere.Metadata()
+	if err != nil {
+		env.Log.Error("what aggregated API servers keep is not collected", "error", err)
+		return nil
+	}
+	o := &others{Elsewhere: elsewhere, client: reach, log: env.Log, kinds: map[schema.GroupKind]*other{}, waiting: map[object]schema.GroupKind{},
+		enqueue: func(req engine.Request) { env.Enqueue(req, 0) },
+		event: func(gvk schema.GroupVersionKind, was, is client.Object) {
+			for _, req := range g.see(gvk, was, is) {
+				env.Enqueue(req, 0)
+			}
+		}}
+	env.Go(o.follow)
+	return o
+}
+
+// of returns a kind of another server, or nil.
+func (o *others) of(gk schema.GroupKind) *other {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kinds[gk]
+}
+
+// all returns the kinds of other servers.
+func (o *others) all() (list []*other) {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, k := range o.kinds {
+		list = append(list, k)
+	}
+	return list
+}
+
+// follow follows the objects of other servers until ctx ends.
+func (o *others) follow(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		kinds, changed := o.Stored()
+		o.update(ctx, kinds, &running)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// update starts to follow new kinds, and forgets those that are gone.
+func (o *others) update(ctx context.Context, kinds []engine.Kind, running *sync.WaitGroup) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	present := map[schema.GroupKind]bool{}
+	for _, k := range kinds {
+		gk := k.GroupKind()
+		if !k.Deletable || present[gk] {
+			continue
+		}
+		present[gk] = true
+		if was := o.kinds[gk]; was != nil {
+			if was.Kind == k {
+				continue
+			}
+			was.stop()
+		}
+		o.kinds[gk] = o.start(ctx, k, running)
+	}
+	for gk, k := range o.kinds {
+		if !present[gk] {
+			k.stop()
+			delete(o.kinds, gk)
+		}
+	}
+}
+
+// start follows a kind.
+func (o *others) start(ctx context.Context, k engine.Kind, running *sync.WaitGroup) *other {
+	ctx, stop := context.WithCancel(ctx)
+	informer := metadatainformer.NewFilteredMetadataInformer(o.client, gvrOf(k), metav1.NamespaceAll, 0, nil, nil).Informer()
+	objects := informer.GetStore()
+	see := func(was, is any) {
+		a, _ := was.(*metav1.PartialObjectMetadata)
+		b, _ := is.(*metav1.PartialObjectMetadata)
+		switch {
+		case ctx.Err() != nil:
+		case a != nil && b != nil:
+			o.event(k.GroupVersionKind, a, b)
+		case a != nil:
+			o.event(k.GroupVersionKind, a, nil)
+		case b != nil:
+			o.event(k.GroupVersionKind, nil, b)
+		}
+		if len(objects.ListKeys()) > maxElsewhere && ctx.Err() == nil {
+			o.log.Error("an aggregated API server has too many objects of a kind, which are not collected", "kind", k.GroupVersionKind, "most", maxElsewhere)
+			stop()
+		}
+	}
+	_ = informer.SetTransform(slim) // it fails only for informers that were started
+	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(is any) { see(nil, is) },
+		UpdateFunc: func(was, is any) { see(was, is) },
+		DeleteFunc: func(was any) {
+			if d, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
+				was = d.Obj
+			}
+			see(was, nil)
+		},
+	})
+	running.Go(func() { informer.RunWithContext(ctx) })
+	running.Go(func() {
+		select {
+		case <-informer.HasSyncedChecker().Done():
+			o.known(k.GroupKind())
+		case <-ctx.Done():
+		}
+	})
+	return &other{Kind: k, objects: objects, stop: stop}
+}
+
+// await remembers an object with an owner of a kind that is not known, as long as a server has not been reached.
+func (o *others) await(gk schema.GroupKind, dependent object) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.kinds[gk] != nil: // since just now
+		o.enqueue(dependent.request())
+	case len(o.waiting) < maxWaiting:
+		o.waiting[dependent] = gk
+	}
+}
+
+// known has the objects looked at that waited for a kind.
+func (o *others) known(gk schema.GroupKind) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for dependent, kind := range o.waiting {
+		if kind == gk {
+			delete(o.waiting, dependent)
+			o.enqueue(dependent.request())
+		}
+	}
+}
+
+// slim drops the metadata that does not matter here, which others may fill.
+func slim(o any) (any, error) {
+	m, ok := o.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return o, nil
+	}
+	return &metav1.PartialObjectMetadata{TypeMeta: m.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
+		Finalizers: m.Finalizers, OwnerReferences: m.OwnerReferences,
+	}}, nil
+}
+
+func gvrOf(k engine.Kind) schema.GroupVersionResource {
+	return k.GroupVersion().WithResource(k.Resource)
+}
+
+// get returns an object as it was last seen, nil if there is none.
+func (k *other) get(namespace, name string) *metav1.PartialObjectMetadata {
+	key := name
+	if namespace != "" {
+		key = namespace + "/" + name
+	}
+	found, _, _ := k.objects.GetByKey(key)
+	m, _ := found.(*metav1.PartialObjectMetadata)
+	if m == nil {
+		return nil
+	}
+	m = m.DeepCopy()
+	m.SetGroupVersionKind(k.GroupVersionKind)
+	return m
+}
+
+// owned returns the objects that have an owner, as they were last seen.
+func (k *other) owned(by types.UID) (out []object) {
+	for _, o := range k.objects.List() {
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok && slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == by }) {
+			out = append(out, object{k.GroupVersionKind, m.Namespace, m.Name})
+		}
+	}
+	return out
+}
+
+// at is the client for the objects of a kind in a namespace.
+func (o *others) at(k *other, namespace string) clientmetadata.ResourceInterface {
+	return o.client.Resource(gvrOf(k.Kind)).Namespace(namespace) // "" is that of kinds without
+}
+
+// read reads an object from its server.
+func (o *others) read(ctx context.Context, k *other, at object) (*metav1.PartialObjectMetadata, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return o.at(k, at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
+}
+
+// patch changes metadata of an object.
+func (o *others) patch(ctx context.Context, k *other, m *metav1.PartialObjectMetadata, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := o.at(k, m.Namespace).Patch(ctx, m.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	return err
+}
+
+// remove deletes an object, if it is still the one that was seen.
+func (o *others) remove(ctx context.Context, k *other, m *metav1.PartialObjectMetadata, how metav1.DeletionPropagation) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return o.at(k, m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}, PropagationPolicy: &how})
+}
