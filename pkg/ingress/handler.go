@@ -186,7 +186,11 @@ func (h *handler) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("the request has no route")
 	}
 	via := h.transport
-	if b.h2c {
+	switch {
+	case b.secured != nil:
+		via = b.secured.via(r)
+		r.URL.Scheme = "https"
+	case b.h2c:
 		via = h.h2c
 	}
 	attempts := 1

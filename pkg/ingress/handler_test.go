@@ -27,13 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // front is a running ingress in front of backends.
 type front struct {
-	t           *testing.T
+	t           testing.TB
 	handler     *handler
 	http, https string
 }
 
 // serve routes all requests to the backends, in turn.
-func serve(t *testing.T, backends ...string) *front {
+func serve(t testing.TB, backends ...string) *front {
 	h := newHandler(slog.New(slog.DiscardHandler), true, 8443)
 	s := newServer(Config{NodeName: "n1", Log: slog.New(slog.DiscardHandler)}, h)
 	// The ports are free ones of loopback.

@@ -78,6 +78,8 @@ type Ingress struct {
 	shadows   []string                                 // what takes our ports
 	reported  map[types.NamespacedName]map[string]bool // refusals, as events
 	parsed    map[types.NamespacedName]parsed          // certificates, by secret
+	// secured are the transports to backends with TLS of the last table, nextSecured of the one that is made, by secret and name.
+	secured, nextSecured map[string]*secured
 }
 
 var _ run.Component = (*Ingress)(nil)
@@ -89,7 +91,7 @@ func New(c Config) (*Ingress, error) {
 	}
 	i := &Ingress{Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort), ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		classes: map[string]bool{}, ours: map[types.NamespacedName]bool{}, uses: build(nil, reader{}),
-		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{},
+		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{}, nextSecured: map[string]*secured{},
 		events: events.New(c.Client, "coracle-ingress", c.NodeName, c.Log)}
 	i.guard = run.Guard{Log: c.Log, Component: i.Name()}
 	return i, nil
@@ -298,6 +300,7 @@ func (i *Ingress) stop() {
 	i.uses = build(nil, reader{})
 	i.mu.Unlock()
 	i.reported, i.parsed = map[types.NamespacedName]map[string]bool{}, map[types.NamespacedName]parsed{}
+	i.keepSecured() // the table is empty
 	i.handler.transport.CloseIdleConnections()
 	i.handler.h2c.CloseIdleConnections()
 }

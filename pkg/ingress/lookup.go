@@ -41,6 +41,7 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 		},
 	})
 	i.parsed = kept
+	i.keepSecured()
 	i.mu.Lock()
 	i.uses = t
 	i.mu.Unlock()
@@ -68,11 +69,12 @@ func (i *Ingress) backend(ctx context.Context, namespace string, ref *networking
 	port := &s.Spec.Ports[n]
 	b := &backend{}
 	if port.AppProtocol != nil {
-		switch *port.AppProtocol {
-		case h2cProtocol:
-			b.h2c = true
-		case "https", "HTTPS", "kubernetes.io/wss":
-			return nil, fmt.Errorf("appProtocol %s: TLS to backends is not supported", *port.AppProtocol)
+		b.h2c = *port.AppProtocol == h2cProtocol
+		if isSecure(*port.AppProtocol) {
+			var err error
+			if b.secured, b.secret, err = i.secure(ctx, &s); err != nil {
+				return b, err
+			}
 		}
 	}
 	var list discoveryv1.EndpointSliceList

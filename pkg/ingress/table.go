@@ -42,8 +42,10 @@ type route struct {
 type backend struct {
 	endpoints []netip.AddrPort
 	h2c       bool
-	next      atomic.Uint32 // round robin
-	why       string        // there are no endpoints
+	secured   *secured             // nil without TLS
+	secret    types.NamespacedName // with its authorities, if it has a name
+	next      atomic.Uint32        // round robin
+	why       string               // there are no endpoints
 }
 
 // pick returns the endpoint to try first, and then the others in turn.
@@ -90,7 +92,13 @@ func build(ingresses []*networkingv1.Ingress, r reader) *table {
 			if found == nil {
 				var err error
 				if found, err = r.backend(i.Namespace, b.Service); err != nil {
-					found = &backend{why: err.Error()}
+					if found == nil {
+						found = &backend{}
+					}
+					found.endpoints, found.why = nil, err.Error()
+				}
+				if found.secret.Name != "" {
+					t.secrets[found.secret] = true
 				}
 				backends[key] = found
 			}
