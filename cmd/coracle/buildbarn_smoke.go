@@ -16,7 +16,8 @@ func buildbarnSmoke() *cobra.Command {
 		Use:   "smoke",
 		Short: "Execute one action on a farm and report each step with its time",
 		Long: `Uploads an action that copies a file, executes it through the frontend, checks its output, and looks whether the farm would execute it again. It uses
-the Remote Execution API (version 2), so it works with any farm. The action is /bin/sh with mkdir and cat, and differs each time.`,
+the Remote Execution API (version 2), so it works with any farm. The action is /bin/sh with mkdir and cat, and differs each time. For a farm of this cluster with TLS
+it uses the Secret of the farm's clients, unless it is told what to use.`,
 		Example: `  coracle buildbarn smoke -n buildbarn
   coracle buildbarn smoke --frontend 127.0.0.1:8980 --instance main --platform OSFamily=linux
   coracle buildbarn smoke --frontend farm.example.com:443 --tls -o json`,
@@ -33,6 +34,7 @@ the Remote Execution API (version 2), so it works with any farm. The action is /
 	f.StringVar(&o.CA, "ca", "", "file with the authorities of the frontend's certificate, in PEM format")
 	f.StringVar(&o.Cert, "cert", "", "file with a client certificate, in PEM format")
 	f.StringVar(&o.Key, "key", "", "file with the client certificate's key")
+	f.StringVar(&o.Token, "token-file", "", "file with a token, for a frontend that takes tokens")
 	f.StringVar(&o.ServerName, "server-name", "", "name in the frontend's certificate (default that of --frontend)")
 	f.StringVarP(&o.Output, "output", "o", "", "json instead of lines")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -57,8 +57,8 @@ func TestExample(t *testing.T) {
 
 // TestRendered checks what pkg/buildbarn/config renders, as its own tests keep it in testdata, a folder for each case.
 func TestRendered(t *testing.T) {
-	if n := readAll(t, "../../pkg/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7 {
-		t.Errorf("%d rendered files were read instead of 12", n)
+	if n := readAll(t, "../../pkg/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7+5 {
+		t.Errorf("%d rendered files were read instead of 17", n)
 	}
 }
 

@@ -7,20 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/bounded"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/remote"
 )
-
-// frontendPort is the port of Buildbarn's frontends.
-const frontendPort = 8980
 
 // BuildbarnSmokeOptions says which farm is tried out, and how.
 type BuildbarnSmokeOptions struct {
@@ -30,9 +22,10 @@ type BuildbarnSmokeOptions struct {
 	// Platform are name=value.
 	Platform []string
 	Timeout  time.Duration
-	// CA, Cert and Key are files. TLS is used if one is given, or with TLS alone with the system's authorities.
-	CA, Cert, Key, ServerName string
-	TLS                       bool
+	// CA, Cert, Key and Token are files. TLS is used if one is given, or with TLS alone with the system's authorities. Without any, a frontend of
+	// the cluster is used as its own Secrets say.
+	CA, Cert, Key, Token, ServerName string
+	TLS                              bool
 	// Output is empty for a table, or json.
 	Output string
 }
@@ -50,7 +43,7 @@ func BuildbarnSmoke(ctx context.Context, out, errs io.Writer, cluster func() (*C
 		return err
 	}
 	config := remote.Config{Address: o.Frontend, Instance: o.Instance}
-	if config.TLS, err = o.transport(); err != nil {
+	if config.TLS, config.Token, err = o.transport(); err != nil {
 		return err
 	}
 	from := ""
@@ -59,8 +52,18 @@ func BuildbarnSmoke(ctx context.Context, out, errs io.Writer, cluster func() (*C
 		if err != nil {
 			return err
 		}
-		if config.Address, from, err = c.frontend(ctx); err != nil {
+		service, err := c.frontend(ctx)
+		if err != nil {
 			return err
+		}
+		if config.Address, err = addressOf(service); err != nil {
+			return err
+		}
+		from = service.Namespace + "/" + service.Name
+		if config.TLS == nil {
+			if config.TLS, err = c.frontendTLS(ctx, service); err != nil {
+				return err
+			}
 		}
 	}
 	client, err := remote.New(config)
@@ -98,75 +101,42 @@ func properties(pairs []string) (map[string]string, error) {
 	return m, nil
 }
 
-// transport returns nil for plain text.
-func (o BuildbarnSmokeOptions) transport() (*tls.Config, error) {
+// transport returns nil for plain text, and the token.
+func (o BuildbarnSmokeOptions) transport() (*tls.Config, string, error) {
 	if !o.TLS && o.CA == "" && o.Cert == "" && o.Key == "" {
-		if o.ServerName != "" {
-			return nil, fmt.Errorf("--server-name is for TLS: add --tls or --ca")
+		for name, value := range map[string]string{"--server-name": o.ServerName, "--token-file": o.Token} {
+			if value != "" {
+				return nil, "", fmt.Errorf("%s is for TLS: add --tls or --ca", name)
+			}
 		}
-		return nil, nil
+		return nil, "", nil
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName}
 	if o.CA != "" {
 		text, err := bounded.File(o.CA, 1<<20)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s has no certificates in PEM format", o.CA)
+			return nil, "", fmt.Errorf("%s has no certificates in PEM format", o.CA)
 		}
 	}
 	if (o.Cert == "") != (o.Key == "") {
-		return nil, fmt.Errorf("--cert and --key belong together")
+		return nil, "", fmt.Errorf("--cert and --key belong together")
 	}
 	if o.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
-	return c, nil
-}
-
-// frontend returns the address of the one frontend of the namespace, and the name of its service.
-func (c *Cluster) frontend(ctx context.Context) (address, name string, err error) {
-	var services corev1.ServiceList
-	if err := c.Client.List(ctx, &services, ctrl.InNamespace(c.Namespace)); err != nil {
-		return "", "", err
+	if o.Token == "" {
+		return c, "", nil
 	}
-	var found []*corev1.Service
-	for i := range services.Items {
-		for _, p := range services.Items[i].Spec.Ports {
-			if p.Port == frontendPort {
-				found = append(found, &services.Items[i])
-				break
-			}
-		}
-	}
-	switch len(found) {
-	case 1:
-	case 0:
-		return "", "", fmt.Errorf("namespace %s has no service with port %d, as a BuildbarnFrontend has: choose its namespace with -n, or its address with --frontend", c.Namespace, frontendPort)
-	default:
-		var names []string
-		for _, s := range found {
-			names = append(names, s.Name)
-		}
-		return "", "", fmt.Errorf("namespace %s has several frontends (%s): choose one by its address with --frontend", c.Namespace, strings.Join(names, ", "))
-	}
-	s := found[0]
-	host := s.Spec.ClusterIP
-	if in := s.Status.LoadBalancer.Ingress; len(in) > 0 {
-		if host = in[0].IP; host == "" {
-			host = in[0].Hostname
-		}
-	}
-	if host == "" || host == corev1.ClusterIPNone {
-		return "", "", fmt.Errorf("service %s of namespace %s has no address: forward a port to one of its pods, and give it with --frontend", s.Name, c.Namespace)
-	}
-	return net.JoinHostPort(host, strconv.Itoa(frontendPort)), s.Namespace + "/" + s.Name, nil
+	text, err := bounded.File(o.Token, 64<<10)
+	return c, strings.TrimSpace(string(text)), err
 }
 
 // stepPrinter prints steps as lines when they end, or all of them as JSON at the end.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -65,6 +66,9 @@ type options struct {
 	signers map[string]certificates.Signer
 	rootCA  []byte // nil is no certificate
 	bare    bool   // without reconcilers and scheduler
+	// writes, if not nil, counts what reconcilers write; metrics, if not nil, has theirs.
+	writes  *writes
+	metrics prometheus.Registerer
 	balance *loadbalancer.Config
 }
 
@@ -79,8 +83,12 @@ func start(t testing.TB, o options) *cluster {
 	if o.http {
 		as = c.serve()
 	}
+	clientFor := as
+	if o.writes != nil {
+		clientFor = func(name string) client.Interface { return o.writes.through(name, as(name)) }
+	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: as, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 		LoadBalancer: o.balance,
 	})
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -125,6 +126,57 @@ func TestBuildbarnFarm(t *testing.T) {
 		require.Positive(t, stop(), "actions are executed all the while, and none fails")
 		f.smoke()
 	})
+}
+
+// TestBuildbarnTLS: the parts of a farm with TLS execute actions together; who has no certificate and no token is let in nowhere.
+func TestBuildbarnTLS(t *testing.T) {
+	archives := buildbarnImages(t)
+	h := host.New(t)
+	h.Start()
+	h.Run(append([]string{"image", "load"}, archives...)...)
+	f := &buildFarm{Host: h, t: t}
+	h.Ctl("create namespace builds")
+	h.Pipe(`apiVersion: buildbarn.io/v1alpha1
+kind: Buildbarn
+metadata: {name: farm, namespace: builds}
+spec:
+  storage: {casSize: 1Gi, acSize: 128Mi, claimPolicy: Delete}
+  tls: {}
+  workers: [{name: shell, runnerImage: "busybox:1.36"}]
+`, "ctl", "apply", "-f", "-")
+	h.Ctl("wait -n builds buildbarn/farm --for=condition=Ready --timeout=120s")
+	steps := f.smoke()
+	require.Equal(t, "cache hit", steps[len(steps)-1].Detail)
+	require.Contains(t, h.Run("buildbarn", "status", "-n", "builds"), "hit rate")
+
+	address := strings.TrimSpace(h.Ctl("get service farm-frontend -n builds -o jsonpath={.status.loadBalancer.ingress[0].ip}")) + ":8980"
+	dir := t.TempDir()
+	file := func(key string) string {
+		text, err := base64.StdEncoding.DecodeString(h.Ctl("get secret farm-client-tls -n builds -o jsonpath={.data." + strings.ReplaceAll(key, ".", `\.`) + "}"))
+		require.NoError(t, err)
+		path := filepath.Join(dir, key)
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		return path
+	}
+	ca, cert, key, token := file("ca.crt"), file("tls.crt"), file("tls.key"), file("token")
+	smoke := []string{"buildbarn", "smoke", "--frontend", address, "--server-name", "farm-frontend.builds", "--ca", ca}
+	h.Run(append(smoke, "--cert", cert, "--key", key)...)
+	h.Run(append(smoke, "--token-file", token)...)
+	require.Contains(t, h.Fails(smoke...), "Unauthenticated")
+	h.Fails("buildbarn", "smoke", "--frontend", address)
+
+	// A client's certificate opens the frontend alone, not storage behind it.
+	storage := strings.TrimSpace(h.Ctl("get pod farm-storage-0 -n builds -o jsonpath={.status.podIP}")) + ":8981"
+	require.Contains(t, h.Fails("buildbarn", "smoke", "--frontend", storage, "--server-name", "farm-storage-0.farm-storage", "--ca", ca, "--cert", cert, "--key", key), "Unauthenticated")
+
+	// With another authority all parts start again, and know each other.
+	h.Ctl("delete secret farm-ca -n builds")
+	require.Eventually(t, func() bool {
+		now, err := h.Try("ctl", "get", "secret", "farm-client-tls", "-n", "builds", "-o", `jsonpath={.data.ca\.crt}`)
+		old, readErr := os.ReadFile(ca)
+		return err == nil && readErr == nil && now != "" && now != base64.StdEncoding.EncodeToString(old)
+	}, time.Minute, 100*time.Millisecond)
+	f.smoke()
 }
 
 // TestBuildbarnReadme pastes README's blocks about build farms into a shell: a farm from one object, and one from its parts.

@@ -119,6 +119,7 @@ func DefaultFarm(b *Buildbarn) {
 			set(&w.Scale.IntervalSeconds, defaultPeriod)
 		}
 	}
+	defaultFarmTLS(s.TLS)
 	c := &s.Config
 	set(&c.MaximumMessageSizeBytes, 2<<20)
 	set(&c.MaximumTreeSizeBytes, 64<<20)

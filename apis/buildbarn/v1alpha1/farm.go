@@ -39,7 +39,33 @@ type BuildbarnSpec struct {
 	Workers []FarmWorkers `json:"workers,omitempty"`
 	// Config is what the configuration files are rendered from.
 	Config FarmConfig `json:"config,omitempty"`
+	// TLS encrypts what the parts and their clients say to each other, and lets each part only in where it belongs. Default none. An empty
+	// object is enough.
+	TLS *FarmTLS `json:"tls,omitempty"`
 }
+
+// FarmTLS makes an authority for the farm in the Secret NAME-ca, certificates for its parts in PART-tls, and for its clients in NAME-client-tls,
+// with a token for those that cannot use certificates.
+type FarmTLS struct {
+	// Clients says who may use the frontend: Authenticated (default), which are those with a certificate of the farm's authority or with its
+	// token, or Anyone.
+	Clients ClientPolicy `json:"clients,omitempty"`
+	// Names are further DNS names and IP addresses under which clients reach the frontend, at most 32.
+	//
+	// +listType=set
+	Names []string `json:"names,omitempty"`
+	// LifetimeHours is how long certificates and tokens are valid, 1 to 8760. Default 720. They are renewed after two thirds of it.
+	LifetimeHours int32 `json:"lifetimeHours,omitempty"`
+}
+
+// ClientPolicy says which clients a frontend serves.
+type ClientPolicy string
+
+// The policies.
+const (
+	ClientsAuthenticated ClientPolicy = "Authenticated"
+	ClientsAnyone        ClientPolicy = "Anyone"
+)
 
 // Images are the images of the programs of a farm.
 type Images struct {
@@ -170,7 +196,7 @@ type BuildbarnStatus struct {
 	// +listType=map
 	// +listMapKey=name
 	Parts []FarmPart `json:"parts,omitempty"`
-	// Conditions are Ready and ConfigValid.
+	// Conditions are Ready, ConfigValid and, with TLS, CertificatesValid.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -27,7 +27,7 @@ var write = []string{"create", "delete", "get", "list", "update", "watch"}
 var readWorkers = rule(GroupVersion.Group, "buildbarnworkers", "get", "list", "watch")
 
 func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	return append([]rbacv1.PolicyRule{rule("", "configmaps", write...), rule("", "pods", "get", "list", "watch"),
+	return append([]rbacv1.PolicyRule{rule("", "configmaps", write...), rule("", "pods", "get", "list", "watch"), rule("", "secrets", "get", "list", "watch"),
 		rule("networking.k8s.io", "ingresses", write...)}, list...)
 }
 
@@ -58,7 +58,7 @@ func BrowserRights() (controller, edit, view []rbacv1.PolicyRule) {
 
 // FarmRights returns the rules of farms.
 func FarmRights() (controller, edit, view []rbacv1.PolicyRule) {
-	further := []rbacv1.PolicyRule{rule("", "configmaps", write...)}
+	further := []rbacv1.PolicyRule{rule("", "configmaps", write...), rule("", "secrets", write...)}
 	for _, plural := range []string{"buildbarnschedulers", "buildbarnworkers", "buildbarnstorages", "buildbarnfrontends", "buildbarnbrowsers"} {
 		further = append(further, rule(GroupVersion.Group, plural, write...), rule(GroupVersion.Group, plural+"/finalizers", "update"))
 	}

@@ -39,6 +39,16 @@ type PodSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// Tolerations of the pods.
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// TLS gives the part's program a certificate. Default none.
+	TLS *PartTLS `json:"tls,omitempty"`
+}
+
+// PartTLS gives the program of a part a certificate.
+type PartTLS struct {
+	// SecretName is a Secret with tls.crt, tls.key and ca.crt in PEM format, as cert-manager makes it. The program finds the files in /tls, and
+	// its configuration says what they are for. A renewed certificate is there without a restart; for another ca.crt pods are replaced, as
+	// programs read it when they start. The runner of a worker, and so actions, cannot see the files.
+	SecretName string `json:"secretName"`
 }
 
 // State says how far a part is.
@@ -71,7 +81,8 @@ type PartStatus struct {
 	Shards int32 `json:"shards,omitempty"`
 	// Queue is what the scheduler was last seen to have for workers that follow it.
 	Queue *QueueStatus `json:"queue,omitempty"`
-	// Conditions are Ready, ConfigValid, Progressing and, for kinds that have them, IngressReady, ClaimsValid, Sharding and Scaling.
+	// Conditions are Ready, ConfigValid, Progressing and, for those that have them, CertificatesValid, IngressReady, ClaimsValid, Sharding and
+	// Scaling.
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -107,6 +118,8 @@ const (
 	ConditionSharding = "Sharding"
 	// ConditionScaling is false when the scheduler's queue cannot be read.
 	ConditionScaling = "Scaling"
+	// ConditionCertificates is false when the Secret with a part's certificate is missing or not valid, or a farm's certificates cannot be issued.
+	ConditionCertificates = "CertificatesValid"
 	// ConditionChildren is false when a child's name is taken by an object of somebody else.
 	ConditionChildren = "ChildrenOwned"
 )
@@ -120,6 +133,8 @@ const (
 	LabelInstance = "instance"
 	// AnnotationConfig is the hash of the configuration, on pods and on copies of ConfigMaps.
 	AnnotationConfig = "buildbarn.io/config-hash"
+	// AnnotationAuthorities is the hash of the authorities that a program reads when it starts, on pods.
+	AnnotationAuthorities = "buildbarn.io/authorities-hash"
 	// Finalizer delays the deletion of a part until its workers are drained or its claims are deleted.
 	Finalizer = "buildbarn.io/children"
 	// DefaultConfigMap is the ConfigMap of a part that names none.
@@ -133,9 +148,11 @@ const (
 	PortSchedulerClient int32 = 8982
 	PortSchedulerWorker int32 = 8983
 	PortSchedulerHTTP   int32 = 7982
-	PortStorage         int32 = 8981
-	PortFrontend        int32 = 8980
-	PortBrowser         int32 = 7984
+	// PortSchedulerQueue is where rendered configurations serve the state of the queue over gRPC; services do not have it.
+	PortSchedulerQueue int32 = 8984
+	PortStorage        int32 = 8981
+	PortFrontend       int32 = 8980
+	PortBrowser        int32 = 7984
 	// PortMetrics is where rendered configurations serve metrics at /metrics; services do not have it.
 	PortMetrics int32 = 9980
 )

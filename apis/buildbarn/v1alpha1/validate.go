@@ -99,6 +99,7 @@ func validatePods(s *PodSpec, path *field.Path) field.ErrorList {
 	}
 	errs = append(errs, validateSecrets(s.ImagePullSecrets, path)...)
 	errs = append(errs, validateResources(s.Resources, path.Child("resources"))...)
+	errs = append(errs, validatePartTLS(s.TLS, path)...)
 	return append(errs, validatePlace(s.NodeSelector, s.Tolerations, path)...)
 }
 

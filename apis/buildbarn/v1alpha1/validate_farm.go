@@ -42,6 +42,7 @@ func ValidateFarm(b *Buildbarn) field.ErrorList {
 	errs = append(errs, validateService(s.Frontend.ServiceType, front)...)
 	errs = append(errs, validateResources(s.Frontend.Resources, front.Child("resources"))...)
 	errs = append(errs, validatePools(s.Workers, path.Child("workers"))...)
+	errs = append(errs, validateFarmTLS(s.TLS, path)...)
 	return append(errs, validateConfig(&s.Config, path.Child("config"))...)
 }
 

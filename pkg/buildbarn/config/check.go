@@ -16,6 +16,9 @@ import (
 // MaxBytes bounds the files of one part together, as Kubernetes bounds a ConfigMap.
 const MaxBytes = 1 << 20
 
+// Mounted is where programs of parts with TLS find their certificates.
+const Mounted = "/tls/"
+
 // fields are those of the programs' configurations. Their order does not matter.
 var fields = map[string]string{
 	"scheduler": `clientGrpcServers workerGrpcServers browserUrl contentAddressableStorage maximumMessageSizeBytes global buildQueueStateGrpcServers
@@ -61,17 +64,20 @@ func Mains(component, instance string) []Main {
 // closed and imports be there.
 func Check(all map[string]string, mains []Main) (map[string]string, error) {
 	used := map[string]string{}
-	var queue []string
+	read := map[reference]bool{}
+	var queue []reference
 	for _, m := range mains {
-		queue = append(queue, m.File)
+		queue = append(queue, reference{file: m.File})
 	}
 	total := 0
 	for len(queue) > 0 {
-		name := queue[0]
+		next := queue[0]
+		name := next.file
 		queue = queue[1:]
-		if _, done := used[name]; done {
+		if read[next] {
 			continue
 		}
+		read[next] = true
 		text, ok := all[name]
 		if !ok {
 			return nil, fmt.Errorf("the file %s is missing; there are: %s", name, listed(all))
@@ -79,16 +85,22 @@ func Check(all map[string]string, mains []Main) (map[string]string, error) {
 		if total += len(text); total > MaxBytes {
 			return nil, fmt.Errorf("the files are larger than %d bytes together", MaxBytes)
 		}
+		used[name] = text
+		if next.text {
+			continue
+		}
 		imports, err := scan(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%w", name, err)
 		}
-		used[name] = text
 		for _, i := range imports {
+			if i.text && strings.HasPrefix(i.file, Mounted) {
+				continue // of a Secret, which is not looked into
+			}
 			// A file of a mounted ConfigMap has no folders.
-			i = strings.TrimPrefix(strings.TrimPrefix(i, "/config/"), "./")
-			if _, ok := all[i]; !ok {
-				return nil, fmt.Errorf("%s imports %s, which is missing; there are: %s", name, i, listed(all))
+			i.file = strings.TrimPrefix(strings.TrimPrefix(i.file, "/config/"), "./")
+			if _, ok := all[i.file]; !ok {
+				return nil, fmt.Errorf("%s imports %s, which is missing; there are: %s", name, i.file, listed(all))
 			}
 			queue = append(queue, i)
 		}

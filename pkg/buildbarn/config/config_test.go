@@ -21,10 +21,12 @@ func newFarm(change func(*buildbarn.BuildbarnSpec)) *buildbarn.Buildbarn {
 	return b
 }
 
+var testTrust = &Trust{Authorities: "-----BEGIN CERTIFICATE-----\n", TokenKeys: map[string]any{"keys": []any{}}}
+
 // parsed is a rendered file with the worker's own name filled in.
 func parsed(t *testing.T, files map[string]string, name string) map[string]any {
 	t.Helper()
-	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`).Replace(files[name])
+	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`, `importstr "authorities.pem"`, `"ca"`).Replace(files[name])
 	var out map[string]any
 	require.NoError(t, json.Unmarshal([]byte(text), &out), text)
 	return out
@@ -34,7 +36,7 @@ func TestRender(t *testing.T) {
 	b := newFarm(func(s *buildbarn.BuildbarnSpec) {
 		s.Workers = []buildbarn.FarmWorkers{{Name: "linux", Platform: []buildbarn.PlatformProperty{{Name: "b", Value: "2"}, {Name: "a", Value: "1"}}, Concurrency: 4}, {Name: "gpu", InstanceNamePrefix: "gpu"}}
 	})
-	files, err := Render(b)
+	files, err := Render(b, nil)
 	require.NoError(t, err)
 	require.Len(t, files, 9)
 	require.Contains(t, files["worker-linux.jsonnet"], `"pod": std.extVar("POD_NAME")`)
@@ -44,10 +46,10 @@ func TestRender(t *testing.T) {
 	require.Equal(t, "farm-scheduler.builds:8983", parsed(t, files, "worker-gpu.jsonnet")["scheduler"].(map[string]any)["address"])
 	require.Contains(t, files[Frontend], "farm-storage-1.farm-storage.builds:8981")
 
-	mirrored, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.Storage.Mirrored = true }))
+	mirrored, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.Storage.Mirrored = true }), nil)
 	require.NoError(t, err)
 	require.Contains(t, mirrored[Frontend], "farm-storage-3.farm-storage.builds:8981")
-	again, err := Render(b)
+	again, err := Render(b, nil)
 	require.NoError(t, err)
 	require.Equal(t, files, again, "the same farm has the same files")
 }
@@ -63,7 +65,12 @@ func TestRenderedIsValid(t *testing.T) {
 			}
 		})
 		require.Empty(r, buildbarn.ValidateFarm(b))
-		files, err := Render(b)
+		var trust *Trust
+		if rapid.Bool().Draw(r, "TLS") {
+			b.Spec.TLS, trust = &buildbarn.FarmTLS{}, testTrust
+			buildbarn.DefaultFarm(b)
+		}
+		files, err := Render(b, trust)
 		require.NoError(r, err)
 		for _, w := range b.Spec.Workers {
 			_, err := Check(files, Mains("worker", w.Name))
@@ -76,8 +83,59 @@ func TestRenderedIsValid(t *testing.T) {
 	})
 }
 
+// TestRenderedTLS: each server lets in who belongs there, and no program connects without TLS.
+func TestRenderedTLS(t *testing.T) {
+	tls := func(clients buildbarn.ClientPolicy) map[string]string {
+		files, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.TLS = &buildbarn.FarmTLS{Clients: clients} }), testTrust)
+		require.NoError(t, err)
+		return files
+	}
+	files := tls("")
+	for name := range files {
+		if strings.HasPrefix(name, "runner-") || name == Authorities {
+			continue // its socket is in the pod
+		}
+		var walk func(any)
+		walk = func(v any) {
+			switch v := v.(type) {
+			case map[string]any:
+				if address, ok := v["address"].(string); ok && !strings.HasPrefix(address, "unix:") {
+					require.Contains(t, v, "tls", "%s: %s", name, address)
+				}
+				for _, one := range v {
+					walk(one)
+				}
+			case []any:
+				for _, one := range v {
+					walk(one)
+				}
+			}
+		}
+		walk(parsed(t, files, name))
+	}
+	policy := func(file, servers string) map[string]any {
+		server := parsed(t, files, file)[servers].([]any)[0].(map[string]any)
+		require.Contains(t, server, "tls")
+		return server["authenticationPolicy"].(map[string]any)
+	}
+	lets := func(p map[string]any) any {
+		return p["tlsClientCertificate"].(map[string]any)["validationJmespathExpression"].(map[string]any)["expression"]
+	}
+	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/worker')", lets(policy(Scheduler, "workerGrpcServers")))
+	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/frontend')", lets(policy(Scheduler, "clientGrpcServers")))
+	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/operator')", lets(policy(Scheduler, "buildQueueStateGrpcServers")))
+	require.NotContains(t, lets(policy(Storage, "grpcServers")), "farm/client")
+	require.Equal(t, map[string]any{"expression": "authenticationMetadata.public.role == 'operator'"},
+		parsed(t, files, Scheduler)["killOperationsAuthorizer"].(map[string]any)["jmespathExpression"])
+	both := policy(Frontend, "grpcServers")["any"].(map[string]any)["policies"].([]any)
+	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/client')", lets(both[0].(map[string]any)))
+	require.Contains(t, both[1], "jwt")
+	files = tls(buildbarn.ClientsAnyone)
+	require.Equal(t, map[string]any{"allow": map[string]any{}}, policy(Frontend, "grpcServers"))
+}
+
 func TestSizes(t *testing.T) {
-	files, err := Render(newFarm(nil))
+	files, err := Render(newFarm(nil), nil)
 	require.NoError(t, err)
 	storage := parsed(t, files, Storage)
 	for part, claim := range map[string]float64{"contentAddressableStorage": 33 << 30, "actionCache": 1 << 30} {
@@ -101,6 +159,10 @@ func TestCheck(t *testing.T) {
 	jsonnet := "local c = import 'common.libsonnet'; // it's here\n{ clientGrpcServers: [c.x], text: |||\n  }\n|||, v: @'a''{', d: 'it\\'s {' /* } */ }"
 	used, err = Check(map[string]string{Scheduler: jsonnet, Common: "{ x: 1 }"}, Mains("scheduler", ""))
 	require.NoError(t, err)
+	require.Len(t, used, 2)
+
+	used, err = Check(map[string]string{Scheduler: "{ a: importstr 'a.txt', b: importstr '/tls/ca.crt' }", "a.txt": "it's {"}, Mains("scheduler", ""))
+	require.NoError(t, err, "what is read as text is not code, and /tls is not of the ConfigMap")
 	require.Len(t, used, 2)
 
 	for text, want := range map[string]string{

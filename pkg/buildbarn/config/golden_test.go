@@ -12,6 +12,8 @@ import (
 
 // TestGolden compares rendered farms with testdata, whose files hack/buildbarn's tests read into the messages of Buildbarn's own programs. UPDATE=1 writes them.
 func TestGolden(t *testing.T) {
+	trust := map[string]*Trust{"tls": {Authorities: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", TokenKeys: map[string]any{"keys": []any{map[string]any{
+		"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x0Hx3k5TnVdzYFqW4gG1Hq1xAE7LA3C1NqzJgKCcFzY"}}}}}
 	for name, change := range map[string]func(*buildbarn.BuildbarnSpec){
 		"plain": nil,
 		"mirrored": func(s *buildbarn.BuildbarnSpec) {
@@ -22,8 +24,9 @@ func TestGolden(t *testing.T) {
 				{Name: "gpu", InstanceNamePrefix: "gpu", Scale: &buildbarn.FarmScale{Max: 3}},
 			}
 		},
+		"tls": func(s *buildbarn.BuildbarnSpec) { s.TLS = &buildbarn.FarmTLS{} },
 	} {
-		files, err := Render(newFarm(change))
+		files, err := Render(newFarm(change), trust[name])
 		require.NoError(t, err)
 		dir := filepath.Join("testdata", name)
 		if os.Getenv("UPDATE") != "" {

@@ -24,6 +24,8 @@ const (
 	Storage   = "storage.jsonnet"
 	Frontend  = "frontend.jsonnet"
 	Browser   = "browser.jsonnet"
+	// Authorities is what a farm's programs know each other by, with TLS.
+	Authorities = "authorities.pem"
 )
 
 // Worker and Runner name the files of an instance.
@@ -50,13 +52,13 @@ func Pods(s buildbarn.FarmStorage) int32 {
 
 type object = map[string]any
 
-// allow is a policy that lets everybody; the network of the cluster is the boundary.
+// allow is a policy that lets everybody in.
 var allow = object{"allow": object{}}
 
-// Render returns the files of a farm, which has its defaults and is valid. They are JSON, but for the workers' own names, which are taken from
-// the environment.
-func Render(b *buildbarn.Buildbarn) (map[string]string, error) {
-	f := farm{b}
+// Render returns the files of a farm, which has its defaults and is valid; trust is nil without TLS. They are JSON, but for the workers' own
+// names, which are taken from the environment, and the authorities, which are a file.
+func Render(b *buildbarn.Buildbarn, trust *Trust) (map[string]string, error) {
+	f := farm{b, trust}
 	files := map[string]object{
 		Common: f.common(), Scheduler: f.scheduler(), Storage: f.storage(), Frontend: f.frontend(), Browser: f.browser(),
 	}
@@ -70,15 +72,20 @@ func Render(b *buildbarn.Buildbarn) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		out[name] = strings.NewReplacer(quoted(podName), `std.extVar("POD_NAME")`, quoted(nodeName), `std.extVar("NODE_NAME")`).Replace(string(text)) + "\n"
+		out[name] = strings.NewReplacer(quoted(podName), `std.extVar("POD_NAME")`, quoted(nodeName), `std.extVar("NODE_NAME")`,
+			quoted(authorities), `importstr "`+Authorities+`"`).Replace(string(text)) + "\n"
+	}
+	if trust != nil {
+		out[Authorities] = trust.Authorities
 	}
 	return out, nil
 }
 
-// Stand-ins for what only the pod knows. Validated names cannot contain them.
+// Stand-ins for what only the pod knows, and for what is a file of its own. Validated names cannot contain them.
 const (
-	podName  = "\x00pod"
-	nodeName = "\x00node"
+	podName     = "\x00pod"
+	nodeName    = "\x00node"
+	authorities = "\x00authorities"
 )
 
 func quoted(s string) string {
@@ -86,7 +93,10 @@ func quoted(s string) string {
 	return string(b)
 }
 
-type farm struct{ *buildbarn.Buildbarn }
+type farm struct {
+	*buildbarn.Buildbarn
+	trust *Trust
+}
 
 func (f farm) common() object {
 	return object{
@@ -116,7 +126,7 @@ func (f farm) browserURL() string {
 // backend is the storage as clients see it: shards by the hash of the digest, each of them one pod or a mirrored pair.
 func (f farm) backend() object {
 	at := func(pod int32) object {
-		return object{"grpc": object{"client": object{"address": fmt.Sprintf("%s-%d.%s.%s:%d", StorageOf(f.Name), pod, StorageOf(f.Name), f.Namespace, buildbarn.PortStorage)}}}
+		return object{"grpc": object{"client": f.endpoint(fmt.Sprintf("%s-%d.%s.%s:%d", StorageOf(f.Name), pod, StorageOf(f.Name), f.Namespace, buildbarn.PortStorage))}}
 	}
 	shards := object{}
 	for i := range *f.Spec.Storage.Shards {
@@ -161,14 +171,15 @@ func (f farm) scheduler() object {
 		queues = append(queues, object{"instanceNamePrefix": w.InstanceNamePrefix, "platform": platform(w.Platform), "sizeClasses": []any{0}})
 	}
 	return object{
-		"adminHttpServers":          listen(buildbarn.PortSchedulerHTTP),
-		"clientGrpcServers":         listen(buildbarn.PortSchedulerClient),
-		"workerGrpcServers":         alive(listen(buildbarn.PortSchedulerWorker)),
-		"browserUrl":                f.browserURL(),
-		"contentAddressableStorage": f.backend(),
-		"maximumMessageSizeBytes":   c.MaximumMessageSizeBytes,
-		"global":                    global(),
-		"executeAuthorizer":         allow, "modifyDrainsAuthorizer": allow, "killOperationsAuthorizer": allow, "synchronizeAuthorizer": allow,
+		"adminHttpServers":           listen(buildbarn.PortSchedulerHTTP),
+		"clientGrpcServers":          f.serve(buildbarn.PortSchedulerClient, RoleFrontend),
+		"workerGrpcServers":          alive(f.serve(buildbarn.PortSchedulerWorker, RoleWorker)),
+		"buildQueueStateGrpcServers": f.serve(buildbarn.PortSchedulerQueue, RoleOperator),
+		"browserUrl":                 f.browserURL(),
+		"contentAddressableStorage":  f.backend(),
+		"maximumMessageSizeBytes":    c.MaximumMessageSizeBytes,
+		"global":                     global(),
+		"executeAuthorizer":          allow, "modifyDrainsAuthorizer": f.operate(), "killOperationsAuthorizer": f.operate(), "synchronizeAuthorizer": allow,
 		"actionRouter": object{"simple": object{
 			"platformKeyExtractor":     object{"actionAndCommand": object{}},
 			"invocationKeyExtractors":  []any{object{"correlatedInvocationsId": object{}}, object{"toolInvocationId": object{}}},
@@ -200,7 +211,7 @@ func Sorted(list []buildbarn.PlatformProperty) []buildbarn.PlatformProperty {
 
 func (f farm) storage() object {
 	return object{
-		"grpcServers":             listen(buildbarn.PortStorage),
+		"grpcServers":             f.serve(buildbarn.PortStorage, RoleScheduler, RoleFrontend, RoleWorker, RoleBrowser),
 		"maximumMessageSizeBytes": f.Spec.Config.MaximumMessageSizeBytes,
 		"global":                  global(),
 		"contentAddressableStorage": object{"backend": f.local("/storage-cas", f.Spec.Storage.CASSize, 3),
@@ -229,13 +240,12 @@ func (f farm) local(dir string, claim *resource.Quantity, newBlocks int) object 
 }
 
 func (f farm) frontend() object {
+	scheduler := f.endpoint(fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerClient))
+	// The scheduler shares its workers fairly between invocations, which it tells apart by this header.
+	scheduler["addMetadataJmespathExpression"] = object{"expression": fmt.Sprintf(`{"%[1]s": incomingGRPCMetadata."%[1]s"}`, "build.bazel.remote.execution.v2.requestmetadata-bin")}
 	return object{
-		"grpcServers": listen(buildbarn.PortFrontend),
-		"schedulers": object{"": object{"endpoint": object{
-			"address": fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerClient),
-			// The scheduler shares its workers fairly between invocations, which it tells apart by this header.
-			"addMetadataJmespathExpression": object{"expression": fmt.Sprintf(`{"%[1]s": incomingGRPCMetadata."%[1]s"}`, "build.bazel.remote.execution.v2.requestmetadata-bin")},
-		}}},
+		"grpcServers":               f.serve(buildbarn.PortFrontend, RoleClient),
+		"schedulers":                object{"": object{"endpoint": scheduler}},
 		"maximumMessageSizeBytes":   f.Spec.Config.MaximumMessageSizeBytes,
 		"global":                    global(),
 		"contentAddressableStorage": object{"backend": f.backend(), "getAuthorizer": allow, "putAuthorizer": allow, "findMissingAuthorizer": allow},
@@ -257,7 +267,7 @@ func (f farm) worker(w *buildbarn.FarmWorkers) object {
 	all["setUmask"] = object{"umask": 0}
 	return object{
 		"blobstore": f.blobstore(), "browserUrl": f.browserURL(), "maximumMessageSizeBytes": c.MaximumMessageSizeBytes, "global": all,
-		"scheduler": object{"address": fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerWorker)},
+		"scheduler": f.endpoint(fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerWorker)),
 		"buildDirectories": []any{object{
 			"native": object{"buildDirectoryPath": "/worker/build", "cacheDirectoryPath": "/worker/cache", "maximumCacheFileCount": c.WorkerCacheFiles,
 				"maximumCacheSizeBytes": c.WorkerCacheBytes, "cacheReplacementPolicy": "LEAST_RECENTLY_USED"},

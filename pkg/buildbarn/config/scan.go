@@ -16,13 +16,19 @@ type scanner struct {
 	from []int  // where they were opened
 }
 
+// reference is a file that a file imports: code, or text as a string.
+type reference struct {
+	file string
+	text bool
+}
+
 // scan checks that strings, comments and brackets are closed, and returns the files that are imported. Errors begin with the line.
-func scan(text string) (imports []string, err error) {
+func scan(text string) (imports []reference, err error) {
 	if !isText(text) {
 		return nil, errText
 	}
 	s := &scanner{text: text}
-	pending, tokens := false, 0 // pending: the last token was import
+	pending, tokens := "", 0 // pending: the last token was this kind of import
 	for s.blank(); s.at < len(text); s.blank() {
 		tokens++
 		switch c := text[s.at]; {
@@ -31,31 +37,34 @@ func scan(text string) (imports []string, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if pending {
-				imports = append(imports, value)
+			if pending != "" {
+				imports = append(imports, reference{value, pending != "import"})
 			}
-			pending = false
+			pending = ""
 		case strings.IndexByte("{[(", c) >= 0:
 			if len(s.open) == maxDepth {
 				return nil, s.fail(s.at, "brackets are nested more than %d deep", maxDepth)
 			}
-			s.open, s.from, pending = append(s.open, c), append(s.from, s.at), false
+			s.open, s.from, pending = append(s.open, c), append(s.from, s.at), ""
 			s.at++
 		case strings.IndexByte("}])", c) >= 0:
 			if err := s.closes(c); err != nil {
 				return nil, err
 			}
-			pending = false
+			pending = ""
 			s.at++
 		case letter(c):
 			from := s.at
 			for s.at < len(text) && (letter(text[s.at]) || text[s.at] >= '0' && text[s.at] <= '9') {
 				s.at++
 			}
-			word := text[from:s.at]
-			pending = word == "import" || word == "importstr" || word == "importbin"
+			switch pending = text[from:s.at]; pending {
+			case "import", "importstr", "importbin":
+			default:
+				pending = ""
+			}
 		default:
-			pending = false
+			pending = ""
 			s.at++
 		}
 	}

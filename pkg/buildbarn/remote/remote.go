@@ -46,14 +46,19 @@ type Config struct {
 	Instance string
 	// TLS is nil for plain text.
 	TLS *tls.Config
+	// Token, if not empty, is sent with each call (RFC 6750). It needs TLS.
+	Token string
 	// Dial options are added to the client's own; for tests.
 	Dial []grpc.DialOption
 }
 
-// Validate returns what is wrong with the address or the instance's name.
+// Validate returns what is wrong with the address, the token or the instance's name.
 func (c Config) Validate() error {
 	if c.Address == "" || strings.Contains(c.Address, "/") {
 		return fmt.Errorf("the address %q is not host:port", c.Address)
+	}
+	if c.Token != "" && c.TLS == nil {
+		return errors.New("a token needs TLS: everybody on the way could read it")
 	}
 	for part := range strings.SplitSeq(c.Instance, "/") {
 		if slices.Contains([]string{"blobs", "uploads", "actions", "actionResults", "operations", "capabilities"}, part) {
@@ -88,6 +93,9 @@ func New(c Config) (*Client, error) {
 		grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}, c.Dial...)
+	if c.Token != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))
+	}
 	// The resolver that takes addresses as they are, so that nothing in an address chooses another one.
 	conn, err := grpc.NewClient("passthrough:///"+c.Address, options...)
 	if err != nil {
@@ -99,6 +107,17 @@ func New(c Config) (*Client, error) {
 		cache: remoteexecution.NewActionCacheClient(conn), execution: remoteexecution.NewExecutionClient(conn), bytes: bytestream.NewByteStreamClient(conn),
 	}, nil
 }
+
+// bearer is a token that is sent with each call.
+type bearer string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (bearer) RequireTransportSecurity() bool { return true }
 
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }

@@ -49,11 +49,16 @@ func (p *plan) copyOf(files map[string]string, hash string) *corev1.ConfigMap {
 	return c
 }
 
-func deployment(part, owner buildbarn.Part, configMap, hash string, replicas int32) *appsv1.Deployment {
+// mounts is what a template's pods are made for besides the spec: the copy of the configuration, and the authorities they trust.
+type mounts struct{ configMap, hash, authorities string }
+
+func (p *plan) mounts(hash string) mounts { return mounts{p.copyName(hash), hash, p.authorities} }
+
+func deployment(part, owner buildbarn.Part, m mounts, replicas int32) *appsv1.Deployment {
 	history, deadline := int32(2), int32(600)
 	surge, none := intstr.FromString("25%"), intstr.FromInt32(0)
 	return &appsv1.Deployment{ObjectMeta: childMeta(part, owner), Spec: appsv1.DeploymentSpec{
-		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(part)}, Template: template(part, configMap, hash),
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(part)}, Template: template(part, m),
 		// A pod goes when its successor is ready: one that cannot start replaces nothing.
 		Strategy:             appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &surge}},
 		RevisionHistoryLimit: &history, ProgressDeadlineSeconds: &deadline,
@@ -61,9 +66,9 @@ func deployment(part, owner buildbarn.Part, configMap, hash string, replicas int
 }
 
 // statefulSet starts and stops its pods together, and updates them one at a time, each once the one before is ready.
-func statefulSet(s *buildbarn.BuildbarnStorage, owner buildbarn.Part, configMap, hash string, replicas int32) *appsv1.StatefulSet {
+func statefulSet(s *buildbarn.BuildbarnStorage, owner buildbarn.Part, m mounts, replicas int32) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{ObjectMeta: childMeta(s, owner), Spec: appsv1.StatefulSetSpec{
-		Replicas: &replicas, ServiceName: s.Name, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(s)}, Template: template(s, configMap, hash),
+		Replicas: &replicas, ServiceName: s.Name, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(s)}, Template: template(s, m),
 		VolumeClaimTemplates: claimTemplates(s), PodManagementPolicy: appsv1.ParallelPodManagement,
 		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
 	}}
@@ -82,14 +87,14 @@ func claimTemplates(s *buildbarn.BuildbarnStorage) []corev1.PersistentVolumeClai
 	return []corev1.PersistentVolumeClaim{claim("cas", *s.Spec.CASSize), claim("ac", *s.Spec.ACSize)}
 }
 
-func template(part buildbarn.Part, configMap, hash string) corev1.PodTemplateSpec {
+func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 	spec := part.Pods()
 	no, grace, mode := false, int64(corev1.DefaultTerminationGracePeriodSeconds), corev1.ConfigMapVolumeSourceDefaultMode
 	t := corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: buildbarn.Labels(part), Annotations: map[string]string{buildbarn.AnnotationConfig: hash}},
+		ObjectMeta: metav1.ObjectMeta{Labels: buildbarn.Labels(part), Annotations: map[string]string{buildbarn.AnnotationConfig: m.hash}},
 		Spec: corev1.PodSpec{
 			Volumes: []corev1.Volume{{Name: "configs", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-				LocalObjectReference: corev1.LocalObjectReference{Name: configMap}, DefaultMode: &mode}}}},
+				LocalObjectReference: corev1.LocalObjectReference{Name: m.configMap}, DefaultMode: &mode}}}},
 			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst, SchedulerName: corev1.DefaultSchedulerName,
 			SecurityContext: &corev1.PodSecurityContext{}, TerminationGracePeriodSeconds: &grace,
 			// The programs do not use the API.
@@ -109,6 +114,9 @@ func template(part buildbarn.Part, configMap, hash string) corev1.PodTemplateSpe
 		storagePod(p, &t.Spec)
 	case *buildbarn.BuildbarnWorker:
 		workerPod(p, &t)
+	}
+	if spec.TLS != nil {
+		withCertificate(&t, spec.TLS.SecretName, m.authorities)
 	}
 	return t
 }

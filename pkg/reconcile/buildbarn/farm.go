@@ -1,7 +1,6 @@
 package buildbarn
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,30 +8,44 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/config"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// FarmObserved is what PlanFarm goes by: the ConfigMap, nil if there is none, and all parts in the namespace.
+// FarmObserved is what PlanFarm goes by: the ConfigMap, nil if there is none, all parts in the namespace, and the Secrets that the farm controls or
+// wants.
 type FarmObserved struct {
 	Farm      *buildbarn.Buildbarn
 	ConfigMap *corev1.ConfigMap
 	Parts     []buildbarn.Part
+	Secrets   []*corev1.Secret
+}
+
+// secret returns the Secret of a name, nil if there is none.
+func (o FarmObserved) secret(name string) *corev1.Secret {
+	for _, s := range o.Secrets {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
 }
 
 // FarmActions are what to write, in the order of the fields.
 type FarmActions struct {
+	Issue                  []Issue
 	Create, Update, Delete []client.Object
 	Status                 buildbarn.BuildbarnStatus
 	Events                 []Event
+	// Again is when certificates are to be renewed; 0 is never.
+	Again time.Duration
 }
+
+func (a *FarmActions) forget(kind string) { meta.RemoveStatusCondition(&a.Status.Conditions, kind) }
 
 // PlanFarm returns what brings the cluster closer to the farm's spec. It is pure and does not change its argument.
 func PlanFarm(o FarmObserved, now time.Time) FarmActions {
@@ -61,7 +74,11 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 		condition(buildbarn.ConditionReady, false, "InvalidSpec", errs.ToAggregate().Error())
 		return a
 	}
-	files, err := config.Render(b)
+	trust, ok := a.certificates(o, b, condition, now)
+	if !ok {
+		return a
+	}
+	files, err := config.Render(b, trust)
 	if err == nil {
 		err = checkAll(files, b)
 	}
@@ -211,6 +228,9 @@ func parts(b *buildbarn.Buildbarn) []buildbarn.Part {
 		list = append(list, workers(b, &s.Workers[i], pods))
 	}
 	for _, p := range list {
+		if s.TLS != nil {
+			p.Pods().TLS = &buildbarn.PartTLS{SecretName: config.TLSOf(p.GetName())}
+		}
 		buildbarn.DefaultPart(p)
 	}
 	return list
@@ -230,72 +250,4 @@ func workers(b *buildbarn.Buildbarn, w *buildbarn.FarmWorkers, pods func(string,
 			Scheduler: config.SchedulerOf(b.Name), InstanceNamePrefix: w.InstanceNamePrefix, Platform: w.Platform, Concurrency: w.Concurrency}
 	}
 	return out
-}
-
-// partLists are the lists of all kinds of parts.
-func partLists() []client.ObjectList {
-	return []client.ObjectList{&buildbarn.BuildbarnSchedulerList{}, &buildbarn.BuildbarnWorkerList{}, &buildbarn.BuildbarnStorageList{}, &buildbarn.BuildbarnFrontendList{}, &buildbarn.BuildbarnBrowserList{}}
-}
-
-func newFarm() *engine.Reconciler {
-	mine := engine.Controller(buildbarn.GroupVersion.WithKind("Buildbarn").GroupKind())
-	all := []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}
-	r := &engine.Reconciler{
-		Name: "buildbarn", Workers: 2, When: &buildbarn.Buildbarn{},
-		Watches: []engine.Watch{{Object: &buildbarn.Buildbarn{}}, {Object: &corev1.ConfigMap{}, Map: mine}},
-		Writes:  []engine.Write{{Object: &buildbarn.Buildbarn{}, Parts: []engine.Part{engine.Status}}, {Object: &corev1.ConfigMap{}, Parts: all}},
-		New:     func(env engine.Env) engine.Func { return (&farmReconciler{env}).reconcile },
-	}
-	for _, o := range []client.Object{&buildbarn.BuildbarnScheduler{}, &buildbarn.BuildbarnWorker{}, &buildbarn.BuildbarnStorage{}, &buildbarn.BuildbarnFrontend{}, &buildbarn.BuildbarnBrowser{}} {
-		r.Watches = append(r.Watches, engine.Watch{Object: o, Map: mine})
-		r.Writes = append(r.Writes, engine.Write{Object: o, Parts: all})
-	}
-	return r
-}
-
-type farmReconciler struct{ engine.Env }
-
-func (r *farmReconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var b buildbarn.Buildbarn
-	if err := r.Cache.Get(ctx, req.NamespacedName, &b); err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
-	if b.DeletionTimestamp != nil {
-		return engine.Result{}, nil
-	}
-	o := FarmObserved{Farm: &b}
-	var c corev1.ConfigMap
-	switch err := r.Cache.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: config.ConfigMapOf(b.Name)}, &c); {
-	case err == nil:
-		o.ConfigMap = &c
-	case !apierrors.IsNotFound(err):
-		return engine.Result{}, err
-	}
-	for _, list := range partLists() {
-		if err := r.Cache.List(ctx, list, client.InNamespace(b.Namespace)); err != nil {
-			return engine.Result{}, err
-		}
-		_ = meta.EachListItem(list, func(item runtime.Object) error {
-			if p, ok := item.(buildbarn.Part); ok {
-				o.Parts = append(o.Parts, p)
-			}
-			return nil
-		})
-	}
-	a := PlanFarm(o, r.Now())
-	if err := (&reconciler{Env: r.Env}).apply(ctx, Actions{Create: a.Create, Update: a.Update, Delete: a.Delete}); err != nil {
-		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return engine.Result{}, nil
-		}
-		return engine.Result{}, err
-	}
-	for _, e := range a.Events {
-		r.Events.Event(&b, e.Type, e.Reason, "%s", e.Message)
-	}
-	if equality.Semantic.DeepEqual(a.Status, b.Status) {
-		return engine.Result{}, nil
-	}
-	next := b.DeepCopy()
-	next.Status = a.Status
-	return engine.Result{}, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
 }

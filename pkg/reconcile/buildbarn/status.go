@@ -80,7 +80,7 @@ func (p *plan) summary(replicas int32) {
 
 // failing returns the most important condition that is false, nil if there is none.
 func (p *plan) failing() *metav1.Condition {
-	for _, kind := range []string{buildbarn.ConditionChildren, buildbarn.ConditionConfigValid, buildbarn.ConditionProgressing, buildbarn.ConditionClaimsValid,
+	for _, kind := range []string{buildbarn.ConditionChildren, buildbarn.ConditionConfigValid, buildbarn.ConditionCertificates, buildbarn.ConditionProgressing, buildbarn.ConditionClaimsValid,
 		buildbarn.ConditionIngressReady, buildbarn.ConditionScaling, buildbarn.ConditionSharding} {
 		if c := meta.FindStatusCondition(p.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 			return c

@@ -29,6 +29,16 @@
     }
   ],
   "browserUrl": "https://browser.example.com",
+  "buildQueueStateGrpcServers": [
+    {
+      "authenticationPolicy": {
+        "allow": {}
+      },
+      "listenAddresses": [
+        ":8984"
+      ]
+    }
+  ],
   "clientGrpcServers": [
     {
       "authenticationPolicy": {

@@ -29,6 +29,16 @@
     }
   ],
   "browserUrl": "http://bb-browser.builds",
+  "buildQueueStateGrpcServers": [
+    {
+      "authenticationPolicy": {
+        "allow": {}
+      },
+      "listenAddresses": [
+        ":8984"
+      ]
+    }
+  ],
   "clientGrpcServers": [
     {
       "authenticationPolicy": {

@@ -1,0 +1,14 @@
+{
+  "buildDirectoryPath": "/worker/build",
+  "grpcServers": [
+    {
+      "authenticationPolicy": {
+        "allow": {}
+      },
+      "listenPaths": [
+        "/worker/runner"
+      ],
+      "stopGracefully": true
+    }
+  ]
+}

@@ -1,0 +1,168 @@
+{
+  "blobstore": {
+    "actionCache": {
+      "completenessChecking": {
+        "backend": {
+          "sharding": {
+            "shards": {
+              "0": {
+                "backend": {
+                  "grpc": {
+                    "client": {
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "tls": {
+                        "clientKeyPair": {
+                          "files": {
+                            "certificatePath": "/tls/tls.crt",
+                            "privateKeyPath": "/tls/tls.key",
+                            "refreshInterval": "60s"
+                          }
+                        },
+                        "serverCertificateAuthorities": importstr "authorities.pem"
+                      }
+                    }
+                  }
+                },
+                "weight": 1
+              },
+              "1": {
+                "backend": {
+                  "grpc": {
+                    "client": {
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "tls": {
+                        "clientKeyPair": {
+                          "files": {
+                            "certificatePath": "/tls/tls.crt",
+                            "privateKeyPath": "/tls/tls.key",
+                            "refreshInterval": "60s"
+                          }
+                        },
+                        "serverCertificateAuthorities": importstr "authorities.pem"
+                      }
+                    }
+                  }
+                },
+                "weight": 1
+              }
+            }
+          }
+        },
+        "maximumTotalTreeSizeBytes": 67108864
+      }
+    },
+    "contentAddressableStorage": {
+      "sharding": {
+        "shards": {
+          "0": {
+            "backend": {
+              "grpc": {
+                "client": {
+                  "address": "farm-storage-0.farm-storage.builds:8981",
+                  "tls": {
+                    "clientKeyPair": {
+                      "files": {
+                        "certificatePath": "/tls/tls.crt",
+                        "privateKeyPath": "/tls/tls.key",
+                        "refreshInterval": "60s"
+                      }
+                    },
+                    "serverCertificateAuthorities": importstr "authorities.pem"
+                  }
+                }
+              }
+            },
+            "weight": 1
+          },
+          "1": {
+            "backend": {
+              "grpc": {
+                "client": {
+                  "address": "farm-storage-1.farm-storage.builds:8981",
+                  "tls": {
+                    "clientKeyPair": {
+                      "files": {
+                        "certificatePath": "/tls/tls.crt",
+                        "privateKeyPath": "/tls/tls.key",
+                        "refreshInterval": "60s"
+                      }
+                    },
+                    "serverCertificateAuthorities": importstr "authorities.pem"
+                  }
+                }
+              }
+            },
+            "weight": 1
+          }
+        }
+      }
+    }
+  },
+  "browserUrl": "http://bb-browser.builds",
+  "buildDirectories": [
+    {
+      "native": {
+        "buildDirectoryPath": "/worker/build",
+        "cacheDirectoryPath": "/worker/cache",
+        "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+        "maximumCacheFileCount": 10000,
+        "maximumCacheSizeBytes": 1073741824
+      },
+      "runners": [
+        {
+          "concurrency": 1,
+          "endpoint": {
+            "address": "unix:///worker/runner"
+          },
+          "instanceNamePrefix": "",
+          "platform": {
+            "properties": []
+          },
+          "workerId": {
+            "node": std.extVar("NODE_NAME"),
+            "pod": std.extVar("POD_NAME")
+          }
+        }
+      ]
+    }
+  ],
+  "directoryCache": {
+    "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+    "maximumCount": 1000,
+    "maximumSizeBytes": 1024000
+  },
+  "global": {
+    "diagnosticsHttpServer": {
+      "enablePrometheus": true,
+      "httpServers": [
+        {
+          "authenticationPolicy": {
+            "allow": {}
+          },
+          "listenAddresses": [
+            ":9980"
+          ]
+        }
+      ]
+    },
+    "setUmask": {
+      "umask": 0
+    }
+  },
+  "inputDownloadConcurrency": 10,
+  "maximumMessageSizeBytes": 2097152,
+  "outputUploadConcurrency": 11,
+  "scheduler": {
+    "address": "farm-scheduler.builds:8983",
+    "tls": {
+      "clientKeyPair": {
+        "files": {
+          "certificatePath": "/tls/tls.crt",
+          "privateKeyPath": "/tls/tls.key",
+          "refreshInterval": "60s"
+        }
+      },
+      "serverCertificateAuthorities": importstr "authorities.pem"
+    }
+  }
+}

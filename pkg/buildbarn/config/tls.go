@@ -1,0 +1,103 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+)
+
+// Trust is what the programs of a farm with TLS know each other by.
+type Trust struct {
+	// Authorities are certificates in PEM format.
+	Authorities string
+	// TokenKeys are a JSON Web Key Set.
+	TokenKeys map[string]any
+}
+
+// The roles in a farm. A certificate has one, as the last part of its URI.
+const (
+	RoleScheduler = "scheduler"
+	RoleStorage   = "storage"
+	RoleFrontend  = "frontend"
+	RoleWorker    = "worker"
+	RoleBrowser   = "browser"
+	RoleClient    = "client"   // of the frontend
+	RoleOperator  = "operator" // what drains workers
+)
+
+// Identity is the URI in the certificates of a role.
+func Identity(b *buildbarn.Buildbarn, role string) string {
+	return fmt.Sprintf("buildbarn://%s/%s/%s", b.Namespace, b.Name, role)
+}
+
+// The names of Secrets.
+func AuthorityOf(farm string) string { return farm + "-ca" }
+func TLSOf(part string) string       { return part + "-tls" }
+func ClientOf(farm string) string    { return farm + "-client-tls" }
+func OperatorOf(farm string) string  { return farm + "-operator-tls" }
+
+// keyPair are the files of the program's certificate, which it reads again when they change.
+func keyPair() object {
+	return object{"files": object{"certificatePath": "/tls/tls.crt", "privateKeyPath": "/tls/tls.key", "refreshInterval": "60s"}}
+}
+
+// endpoint is a server of the farm, as its clients see it.
+func (f farm) endpoint(address string) object {
+	o := object{"address": address}
+	if f.trust != nil {
+		o["tls"] = object{"serverCertificateAuthorities": authorities, "clientKeyPair": keyPair()}
+	}
+	return o
+}
+
+// serve is a server that lets certain roles in. Without TLS it is everybody: the network of the cluster is the boundary.
+func (f farm) serve(port int32, roles ...string) []any {
+	s := object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow}
+	if f.trust == nil {
+		return []any{s}
+	}
+	s["tls"] = object{"serverKeyPair": keyPair()}
+	switch {
+	case !slices.Contains(roles, RoleClient):
+		s["authenticationPolicy"] = f.certificate(roles...)
+	case f.Spec.TLS.Clients == buildbarn.ClientsAuthenticated:
+		s["authenticationPolicy"] = object{"any": object{"policies": []any{f.certificate(roles...), f.token()}}}
+	}
+	return []any{s}
+}
+
+// certificate lets in who has a certificate of one of some roles. Authorizers see the role.
+func (f farm) certificate(roles ...string) object {
+	var one []string
+	for _, role := range roles {
+		one = append(one, fmt.Sprintf("contains(uris, '%s')", Identity(f.Buildbarn, role)))
+	}
+	metadata := "`{}`"
+	if len(roles) == 1 {
+		metadata = fmt.Sprintf(`{"public": {"role": '%s'}}`, roles[0])
+	}
+	return object{"tlsClientCertificate": object{
+		"clientCertificateAuthorities":         authorities,
+		"validationJmespathExpression":         object{"expression": strings.Join(one, " || ")},
+		"metadataExtractionJmespathExpression": object{"expression": metadata},
+	}}
+}
+
+// token lets in who has a token of the farm's clients.
+func (f farm) token() object {
+	return object{"jwt": object{
+		"jwksInline": f.trust.TokenKeys, "maximumCacheSize": 1000, "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+		"claimsValidationJmespathExpression":   object{"expression": fmt.Sprintf("payload.sub == '%s'", Identity(f.Buildbarn, RoleClient))},
+		"metadataExtractionJmespathExpression": object{"expression": "`{}`"},
+	}}
+}
+
+// operate is who may drain workers and end operations: with TLS the operator alone, not who opens the scheduler's page.
+func (f farm) operate() object {
+	if f.trust == nil {
+		return allow
+	}
+	return object{"jmespathExpression": object{"expression": fmt.Sprintf("authenticationMetadata.public.role == '%s'", RoleOperator)}}
+}

@@ -1,0 +1,40 @@
+package buildbarn
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
+)
+
+// queue reads the queue of workers from the scheduler's pod.
+func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
+	var pods corev1.PodList
+	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" || !isReady(pod) {
+			continue
+		}
+		families, err := r.read(ctx, pod.Status.PodIP)
+		if err != nil {
+			// The same words each time: the status is not written for another port number.
+			r.Log.Debug("cannot read a scheduler's metrics", "pod", pod.Name, "error", err)
+			return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there (diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
+		}
+		return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
+	}
+	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", w.Spec.Scale.Scheduler)
+}
+
+func isReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
