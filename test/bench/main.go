@@ -13,8 +13,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,6 +64,12 @@ func main() {
 	}
 }
 
+// group is a part of the measurements that can be named.
+type group struct {
+	name string
+	run  func(context.Context, *cluster) ([]figure, error)
+}
+
 type options struct {
 	kubeconfig, image, start, pids, only, output string
 	target, kubectl                              string
@@ -69,6 +77,7 @@ type options struct {
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
 	nodes, binds, tasks, finished, resources     int
+	servicePods                                  int
 	settle                                       time.Duration
 }
 
@@ -81,7 +90,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol (default all)")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol (default all), deployment,job,namespace,services (on fake nodes)")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -89,6 +98,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.pods, "pods", 30, "how many pods to run at once")
 	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with no machine behind them, to schedule onto")
 	f.IntVar(&o.binds, "binds", 5000, "how many pods to schedule onto them")
+	f.IntVar(&o.servicePods, "service-pods", 2000, "how many pods are behind the services of the group services")
 	f.IntVar(&o.tasks, "tasks", 0, "how many tasks to run, each of them a container of `true`")
 	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
 	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
@@ -102,10 +112,10 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 		return fmt.Errorf("-o %s is neither table nor json", o.output)
 	}
 	var figures []figure
-	groups := []struct {
-		name string
-		run  func(context.Context, *cluster) ([]figure, error)
-	}{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}, {"kontrol", kontrol}}
+	groups := []group{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}, {"kontrol", kontrol}}
+	for _, name := range slices.Sorted(maps.Keys(scales)) {
+		groups = append(groups, group{name, func(ctx context.Context, c *cluster) ([]figure, error) { return scale(ctx, c, name) }})
+	}
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true
@@ -119,7 +129,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 			wanted[name] = true
 		}
 	}
-	on := func(name string) bool { return len(wanted) == 0 || wanted[name] }
+	on := func(name string) bool { return len(wanted) == 0 && scales[name] == nil || wanted[name] }
 
 	if o.start != "" && on("start") {
 		_, _ = fmt.Fprintln(progress, "start ...")
