@@ -116,7 +116,7 @@ conformance-deps: # before anything is built for minutes
 clients: build images ## a client generated from our OpenAPI, and controller-runtime's own test suites
 	go test -count=1 -v -timeout 20m ./test/clients
 
-robustness: build images ## kill -9 in the middle of writes, and linearizability of what was acknowledged
+robustness: build images ## kill -9 in the middle of writes, linearizability of what was acknowledged, and watches that miss nothing
 	go test -count=1 -v -timeout 30m ./test/robustness/...
 
 FUZZTIME ?= 30s

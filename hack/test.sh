@@ -21,6 +21,7 @@ status=0
 # one at a time: each has a cluster, and measures it. controller-runtime's own suites take minutes to compile: make clients, and make nightly.
 CGO_ENABLED=0 go test -trimpath -vet=off -timeout 5m -run Cheap ./pkg/registry &&
   CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 15m -p 1 ./test/e2e/... ./test/abuse/... &&
+  CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 5m -short -run TestWatchersMissNothing ./test/robustness &&
   CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 15m -run TestGeneratedClient ./test/clients || status=1
 wait $unit || status=1
 trap - EXIT
