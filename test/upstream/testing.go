@@ -21,7 +21,7 @@ func Needs(t *testing.T) string {
 		t.Skipf("it needs upstream's programs, which compile for minutes: make upstream, and %s=1", Variable)
 	}
 	dir := filepath.Join(host.Root(t), "dist/upstream")
-	for _, name := range []string{Etcd, APIServer, Controller, Scheduler} {
+	for _, name := range []string{Etcd, APIServer} {
 		require.FileExists(t, filepath.Join(dir, name), "run `make upstream` first")
 	}
 	return dir

@@ -28,7 +28,7 @@ var groupPriorities = map[string]int32{ //nolint:gochecknoglobals // a constant
 	"batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100, "rbac.authorization.k8s.io": 17000,
 	"storage.k8s.io": 16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700, "scheduling.k8s.io": 16600,
 	"coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200, "flowcontrol.apiserver.k8s.io": 16100,
-	"resource.k8s.io": 15900, "storagemigration.k8s.io": 15800,
+	"resource.k8s.io": 16200, "storagemigration.k8s.io": 15800,
 }
 
 // localSpec returns the spec of the APIService of a group and version that this server serves.
@@ -39,6 +39,8 @@ func localSpec(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
 		switch gv {
 		case schema.GroupVersion{Version: "v1"}:
 			s.VersionPriority = 1
+		case schema.GroupVersion{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}, schema.GroupVersion{Group: "resource.k8s.io", Version: "v1"}:
+			s.VersionPriority = 21
 		case schema.GroupVersion{Group: "autoscaling", Version: "v2"}:
 			s.VersionPriority = 30
 		}
