@@ -17,7 +17,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images example-images database database-images lint generate bench clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images example-images database database-images lint generate bench bench-upstream clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -103,6 +103,9 @@ generate: ## deepcopy functions
 
 bench: build images ## measure a fresh cluster against the budgets
 	@hack/bench.sh
+
+bench-upstream: build upstream ## creates, lists, gets, watches, custom resources and webhooks in turn with upstream's kube-apiserver and etcd, as ratios
+	@hack/bench-upstream.sh
 
 conformance: conformance-deps build images ## upstream's conformance suite; FOCUS=regex narrows it
 	@hack/conformance.sh "$(FOCUS)"

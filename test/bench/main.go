@@ -72,7 +72,7 @@ type group struct {
 
 type options struct {
 	kubeconfig, image, start, pids, only, output string
-	target, kubectl                              string
+	target, kubectl, beside                      string
 	children                                     bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
@@ -90,7 +90,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol (default all), deployment,job,namespace,services (on fake nodes)")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol (default all), deployment,job,namespace,services (on fake nodes), custom,webhook")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -102,6 +102,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.tasks, "tasks", 0, "how many tasks to run, each of them a container of `true`")
 	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
 	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
+	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
 	f.StringVar(&o.kubectl, "kubectl", "kubectl", "command that is kubectl, to compare with Kontrol; empty for none")
 	f.IntVar(&o.resources, "resources", 1000, "how many objects Kontrol applies")
 	f.DurationVar(&o.settle, "settle", 0, "how long to wait, before the memory with Kontrol is measured, for what was collected to be returned")
@@ -116,6 +117,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	for _, name := range slices.Sorted(maps.Keys(scales)) {
 		groups = append(groups, group{name, func(ctx context.Context, c *cluster) ([]figure, error) { return scale(ctx, c, name) }})
 	}
+	groups = append(groups, extensions...)
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true
@@ -129,7 +131,23 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 			wanted[name] = true
 		}
 	}
-	on := func(name string) bool { return len(wanted) == 0 && scales[name] == nil || wanted[name] }
+	named := func(name string) bool {
+		return scales[name] != nil || slices.ContainsFunc(extensions, func(g group) bool { return g.name == name })
+	}
+	on := func(name string) bool { return len(wanted) == 0 && !named(name) || wanted[name] }
+	if o.beside != "" {
+		if len(wanted) == 0 {
+			wanted = map[string]bool{"create": true, "watch": true, "custom": true, "webhook": true}
+		}
+		pairs, err := compare(ctx, o, slices.DeleteFunc(groups, func(g group) bool { return !on(g.name) }), progress)
+		if err != nil {
+			return err
+		}
+		if o.output == "json" {
+			return json.NewEncoder(out).Encode(pairs)
+		}
+		return printPairs(out, pairs)
+	}
 
 	if o.start != "" && on("start") {
 		_, _ = fmt.Fprintln(progress, "start ...")

@@ -64,3 +64,22 @@ func TestOptions(t *testing.T) {
 		require.Error(t, bench(context.Background(), args, io.Discard, io.Discard), "%v", args)
 	}
 }
+
+func TestPairs(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, printPairs(&out, []pair{
+		{figure: figure{Name: "get", Value: 2, Unit: "ms"}, Other: 3, Ratio: 1.5, Wanted: 2},
+		{figure: figure{Name: "creates", Value: 400, Unit: "/s", More: true}, Other: 100, Ratio: 4},
+	}))
+	var lines [][]string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Fields(line))
+	}
+	require.Equal(t, [][]string{
+		{"WHAT", "THIS", "BESIDE", "TIMES", "BETTER", "WANTED"},
+		{"get", "2", "ms", "3", "ms", "1.50", "2", "MISSED"},
+		{"creates", "400", "/s", "100", "/s", "4.00", "-"},
+	}, lines)
+	require.Equal(t, 3.0, median([]float64{9, 1, 3}))
+	require.Zero(t, median(nil))
+}
