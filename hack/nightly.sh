@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release conformance robustness clients upstream buildbarn database kills storms abuse fuzz)
+steps=(lint release conformance robustness clients upstream buildbarn database kills storms fleet abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -27,6 +27,11 @@ run() { # STEP
   database) make database ;;
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills' ./test/e2e ;;
+  # Ten clusters with 1,000 Resources, and many interleavings of what can happen to a few.
+  fleet)
+    CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 30m ./test/kontrol &&
+      go test -count=1 -timeout 30m -run TestKontrolNeverLies ./pkg/reconcile -rapid.checks=300
+    ;;
   abuse) go test -count=1 -v -timeout 30m ./test/abuse ;;
   fuzz) make fuzz FUZZTIME="${FUZZTIME:-10m}" ;;
   esac

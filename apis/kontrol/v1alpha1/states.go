@@ -60,6 +60,9 @@ type Applied struct {
 	// Variant identifies what overrides made of the object for the cluster;
 	// empty without.
 	Variant string `json:"variant,omitempty"`
+	// Attempted is set before the first attempt: from then on the object may be
+	// there, also if no answer came.
+	Attempted bool `json:"attempted,omitempty"`
 	// Object is what the cluster answered to the apply, without status and
 	// managed fields. Values of Secrets are replaced by hashes.
 	Object runtime.RawExtension `json:"object,omitempty"`

@@ -35,6 +35,7 @@ var errTooMany = fmt.Errorf("the cluster has more than %d objects of Kontrol of 
 
 // list reads all objects, and returns the version from which to watch.
 func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string, err error) {
+	w.reached = position{} // what is read is newer than what a watch from there would say
 	found := map[types.NamespacedName]bool{}
 	next := ""
 	for {
@@ -69,11 +70,20 @@ func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string,
 		}
 		w.put(at, o)
 	}
+	w.follows(true)
+	return version, nil
+}
+
+// follows records that the objects are known and followed.
+func (w *watcher) follows(listed bool) {
+	w.doubted = false
 	w.mu.Lock()
+	changed := listed || w.reason != ""
 	w.known, w.reason, w.error = true, "", ""
 	w.mu.Unlock()
-	w.all()
-	return version, nil
+	if changed {
+		w.all()
+	}
 }
 
 // get reads one object; nil if it does not exist.
@@ -105,45 +115,56 @@ func (w *watcher) open(ctx context.Context, c client.WithWatch, version string, 
 	}, nil
 }
 
-// watch follows the changes after a version, and returns the version it has reached when the watch ends in order.
-func (w *watcher) watch(ctx context.Context, c client.WithWatch, version string, g *guards) (string, error) {
+// watch follows the changes after what was reached, until the watch ends in order.
+func (w *watcher) watch(ctx context.Context, c client.WithWatch, g *guards) error {
 	began := time.Now()
-	events, end, err := w.open(ctx, c, version, &client.ListOptions{LabelSelector: selector})
+	events, end, err := w.open(ctx, c, w.reached.version, &client.ListOptions{LabelSelector: selector})
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer end()
+	w.follows(false)
 	for {
 		select {
 		case <-ctx.Done():
-			return "", ErrUnreachable
+			return ErrUnreachable
 		case <-g.timer.C:
 			if err := g.read(); err != nil {
-				return "", err
+				return err
 			}
 		case e, ok := <-events:
 			if !ok && time.Since(began) < time.Second {
-				return "", errors.New("the cluster ended the watch at once")
+				return errors.New("the cluster ended the watch at once")
 			}
 			if !ok {
-				return version, nil
+				return nil
 			}
-			u, at, err := decode(e)
-			if err != nil {
-				return "", err
-			}
-			if at != "" {
-				version = at
-			}
-			if u == nil {
-				continue
-			}
-			if err := w.event(ctx, c, e.Type, u); err != nil {
-				return "", err
+			if err := w.take(ctx, c, e); err != nil {
+				return err
 			}
 		}
 		g.update()
 	}
+}
+
+// take records an event, and that it was reached.
+func (w *watcher) take(ctx context.Context, c client.WithWatch, e apiwatch.Event) error {
+	u, version, err := decode(e)
+	if err != nil {
+		return err
+	}
+	if older(version, w.reached.version) {
+		return errExpired // the cluster has gone back, as one that was restored from a copy
+	}
+	if u != nil {
+		if err := w.event(ctx, c, e.Type, u); err != nil {
+			return err
+		}
+	}
+	if version != "" {
+		w.reached.version = version
+	}
+	return nil
 }
 
 // decode returns the object of an event, nil for a bookmark, and its version.

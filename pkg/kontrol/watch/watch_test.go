@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,12 +32,14 @@ type server struct {
 	mu             sync.Mutex
 	objects        map[string]*unstructured.Unstructured
 	lists, watches int
+	from           []string  // the versions that watches began after
+	id             types.UID // of the cluster; empty if it may not be read
 	began          chan *apiwatch.FakeWatcher
 	alone          chan *apiwatch.FakeWatcher // watches of one object
 }
 
 func newServer() *server {
-	s := &server{mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10), alone: make(chan *apiwatch.FakeWatcher, 10)}
+	s := &server{id: "one", mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10), alone: make(chan *apiwatch.FakeWatcher, 10)}
 	s.mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
 	return s
 }
@@ -65,6 +68,12 @@ func (s *server) List(_ context.Context, l client.ObjectList, opts ...client.Lis
 func (s *server) Get(_ context.Context, at client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if ns, ok := o.(*metav1.PartialObjectMetadata); ok {
+		if ns.UID = s.id; s.id == "" {
+			return apierrors.NewForbidden(schema.GroupResource{}, at.Name, nil)
+		}
+		return nil
+	}
 	u := s.objects[at.Name]
 	if u == nil {
 		return apierrors.NewNotFound(schema.GroupResource{}, at.Name)
@@ -77,11 +86,13 @@ func (s *server) Watch(_ context.Context, _ client.ObjectList, opts ...client.Li
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := apiwatch.NewFakeWithOptions(apiwatch.FakeOptions{ChannelSize: 10})
-	if o := (&client.ListOptions{}).ApplyOptions(opts); o.FieldSelector != nil {
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+	if o.FieldSelector != nil {
 		s.alone <- w
 		return w, nil
 	}
 	s.watches++
+	s.from = append(s.from, o.Raw.ResourceVersion)
 	s.began <- w
 	return w, nil
 }

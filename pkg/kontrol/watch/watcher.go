@@ -14,6 +14,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 )
 
 // retryFirst to retryMost is the time until a watch that failed is tried again.
@@ -32,6 +33,9 @@ type watcher struct {
 	ended  context.Context
 	cancel context.CancelFunc
 	wake   chan struct{}
+	// reached and doubted are for run alone. doubted: the last attempt failed as if the cluster did not answer.
+	reached position
+	doubted bool
 
 	mu              sync.Mutex
 	known           bool
@@ -64,6 +68,9 @@ func (w *watcher) run(ctx context.Context) {
 		err := w.once()
 		if w.ended.Err() != nil {
 			return
+		}
+		if useless(err) || w.reached.cluster == "" {
+			w.reached = position{}
 		}
 		if time.Since(began) > retryMost {
 			pause = retryFirst
@@ -104,12 +111,11 @@ func (w *watcher) once() error {
 	}
 	g := newGuards(ctx, w, c)
 	defer g.end()
-	version, err := w.list(ctx, c)
-	for err == nil {
-		g.update()
-		version, err = w.watch(ctx, c, version, g)
+	for {
+		if err := w.next(ctx, c, g); err != nil {
+			return err
+		}
 	}
-	return err
 }
 
 // failed records why the objects cannot be followed. What was known of a cluster that does not answer stays known: its condition says so.
@@ -117,6 +123,12 @@ func (w *watcher) failed(err error) {
 	reason, message := "WatchFailed", err.Error()
 	switch {
 	case errors.Is(err, ErrUnreachable):
+		return
+	case target.Lost(err) && !w.doubted: // if it does not answer, its condition will say so
+		w.doubted = true
+		if t := w.hub.pool.Get(w.kind.cluster); t != nil {
+			t.Probe()
+		}
 		return
 	case meta.IsNoMatchError(err):
 		reason, message = kontrol.ReasonNoKind, fmt.Sprintf("the cluster has no kind %s in %s yet: apply its CustomResourceDefinition", w.kind.Kind, w.kind.GroupVersion())

@@ -14,6 +14,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
+	"github.com/coracle-dev/coracle/pkg/kontrol/state"
 	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -23,13 +24,15 @@ import (
 const (
 	failFirst = time.Second
 	failMost  = 2 * time.Minute
+	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are recorded.
+	appliers = 48
 	// settle is how long the Resources that wait on a cluster are not looked at again after a change there.
 	settle = 20 * time.Millisecond
 )
 
 func newApplied(pool *target.Pool) *engine.Reconciler {
 	return &engine.Reconciler{
-		Name: "kontrol", Account: Account, When: &kontrol.Resource{}, Workers: 16,
+		Name: "kontrol", Account: Account, When: &kontrol.Resource{}, Workers: appliers,
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfObject, Changed: desiredChanged},
 			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
@@ -119,11 +122,13 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 			}
 			return engine.Result{RequeueAfter: step.Again}, nil
 		}
-		return engine.Result{}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error})
+		// What waits on a cluster that answers may be attempted at any time without another record.
+		soon, _ := state.Reachable(c)
+		return engine.Result{}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error, Attempted: soon && step.Status == kontrol.ApplyWaiting})
 	}
-	if a == nil {
+	if a == nil || !attempted(&a.State) {
 		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows what was created.
-		if err := r.record(ctx, res, pair, nil, kontrol.Applied{Status: kontrol.ApplyPending}); err != nil {
+		if err := r.record(ctx, res, pair, a, kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true}); err != nil {
 			return engine.Result{}, err
 		}
 		return engine.Result{RequeueAfter: time.Nanosecond}, nil
@@ -239,6 +244,12 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	return engine.Result{RequeueAfter: pendingPatience}, r.record(ctx, o.Resource, pair, a, next)
 }
 
+// attempted reports whether the object may be on the cluster. States of earlier versions say it by what they record.
+func attempted(a *kontrol.Applied) bool {
+	return a.Attempted || a.Generation > 0 || a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyApplied || a.Status == kontrol.ApplyFailed ||
+		a.Status == kontrol.ApplyConflict && a.Reason != kontrol.ReasonSameObject
+}
+
 // record writes the result of an attempt; of one that failed, what was applied before stays recorded.
 func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState, next kontrol.Applied) error {
 	if was != nil && next.Status != kontrol.ApplyApplied {
@@ -246,6 +257,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 		next.Generation, next.Revision, next.Variant, next.Object, next.Fields = old.Generation, old.Revision, old.Variant, old.Object, old.Fields
 		next.AppliedAt, next.Corrections = old.AppliedAt, old.Corrections
 	}
+	next.Attempted = next.Attempted || next.Status == kontrol.ApplyApplied || was != nil && attempted(&was.State)
 	next.Subject = subject(res, pair.Cluster)
 	next.AttemptedGeneration = res.Generation
 	next.Error = object.Cut(next.Error, kontrol.MaxError)

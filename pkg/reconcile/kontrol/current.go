@@ -24,7 +24,7 @@ import (
 
 func newCurrent(pool *target.Pool) *engine.Reconciler {
 	return &engine.Reconciler{
-		Name: "kontrolwatcher", Account: "currentstate-controller", When: &kontrol.Resource{}, Workers: 4,
+		Name: "kontrolwatcher", Account: "currentstate-controller", When: &kontrol.Resource{}, Workers: 16,
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfResource, Changed: desiredChanged},
 			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
@@ -111,6 +111,9 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 	var before *kontrol.Current
 	if was != nil && was.State.ResourceUID == string(res.UID) {
 		before = &was.State
+	}
+	if was == nil && seen.Object == nil && seen.Reason == "" && (a == nil || a.Generation == 0) {
+		return nil // nothing is there, as nothing was applied
 	}
 	next := PlanCurrent(res, pair.Cluster, a, before, seen, r.Now())
 	switch {

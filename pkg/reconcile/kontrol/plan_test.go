@@ -296,3 +296,19 @@ func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
 	next.Drift[0].Path = "changed"
 	require.Equal(t, before, was)
 }
+
+// TestWhatMayBeThereIsKnown: before anything is sent it is recorded that the object may be there, for the day that the Resource goes.
+func TestWhatMayBeThereIsKnown(t *testing.T) {
+	for name, a := range map[string]kontrol.Applied{
+		"recorded before it is sent":         {Status: kontrol.ApplyPending},
+		"no answer came":                     {Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Attempted: true},
+		"it waits on a cluster that answers": {Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended, Attempted: true},
+		"the cluster refused it":             {Status: kontrol.ApplyFailed},
+		"fields of others":                   {Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict},
+		"an earlier generation":              {Status: kontrol.ApplyWaiting, Generation: 1},
+	} {
+		require.True(t, attempted(&a), name)
+	}
+	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}))
+	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}))
+}

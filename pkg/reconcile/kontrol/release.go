@@ -31,8 +31,7 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 	}
 	gone := res == nil || a.State.ResourceUID != string(res.UID)
 	remove := !gone && res.Spec.DeletionPolicy != kontrol.DeletionOrphan
-	touched := a.State.Generation > 0 || a.State.Status != kontrol.ApplyPending && a.State.Status != kontrol.ApplyWaiting && a.State.Reason != kontrol.ReasonSameObject
-	if c != nil && touched || c != nil && a.State.Status == kontrol.ApplyPending {
+	if c != nil && attempted(&a.State) {
 		switch wait, err := r.leave(ctx, pair, &a.State, remove); {
 		case errors.Is(err, target.ErrBusy):
 			return engine.Result{}, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,7 +26,7 @@ func newSummary() *engine.Reconciler {
 		return []engine.Request{engine.RequestFor("", resourceOf(o))}
 	}
 	return &engine.Reconciler{
-		Name: "kontrolresource", Account: "resource-controller", When: &kontrol.Resource{}, Workers: 4,
+		Name: "kontrolresource", Account: "resource-controller", When: &kontrol.Resource{}, Workers: 16,
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Changed: engine.SpecChanged, Batch: client.Object.GetName, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 				return []engine.Request{engine.RequestFor("", o.GetName())}
@@ -72,11 +73,29 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	Summarize(&next.Status, r, inputs)
 	if r.DeletionTimestamp != nil {
 		next.Status.Message = leaving(states.Items)
+	} else if left := passing(inputs, next.Status.State, s.Now()); left > 0 && r.Status.State != "" {
+		return engine.Result{RequeueAfter: left}, nil
 	}
 	if equality.Semantic.DeepEqual(next.Status, r.Status) {
 		return engine.Result{}, nil
 	}
 	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, next))
+}
+
+// passes is how long what was applied may go unseen before that is said: the watch shows it in a moment, and one write says both.
+const passes = 250 * time.Millisecond
+
+// passing returns for how long a summary should wait for the watch to show what was just applied; 0 for not at all.
+func passing(inputs []state.Input, sum kontrol.State, now time.Time) (left time.Duration) {
+	if sum != kontrol.StatePendingApplied {
+		return 0
+	}
+	for _, in := range inputs {
+		if in.Applied != nil && in.Applied.AppliedAt != nil {
+			left = max(left, in.Applied.AppliedAt.Add(passes).Sub(now))
+		}
+	}
+	return left
 }
 
 // leaving says what keeps a deleted Resource.

@@ -1,0 +1,68 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// position is how far the changes of a cluster were followed: all up to version are known. A watch goes on from it, also after hours without the
+// cluster, as long as the cluster still has the changes since. Without a version a list must come first.
+type position struct {
+	cluster types.UID // empty if it may not be read
+	version string
+}
+
+// identityNamespace is in every cluster for as long as that exists: its UID tells one cluster from another.
+const identityNamespace = "kube-system"
+
+// identify returns what tells a cluster from others: the one behind an address or a tunnel may have been replaced, and the versions of one mean
+// nothing to another. It is empty if the credentials may not read it.
+func identify(ctx context.Context, c client.WithWatch) (types.UID, error) {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	err := c.Get(ctx, client.ObjectKey{Name: identityNamespace}, ns)
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	return ns.UID, err
+}
+
+// next follows the changes from where the last watch ended, if that is known and the cluster is the same, or else from a list, until the watch ends
+// in order.
+func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error {
+	id, err := identify(ctx, c)
+	if err != nil {
+		return err
+	}
+	if w.reached.version == "" || w.reached.cluster != id {
+		version, err := w.list(ctx, c)
+		if err != nil {
+			return err
+		}
+		w.reached = position{id, version}
+	}
+	g.update()
+	return w.watch(ctx, c, g)
+}
+
+// useless reports whether an error means that the next watch cannot go on from where this one ended.
+func useless(err error) bool {
+	return errors.Is(err, errExpired) || errors.Is(err, errTooMany) || meta.IsNoMatchError(err)
+}
+
+// older reports whether a version is before another one of the same cluster (KEP-5504); not if either is no number.
+func older(version, than string) bool {
+	a, err1 := strconv.ParseUint(version, 10, 64)
+	b, err2 := strconv.ParseUint(than, 10, 64)
+	return err1 == nil && err2 == nil && a < b
+}
