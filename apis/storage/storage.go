@@ -11,7 +11,7 @@ import (
 const (
 	// DefaultClass is the name of the StorageClass that every cluster starts with.
 	DefaultClass = "local"
-	// Provisioner is the provisioner of classes whose volumes are directories on one node. They are not limited in size.
+	// Provisioner is the provisioner of classes whose volumes are directories on one node. Their sizes are enforced where the file system has project quotas.
 	Provisioner = "coracle.dev/local"
 	// DirectoryAnnotation of a Node is the absolute path of the directory that holds its local volumes. Nodes without it have none.
 	DirectoryAnnotation = "coracle.dev/local-volumes"

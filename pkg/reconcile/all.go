@@ -75,7 +75,7 @@ func All(cfg Config) []*engine.Reconciler {
 		certificates.New(cfg.Signers),
 		bootstraptokens.NewSigner(),
 		bootstraptokens.NewCleaner(),
-		volumebinding.New(cfg.RemoveVolume),
+		volumebinding.New(cfg.RemoveVolume, cfg.ResizeVolume),
 		ephemeral.New(),
 		attachdetach.New(),
 		worker.New(),

@@ -76,6 +76,8 @@ type Config struct {
 	Adapters autoscaling.Adapters
 	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.
 	RemoveVolume volumebinding.Remove
+	// ResizeVolume tells a node the new size of a local volume. Nil: local volumes are not expanded.
+	ResizeVolume volumebinding.Resize
 	// LoadBalancer gives addresses to services of type LoadBalancer. Nil: nothing does, and nothing takes them away.
 	LoadBalancer *loadbalancer.Config
 	// Metrics registers the reconcilers' metrics; nil for none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,19 +22,28 @@ const (
 
 // removeVolume asks a node to remove the directory of a volume that was provisioned there.
 func (n *nodes) removeVolume(ctx context.Context, node *corev1.Node, volume string) error {
+	return n.askVolume(ctx, node, http.MethodDelete, "remove", volume)
+}
+
+// resizeVolume asks a node to enforce another size of a volume that was provisioned there, in bytes.
+func (n *nodes) resizeVolume(ctx context.Context, node *corev1.Node, volume string, size int64) error {
+	return n.askVolume(ctx, node, http.MethodPut, "resize", volume, "size", strconv.FormatInt(size, 10))
+}
+
+func (n *nodes) askVolume(ctx context.Context, node *corev1.Node, method, verb string, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, removalTime)
 	defer cancel()
 	base, transport, err := n.Connect(ctx, node.Name)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, base.JoinPath("localVolumes", volume).String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, base.JoinPath("localVolumes").JoinPath(path...).String(), nil)
 	if err != nil {
 		return err
 	}
 	res, err := transport.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("could not reach node %q to remove the volume: %w", node.Name, err)
+		return fmt.Errorf("could not reach node %q to %s the volume: %w", node.Name, verb, err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode == http.StatusNoContent {
@@ -43,5 +53,5 @@ func (n *nodes) removeVolume(ctx context.Context, node *corev1.Node, volume stri
 	if err != nil {
 		text = []byte(res.Status)
 	}
-	return fmt.Errorf("node %q could not remove the volume: %s", node.Name, strings.TrimSpace(string(text)))
+	return fmt.Errorf("node %q could not %s the volume: %s", node.Name, verb, strings.TrimSpace(string(text)))
 }

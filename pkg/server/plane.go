@@ -345,7 +345,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				ClientFor: func(identity string) client.Interface {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},
-				RemoveVolume: l.nodes.removeVolume, Tunnels: l.tunnels,
+				RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, Tunnels: l.tunnels,
 				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
 				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
 					return l.aggregator.Metrics(ctx, path, query)

@@ -1,4 +1,5 @@
-// Package csidriver is a CSI driver for tests. Its volumes are directories, which it bind mounts; it records its calls.
+// Package csidriver is a CSI driver for tests. Its volumes are directories, or device files that the test makes, which it bind mounts; it records its
+// calls.
 package csidriver
 
 import (
@@ -109,6 +110,9 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 
 // NodeStageVolume implements csi.NodeServer.
 func (d *Driver) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	if r.VolumeCapability.GetBlock() != nil {
+		return &csi.NodeStageVolumeResponse{}, nil
+	}
 	return &csi.NodeStageVolumeResponse{}, bind(filepath.Join(d.Data, r.VolumeId), r.StagingTargetPath, false)
 }
 
@@ -120,8 +124,16 @@ func (d *Driver) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRe
 // NodePublishVolume implements csi.NodeServer.
 func (d *Driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	from := r.StagingTargetPath
-	if from == "" {
+	if from == "" || r.VolumeCapability.GetBlock() != nil {
 		from = filepath.Join(d.Data, r.VolumeId)
+	}
+	if r.VolumeCapability.GetBlock() != nil {
+		file, err := os.OpenFile(r.TargetPath, os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		_ = file.Close()
+		return &csi.NodePublishVolumeResponse{}, mount(from, r.TargetPath, r.Readonly)
 	}
 	return &csi.NodePublishVolumeResponse{}, bind(from, r.TargetPath, r.Readonly)
 }
@@ -142,15 +154,19 @@ func (d *Driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequ
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, nil
 }
 
-// bind mounts a directory at a target once.
+// bind mounts a directory at a target once, and makes both.
 func bind(from, target string, readOnly bool) error {
-	if mounted(target) {
-		return nil
-	}
 	for _, dir := range []string{from, target} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return status.Error(codes.Internal, err.Error())
 		}
+	}
+	return mount(from, target, readOnly)
+}
+
+func mount(from, target string, readOnly bool) error {
+	if mounted(target) {
+		return nil
 	}
 	err := unix.Mount(from, target, "", unix.MS_BIND, "")
 	if err == nil && readOnly {

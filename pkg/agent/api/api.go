@@ -75,6 +75,7 @@ func New(c Config) *Server {
 		}
 	}
 	s.mux.Handle("DELETE /localVolumes/{volume}", s.allow(s.removeVolume, "", "proxy"))
+	s.mux.Handle("PUT /localVolumes/{volume}/size/{bytes}", s.allow(s.resizeVolume, "", "proxy"))
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	get := func(pattern string, h http.HandlerFunc, subresources ...string) {
 		s.mux.Handle(pattern, s.allow(h, "", subresources...))

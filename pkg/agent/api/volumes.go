@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"net/http"
+	"strconv"
 
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
@@ -19,4 +20,18 @@ func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
+}
+
+// resizeVolume sets the size of a volume that was provisioned on this node, where sizes are enforced: 204.
+func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
+	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := s.c.Pods.Directories().Resize(r.PathValue("volume"), size); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }

@@ -15,6 +15,7 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -261,6 +262,35 @@ func TestKilledAtEachPoint(t *testing.T) {
 	}
 }
 
+// A block volume is a device file that the driver makes, which no group is given and nothing is mounted from.
+func TestBlockVolumes(t *testing.T) {
+	objects, group := bound(), int64(4242)
+	objects[1].(*corev1.PersistentVolume).Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	b := start(t, append(objects, described(nil)), staging)
+	device := filepath.Join(b.driver.Data, "handle")
+	require.NoError(t, os.MkdirAll(b.driver.Data, 0o755))
+	require.NoError(t, unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 250))))
+	p := withClaim("one")
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
+	p.Spec.Containers = []corev1.Container{{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
+	for range 2 { // killed in between
+		mounted, err := b.setup(p)
+		require.NoError(t, err)
+		require.True(t, mounted.Block)
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(mounted.Path, &st))
+		require.EqualValues(t, unix.S_IFBLK, st.Mode&unix.S_IFMT)
+		require.EqualValues(t, unix.Mkdev(7, 250), st.Rdev)
+		require.Zero(t, st.Gid)
+		b.restart()
+	}
+	require.NotNil(t, b.driver.Last("NodeStageVolume").(*spec.NodeStageVolumeRequest).VolumeCapability.GetBlock())
+	require.NotNil(t, b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest).VolumeCapability.GetBlock())
+	require.NoError(t, b.teardown(p))
+	require.Equal(t, []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}, b.driver.Calls())
+	b.clean()
+}
+
 func TestInlineVolumes(t *testing.T) {
 	yes, seconds := true, int64(1200)
 	b := start(t, []ctrl.Object{described(func(s *storagev1.CSIDriverSpec) {
@@ -291,7 +321,6 @@ func TestInlineVolumes(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	block := corev1.PersistentVolumeBlock
 	tests := map[string]struct {
 		change func([]ctrl.Object, *corev1.Pod)
 		driver *storagev1.CSIDriver
@@ -299,7 +328,10 @@ func TestRefusals(t *testing.T) {
 	}{
 		"no such driver": {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[1].(*corev1.PersistentVolume).Spec.CSI.Driver = "other" },
 			want: "driver name other not found in the list of registered CSI drivers"},
-		"block":     {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[1].(*corev1.PersistentVolume).Spec.VolumeMode = &block }, want: "volumeMode Block, which is not supported"},
+		"a mounted device": {driver: described(nil), change: func(o []ctrl.Object, p *corev1.Pod) {
+			o[1].(*corev1.PersistentVolume).Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+			p.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
+		}, want: "volume v has volumeMode Block, but is specified in volumeMounts"},
 		"no secret": {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[2].SetName("other") }, want: "fetching NodeStageSecretRef default/stage failed"},
 		"inline": {driver: described(nil), change: func(_ []ctrl.Object, p *corev1.Pod) {
 			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d.example.com"}}

@@ -77,16 +77,17 @@ func tokensFor(ctx context.Context, p volume.Pod, requests []storagev1.TokenRequ
 	return string(text), err
 }
 
-// capability describes how the volume is mounted.
+// capability describes how the volume is used.
 func capability(c *connection, r *request) *spec.VolumeCapability {
+	access := &spec.VolumeCapability_AccessMode{Mode: accessMode(r.accessMode, c.can[spec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])}
+	if r.block {
+		return &spec.VolumeCapability{AccessMode: access, AccessType: &spec.VolumeCapability_Block{Block: &spec.VolumeCapability_BlockVolume{}}}
+	}
 	mount := &spec.VolumeCapability_MountVolume{FsType: r.fsType, MountFlags: r.mountOptions}
 	if r.fsGroup != nil && c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
 		mount.VolumeMountGroup = strconv.FormatInt(*r.fsGroup, 10)
 	}
-	return &spec.VolumeCapability{
-		AccessMode: &spec.VolumeCapability_AccessMode{Mode: accessMode(r.accessMode, c.can[spec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])},
-		AccessType: &spec.VolumeCapability_Mount{Mount: mount},
-	}
+	return &spec.VolumeCapability{AccessMode: access, AccessType: &spec.VolumeCapability_Mount{Mount: mount}}
 }
 
 // accessMode translates an access mode as upstream does. Drivers say whether they tell one pod from several on one node.

@@ -62,6 +62,8 @@ type request struct {
 	accessMode    corev1.PersistentVolumeAccessMode
 	mountOptions  []string
 	fsGroup       *int64
+	// block volumes are devices: the driver makes a device file at the target instead of mounting a file system there.
+	block bool
 	// publishContext is what the driver's controller said when it attached the volume.
 	publishContext map[string]string
 	// staging is the staging directory that the driver was given, empty if it does not stage.
@@ -88,10 +90,7 @@ func requestOf(p volume.Pod, name string) (*request, error) {
 	}
 	pv := p.Persistent.Volume
 	src := pv.Spec.CSI
-	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
-		return nil, fmt.Errorf("volume %s has volumeMode %s, which is not supported on this node", pv.Name, *pv.Spec.VolumeMode)
-	}
-	r.persistent, r.claim, r.mode = pv, p.Persistent.Claim, storagev1.VolumeLifecyclePersistent
+	r.persistent, r.claim, r.mode, r.block = pv, p.Persistent.Claim, storagev1.VolumeLifecyclePersistent, p.Persistent.Block()
 	r.driver, r.name, r.handle, r.fsType, r.attributes = src.Driver, pv.Name, src.VolumeHandle, src.FSType, src.VolumeAttributes
 	r.publishSecret, r.mountOptions = src.NodePublishSecretRef, pv.Spec.MountOptions
 	r.readOnly = src.ReadOnly || p.Persistent.ReadOnly
@@ -125,7 +124,7 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 	published := was.Boot == boot && was.Boot != ""
 	dir := filepath.Join("pods", string(p.UID), "volumes", escape(pluginName), escape(r.name))
 	own, public := m.below(dir, "mount")
-	out := volume.Mounted{Path: own, ReadOnly: r.readOnly}
+	out := volume.Mounted{Path: own, ReadOnly: r.readOnly, Block: r.block}
 	if republish {
 		out.Refresh = time.Now().Add(lookAgain)
 	}
@@ -283,7 +282,7 @@ func fsGroupApplies(c *connection, r *request, object *storagev1.CSIDriver) bool
 		policy = *object.Spec.FSGroupPolicy
 	}
 	switch {
-	case r.fsGroup == nil || r.readOnly || policy == storagev1.NoneFSGroupPolicy || c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]:
+	case r.fsGroup == nil || r.readOnly || r.block || policy == storagev1.NoneFSGroupPolicy || c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]:
 		return false
 	case policy == storagev1.FileFSGroupPolicy:
 		return true

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -28,6 +29,22 @@ func deviceEnv(given devices.Given) []string {
 		env = append(env, name+"="+given.Env[name])
 	}
 	return env
+}
+
+// blockDevices adds the container's volumes that are block devices.
+func blockDevices(s *runtime.Spec, b build) error {
+	for _, d := range b.c.VolumeDevices {
+		volume, ok := b.volumes[d.Name]
+		if !ok || !volume.Block {
+			return fmt.Errorf("volume %q of device %s is not set up", d.Name, d.DevicePath)
+		}
+		access := "mrw"
+		if volume.ReadOnly {
+			access = "r" // as the kubelet
+		}
+		s.Devices = append(s.Devices, runtime.Device{HostPath: volume.Path, ContainerPath: d.DevicePath, Permissions: access})
+	}
+	return nil
 }
 
 // claimed returns what a container that is about to start gets with the pod's resource claims.

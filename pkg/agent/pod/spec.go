@@ -110,7 +110,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 	taken := map[string]bool{}
 	for i, v := range c.VolumeMounts {
 		mounted, ok := b.volumes[v.Name]
-		if !ok {
+		if !ok || mounted.Block {
 			return fmt.Errorf("volume %q of mount %s is not set up", v.Name, v.MountPath)
 		}
 		root, sub := mounted.Path, v.SubPath
@@ -161,6 +161,9 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		}
 		taken[filepath.Clean(target)] = true
 		s.Mounts = append(s.Mounts, mt)
+	}
+	if err := blockDevices(s, b); err != nil {
+		return err
 	}
 	dir := m.volumes.PodDir(p.UID)
 	for _, f := range []struct{ file, target string }{

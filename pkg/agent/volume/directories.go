@@ -30,8 +30,11 @@ type Directories struct {
 // ErrInUse means that a pod on this node still uses a volume.
 var ErrInUse = errors.New("the volume is in use")
 
-// removing is the prefix of directories that are being removed. Names of volumes do not begin with a dot.
-const removing = ".removing-"
+// The prefixes of directories that are being made or removed. Names of volumes do not begin with a dot.
+const (
+	newPrefix = ".new-"
+	removing  = ".removing-"
+)
 
 func (d *Directories) path(volume string) (string, error) {
 	if d.dir == "" {
@@ -43,9 +46,9 @@ func (d *Directories) path(volume string) (string, error) {
 	return filepath.Join(d.dir, volume), nil
 }
 
-// make makes a volume's directory, with its mode, in one step. want is the path in the volume's object: one from another data directory would
-// be another volume.
-func (d *Directories) make(volume, want string) error {
+// make makes a volume's directory, with its mode and its size in bytes, in one step. want is the path in the volume's object: one from another data
+// directory would be another volume. The size is enforced where the file system has project quotas, also of a directory that is there already.
+func (d *Directories) make(volume, want string, size int64) error {
 	path, err := d.path(volume)
 	if err != nil {
 		return err
@@ -59,7 +62,7 @@ func (d *Directories) make(volume, want string) error {
 		if !info.IsDir() {
 			return &os.PathError{Op: "use", Path: path, Err: unix.ENOTDIR}
 		}
-		return nil
+		return limit(path, size)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -67,11 +70,20 @@ func (d *Directories) make(volume, want string) error {
 	if err := os.MkdirAll(d.dir, 0o711); err != nil {
 		return err
 	}
-	next := filepath.Join(d.dir, ".new-"+volume)
+	next := filepath.Join(d.dir, newPrefix+volume)
 	if err := os.Mkdir(next, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if err := d.fail.At("local.mkdir"); err != nil {
+		return err
+	}
+	if err := d.assign(next); err != nil {
+		return err
+	}
+	if err := limit(next, size); err != nil {
+		return err
+	}
+	if err := d.fail.At("local.limited"); err != nil {
 		return err
 	}
 	if err := os.Chmod(next, 0o777); err != nil {
@@ -81,6 +93,23 @@ func (d *Directories) make(volume, want string) error {
 		return err
 	}
 	return d.fail.At("local.made")
+}
+
+// Resize sets the size of a volume's directory, in bytes. It succeeds if there is none: it gets its size when it is made.
+func (d *Directories) Resize(volume string, size int64) error {
+	path, err := d.path(volume)
+	if err != nil {
+		return err
+	}
+	if size <= 0 {
+		return fmt.Errorf("invalid size of a volume: %d", size)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := limit(path, size); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Remove removes a volume's directory with everything in it. It succeeds if there is none, and fails with ErrInUse while a pod on this node
@@ -97,6 +126,9 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	} else if pod != "" {
 		return fmt.Errorf("%w by the pod with UID %s", ErrInUse, pod)
 	}
+	if err := limit(path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) { // its project will be another volume's
+		return err
+	}
 	gone := filepath.Join(d.dir, removing+volume)
 	if err := disk.RemoveAll(ctx, gone); err != nil { // of a removal that was interrupted
 		return err
@@ -107,7 +139,7 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	if err := d.fail.At("local.renamed"); err != nil {
 		return err
 	}
-	for _, path := range []string{gone, filepath.Join(d.dir, ".new-"+volume)} {
+	for _, path := range []string{gone, filepath.Join(d.dir, newPrefix+volume)} {
 		if err := disk.RemoveAll(ctx, path); err != nil {
 			return err
 		}

@@ -23,8 +23,8 @@ func (hostPath) Setup(_ context.Context, p Pod, _ *Volume) (Mounted, error) {
 	h, readOnly := p.Source.HostPath, false
 	if v := p.Persistent; v != nil {
 		h, readOnly = v.Volume.Spec.HostPath, v.ReadOnly
-		if err := filesystemMode(v.Volume); err != nil {
-			return Mounted{}, err
+		if v.Block() {
+			return Mounted{}, fmt.Errorf("volume %s has volumeMode Block, which hostPath volumes cannot have; use a local volume", v.Volume.Name)
 		}
 	}
 	kind := corev1.HostPathUnset

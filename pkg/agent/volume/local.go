@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// local is the plugin for persistent volumes that are directories of one node: those that somebody else made, and Coracle's own, which it
-// makes when a pod needs them first.
+// local is the plugin for persistent volumes that are directories or block devices of one node: those that somebody else made, and Coracle's own
+// directories, which it makes when a pod needs them first.
 type local struct {
 	own *Directories
 }
@@ -28,15 +28,12 @@ func (local) CanSupportPersistent(s *corev1.PersistentVolumeSource) bool { retur
 
 func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	pv := p.Persistent.Volume
-	out := Mounted{Path: pv.Spec.Local.Path, ReadOnly: p.Persistent.ReadOnly}
-	if err := filesystemMode(pv); err != nil {
-		return out, err
-	}
+	out := Mounted{Path: pv.Spec.Local.Path, ReadOnly: p.Persistent.ReadOnly, Block: p.Persistent.Block()}
 	if !filepath.IsAbs(out.Path) {
 		return out, fmt.Errorf("path %q is not absolute", out.Path)
 	}
 	if pv.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner {
-		if err := l.own.make(pv.Name, out.Path); err != nil {
+		if err := l.own.make(pv.Name, out.Path, pv.Spec.Capacity.Storage().Value()); err != nil {
 			return out, err
 		}
 	}
@@ -46,8 +43,12 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 		return out, fmt.Errorf("path %q does not exist", out.Path)
 	case err != nil:
 		return out, err
+	case out.Block && info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
+		return out, fmt.Errorf("path %q is not a block device, as volumeMode Block wants", out.Path)
+	case out.Block:
+		return out, nil
 	case !info.IsDir():
-		return out, fmt.Errorf("path %q is not a directory: local volumes on block devices are not supported on this node", out.Path)
+		return out, fmt.Errorf("path %q is not a directory: a block device is a volume of volumeMode Block, or has to be mounted by the administrator", out.Path)
 	}
 	if v.State != nil {
 		return out, nil // its owner was set when the pod started
@@ -59,10 +60,3 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 }
 
 func (local) Teardown(context.Context, *Volume) error { return nil }
-
-func filesystemMode(pv *corev1.PersistentVolume) error {
-	if pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode != corev1.PersistentVolumeFilesystem {
-		return fmt.Errorf("volume %s has volumeMode %s, which is not supported on this node", pv.Name, *pv.Spec.VolumeMode)
-	}
-	return nil
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,25 @@ type Persistent struct {
 	Claim  *corev1.PersistentVolumeClaim
 	// ReadOnly is the pod's wish.
 	ReadOnly bool
+}
+
+// Block reports whether the volume is a block device (volumeMode Block).
+func (p *Persistent) Block() bool {
+	mode := p.Volume.Spec.VolumeMode
+	return mode != nil && *mode == corev1.PersistentVolumeBlock
+}
+
+// usedAs checks that containers use a volume as what it is. The errors are upstream's.
+func (p *Persistent) usedAs(pod *corev1.Pod, name string) error {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if p.Block() && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name }) {
+			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name, corev1.PersistentVolumeBlock)
+		}
+		if !p.Block() && slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == name }) {
+			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name, corev1.PersistentVolumeFilesystem)
+		}
+	}
+	return nil
 }
 
 // claimOf returns the name of the claim behind a volume, and whether the pod wants it read-only. It is empty for volumes without a claim.
@@ -50,7 +70,7 @@ func (m *Manager) persistent(ctx context.Context, p *corev1.Pod, v *corev1.Volum
 		return nil, fmt.Errorf("error processing PVC %s/%s: %w", p.Namespace, name, err)
 	}
 	out.ReadOnly = readOnly
-	return out, nil
+	return out, out.usedAs(p, v.Name)
 }
 
 func (m *Manager) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume, name string, inUse bool) (*Persistent, error) {

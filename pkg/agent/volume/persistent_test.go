@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -71,7 +72,11 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 		`failed to fetch PV pv from API server: persistentvolumes "pv" not found`: func(o *objects) { o.pv.Name = "other" },
 		"it has a nil pv.Spec.ClaimRef":                                           func(o *objects) { o.pv.Spec.ClaimRef = nil },
 		"pv.Spec.ClaimRef.UID other does not point to claim.UID claim":            func(o *objects) { o.pv.Spec.ClaimRef.UID = "other" },
-		"volume pv has volumeMode Block, which is not supported":                  func(o *objects) { o.pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) },
+		"is not a block device, as volumeMode Block wants":                        func(o *objects) { o.pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) },
+		"which hostPath volumes cannot have; use a local volume": func(o *objects) {
+			o.pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+			o.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}
+		},
 		"does not exist":     func(o *objects) { o.pv.Spec.Local.Path = filepath.Join(dir, "missing") },
 		"is not a directory": func(o *objects) { o.pv.Spec.Local.Path = filepath.Join(dir, "file") },
 		"is not absolute":    func(o *objects) { o.pv.Spec.Local.Path = "data" },
@@ -96,6 +101,31 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 			require.ErrorContains(t, err, wrong)
 		})
 	}
+}
+
+func TestLocalBlockVolumes(t *testing.T) {
+	device := filepath.Join(t.TempDir(), "device")
+	require.NoError(t, unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 250))))
+	link := device + "-by-name"
+	require.NoError(t, os.Symlink(device, link))
+	claim, pv := pair(localSource(link))
+	pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	m, _ := manager(t, claim, pv)
+	p := podWith(claimVolume("c", true))
+	p.Spec.Containers = []corev1.Container{{Name: "a", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
+	r, err := m.Setup(t.Context(), p, "")
+	require.NoError(t, err)
+	require.Equal(t, Mounted{Path: link, Block: true, ReadOnly: true}, r.Volumes["v"])
+	require.NoError(t, m.Teardown(t.Context(), "u", true))
+
+	p.Spec.InitContainers = []corev1.Container{{Name: "i", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
+	_, err = m.Setup(t.Context(), p, "")
+	require.ErrorContains(t, err, "volume v has volumeMode Block, but is specified in volumeMounts")
+	p.Spec.InitContainers = nil
+	pv.Spec.VolumeMode, pv.Spec.Local.Path = nil, t.TempDir()
+	m, _ = manager(t, claim, pv)
+	_, err = m.Setup(t.Context(), p, "")
+	require.ErrorContains(t, err, "volume v has volumeMode Filesystem, but is specified in volumeDevices")
 }
 
 func onNode(name string) *corev1.VolumeNodeAffinity {
@@ -205,7 +235,7 @@ func TestDirectoriesOfVolumes(t *testing.T) {
 
 // TestKilledDirectories: wherever the agent is killed, the next call makes or removes the directory, and nothing else is left.
 func TestKilledDirectories(t *testing.T) {
-	for _, point := range []string{"local.mkdir", "local.made", "local.renamed", "local.removed"} {
+	for _, point := range []string{"local.mkdir", "local.limited", "local.made", "local.renamed", "local.removed"} {
 		t.Run(point, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "local-volumes")
 			killed := false
@@ -223,7 +253,7 @@ func TestKilledDirectories(t *testing.T) {
 					require.NoError(t, f())
 				}
 			}
-			again(func() error { return d.make("pv", path) })
+			again(func() error { return d.make("pv", path, 1<<30) })
 			info, err := os.Stat(path)
 			require.NoError(t, err)
 			require.Equal(t, 0o777|fs.ModeDir, info.Mode())

@@ -78,6 +78,8 @@ func (v *Volume) Save(state any) error {
 type Mounted struct {
 	// Path on the host.
 	Path string
+	// Block means that Path is a block device, which containers get as a device and not as a mount.
+	Block bool
 	// ReadOnly volumes are mounted read-only into all containers.
 	ReadOnly bool
 	// NoExec means that containers may not run its files.

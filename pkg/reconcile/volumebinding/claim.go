@@ -235,6 +235,7 @@ func (s ClaimState) grow() Step {
 	step := updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
 		st.Capacity = corev1.ResourceList{corev1.ResourceStorage: v.Spec.Capacity[corev1.ResourceStorage].DeepCopy()}
 	})
+	step.Op, step.Volume = Resized, v
 	return step.because(c, corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")
 }
 

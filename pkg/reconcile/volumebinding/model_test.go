@@ -65,7 +65,7 @@ func (w *world) planVolume(name string) Step {
 // apply carries a step out unless somebody else wrote its object since it was planned.
 func (w *world) apply(s Step) {
 	switch s.Op {
-	case UpdateClaim, UpdateClaimStatus:
+	case UpdateClaim, UpdateClaimStatus, Resized:
 		if have := w.claims[s.Claim.Name]; have != nil && have.UID == s.Claim.UID && have.ResourceVersion == s.Claim.ResourceVersion {
 			next := s.Claim.DeepCopy()
 			next.ResourceVersion = w.next()

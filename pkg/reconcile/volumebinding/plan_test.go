@@ -84,6 +84,8 @@ func TestPlanClaim(t *testing.T) {
 		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/v"}}
 		v.Status.Phase = corev1.VolumeBound
 	})
+	grown := own.DeepCopy()
+	grown.Spec.Capacity = size("2Gi")
 	pods := func(nodes ...string) (list []*corev1.Pod) {
 		for i, n := range nodes {
 			list = append(list, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(rune('a' + i))}, Spec: corev1.PodSpec{NodeName: n}})
@@ -130,6 +132,7 @@ func TestPlanClaim(t *testing.T) {
 		"lost":                                  {s: ClaimState{Claim: bound}, op: UpdateClaimStatus, reason: "ClaimLost"},
 		"taken by another":                      {s: ClaimState{Claim: bound, Volume: volume("v", "1Gi", refTo(claim("d")))}, op: UpdateClaimStatus, reason: "ClaimMisbound"},
 		"grows":                                 {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: own}, op: UpdateVolume},
+		"the node is told":                      {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: grown}, op: Resized, reason: "VolumeResizeSuccessful"},
 		"others grow elsewhere":                 {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: volume("v", "1Gi", refTo(plain), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}, reason: "ExternalExpanding"},
 		"deleted in use":                        {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { deleted(c) }), Volume: own, Pods: pods("n")}},
 		"deleted, used by a pod without a node": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { deleted(c) }), Volume: own, Pods: pods("")}, op: UpdateClaim, check: func(t *testing.T, s Step) { require.Empty(t, s.Claim.Finalizers) }},

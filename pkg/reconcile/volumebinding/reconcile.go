@@ -23,6 +23,9 @@ import (
 // Remove removes the directory of a volume from a node. It succeeds if there is none.
 type Remove func(ctx context.Context, node *corev1.Node, volume string) error
 
+// Resize tells a node the new size of a volume, in bytes. It succeeds if the node has no directory of it yet.
+type Resize func(ctx context.Context, node *corev1.Node, volume string, size int64) error
+
 // Indexes: claims that are not bound by their class, volumes by class and by claim, pods by claim.
 const (
 	unboundIndex  = "storage.unbound"
@@ -32,8 +35,8 @@ const (
 )
 
 // New declares the reconciler. Its requests are claims, and volumes, which have no namespace. remove may be nil where nodes cannot be reached;
-// then volumes of nodes are not reclaimed.
-func New(remove Remove) *engine.Reconciler {
+// then volumes of nodes are not reclaimed. The same holds for resize and expansion.
+func New(remove Remove, resize Resize) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "persistentvolume", Account: "persistent-volume-binder", Workers: 4,
 		Watches: []engine.Watch{
@@ -74,7 +77,7 @@ func New(remove Remove) *engine.Reconciler {
 			}},
 		},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{env, remove}).reconcile
+			return (&reconciler{env, remove, resize}).reconcile
 		},
 	}
 }
@@ -82,6 +85,7 @@ func New(remove Remove) *engine.Reconciler {
 type reconciler struct {
 	engine.Env
 	remove Remove
+	resize Resize
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -89,8 +93,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
-	if e := step.Event; e != nil {
-		r.Events.Event(e.About, e.Type, e.Reason, "%s", e.Message)
+	if step.Op != Resized {
+		r.tell(step.Event)
 	}
 	if step.Op == Nothing {
 		return engine.Result{}, nil
@@ -103,6 +107,12 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	r.Enqueue(req, 0)
 	return engine.Result{}, nil
+}
+
+func (r *reconciler) tell(e *Event) {
+	if e != nil {
+		r.Events.Event(e.About, e.Type, e.Reason, "%s", e.Message)
+	}
 }
 
 func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error) {
@@ -226,6 +236,8 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 		return r.Client.Delete(ctx, s.Volume, engine.Preconditions(s.Volume))
 	case RemoveDirectory:
 		return r.removeDirectory(ctx, s.Volume)
+	case Resized:
+		return r.resized(ctx, s)
 	case Nothing:
 	}
 	return nil
@@ -251,21 +263,55 @@ func (r *reconciler) removeDirectory(ctx context.Context, v *corev1.PersistentVo
 }
 
 func (r *reconciler) clean(ctx context.Context, v *corev1.PersistentVolume) error {
+	n, err := r.node(ctx, v)
+	switch {
+	case err != nil:
+		return err
+	case n == nil:
+		r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %q no longer exists: what its machine still holds of the volume was not removed", nodeOf(v))
+		return nil
+	case r.remove == nil:
+		return fmt.Errorf("the directory of the volume on node %q cannot be removed from here", n.Name)
+	}
+	return r.remove(ctx, n, v.Name)
+}
+
+// node returns the node that has the directory of one of Coracle's volumes, nil if it is gone.
+func (r *reconciler) node(ctx context.Context, v *corev1.PersistentVolume) (*corev1.Node, error) {
 	var nodes corev1.NodeList
 	if err := r.Cache.List(ctx, &nodes); err != nil {
-		return err
+		return nil, err
 	}
 	name := nodeOf(v)
 	for i := range nodes.Items {
-		n := &nodes.Items[i]
-		if n.Labels[corev1.LabelHostname] != name {
-			continue
+		if nodes.Items[i].Labels[corev1.LabelHostname] == name {
+			return &nodes.Items[i], nil
 		}
-		if r.remove == nil {
-			return fmt.Errorf("the directory of the volume on node %q cannot be removed from here", n.Name)
-		}
-		return r.remove(ctx, n, v.Name)
 	}
-	r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %q no longer exists: what its machine still holds of the volume was not removed", name)
+	return nil, nil //nolint:nilnil // it is gone
+}
+
+// resized says in a claim's status that its volume has grown, once the volume's node knows.
+func (r *reconciler) resized(ctx context.Context, s Step) error {
+	n, err := r.node(ctx, s.Volume)
+	size := s.Volume.Spec.Capacity[corev1.ResourceStorage]
+	switch {
+	case err != nil:
+		return err
+	case n == nil:
+		err = fmt.Errorf("node %q no longer exists", nodeOf(s.Volume))
+	case r.resize == nil:
+		err = fmt.Errorf("node %q cannot be reached from here", n.Name)
+	default:
+		err = r.resize(ctx, n, s.Volume.Name, size.Value())
+	}
+	if err != nil {
+		r.Events.Event(s.Claim, corev1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q: %s", s.Volume.Name, err.Error())
+		return err
+	}
+	if err := r.Client.Status().Update(ctx, s.Claim); err != nil {
+		return err
+	}
+	r.tell(s.Event)
 	return nil
 }

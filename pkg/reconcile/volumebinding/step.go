@@ -18,6 +18,8 @@ const (
 	DeleteVolume      Op = "delete volume"
 	// RemoveDirectory removes the volume's directory from its node, and then its finalizer.
 	RemoveDirectory Op = "remove directory"
+	// Resized tells the volume's node its size, and then writes the claim's status.
+	Resized Op = "resized"
 )
 
 // Step is a write, and the event that explains it or why there is none.
