@@ -27,7 +27,7 @@ run() { # STEP
   database) make database ;;
   quota) hack/quota.sh ;; # needs a kernel that not every machine has
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent ;;
-  storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills' ./test/e2e ;;
+  storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills|TestJoinedAgentIsKilled' ./test/e2e ;;
   # Ten clusters with 1,000 Resources, and many interleavings of what can happen to a few.
   fleet)
     CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 30m ./test/kontrol &&

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -85,7 +86,7 @@ node agent and the command line.
 func exactly(n int, usage string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return fmt.Errorf("usage: %s %s", cmd.CommandPath(), usage)
+			return fmt.Errorf("usage: %s", strings.TrimSpace(cmd.CommandPath()+" "+usage))
 		}
 		return nil
 	}

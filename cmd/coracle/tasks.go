@@ -58,6 +58,8 @@ func runCommand() *cobra.Command {
 				return errors.New("usage: " + runUsage)
 			case o.Array < 0, o.Parallelism < 0:
 				return errors.New("--array and --parallelism must be positive")
+			case cmd.Flags().Changed("ttl") && o.TTL < 0, cmd.Flags().Changed("backoff") && o.Backoff < 0:
+				return errors.New("--ttl and --backoff must not be negative")
 			}
 			if named == 1 {
 				o.Name, o.Command = args[0], args[1:]
@@ -127,6 +129,9 @@ func logsCommand() *cobra.Command {
 	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array, which is required for one")
 	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // which is not shown
 	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
+		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
+			return errors.New("--tail and --attempt must be positive")
+		}
 		return c.Logs(ctx, args[0], o, os.Stdout)
 	})
 	return cmd

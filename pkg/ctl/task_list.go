@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -183,6 +185,17 @@ func (c *Cluster) Nodes(ctx context.Context, out io.Writer) error {
 			running[p.Spec.NodeName]++
 		}
 	}
+	// A node renews its Lease every few seconds, and its status every few minutes. A user may see nodes and no Leases.
+	var leases coordinationv1.LeaseList
+	if err := c.Client.List(ctx, &leases, ctrl.InNamespace(corev1.NamespaceNodeLease)); err != nil && !apierrors.IsForbidden(err) {
+		return err
+	}
+	renewed := map[string]metav1.Time{}
+	for i := range leases.Items {
+		if at := leases.Items[i].Spec.RenewTime; at != nil {
+			renewed[leases.Items[i].Name] = metav1.NewTime(at.Time)
+		}
+	}
 	now := time.Now()
 	return table(out, "NODE\tSTATUS\tADDRESS\tCPU\tMEMORY\tPODS\tTASKS\tHEARTBEAT", func(line func(...any)) {
 		for _, n := range nodes.Items {
@@ -195,6 +208,9 @@ func (c *Cluster) Nodes(ctx context.Context, out io.Writer) error {
 						status = "Online"
 					}
 				}
+			}
+			if at, ok := renewed[n.Name]; ok && (beat == nil || beat.Before(&at)) {
+				beat = &at
 			}
 			address := ""
 			for _, a := range n.Status.Addresses {

@@ -29,6 +29,10 @@ func (c *Cluster) Logs(ctx context.Context, name string, o LogOptions, out io.Wr
 	}
 	if a := t.Spec.Array; a != nil && a.Size > 1 && o.Index < 0 {
 		return fmt.Errorf("task %s is an array: choose one of its outputs with --index 0 to %d", name, a.Size-1)
+	} else if a != nil && o.Index >= a.Size {
+		return fmt.Errorf("task %s has no index %d: choose 0 to %d", name, o.Index, a.Size-1)
+	} else if a == nil && o.Index > 0 {
+		return fmt.Errorf("task %s is no array: leave out --index", name)
 	}
 	return c.copyLogs(ctx, name, o, out)
 }

@@ -111,6 +111,9 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 	} else if o.Parallelism > 0 {
 		return nil, errors.New("--parallelism is for arrays: add --array SIZE")
 	}
+	if o.TimeZone != "" && o.Schedule == "" {
+		return nil, errors.New("--time-zone is for schedules: add --schedule")
+	}
 	return t, nil
 }
 

@@ -296,6 +296,10 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 	return s.fail(p, failed)
 }
 
+// tellEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that wait for one node, each is
+// tried whenever another one ends.
+const tellEvery = 5 * time.Minute
+
 // fail marks the pod as unschedulable and returns the function that writes its condition and preempts pods.
 func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	e, text := f.preempt()
@@ -337,8 +341,14 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	if !again {
 		p.report = &report{pod, message, nominated}
 	}
+	tell := !again || p.failed.Sub(p.told) >= tellEvery
+	if tell {
+		p.told = p.failed
+	}
 	return func(ctx context.Context) {
-		s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
+		if tell {
+			s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
+		}
 		s.report(ctx, p)
 		s.evict(ctx, pod, victims)
 		s.deallocate(ctx, pod, idle)

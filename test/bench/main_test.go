@@ -48,10 +48,11 @@ func TestPrint(t *testing.T) {
 }
 
 func TestProcess(t *testing.T) {
-	n, err := parseTicks("12 (a) b) c) S 1 1 1 0 -1 4194560 1 2 3 4 50 7 0 0 20 0 1 0 100")
+	n, ended, err := parseTicks("12 (a) b) c) S 1 1 1 0 -1 4194560 1 2 3 4 50 7 8 9 20 0 1 0 100")
 	require.NoError(t, err)
 	require.Equal(t, 57, n)
-	_, err = parseTicks("12 (x) S 1")
+	require.Equal(t, 17, ended)
+	_, _, err = parseTicks("12 (x) S 1")
 	require.Error(t, err)
 	kib, err := rollup(os.Getpid(), "Pss:")
 	require.NoError(t, err)

@@ -110,30 +110,46 @@ func withChildren(pids []int) []int {
 // ticks returns the CPU time used by the processes, in ticks.
 func ticks(pids []int) (total int, err error) {
 	for _, pid := range pids {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		own, _, err := statTicks(pid)
 		if err != nil {
 			return 0, err
 		}
-		n, err := parseTicks(string(data))
-		if err != nil {
-			return 0, err
-		}
-		total += n
+		total += own
 	}
 	return total, nil
 }
 
-// parseTicks reads user and system time from a stat file (proc_pid_stat(5), fields 14 and 15). The second field, the
-// name in parentheses, may contain anything.
-func parseTicks(stat string) (int, error) {
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("odd stat file: %q", stat)
-	}
-	user, err := strconv.Atoi(fields[11])
+func statTicks(pid int) (own, children int, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	system, err := strconv.Atoi(fields[12])
-	return user + system, err
+	return parseTicks(string(data))
+}
+
+// parseTicks reads the processor time of a process, and of its descendants that have ended, from a stat file (proc_pid_stat(5), fields 14 to 17).
+// The second field, the name in parentheses, may contain anything.
+func parseTicks(stat string) (own, children int, err error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 15 {
+		return 0, 0, fmt.Errorf("odd stat file: %q", stat)
+	}
+	var n [4]int
+	for i := range n {
+		if n[i], err = strconv.Atoi(fields[11+i]); err != nil {
+			return 0, 0, err
+		}
+	}
+	return n[0] + n[1], n[2] + n[3], nil
+}
+
+// spent returns what the processes of -pids have used, and what their descendants that have ended had; zeros without -pids.
+func (c *cluster) spent() (own, ended time.Duration) {
+	pids, _ := c.processes()
+	for _, pid := range pids {
+		n, children, _ := statTicks(pid)
+		own += time.Duration(n) * time.Second / userHZ
+		ended += time.Duration(children) * time.Second / userHZ
+	}
+	return own, ended
 }

@@ -66,6 +66,7 @@ func (r taskRun) create(ctx context.Context, name string, suspend bool) (*unstru
 // flow runs tasks to their end.
 func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, error) {
 	began, took := time.Now(), make([]time.Duration, r.tasks)
+	server, containers := r.spent()
 	// The watch begins with this, so that it does not list what was there before.
 	first, err := r.create(ctx, prefix+"-begin", true)
 	if err != nil {
@@ -101,8 +102,14 @@ func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, err
 	if failed > 0 {
 		return nil, fmt.Errorf("%d of %d tasks failed", failed, r.tasks)
 	}
+	rate := figure{Name: fmt.Sprintf("%d tasks of true, end to end%s", r.tasks, beside), Value: float64(r.tasks) / time.Since(began).Seconds(), Unit: "/s", More: true}
+	if r.pids != "" {
+		serverAfter, containersAfter := r.spent()
+		each := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(r.tasks) }
+		rate.Note = fmt.Sprintf("CPU ms each: server %.1f, containers and their shims %.1f", each(serverAfter-server), each(containersAfter-containers))
+	}
 	return []figure{
-		{Name: fmt.Sprintf("%d tasks of true, end to end%s", r.tasks, beside), Value: float64(r.tasks) / time.Since(began).Seconds(), Unit: "/s", More: true},
+		rate,
 		millis(fmt.Sprintf("creation of a task by %d writers%s, p50", r.writers, beside), percentile(took, 50), 0),
 	}, nil
 }

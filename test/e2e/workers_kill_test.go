@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,8 +168,8 @@ func TestMessagesSurvive(t *testing.T) {
 	f.kept()
 }
 
-// TestJoinedAgentIsKilled kills the agent of a joined machine, a process of its own, and the server, shims and programs, while messages and
-// tasks flow to that machine: what was promised is kept, and every task ends with the truth.
+// TestJoinedAgentIsKilled kills the agent of a joined machine, a process of its own, and the server, shims and programs, at random while messages
+// and tasks flow to that machine: what was promised is kept, and every task ends with the truth.
 func TestJoinedAgentIsKilled(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -187,16 +188,27 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 	}
 	each := storm(100, 5000)
 	f.send(newSender(t, h), each)
-	for round, at := range []int{each / 2, each, 3 * each / 2} {
-		f.reaches(at)
-		a.kill()
-		if round == 1 {
-			h.Kill()
-			h.Run("start")
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
+	rounds := storm(3, 8)
+	for round := range rounds {
+		// In the usual test the server is killed once; it takes a second or two to start.
+		strikes := []func(){
+			func() { a.kill(); a = startAgent(t, other, words) },
+			func() { killShim(other) },
+			func() { killWorker(h) },
+			func() {
+				if round == 1 || rounds > 3 {
+					h.Kill()
+					h.Run("start")
+				}
+			},
 		}
-		a = startAgent(t, other, words)
-		killShim(other)
-		killWorker(h)
+		f.reaches((round*2*each + random.IntN(2*each)) / (rounds + 1))
+		for _, i := range random.Perm(len(strikes)) {
+			strikes[i]()
+		}
 	}
 	f.kept()
 	for i := range arrays {

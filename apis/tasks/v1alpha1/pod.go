@@ -39,6 +39,7 @@ func PodName(t *Task, a *TaskAttempt) string {
 // Pod returns the pod of an attempt. It shares no memory with the task.
 func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 	s := t.Spec.DeepCopy()
+	no := false
 	c := corev1.Container{
 		Name: ContainerName, Image: s.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: s.Command, Args: s.Args,
 		Env: append(environment(t, a), s.Env...), WorkingDir: s.WorkingDir,
@@ -59,6 +60,8 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
 			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName, TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
+			// A task names no service account, so there is nothing that a token of the namespace's default one would be for.
+			AutomountServiceAccountToken: &no,
 		},
 	}
 	if a.Index != nil {

@@ -81,8 +81,8 @@ type TaskSpec struct {
 	// 31536000; unset waits forever.
 	ScheduleTimeoutSeconds *int64 `json:"scheduleTimeoutSeconds,omitempty"`
 	// StartTimeoutSeconds limits how long an attempt may wait for a container
-	// that cannot be created, for example because its image cannot be pulled,
-	// from when its node was chosen. 1 to 31536000. Default 20.
+	// that cannot be created, for example because its image cannot be pulled or
+	// a ConfigMap is not there, from when its node was chosen. 1 to 31536000. Default 20.
 	StartTimeoutSeconds *int64 `json:"startTimeoutSeconds,omitempty"`
 	// StopTimeoutSeconds is how long a container that is stopped, because of a
 	// timeout or a cancellation, has to end after SIGTERM; then it is killed. 1
@@ -168,6 +168,10 @@ const (
 	ReasonRunTimeout = "RunTimeout"
 	// ReasonNoNode: no feasible node within scheduleTimeoutSeconds.
 	ReasonNoNode = "NoNode"
+	// ReasonNotPrepared: the network or the volumes of the container could not
+	// be made within startTimeoutSeconds, such as for a ConfigMap that is not
+	// there or a port of the node that is taken.
+	ReasonNotPrepared = "NotPrepared"
 	// ReasonPodDeleted: somebody deleted the pod.
 	ReasonPodDeleted = "PodDeleted"
 	// ReasonRejected: the API server refused the pod, such as for a quota.
@@ -204,7 +208,7 @@ type TaskStatus struct {
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
 	// Reason is why the task failed, in one word, such as Error, NodeLost,
-	// RunTimeout, NoNode, PodDeleted, Rejected, Cancelled, IndexesFailed,
+	// RunTimeout, NoNode, NotPrepared, PodDeleted, Rejected, Cancelled, IndexesFailed,
 	// OOMKilled or Evicted.
 	Reason string `json:"reason,omitempty"`
 	// Error says why the task failed, or what it waits for.

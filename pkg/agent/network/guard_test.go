@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -80,6 +81,15 @@ func TestSpoofedSources(t *testing.T) {
 		require.Equal(t, own.IP.String(), string(b[:size]), "what arrives first at %s", to)
 	}
 	// IPv6 is off at the node's end, whatever the pod does at its own.
+	require.NoError(t, n.Enter(t.Context(), "liar", func() error {
+		for link, want := range map[string]string{podLink: "1\n", "default": "0\n"} { // links of its own may have it
+			off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + link + "/disable_ipv6")
+			if err == nil && string(off) != want {
+				return fmt.Errorf("disable_ipv6 of %s is %s", link, off)
+			}
+		}
+		return nil
+	}))
 	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + n.linkName("liar") + "/disable_ipv6")
 	if err == nil {
 		require.Equal(t, "1\n", string(off))

@@ -63,6 +63,10 @@ func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip ne
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(n.mtu)
 	veth.PeerNamespace = netlink.NsFd(hostNS)
+	// The pod's end is made without IPv6 by the default of its namespace, whose change waits for no lock (see Net.ipv6).
+	if err := setDisableIPv6("default", "1"); err != nil {
+		return err
+	}
 	err = pod.LinkAdd(veth)
 	if errors.Is(err, fs.ErrExist) {
 		// The link of a previous sandbox of this pod, which the kernel has not removed yet.
@@ -77,7 +81,7 @@ func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip ne
 	if err := n.Failpoints.At("network.link"); err != nil {
 		return err
 	}
-	if err := n.disableIPv6(podLink); err != nil {
+	if err := setDisableIPv6("default", "0"); err != nil {
 		return err
 	}
 	eth0, err := pod.LinkByName(podLink)
@@ -152,7 +156,12 @@ func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 func (n *Net) disableIPv6(link string) error {
 	n.ipv6.Lock()
 	defer n.ipv6.Unlock()
-	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte("1"), 0)
+	return setDisableIPv6(link, "1")
+}
+
+// setDisableIPv6 writes the setting of a link, or "default", in the network namespace of the calling thread.
+func setDisableIPv6(link, value string) error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte(value), 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // a kernel without IPv6
 	}

@@ -138,7 +138,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	if c == nil {
 		return nil
 	}
-	event := func(kind, reason, message string) { m.event(p, c.Name, kind, reason, message) }
+	event := m.starter(p, c.Name)
 	w.mu.Lock()
 	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()

@@ -211,6 +211,8 @@ func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus,
 	}
 	if f, failed := b.o.Failures[c.Name]; failed {
 		w.Reason, w.Message = f.Reason, f.Message
+	} else if taskOf(b.p) != "" {
+		w.Message = b.o.unprepared()
 	}
 	s.State.Waiting = w
 }

@@ -248,11 +248,14 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.want = &s
-	until := w.birth.seen.Add(settle)
+	until := w.birth.seen.Add(settleFor(p))
 	if w.status.sent != nil {
 		until = w.status.at.Add(settleAgain)
 	}
 	if now.Before(until) && len(o.Failures) == 0 && starting(p, &s) {
+		return until
+	}
+	if until := brief(w.api.pod, &o, &s, now); !until.IsZero() {
 		return until
 	}
 	w.post()

@@ -137,7 +137,10 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	a.Message = ""
 	switch w.Reason {
 	case "", "ContainerCreating", "PodInitializing":
-		return
+		if w.Message == "" {
+			return
+		}
+		w = &corev1.ContainerStateWaiting{Reason: tasks.ReasonNotPrepared, Message: w.Message}
 	}
 	a.Message = w.Reason
 	if w.Message != "" {

@@ -101,6 +101,8 @@ func TestPlan(t *testing.T) {
 		"pull has time":       {task: begun(tasks.TaskScheduled, start(90)), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskScheduled, err: "ImagePullBackOff: no such image", again: 30 * time.Second},
 		"pull has no time":    {task: begun(tasks.TaskScheduled, start(1)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ErrImagePull: no such image", release: 1},
 		"image name":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))), phase: tasks.TaskFailed, reason: "InvalidImageName", err: "InvalidImageName: x", release: 1},
+		"no ConfigMap yet":    {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ContainerCreating", "not found"))), phase: tasks.TaskScheduled, err: "NotPrepared: not found", again: 19 * time.Second},
+		"no ConfigMap":        {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", "configmap \"x\" not found"))), phase: tasks.TaskFailed, reason: "NotPrepared", err: "NotPrepared: configmap \"x\" not found", release: 1},
 		"is created":          {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", ""))), phase: tasks.TaskScheduled, again: 30 * time.Second},
 		"runs":                {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
 		"from new to ended":   {task: begun(""), pods: pods(podOf("a", "n", terminated0(0, "Completed", ""))), phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},

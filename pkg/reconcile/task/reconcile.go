@@ -72,7 +72,7 @@ func New(patience time.Duration, forget func(ctx context.Context, node string, t
 		}}},
 		New: func(env engine.Env) engine.Func {
 			heard = heartbeat.New()
-			return (&reconciler{env, heard, patience, forget}).reconcile
+			return (&reconciler{env, heard, patience, forget, &pace{at: map[types.NamespacedName]progress{}}}).reconcile
 		},
 	}
 }
@@ -160,6 +160,7 @@ type reconciler struct {
 	heard    *heartbeat.Record
 	patience time.Duration
 	forget   func(ctx context.Context, node string, task types.UID) error
+	pace     *pace
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -187,6 +188,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 		o.Pods = append(o.Pods, p)
 	}
+	if t.UID == "" {
+		r.pace.forget(req.NamespacedName)
+	}
 	if err := r.release(ctx, others); err != nil || t.UID == "" {
 		return engine.Result{}, err
 	}
@@ -199,6 +203,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 			return engine.Result{}, err
 		}
 		a = Plan(o, r.Now())
+	}
+	if !equality.Semantic.DeepEqual(a.Status, t.Status) {
+		if wait := r.pace.hold(req.NamespacedName, &t.Status, &a.Status, r.Now()); wait > 0 {
+			return engine.Result{RequeueAfter: wait}, nil // the next Plan says the same, or more
+		}
 	}
 	if err := r.write(ctx, &t, a.Status); err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)

@@ -62,8 +62,15 @@ func BenchmarkPod(b *testing.B) {
 }
 
 // BenchmarkReap makes pods of one container that ends at once, and removes them, 16 at a time: the rate of the runtime alone, with which
-// that of tasks is compared.
+// that of tasks is compared. The containers have namespaces of their own as those of tasks have, but no link, address or route; or the machine's
+// network.
 func BenchmarkReap(b *testing.B) {
+	for name, network := range map[string]string{"own-network": "", "host-network": "host"} {
+		b.Run(name, func(b *testing.B) { reap(b, network) })
+	}
+}
+
+func reap(b *testing.B, network string) {
 	r := start(b)
 	ctx := context.Background()
 	next := make(chan int)
@@ -72,6 +79,7 @@ func BenchmarkReap(b *testing.B) {
 		all.Go(func() {
 			for n := range next {
 				s := spec(r.config, fmt.Sprintf("reap-%d", n), "a", "true")
+				s.NetNS = network
 				if err := errors.Join(r.Create(ctx, s), r.Start(ctx, s.ID)); err != nil {
 					b.Error(err)
 					continue
@@ -83,12 +91,14 @@ func BenchmarkReap(b *testing.B) {
 			}
 		})
 	}
+	before := cpu(b)
 	b.ResetTimer()
 	for n := range b.N {
 		next <- n
 	}
 	close(next)
 	all.Wait()
+	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
 }
 

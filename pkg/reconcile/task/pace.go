@@ -1,0 +1,59 @@
+package task
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+)
+
+// settle is the least time between two writes of a task's progress. It is shorter than a creation over REST waits for a node.
+const settle = 200 * time.Millisecond
+
+// pace spaces the writes of progress, so that a task that ends within moments is written when its node was chosen and when it has ended, and not at
+// each step between. It never holds back the end of an attempt. It holds a time for each task under way; what it forgets costs a write.
+type pace struct {
+	mu sync.Mutex
+	at map[types.NamespacedName]progress
+}
+
+// progress is when the progress of a task was written, or, before that, when there was something to write.
+type progress struct {
+	at      time.Time
+	written bool
+}
+
+// hold returns how long the write of the next status of a task should wait; 0: it is due, and hold takes it as done.
+func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if next.Phase.Ended() {
+		delete(p.at, name)
+		return 0
+	}
+	if next.EndedAttempts != was.EndedAttempts {
+		p.at[name] = progress{at: now, written: true}
+		return 0
+	}
+	last, known := p.at[name]
+	if !known {
+		last = progress{at: now}
+		p.at[name] = last
+	}
+	chosen := next.Phase != tasks.TaskPending && !last.written
+	// More than settle is left if the clock was set back.
+	if left := last.at.Add(settle).Sub(now); left > 0 && left <= settle && !chosen {
+		return left
+	}
+	p.at[name] = progress{at: now, written: true}
+	return 0
+}
+
+// forget drops what is held for a task that is gone.
+func (p *pace) forget(name types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.at, name)
+}
