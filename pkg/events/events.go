@@ -35,6 +35,11 @@ const (
 	remembered = 1000
 	// maxMessage is upstream's limit on a message, in bytes.
 	maxMessage = 1024
+	// Of events about one object that differ in their messages alone, such as by the random name of a pod that a quota refuses, mostDistinct are
+	// written within similarFor of each other, and the others are counted in one more, as upstream's correlator does it.
+	mostDistinct = 10
+	similarFor   = 10 * time.Minute
+	combined     = "(combined from similar events): "
 	// reportEvery is the minimum interval of log messages about lost events.
 	reportEvery = time.Minute
 )
@@ -54,8 +59,9 @@ type Recorder struct {
 	mu      sync.Mutex
 	waiting []happening // at most backlog, nil when empty: most recorders are idle, and there are dozens
 
-	known     map[happening]known // used by Run only, like the following fields
-	reported  uint64              // number of lost events that were logged
+	known     map[happening]known   // used by Run only, like the following fields
+	similar   map[happening]similar // by what they have in common: everything but the message
+	reported  uint64                // number of lost events that were logged
 	lastError error
 }
 
@@ -73,13 +79,19 @@ type known struct {
 	count int32
 }
 
+// similar counts the events that differ in their messages alone.
+type similar struct {
+	distinct int
+	last     time.Time
+}
+
 // New returns a recorder for a component ("replicaset-controller") on a host (may be empty). A nil log means
 // slog.Default().
 func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Recorder{client: c, component: component, host: host, log: log, wake: make(chan struct{}, 1), known: map[happening]known{}}
+	return &Recorder{client: c, component: component, host: host, log: log, wake: make(chan struct{}, 1), known: map[happening]known{}, similar: map[happening]similar{}}
 }
 
 // Lost returns the number of events that could not be recorded.
@@ -143,9 +155,7 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	if len(args) > 0 {
 		message = fmt.Sprintf(format, args...)
 	}
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
+	message = shorten(message)
 	r.mu.Lock()
 	full := len(r.waiting) >= backlog
 	if !full {
@@ -160,6 +170,13 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+func shorten(message string) string {
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+	}
+	return message
 }
 
 // next removes the oldest waiting event, if any.
@@ -227,9 +244,13 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 		namespace = metav1.NamespaceDefault
 	}
 	was, seen := r.known[key]
+	if !seen && r.combine(key, h.at) {
+		key.message, h.message = combined, shorten(combined+h.message)
+		was, seen = r.known[key]
+	}
 	if seen {
 		was.count++
-		patch, _ := json.Marshal(map[string]any{"count": was.count, "lastTimestamp": at})
+		patch, _ := json.Marshal(map[string]any{"count": was.count, "lastTimestamp": at, "message": h.message})
 		old := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: was.name}}
 		err := r.client.Patch(ctx, old, client.RawPatch(types.MergePatchType, patch))
 		if err == nil {
@@ -260,12 +281,27 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 	return err
 }
 
-func (r *Recorder) remember(key happening, k known) {
-	if _, ok := r.known[key]; !ok && len(r.known) >= remembered {
-		for other := range r.known {
-			delete(r.known, other)
+func (r *Recorder) remember(key happening, k known) { keep(r.known, key, k) }
+
+// combine counts an event with a message that is new, and reports whether there have been too many of its like.
+func (r *Recorder) combine(key happening, at time.Time) bool {
+	key.message = ""
+	s := r.similar[key]
+	if at.Sub(s.last) > similarFor {
+		s.distinct = 0
+	}
+	s.distinct, s.last = min(s.distinct+1, mostDistinct+1), at
+	keep(r.similar, key, s)
+	return s.distinct > mostDistinct
+}
+
+// keep adds to a map of at most remembered.
+func keep[V any](m map[happening]V, key happening, value V) {
+	if _, ok := m[key]; !ok && len(m) >= remembered {
+		for other := range m {
+			delete(m, other)
 			break
 		}
 	}
-	r.known[key] = k
+	m[key] = value
 }

@@ -136,3 +136,43 @@ func TestLostEventsAreLogged(t *testing.T) {
 		require.Contains(t, out.String(), "lost=1 lostTotal=7")
 	})
 }
+
+// TestSimilarEventsAreCombined: a controller that fails with another random name each time does not fill the store with events.
+func TestSimilarEventsAreCombined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}
+		r := New(c, "test-controller", "", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); r.Run(ctx) }()
+		set := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "set", UID: "u"}}
+		fails := func(from, to int) []corev1.Event {
+			for i := from; i < to; i++ {
+				r.Event(set, corev1.EventTypeWarning, "FailedCreate", "pod set-%d is refused", i)
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+			var list corev1.EventList
+			require.NoError(t, c.List(t.Context(), &list))
+			return list.Items
+		}
+		require.Len(t, fails(0, 10), 10)
+		all := fails(10, 50)
+		require.Len(t, all, 11)
+		newest := all[0]
+		for _, e := range all {
+			if e.LastTimestamp.After(newest.LastTimestamp.Time) {
+				newest = e
+			}
+		}
+		require.Equal(t, "(combined from similar events): pod set-49 is refused", newest.Message)
+		require.EqualValues(t, 40, newest.Count)
+		r.Event(set, corev1.EventTypeNormal, "Created", "made")
+		synctest.Wait()
+		require.Equal(t, "made", stored(t, c)["Created"].Message, "other reasons are other events")
+		time.Sleep(similarFor)
+		require.Len(t, fails(50, 51), 13, "after a while it is said again")
+		cancel()
+		<-done
+	})
+}
