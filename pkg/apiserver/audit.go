@@ -116,7 +116,7 @@ func auditList(ctx context.Context, t registry.Target, lm metav1.ListMeta, entri
 			audit.AddAuditAnnotation(ctx, "audit.k8s.io/truncated", "true")
 			return
 		}
-		items = append(items, e.Object.DeepCopyObject().(client.Object))
+		items = append(items, e.Whole().Object.DeepCopyObject().(client.Object))
 	}
 	list := t.Resource.NewList()
 	if meta.SetList(list, items) != nil {

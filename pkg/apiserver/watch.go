@@ -166,8 +166,10 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 				}
 				continue
 			}
-			entry, err := registry.As(v.t.Resource, e.Entry)
-			if err == nil {
+			entry, err := e.Entry.In(v.t.Resource)
+			if err != nil {
+				err = apierrors.NewInternalError(err)
+			} else {
 				err = v.event(watch.EventType(e.Type), entry)
 			}
 			if err != nil {

@@ -46,6 +46,9 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 		}
 		broken.drop(kv.Key, kv.Revision)
 		c.interned.share(obj)
+		if t.row.Pack != nil {
+			obj = t.row.Pack(obj)
+		}
 		e := &Entry{Object: obj, Key: kv.Key, Revision: kv.Revision, row: t.row, keeper: &c.encodings}
 		if c.cfg.CheckImmutable {
 			e.sum = e.hash()

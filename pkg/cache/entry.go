@@ -106,6 +106,18 @@ func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	return e.keepConverted(row, obj), nil
 }
 
+// Whole returns the entry with its object as the kind's Go type has it: the entry itself, unless the cache holds such objects in another form.
+func (e *Entry) Whole() *Entry {
+	if e.row.Unpack == nil {
+		return e
+	}
+	o := e.row.Unpack(e.Object)
+	if o == e.Object {
+		return e
+	}
+	return NewEntry(e.row, e.Key, o, e.Revision)
+}
+
 // InAll is In for all entries of a list, which it does not modify. Those that must be converted first are converted together.
 func InAll(row *kind.Resource, entries []*Entry) ([]*Entry, error) {
 	var missing []client.Object

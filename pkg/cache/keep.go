@@ -41,6 +41,9 @@ const keptOverhead = 96
 
 // keep keeps b as an encoding of e unless there is one already, and returns the one that counts.
 func (e *Entry) keep(which encoding, b []byte) []byte {
+	if e.row.Pack != nil {
+		return b
+	}
 	at := &e.kept[which]
 	if !at.CompareAndSwap(nil, &b) {
 		if other := at.Load(); other != nil {

@@ -164,6 +164,9 @@ func (r *Resource) From(obj client.Object) (client.Object, error) {
 
 // Message returns the object's protobuf message without the envelope, or nil if the kind has none.
 func (r *Resource) Message(obj client.Object) ([]byte, error) {
+	if r.Unpack != nil {
+		obj = r.Unpack(obj)
+	}
 	m, ok := obj.(protoMessage)
 	if !ok || !r.Proto {
 		return nil, nil

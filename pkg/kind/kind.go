@@ -93,6 +93,10 @@ type Resource struct {
 	Types managedfields.TypeConverter
 	// NoCreate, if not empty, says why no object can be created at present. They are refused with 403.
 	NoCreate string
+	// Pack, if not nil, returns the form in which the cache holds an object, for kinds whose objects are large and rarely read; Unpack undoes it.
+	// That form has the object's metadata and its JSON encoding, Internal takes it as well, and both return other objects as they are. Its encodings
+	// are not kept.
+	Pack, Unpack func(client.Object) client.Object
 	// BeginDelete, if not nil, changes an object whose deletion is asked for the first time: it adds finalizers or a condition.
 	BeginDelete func(runtime.Object)
 	// Describe, if not nil, takes the place of Schema: it makes the complete schemas of an object and of a list for OpenAPI 2 or 3, whose

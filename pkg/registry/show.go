@@ -8,13 +8,13 @@ import (
 )
 
 // As returns an entry in the version that row serves: the entry itself, unless row is a view of the stored row
-// (events.k8s.io Event) or another of its versions.
+// (events.k8s.io Event) or another of its versions. Its object is whole.
 func As(row *kind.Resource, e *cache.Entry) (*cache.Entry, error) {
 	shown, err := e.In(row)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	return shown, nil
+	return shown.Whole(), nil
 }
 
 func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {

@@ -73,11 +73,11 @@ type group struct {
 type options struct {
 	kubeconfig, image, start, pids, only, output string
 	target, kubectl, beside                      string
-	children                                     bool
+	children, keep                               bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
 	nodes, binds, tasks, finished, resources     int
-	servicePods                                  int
+	servicePods, definitions, definitionSize     int
 	settle                                       time.Duration
 }
 
@@ -90,7 +90,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol (default all), deployment,job,namespace,services (on fake nodes), custom,webhook")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol,definitions (default all), deployment,job,namespace,services (on fake nodes), custom,webhook")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -105,7 +105,10 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
 	f.StringVar(&o.kubectl, "kubectl", "kubectl", "command that is kubectl, to compare with Kontrol; empty for none")
 	f.IntVar(&o.resources, "resources", 1000, "how many objects Kontrol applies")
-	f.DurationVar(&o.settle, "settle", 0, "how long to wait, before the memory with Kontrol is measured, for what was collected to be returned")
+	f.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, besides")
+	f.IntVar(&o.definitionSize, "definition-size", 24, "size of each of them, in KiB of JSON")
+	f.BoolVar(&o.keep, "keep", false, "do not delete the definitions in the end")
+	f.DurationVar(&o.settle, "settle", 0, "how long to wait, before the memory with Kontrol or definitions is measured, for what was collected to be returned")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -113,7 +116,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 		return fmt.Errorf("-o %s is neither table nor json", o.output)
 	}
 	var figures []figure
-	groups := []group{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}, {"kontrol", kontrol}}
+	groups := []group{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}, {"kontrol", kontrol}, {"definitions", manyDefinitions}}
 	for _, name := range slices.Sorted(maps.Keys(scales)) {
 		groups = append(groups, group{name, func(ctx context.Context, c *cluster) ([]figure, error) { return scale(ctx, c, name) }})
 	}

@@ -63,6 +63,9 @@ func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 // cache.
 func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 	version := func(o ctrl.Object) (ctrl.Object, error) {
+		if row.Unpack != nil {
+			o = row.Unpack(o)
+		}
 		if row.Serves(o) || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's own answers are converted already
 			return o, nil
 		}
@@ -79,7 +82,7 @@ func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 			}
 			return unstructuredOf(o)
 		}
-	case row.StoredAs != nil || row.PerVersion:
+	case row.StoredAs != nil || row.PerVersion || row.Unpack != nil:
 		return version
 	}
 	return nil

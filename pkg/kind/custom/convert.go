@@ -1,13 +1,13 @@
 package custom
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -175,13 +175,12 @@ func sizeOf(v any) int {
 // schemas of the same versions.
 func (s *Set) decodesAs(d *definition) bool {
 	is := s.definition
-	if is.crd.UID != d.crd.UID || len(is.versions) != len(d.versions) || is.crd.Spec.PreserveUnknownFields != d.crd.Spec.PreserveUnknownFields ||
+	if !bytes.Equal(is.packed.schemas, d.packed.schemas) || is.crd.UID != d.crd.UID || len(is.versions) != len(d.versions) || is.crd.Spec.PreserveUnknownFields != d.crd.Spec.PreserveUnknownFields ||
 		is.names.Kind != d.names.Kind || is.names.Plural != d.names.Plural || is.crd.Spec.Scope != d.crd.Spec.Scope {
 		return false
 	}
 	for i, v := range is.versions {
-		o := d.versions[i]
-		if v.spec.Name != o.spec.Name || v.spec.Schema != o.spec.Schema && !equality.Semantic.DeepEqual(v.spec.Schema, o.spec.Schema) {
+		if v.spec.Name != d.versions[i].spec.Name {
 			return false
 		}
 	}

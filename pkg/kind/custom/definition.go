@@ -60,6 +60,7 @@ func Definitions() *kind.Resource {
 		}
 		return table.ConvertToTable(context.Background(), in, &metav1.TableOptions{NoHeaders: !headers})
 	}}
+	r.Pack, r.Unpack = pack, unpack
 	r.BeginDelete = beginDelete
 	r.Managers = definitionManagers
 	r.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
@@ -74,7 +75,7 @@ func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resour
 		New:     make,
 		Default: func(o runtime.Object) { scheme().Default(o) },
 		Internal: func(o client.Object) (runtime.Object, error) {
-			return scheme().UnsafeConvertToVersion(o, apiextensions.SchemeGroupVersion)
+			return scheme().UnsafeConvertToVersion(unpack(o), apiextensions.SchemeGroupVersion)
 		},
 		External: func(o runtime.Object) (client.Object, error) {
 			out, err := scheme().UnsafeConvertToVersion(o, gv)

@@ -85,7 +85,7 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 
 // published returns the schema to publish, or nil if it is invalid. Unlike the structural schema, it keeps invalid defaults.
 func (v *version) published() (*structuralschema.Structural, error) {
-	in, err := internalSchema(v.spec)
+	in, err := v.props()
 	if err != nil || in == nil || validation.SchemaHasInvalidTypes(in) {
 		return nil, err
 	}

@@ -34,7 +34,8 @@ func NewMaker(webhooks Webhooks) *Maker {
 
 // definition is one definition. Its versions share the conversion and the type converter of their field managers.
 type definition struct {
-	crd      *apiextensionsv1.CustomResourceDefinition // shared with the cache: immutable
+	crd      *apiextensionsv1.CustomResourceDefinition // without its schemas, which packed has; shares memory with the cache: immutable
+	packed   *packed
 	names    apiextensionsv1.CustomResourceDefinitionNames
 	shared   *Maker
 	versions []*version
@@ -55,14 +56,19 @@ func (d *definition) namespaced() bool {
 //
 // Rows does not look at the schemas. Errors in them are reported when the rows are used.
 func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*Set, error) {
-	d := &definition{crd: crd, names: crd.Status.AcceptedNames, shared: m}
+	held, err := packDefinition(crd)
+	if err != nil {
+		return nil, err
+	}
+	crd = &apiextensionsv1.CustomResourceDefinition{TypeMeta: held.TypeMeta, ObjectMeta: held.ObjectMeta, Spec: held.spec, Status: held.status}
+	d := &definition{crd: crd, packed: held, names: crd.Status.AcceptedNames, shared: m}
 	for what, name := range map[string]string{"plural": d.names.Plural, "singular": d.names.Singular, "kind": d.names.Kind, "listKind": d.names.ListKind} {
 		if name == "" {
 			return nil, fmt.Errorf("status.acceptedNames.%s is empty", what)
 		}
 	}
 	for i := range crd.Spec.Versions {
-		v := newVersion(d, &crd.Spec.Versions[i])
+		v := newVersion(d, i)
 		d.versions = append(d.versions, v)
 		if v.spec.Storage {
 			d.stored = v

@@ -95,7 +95,7 @@ func (v *version) makeCompiled() (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, err := internalSchema(v.spec)
+	in, err := v.props()
 	if err != nil {
 		return nil, err
 	}

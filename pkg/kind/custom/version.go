@@ -20,9 +20,10 @@ import (
 
 // version is one version of a definition. Expensive parts are created on first use.
 type version struct {
-	of   *definition
-	spec *apiextensionsv1.CustomResourceDefinitionVersion
-	gvk  schema.GroupVersionKind
+	of    *definition
+	index int
+	spec  *apiextensionsv1.CustomResourceDefinitionVersion // without its schema, which props reads
+	gvk   schema.GroupVersionKind
 
 	// structural returns the schema used for pruning and defaults; nil if the version has none.
 	structural func() (*structuralschema.Structural, error)
@@ -30,8 +31,9 @@ type version struct {
 	compiled   lazily[compiled]
 }
 
-func newVersion(of *definition, spec *apiextensionsv1.CustomResourceDefinitionVersion) *version {
-	v := &version{of: of, spec: spec, gvk: schema.GroupVersionKind{Group: of.crd.Spec.Group, Version: spec.Name, Kind: of.names.Kind}}
+func newVersion(of *definition, index int) *version {
+	spec := &of.crd.Spec.Versions[index]
+	v := &version{of: of, index: index, spec: spec, gvk: schema.GroupVersionKind{Group: of.crd.Spec.Group, Version: spec.Name, Kind: of.names.Kind}}
 	v.structural = sync.OnceValues(func() (*structuralschema.Structural, error) {
 		return guarded(v.makeStructural)
 	})
@@ -51,6 +53,17 @@ func guarded[T any](f func() (T, error)) (out T, err error) {
 	return f()
 }
 
+// props returns the schema in upstream's internal form, nil if there is none. It is made anew each time.
+func (v *version) props() (*apiextensions.JSONSchemaProps, error) {
+	list, err := v.of.packed.unpackSchemas()
+	if err != nil {
+		return nil, err
+	}
+	whole := *v.spec
+	whole.Schema = list[v.index]
+	return internalSchema(&whole)
+}
+
 // internalSchema returns the version's schema in upstream's internal form, nil if there is none.
 func internalSchema(spec *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
 	if spec.Schema == nil || spec.Schema.OpenAPIV3Schema == nil {
@@ -64,7 +77,7 @@ func internalSchema(spec *apiextensionsv1.CustomResourceDefinitionVersion) (*api
 }
 
 func (v *version) makeStructural() (*structuralschema.Structural, error) {
-	in, err := internalSchema(v.spec)
+	in, err := v.props()
 	if err != nil || in == nil {
 		return nil, err
 	}

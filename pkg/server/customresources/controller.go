@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -99,27 +100,35 @@ func (c *Controller) Run(ctx context.Context) error {
 	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
 }
 
+// loadPage is how many definitions are read at once: as Go types, a large one takes many megabytes.
+const loadPage = 25
+
 // load serves all stored definitions that were accepted earlier, in one change of the catalog.
 func (c *Controller) load(ctx context.Context) error {
-	var list apiextensionsv1.CustomResourceDefinitionList
-	if err := c.cfg.Client.List(ctx, &list); err != nil {
-		return fmt.Errorf("could not list custom resource definitions: %w", err)
-	}
 	var add []*kind.Resource
 	sets := map[string]*custom.Set{}
-	for i := range list.Items {
-		crd := &list.Items[i]
-		c.remember(crd)
-		if !accepted(crd) {
-			continue
+	for next := ""; ; {
+		var list apiextensionsv1.CustomResourceDefinitionList
+		if err := c.cfg.Client.List(ctx, &list, ctrl.Limit(loadPage), ctrl.Continue(next)); err != nil {
+			return fmt.Errorf("could not list custom resource definitions: %w", err)
 		}
-		set, err := c.maker.Rows(crd, nil)
-		if err != nil {
-			c.cfg.Log.Error("could not serve custom resource definition", "definition", crd.Name, "error", err)
-			continue
+		for i := range list.Items {
+			crd := &list.Items[i]
+			c.remember(crd)
+			if !accepted(crd) {
+				continue
+			}
+			set, err := c.maker.Rows(crd, nil)
+			if err != nil {
+				c.cfg.Log.Error("could not serve custom resource definition", "definition", crd.Name, "error", err)
+				continue
+			}
+			sets[crd.Name] = set
+			add = append(add, set.Rows...)
 		}
-		sets[crd.Name] = set
-		add = append(add, set.Rows...)
+		if next = list.Continue; next == "" {
+			break
+		}
 	}
 	if len(add) == 0 {
 		return nil
