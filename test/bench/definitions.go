@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -19,8 +18,6 @@ import (
 
 // definitionTimeout bounds the time until all definitions are established.
 const definitionTimeout = 10 * time.Minute
-
-var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // manyDefinitions creates CustomResourceDefinitions, waits until all are Established, and measures what they cost in memory.
 func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err error) {
@@ -35,7 +32,7 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 	if err != nil {
 		return nil, err
 	}
-	all := client.Resource(crds)
+	all := client.Resource(definitions)
 	group := fmt.Sprintf("bench-%d.example.org", time.Now().UnixNano())
 	mine := metav1.ListOptions{LabelSelector: benchLabel + "=" + group}
 	w, err := all.Watch(ctx, mine)
