@@ -42,9 +42,9 @@ The files are in the bundle itself, up to 512 KiB, or in a registry with --artif
 func kontrolApprove() *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:   "approve bundle/NAME",
-		Short: "Approve what waits for approval",
-		Args:  exactly(1, "bundle/NAME [--dry-run]"),
+		Use:   "approve NAME|bundle/NAME",
+		Short: "Approve a resource or a bundle as it is now, if it waits for approval",
+		Args:  exactly(1, "NAME|bundle/NAME [--dry-run]"),
 	}
 	cluster := hub(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be approved")

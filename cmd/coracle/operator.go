@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
@@ -31,6 +32,8 @@ type operator struct {
 var operators = []operator{
 	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: builtin.BuildbarnDefinitions, listen: "127.0.0.1:10261",
 		reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"}},
+	{name: "kontrol", short: "Kontrol: objects of many clusters as they should be", group: kontrol.GroupVersion.String(), definitions: builtin.KontrolDefinitions, listen: "127.0.0.1:10262",
+		reconcilers: []string{"kontrolcluster", "kontrol", "kontrolwatcher", "kontrolresource", "kontrolbundle"}},
 }
 
 func operatorCommand() *cobra.Command {

@@ -121,6 +121,9 @@ func (c *Cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 			fmt.Fprintf(out, "%-8s  %s\n", row[0], row[1])
 		}
 	}
+	for i := range b.Spec.Windows {
+		fmt.Fprintf(out, "%-8s  %s\n", "Window", windowText(&b.Spec.Windows[i]))
+	}
 	now := time.Now()
 	if len(s.Waves) > 0 {
 		fmt.Fprintln(out)

@@ -209,10 +209,12 @@ func (c *Cluster) connectTo(ctx context.Context, name string) (ctrl.Client, erro
 		}
 		return nil, err
 	}
-	if k.Spec.Pull {
-		return nil, fmt.Errorf("cluster %s is reached by the hub alone: its agent connects there", name)
-	}
 	config := c.REST
+	if k.Spec.Pull {
+		if config, err = throughHub(config, name); err != nil {
+			return nil, err
+		}
+	}
 	if s := k.Spec.KubeconfigSecret; s != nil {
 		var secret corev1.Secret
 		if err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: s.Namespace, Name: s.Name}, &secret); err != nil {
@@ -229,6 +231,17 @@ func (c *Cluster) connectTo(ctx context.Context, name string) (ctrl.Client, erro
 	config = rest.CopyConfig(config)
 	config.Timeout, config.QPS = targetPatience, -1 // one request at a time needs no limit
 	return ctrl.New(config, ctrl.Options{})
+}
+
+// throughHub returns how to reach a cluster that has connected itself to a hub: by requests that the hub passes on.
+func throughHub(hub *rest.Config, cluster string) (*rest.Config, error) {
+	u, _, err := rest.DefaultServerUrlFor(hub)
+	if err != nil {
+		return nil, err
+	}
+	out := rest.CopyConfig(hub)
+	out.Host = u.JoinPath("apis", kontrol.GroupVersion.Group, kontrol.GroupVersion.Version, "clusters", cluster, "proxy").String()
+	return out, nil
 }
 
 // targetPatience bounds a request to a cluster that Resources are applied to.

@@ -80,6 +80,16 @@ func (c *Cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	if r.Spec.Suspend {
 		rows = append(rows, [2]string{"Suspended", "nothing is applied"})
 	}
+	for i := range r.Spec.Windows {
+		rows = append(rows, [2]string{"Window", windowText(&r.Spec.Windows[i])})
+	}
+	if r.Spec.Approval == kontrol.ApprovalManual {
+		approved := "the present generation is not approved"
+		if r.Status.Approved == r.Generation {
+			approved = "the present generation is approved"
+		}
+		rows = append(rows, [2]string{"Approval", approved})
+	}
 	if i := r.Spec.Ignore; i != nil {
 		rows = append(rows, [2]string{"Ignored", strings.Join(slices.Concat(i.Fields, i.Managers), ", ")})
 	}
@@ -123,6 +133,11 @@ func (c *Cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	}
 	fmt.Fprintln(out)
 	return driftTable(out, drifts, now)
+}
+
+// windowText says what a sync window is for, and when it is.
+func windowText(w *kontrol.SyncWindow) string {
+	return strings.ToLower(string(w.Kind)) + " " + w.String()
 }
 
 // Drift is a field that somebody changed on a cluster.

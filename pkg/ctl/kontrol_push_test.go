@@ -103,7 +103,7 @@ func TestKontrolBundles(t *testing.T) {
 	out, _, _ = approve(false)
 	require.Contains(t, out, "is approved already")
 	_, text, _ = ran(t, func(at Terminal) error { return c.Approve(t.Context(), "shop", false, at) })
-	require.Contains(t, text, "is no bundle/NAME")
+	require.Contains(t, text, "there is no resource shop")
 	_, text, code = ran(t, func(at Terminal) error {
 		return c.Wait(t.Context(), KontrolOptions{Names: []string{"bundle/shop"}}, "nonsense", 1, at)
 	})

@@ -324,3 +324,46 @@ func TestKontrolClusters(t *testing.T) {
 	require.NoError(t, c.RemoveCluster(t.Context(), "edge", io.Discard))
 	require.Error(t, c.Client.Get(t.Context(), ctrl.ObjectKeyFromObject(&secret), &secret))
 }
+
+// TestKontrolApprove: what waits for approval is approved as it was looked at.
+func TestKontrolApprove(t *testing.T) {
+	r := settings(kontrol.StateOutOfSync)
+	c := kontrolCluster(t, nil)
+	c.Client = fake.NewClientBuilder().WithScheme(c.Client.Scheme()).WithObjects(r).WithStatusSubresource(r).Build()
+	approve := func(dry bool) (string, string, int) {
+		return ran(t, func(at Terminal) error { return c.Approve(t.Context(), r.Name, dry, at) })
+	}
+	_, text, code := approve(false)
+	require.NotZero(t, code)
+	require.Contains(t, text, "needs no approval")
+	r, err := c.getResource(t.Context(), r.Name)
+	require.NoError(t, err)
+	r.Spec.Approval = kontrol.ApprovalManual
+	require.NoError(t, c.Client.Update(t.Context(), r))
+	r.Status.ObservedGeneration = r.Generation - 1
+	require.NoError(t, c.Client.Status().Update(t.Context(), r))
+	_, text, _ = approve(false)
+	require.Contains(t, text, "was not looked at yet")
+	r.Status.ObservedGeneration = r.Generation
+	require.NoError(t, c.Client.Status().Update(t.Context(), r))
+	out, text, _ := approve(true)
+	require.Contains(t, out, "approved (dry run)", text)
+	out, text, _ = approve(false)
+	require.Contains(t, out, "approved\n", text)
+	out, _, _ = approve(false)
+	require.Contains(t, out, "is approved already")
+}
+
+// TestThroughHub: a cluster that connects itself is reached by the hub's address, with the credentials for the hub.
+func TestThroughHub(t *testing.T) {
+	for host, want := range map[string]string{
+		"https://hub:6443":      "https://hub:6443/apis/kontrol.coracle.dev/v1alpha1/clusters/boat/proxy",
+		"https://hub/k8s/":      "https://hub/k8s/apis/kontrol.coracle.dev/v1alpha1/clusters/boat/proxy",
+		"http://127.0.0.1:8001": "http://127.0.0.1:8001/apis/kontrol.coracle.dev/v1alpha1/clusters/boat/proxy",
+	} {
+		got, err := throughHub(&rest.Config{Host: host, BearerToken: "t"}, "boat")
+		require.NoError(t, err)
+		require.Equal(t, want, got.Host)
+		require.Equal(t, "t", got.BearerToken)
+	}
+}

@@ -95,6 +95,8 @@ type Tunnels interface {
 	Ready(cluster string) error
 	// Serve uses a connection until it or ctx ends.
 	Serve(ctx context.Context, cluster string, conn net.Conn) error
+	// Transport sends requests to a cluster's API through the connection that it has at the time.
+	Transport(cluster string) http.RoundTripper
 }
 
 // Creator handles a POST of in, which it may modify, to a subresource of on. Errors are Status errors. If it returns

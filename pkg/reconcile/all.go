@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"cmp"
+
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
@@ -83,7 +85,7 @@ func All(cfg Config) []*engine.Reconciler {
 		resourceclaim.New(),
 		resourceclaim.NewRelease(),
 	}
-	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), version.Info().GitVersion, cfg.Tunnels)...)
+	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), cmp.Or(cfg.ServerVersion, version.Info().GitVersion), cfg.Tunnels)...)
 	list = append(list, buildbarn.New(metrics.Read)...)
 	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}))
 	if cfg.RootCA != nil {

@@ -68,6 +68,8 @@ type Config struct {
 	TaskPatience time.Duration
 	// ForgetTask asks a node to remove the logs of a deleted task; nil: nobody is asked.
 	ForgetTask func(ctx context.Context, node string, task types.UID) error
+	// ServerVersion is the version of the API server; empty: that of this build.
+	ServerVersion string
 	// Tunnels has the connections of Kontrol's agents; nil where none can come.
 	Tunnels *pull.Hub
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.

@@ -52,7 +52,7 @@ func describe(routes []*Route) document {
 	}
 	return document{
 		"openapi": "3.0.3",
-		"info":    document{"title": "Coracle's REST facade", "version": "v1", "description": "Tasks, pods, services and nodes, in the form of Podling's API, and the resources of Kontrol."},
+		"info":    document{"title": "Coracle's REST facade", "version": "v1", "description": "Tasks, pods, services and nodes, in the form of Podling's API, and the resources and bundles of Kontrol."},
 		"paths":   paths,
 		"components": document{
 			"schemas": schemas,

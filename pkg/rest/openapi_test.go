@@ -127,7 +127,9 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		"POST /api/v1/services":       `{"name":"s","selector":{"app":"a"},"ports":[{"port":80}]}`,
 		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`, "POST /api/v1/nodes": `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
 		"POST /api/v1/resources": `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`, "PUT /api/v1/resources/{id}": `{}`,
-		"POST /api/v1/heartbeat": `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
+		"POST /api/v1/bundles": `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,
+		"POST /api/v1/bundles/{id}/approve": `{"content":"x"}`,
+		"POST /api/v1/heartbeat":            `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
 		"PUT /api/v1/tasks/{id}/status": `{"status":"running"}`, "PUT /api/v1/pods/{id}/status": `{"status":"running"}`,
 	}
 	for err, status := range map[error]int{errors.New("the store is on fire"): http.StatusInternalServerError, context.DeadlineExceeded: http.StatusServiceUnavailable} {
@@ -236,6 +238,21 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "PUT", resource, `{"suspend":true}`)
 	expect(http.StatusConflict, "PUT", resource, `{"suspend":true,"generation":9}`)
 	expect(http.StatusOK, "DELETE", resource, nil)
+
+	// Bundles.
+	var one wire.Bundle
+	expect(http.StatusCreated, "POST", "/api/v1/bundles", valid["POST /api/v1/bundles"]).into(t, &one)
+	expect(http.StatusConflict, "POST", "/api/v1/bundles", valid["POST /api/v1/bundles"])
+	bundle := "/api/v1/bundles/" + strconv.FormatInt(one.ID, 10)
+	expect(http.StatusOK, "GET", "/api/v1/bundles", nil)
+	expect(http.StatusBadRequest, "GET", "/api/v1/bundles?limit=x", nil)
+	expect(http.StatusOK, "GET", bundle, nil)
+	expect(http.StatusConflict, "PUT", bundle, `{"paused":true,"generation":9}`)
+	expect(http.StatusOK, "PUT", bundle, `{"approval":"Manual"}`)
+	expect(http.StatusConflict, "POST", bundle+"/approve", `{"content":"x"}`)
+	w.read("b", "sha256:1")
+	expect(http.StatusOK, "POST", bundle+"/approve", `{"content":"sha256:1"}`)
+	expect(http.StatusOK, "DELETE", bundle, nil)
 
 	expect(http.StatusOK, "POST", "/api/v1/prune", nil)
 	expect(http.StatusOK, "POST", "/api/v1/nodes/"+worker.NodeID+"/deregister", nil)

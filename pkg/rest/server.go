@@ -68,6 +68,7 @@ func (s *Server) resources() []Resource {
 		(*pods)(s),
 		(*services)(s),
 		(*resources)(s),
+		(*bundles)(s),
 		(*maintenance)(s),
 		(*description)(s),
 	}, s.cfg.Resources...)

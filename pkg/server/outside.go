@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -86,12 +87,30 @@ func RunControllers(ctx context.Context, o Outside) error {
 			return nil, err
 		}
 		controllers, err := reconcile.New(reconcile.Config{
-			ClientFor: func(string) client.Interface { return checked },
-			Kinds:     kinds, Only: o.Only, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
+			ClientFor: func(string) client.Interface { return checked }, ServerVersion: serverVersion(o.REST),
+			Kinds: kinds, Only: o.Only, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
 		})
 		return []run.Component{c, kinds, controllers}, err
 	})
 }
+
+// serverVersion returns the version of an API server; empty if it does not answer now.
+func serverVersion(c *rest.Config) string {
+	c = rest.CopyConfig(c)
+	c.Timeout = versionPatience
+	d, err := discovery.NewDiscoveryClientForConfig(c)
+	if err != nil {
+		return ""
+	}
+	v, err := d.ServerVersion()
+	if err != nil {
+		return ""
+	}
+	return v.GitVersion
+}
+
+// versionPatience is how long an API server may take to say its version.
+const versionPatience = 5 * time.Second
 
 // leaseOf names the Lease of a set of reconcilers, so that processes with different sets do not wait for each other.
 func leaseOf(only []string) string {

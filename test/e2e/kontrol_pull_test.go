@@ -42,10 +42,27 @@ func TestKontrolPull(t *testing.T) {
 	edge.Ctl(`patch configmap pulled --type merge -p {"data":{"color":"red"}}`)
 	edge.Ctl("wait --timeout=60s --for=jsonpath={.data.color}=blue configmap/pulled")
 
+	// What an apply would change is asked of the cluster through its agent, and objects are adopted from it.
+	require.Empty(t, hub.Run("kontrol", "diff", "pulled"))
+	hub.Ctl(`patch kres pulled --type merge -p {"spec":{"suspend":true,"template":{"data":{"color":"green"}}}}`)
+	out, code := exitCode(t, hub, "kontrol", "diff", "pulled")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "-  color: blue\n+  color: green\n")
+	hub.Ctl(`patch kres pulled --type merge -p {"spec":{"suspend":false,"template":{"data":{"color":"blue"}}}}`)
+	is("Synced")
+	edge.Ctl("create configmap found --from-literal=a=b")
+	require.Contains(t, hub.Run("kontrol", "adopt", "configmap/found", "--cluster", "boat"), "a: b")
+	const proxy = "/apis/kontrol.coracle.dev/v1alpha1/clusters/boat/proxy"
+	require.Contains(t, hub.Ctl("get --raw "+proxy+"/api/v1/namespaces/default/configmaps/found"), `"a":"b"`)
+	require.Contains(t, hub.Fails("ctl", "get", "--raw", proxy+"/metrics"), "objects alone")
+
 	// The agent is killed; what is edited meanwhile comes with the next one.
 	kill()
 	hub.Apply(resource("gold"))
 	is("Unreachable")
+	out, code = exitCode(t, hub, "kontrol", "diff", "pulled")
+	require.Equal(t, 1, code, "it is compared with what was seen last")
+	require.Contains(t, out, "-  color: blue\n+  color: gold\n")
 	kill = agent()
 	defer func() { kill() }()
 	is("Synced")
@@ -66,6 +83,7 @@ func TestKontrolPull(t *testing.T) {
 	require.Contains(t, may("create", "clusters.kontrol.coracle.dev/boat", "--subresource", "tunnel"), "yes")
 	require.NotContains(t, may("create", "clusters.kontrol.coracle.dev/other", "--subresource", "tunnel"), "yes")
 	require.NotContains(t, may("list", "secrets", "-A"), "yes")
+	require.NotContains(t, may("get", "clusters.kontrol.coracle.dev/boat", "--subresource", "proxy"), "yes")
 	hub.Ctl("delete resources.kontrol.coracle.dev pulled")
 	hub.Run("kontrol", "clusters", "remove", "boat")
 	hub.Ctl("wait --timeout=60s --for=delete -n kube-system serviceaccount/kontrol-pull-boat")

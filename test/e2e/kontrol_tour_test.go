@@ -82,6 +82,18 @@ func TestKontrolTour(t *testing.T) {
 	require.Equal(t, "Applied", list[0].Applied[0].Status)
 	require.NotEmpty(t, list[0].Current[0].Version)
 
+	// One that asks for approval waits for it, and so does one outside its windows.
+	h.Apply(strings.NewReplacer("{name: greeting", "{name: careful", "mode: Report", "approval: Manual").Replace(greetingResource))
+	_, code = exitCode(t, h, "kontrol", "wait", "careful", "--timeout", "1s")
+	require.Equal(t, 1, code)
+	require.Contains(t, h.Run("kontrol", "describe", "careful"), "coracle kontrol approve careful")
+	require.Equal(t, "resource careful: revision 1 (generation 1) approved\n", h.Run("kontrol", "approve", "careful"))
+	h.Run("kontrol", "wait", "careful")
+	h.Ctl(`patch kres careful --type merge -p {"spec":{"approval":"None","windows":[{"kind":"Deny","schedule":"@hourly","duration":"2h"}],"template":{"data":{"hello":"later"}}}}`)
+	h.Run("kontrol", "wait", "careful", "--for", "OutOfSync")
+	require.Regexp(t, "Waiting: SyncWindow .* denies it", h.Run("kontrol", "describe", "careful"))
+	require.Equal(t, "world", h.Ctl("get configmap careful -o jsonpath={.data.hello}"))
+
 	// An object that was there is taken over as it is, and outlives its Resource.
 	h.Ctl("create configmap found --from-literal=color=green")
 	require.Contains(t, h.Run("kontrol", "adopt", "configmap/found", "--cluster", "this"), "color: green")
@@ -89,7 +101,7 @@ func TestKontrolTour(t *testing.T) {
 	h.Run("kontrol", "adopt", "configmap/found", "--cluster", "this", "--yes")
 	h.Run("kontrol", "wait", "this-default-configmap-found")
 	require.Contains(t, h.Fails("kontrol", "adopt", "configmap/found", "--cluster", "this", "--name", "again"), "has it already")
-	h.Ctl("delete kres this-default-configmap-found greeting")
+	h.Ctl("delete kres this-default-configmap-found greeting careful")
 	require.Equal(t, "green", h.Ctl("get configmap found -o jsonpath={.data.color}"))
 	require.Empty(t, h.Ctl("get configmap greeting --ignore-not-found -o name"), "its deletion policy is Delete")
 	h.Run("kontrol", "clusters", "remove", "this")

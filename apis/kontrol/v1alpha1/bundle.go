@@ -51,6 +51,9 @@ type BundleSpec struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// Rollout says in which order and how fast.
 	Rollout Rollout `json:"rollout,omitempty"`
+	// Windows are times, at most 16, in which the objects are, or are not,
+	// brought to clusters, applied and corrected.
+	Windows []SyncWindow `json:"windows,omitempty"`
 }
 
 // BundleSource is where objects are. Exactly one field is set. Objects are YAML

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // DefaultKey is the default key of a Secret with a kubeconfig.
@@ -55,7 +57,7 @@ func IDOf(uid string) int64 {
 func Prepare(r, old *Resource) {
 	r.Spec.Template = canonical(r.Spec.Template)
 	if old != nil {
-		r.Status.ID, r.Status.History = old.Status.ID, old.Status.History
+		keep(r, old)
 	}
 	if r.Spec.Revision == nil {
 		revision := int64(1)
@@ -64,6 +66,53 @@ func Prepare(r, old *Resource) {
 		}
 		r.Spec.Revision = &revision
 	}
+}
+
+// Accept does for a Resource what the API server of Coracle does when one is written, where another serves Kontrol's kinds by definitions: it returns
+// the Resource with defaults, id and finalizer, with a revision that has risen unless it was set, and in its status the accepted content, and the
+// former one in the history. The errors say why it is not valid; then nothing is returned. Where its spec or finalizers differ from what was
+// given they are to be written, and what comes of that to be accepted again, before the status is written.
+func Accept(r *Resource) (*Resource, field.ErrorList) {
+	next := r.DeepCopy()
+	DefaultWritten(next)
+	if !slices.Contains(next.Finalizers, FinalizerTargets) {
+		next.Finalizers = append(next.Finalizers, FinalizerTargets)
+	}
+	was := r.Status.Accepted
+	if was != nil && was.Generation == r.Generation && r.Spec.Revision != nil {
+		return next, nil
+	}
+	next.Spec.Template = canonical(next.Spec.Template)
+	if was == nil {
+		if errs := Validate(next); len(errs) > 0 {
+			return nil, errs
+		}
+		Default(next)
+	} else {
+		old := &Resource{Spec: ResourceSpec{Revision: &was.Revision, Template: was.Template, Overrides: was.Overrides}, Status: r.Status}
+		old.Generation = was.Generation
+		if errs := ValidateUpdate(next, old); len(errs) > 0 {
+			return nil, errs
+		}
+		Changed(next, old)
+		next.Status.History = bounded(next.Status.History, maxHistoryBytes/2) // the accepted content takes the place of the rest
+	}
+	next.Status.Accepted = &Accepted{Revision: *next.Spec.Revision, Generation: r.Generation, Template: next.Spec.Template, Overrides: next.Spec.Overrides}
+	next.Spec.Template = r.Spec.Template
+	return next, nil
+}
+
+// IsAccepted reports whether a Resource may be applied as it is: its API server has accepted it, or the operator.
+func IsAccepted(r *Resource) bool {
+	if a := r.Status.Accepted; a != nil {
+		return a.Generation == r.Generation && r.Spec.Revision != nil
+	}
+	return SelfAccepted(r)
+}
+
+// SelfAccepted reports whether the API server has accepted a Resource, so that Accept has nothing to do.
+func SelfAccepted(r *Resource) bool {
+	return r.Status.Accepted == nil && r.Status.ID != 0 && r.Spec.Revision != nil
 }
 
 // Changed is called if an update changes the spec: the revision rises unless it was set, and the former content goes into the history.
@@ -77,20 +126,27 @@ func Changed(r, old *Resource) {
 		return
 	}
 	history := append([]Revision{{Revision: was, Generation: old.Generation, Template: old.Spec.Template, Overrides: old.Spec.Overrides, ReplacedAt: metav1.NewTime(time.Now())}}, old.Status.History...)
+	r.Status.History = bounded(history, maxHistoryBytes)
+}
+
+// bounded returns the newest revisions, as many as may be kept.
+func bounded(history []Revision, most int) []Revision {
 	size := 0
 	for i := range history {
 		size += len(history[i].Template.Raw) + overridesSize(history[i].Overrides)
-		if i == MaxHistory || size > maxHistoryBytes {
-			history = history[:i]
-			break
+		if i == MaxHistory || size > most {
+			return history[:i]
 		}
 	}
-	r.Status.History = history
+	return history
 }
 
 // PrepareStatus restores what a write to the status cannot change.
-func PrepareStatus(r, old *Resource) {
-	r.Status.ID, r.Status.History = old.Status.ID, old.Status.History
+func PrepareStatus(r, old *Resource) { keep(r, old) }
+
+// keep restores the part of the status that the API server writes.
+func keep(r, old *Resource) {
+	r.Status.ID, r.Status.History, r.Status.Accepted = old.Status.ID, old.Status.History, nil
 }
 
 func revisionOf(r *Resource) int64 {

@@ -88,6 +88,36 @@ type ResourceSpec struct {
 	// Suspend applies nothing while it is true. What is there is still
 	// recorded.
 	Suspend bool `json:"suspend,omitempty"`
+	// Windows are times, at most 16, in which it is, or is not, applied and
+	// corrected. Deletions do not wait for them.
+	Windows []SyncWindow `json:"windows,omitempty"`
+	// Approval is None (the default), or Manual: each generation waits until
+	// `coracle kontrol approve NAME` has approved it.
+	Approval Approval `json:"approval,omitempty"`
+}
+
+// WindowKind says what a window is for.
+type WindowKind string
+
+const (
+	// WindowAllow: with at least one such window, objects are applied in one of
+	// them only.
+	WindowAllow WindowKind = "Allow"
+	// WindowDeny: in it nothing is applied, whatever the others say.
+	WindowDeny WindowKind = "Deny"
+)
+
+// SyncWindow is a time, again and again, in which objects are, or are not,
+// applied and corrected.
+type SyncWindow struct {
+	// Kind is Allow or Deny.
+	Kind WindowKind `json:"kind"`
+	// Schedule is when it begins, in cron's format, such as "0 22 * * 1-5".
+	Schedule string `json:"schedule"`
+	// Duration is how long it lasts, from 1 minute to 744 hours.
+	Duration metav1.Duration `json:"duration"`
+	// TimeZone is the schedule's, such as Europe/Berlin; UTC by default.
+	TimeZone string `json:"timeZone,omitempty"`
 }
 
 // Override changes the object on some clusters.
@@ -191,6 +221,12 @@ type ResourceStatus struct {
 	// Conditions has the conditions Synced and Healthy, whose reason is the
 	// state.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Approved is the generation that was approved last.
+	Approved int64 `json:"approved,omitempty"`
+	// Accepted is the content that the operator has accepted, on API servers
+	// that have Kontrol's kinds by definitions; nil on others, which accept what
+	// is written themselves.
+	Accepted *Accepted `json:"accepted,omitempty"`
 	// History has the last 10 revisions before the present one, the newest
 	// first, as long as they have at most 524288 bytes. The API server writes
 	// it.
@@ -208,6 +244,16 @@ type ClusterCounts struct {
 	Conflict       int32 `json:"conflict,omitempty"`
 	Unreachable    int32 `json:"unreachable,omitempty"`
 	Degraded       int32 `json:"degraded,omitempty"`
+}
+
+// Accepted is a content of a Resource that is valid.
+type Accepted struct {
+	// Revision and Generation are those of the Resource.
+	Revision   int64 `json:"revision"`
+	Generation int64 `json:"generation"`
+	// Template is the object, Overrides what changes it.
+	Template  runtime.RawExtension `json:"template"`
+	Overrides []Override           `json:"overrides,omitempty"`
 }
 
 // Revision is a former content of a Resource.

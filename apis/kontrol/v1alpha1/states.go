@@ -105,6 +105,8 @@ const (
 	ReasonDependency      = "Dependency"
 	ReasonDependencyCycle = "DependencyCycle"
 	ReasonSuspended       = "Suspended"
+	ReasonApproval        = "Approval"
+	ReasonWindow          = "SyncWindow"
 	ReasonNoKind          = "NoKind"
 	ReasonNoCluster       = "NoCluster"
 	ReasonSameObject      = "SameObject"

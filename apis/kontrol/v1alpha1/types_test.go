@@ -36,15 +36,30 @@ func TestValidate(t *testing.T) {
 		change func(*Resource)
 		want   []string
 	}{
-		"valid":               {nil, nil},
-		"selector":            {func(r *Resource) { r.Spec.ClusterName, r.Spec.ClusterSelector = "", &metav1.LabelSelector{} }, nil},
-		"no cluster":          {func(r *Resource) { r.Spec.ClusterName = "" }, []string{"spec.clusterName"}},
-		"both":                {func(r *Resource) { r.Spec.ClusterSelector = &metav1.LabelSelector{} }, []string{"spec.clusterSelector"}},
-		"mode":                {func(r *Resource) { r.Spec.Mode = "fix" }, []string{"spec.mode"}},
-		"deletion policy":     {func(r *Resource) { r.Spec.DeletionPolicy = "x" }, []string{"spec.deletionPolicy"}},
-		"revision":            {func(r *Resource) { r.Spec.Revision = &negative }, []string{"spec.revision"}},
-		"itself":              {func(r *Resource) { r.Spec.DependsOn = []string{"r"} }, []string{"spec.dependsOn[0]"}},
-		"twice":               {func(r *Resource) { r.Spec.DependsOn = []string{"a", "a"} }, []string{"spec.dependsOn[1]"}},
+		"valid":           {nil, nil},
+		"selector":        {func(r *Resource) { r.Spec.ClusterName, r.Spec.ClusterSelector = "", &metav1.LabelSelector{} }, nil},
+		"no cluster":      {func(r *Resource) { r.Spec.ClusterName = "" }, []string{"spec.clusterName"}},
+		"both":            {func(r *Resource) { r.Spec.ClusterSelector = &metav1.LabelSelector{} }, []string{"spec.clusterSelector"}},
+		"mode":            {func(r *Resource) { r.Spec.Mode = "fix" }, []string{"spec.mode"}},
+		"deletion policy": {func(r *Resource) { r.Spec.DeletionPolicy = "x" }, []string{"spec.deletionPolicy"}},
+		"revision":        {func(r *Resource) { r.Spec.Revision = &negative }, []string{"spec.revision"}},
+		"itself":          {func(r *Resource) { r.Spec.DependsOn = []string{"r"} }, []string{"spec.dependsOn[0]"}},
+		"twice":           {func(r *Resource) { r.Spec.DependsOn = []string{"a", "a"} }, []string{"spec.dependsOn[1]"}},
+		"windows": {func(r *Resource) {
+			r.Spec.Windows = []SyncWindow{{Kind: WindowAllow, Schedule: "0 22 * * 1-5", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Europe/Berlin"}}
+		}, nil},
+		"bad windows": {func(r *Resource) {
+			for _, w := range []SyncWindow{
+				{Kind: "Maybe", Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowAllow, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Second}},
+				{Kind: WindowAllow, Schedule: "now and then", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowAllow, Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
+				{Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Middle/Earth"}, {Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Local"},
+				{Kind: WindowDeny, Schedule: "TZ=UTC 0 0 * * *", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowDeny, Schedule: "@every 5m", Duration: metav1.Duration{Duration: time.Hour}},
+			} {
+				r.Spec.Windows = append(r.Spec.Windows, w)
+			}
+		}, []string{"spec.windows[0].kind", "spec.windows[1].duration", "spec.windows[2].schedule", "spec.windows[3].schedule", "spec.windows[4].timeZone",
+			"spec.windows[5].timeZone", "spec.windows[6].schedule", "spec.windows[7].schedule"}},
+		"approval":            {func(r *Resource) { r.Spec.Approval = "Perhaps" }, []string{"spec.approval"}},
 		"wave":                {func(r *Resource) { r.Annotations = map[string]string{AnnotationWave: "x"} }, []string{"metadata.annotations[" + AnnotationWave + "]"}},
 		"long name":           {func(r *Resource) { r.Name = strings.Repeat("a", 151) }, []string{"metadata.name"}},
 		"ignored fields":      {func(r *Resource) { r.Spec.Ignore = &Ignore{Fields: []string{"spec.replicas", "a[", "kind"}} }, []string{"spec.ignore.fields[1]", "spec.ignore.fields[2]"}},

@@ -98,6 +98,8 @@ func Validate(r *Resource) field.ErrorList {
 	errs = append(errs, validateIgnore(r.Spec.Ignore, spec.Child("ignore"))...)
 	errs = append(errs, validateDependsOn(r, spec.Child("dependsOn"))...)
 	errs = append(errs, validateOverrides(r.Spec.Overrides, spec.Child("overrides"))...)
+	errs = append(errs, validateWindows(r.Spec.Windows, spec.Child("windows"))...)
+	errs = append(errs, validateApproval(r.Spec.Approval, spec.Child("approval"))...)
 	return append(errs, validateTemplate(r.Spec.Template.Raw, spec.Child("template"))...)
 }
 

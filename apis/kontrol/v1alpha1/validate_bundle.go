@@ -106,6 +106,7 @@ func ValidateBundle(b *Bundle) (errs field.ErrorList) {
 		overrides[i] = s.Overrides[i].Override
 	}
 	errs = append(errs, validateOverrides(overrides, spec.Child("overrides"))...)
+	errs = append(errs, validateWindows(s.Windows, spec.Child("windows"))...)
 	return append(errs, validateRollout(&s.Rollout, spec.Child("rollout"))...)
 }
 

@@ -51,6 +51,7 @@ var special = map[reflect.Type]apiextensionsv1.JSONSchemaProps{
 	reflect.TypeFor[intstr.IntOrString]():   {XIntOrString: true},
 	reflect.TypeFor[metav1.ObjectMeta]():    anything(),
 	reflect.TypeFor[runtime.RawExtension](): anything(),
+	reflect.TypeFor[apiextensionsv1.JSON](): {XPreserveUnknownFields: new(true)},
 	reflect.TypeFor[[]byte]():               {Type: "string", Format: "byte"},
 }
 

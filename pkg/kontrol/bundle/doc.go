@@ -68,7 +68,7 @@ func rank(kind string) int {
 	return 2
 }
 
-// Digest identifies objects with what else makes their Resources: the overrides, mode, ignored fields and deletion policy.
+// Digest identifies objects with what else makes their Resources: the overrides, mode, ignored fields, deletion policy and windows.
 func Digest(list []Object, s *kontrol.BundleSpec) string {
 	h := sha256.New()
 	for i := range list {
@@ -77,5 +77,9 @@ func Digest(list []Object, s *kontrol.BundleSpec) string {
 	}
 	rest, _ := json.Marshal([]any{s.Overrides, s.Mode, s.Ignore, s.DeletionPolicy}) // they were validated
 	_, _ = h.Write(rest)
+	if len(s.Windows) > 0 {
+		windows, _ := json.Marshal(s.Windows)
+		_, _ = h.Write(windows)
+	}
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)[:16])
 }

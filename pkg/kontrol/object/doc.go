@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -91,6 +92,15 @@ func Parse(raw []byte) map[string]any {
 		return nil
 	}
 	return o
+}
+
+// Same reports whether two JSON objects are the same, however they are written: API servers differ in what they escape.
+func Same(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	x, y := Parse(a), Parse(b)
+	return x != nil && y != nil && reflect.DeepEqual(x, y)
 }
 
 // Owned returns the fields that Kontrol applied, by the managed fields of an object, and their JSON.

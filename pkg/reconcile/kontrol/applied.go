@@ -99,6 +99,9 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if res == nil || res.DeletionTimestamp != nil || !targets(res, pair.Cluster, c) || a != nil && a.State.ResourceUID != string(res.UID) {
 		return r.release(ctx, pair, res, c, a)
 	}
+	if !kontrol.IsAccepted(res) {
+		return engine.Result{}, nil // its summary accepts it, or says why not
+	}
 	o, err := r.observe(ctx, res, c, a)
 	if err != nil {
 		return engine.Result{}, err
@@ -124,7 +127,7 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		}
 		// What waits on a cluster that answers may be attempted at any time without another record.
 		soon, _ := state.Reachable(c)
-		return engine.Result{}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error, Attempted: soon && step.Status == kontrol.ApplyWaiting})
+		return engine.Result{RequeueAfter: step.Again}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error, Attempted: soon && step.Status == kontrol.ApplyWaiting})
 	}
 	if a == nil || !attempted(&a.State) {
 		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows what was created.

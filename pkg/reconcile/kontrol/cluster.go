@@ -77,6 +77,8 @@ func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Re
 		r.pool.Remove(req.Name)
 		return engine.Result{}, nil
 	}
+	c = c.DeepCopy()
+	kontrol.DefaultCluster(c)
 	cfg, err := r.config(ctx, c)
 	if err != nil {
 		return engine.Result{}, err
@@ -98,6 +100,9 @@ func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Re
 
 // config returns how to reach a cluster, or why that is unknown.
 func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Config, error) {
+	if errs := kontrol.ValidateCluster(c); len(errs) > 0 { // of an API server that has the kind by a definition
+		return target.Config{Reason: kontrol.ReasonKubeconfigInvalid, Problem: errs.ToAggregate().Error()}, nil
+	}
 	if c.Spec.Local {
 		return target.Config{Local: r.local}, nil
 	}

@@ -72,6 +72,9 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		}
 		return engine.Result{}, nil
 	}
+	if !kontrol.IsAccepted(res) && res.DeletionTimestamp == nil {
+		return engine.Result{}, nil
+	}
 	r.hub.Want(pair, kontrol.TargetOf(res))
 	var a *kontrol.Applied
 	if applied != nil && applied.State.ResourceUID == string(res.UID) {
@@ -192,6 +195,9 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 	}
 	firstSeen(&next, was, now)
 	if was != nil {
+		if object.Same(next.Object.Raw, was.Object.Raw) {
+			next.Object = was.Object
+		}
 		next.Time = was.Time
 		version := next.ResourceVersion
 		next.ResourceVersion = was.ResourceVersion

@@ -181,7 +181,8 @@ func pairOfState(_ context.Context, _ engine.Env, o client.Object) []engine.Requ
 
 // desiredChanged reports whether a Resource's change matters to its clusters.
 func desiredChanged(was, is client.Object) bool {
-	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() ||
+	a, b := was.(*kontrol.Resource), is.(*kontrol.Resource)
+	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved || kontrol.IsAccepted(a) != kontrol.IsAccepted(b) ||
 		was.GetLabels()[kontrol.LabelGroup] != is.GetLabels()[kontrol.LabelGroup] || was.GetAnnotations()[kontrol.AnnotationWave] != is.GetAnnotations()[kontrol.AnnotationWave]
 }
 

@@ -9,6 +9,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/kontrol/state"
+	"github.com/coracle-dev/coracle/pkg/kontrol/window"
 )
 
 // Observed is what Plan goes by: a Resource that should be on a cluster.
@@ -88,6 +89,14 @@ func Plan(o Observed, now time.Time) Step {
 	}
 	if ok, why := state.Reachable(o.Cluster); !ok {
 		return waiting(kontrol.ReasonUnreachable, why)
+	}
+	if r.Spec.Approval == kontrol.ApprovalManual && r.Status.Approved != r.Generation {
+		return waiting(kontrol.ReasonApproval, fmt.Sprintf("generation %d waits for approval: coracle kontrol approve %s", r.Generation, r.Name))
+	}
+	if w := window.Of(r.Spec.Windows, now); !w.Open && (due || unseen || drifted && r.Spec.Mode != kontrol.ModeReport) {
+		step := waiting(kontrol.ReasonWindow, w.Message())
+		step.Again = w.Wait(now)
+		return step
 	}
 	if due && o.Waits != "" {
 		return waiting(o.WaitsReason, o.Waits)

@@ -55,30 +55,60 @@ func observed(change func(*Observed)) Observed {
 	return o
 }
 
+// windows gives a Resource a window around now, or one that has just ended.
+func windows(kind kontrol.WindowKind, open bool) func(*Observed) {
+	return func(o *Observed) {
+		schedule := "0 3 * * *" // now is 03:04:05
+		if !open {
+			schedule = "3 3 * * *"
+		}
+		o.Resource.Spec.Windows = []kontrol.SyncWindow{{Kind: kind, Schedule: schedule, Duration: metav1.Duration{Duration: time.Minute * 5}}}
+		if !open {
+			o.Resource.Spec.Windows[0].Duration.Duration = time.Minute
+		}
+	}
+}
+
 func TestPlan(t *testing.T) {
+	shut := 24*time.Hour - 65*time.Second // until 03:03
+	manual := func(approved int64) func(*Observed) {
+		return func(o *Observed) {
+			o.Resource.Spec.Approval, o.Resource.Status.Approved = kontrol.ApprovalManual, approved
+		}
+	}
 	edited := func(o *Observed) { o.Resource.Generation = 3 }
 	drifted := func(o *Observed) { o.Current.DriftCount = 1 }
 	for name, c := range map[string]struct {
 		change []func(*Observed)
 		want   Step
 	}{
-		"in sync":      {nil, Step{}},
-		"new":          {[]func(*Observed){func(o *Observed) { o.Applied, o.Current = nil, nil }}, Step{Apply: true}},
-		"edited":       {[]func(*Observed){edited}, Step{Apply: true}},
-		"no cluster":   {[]func(*Observed){edited, func(o *Observed) { o.Cluster = nil }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonNoCluster}},
-		"unreachable":  {[]func(*Observed){edited, func(o *Observed) { o.Cluster = newCluster(false) }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}},
-		"suspended":    {[]func(*Observed){edited, func(o *Observed) { o.Resource.Spec.Suspend = true }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended}},
-		"frozen":       {[]func(*Observed){drifted, func(o *Observed) { o.Cluster.Spec.Suspend = true }}, Step{}},
-		"waits":        {[]func(*Observed){edited, func(o *Observed) { o.Waits, o.WaitsReason = "x", "Dependency" }}, Step{Status: kontrol.ApplyWaiting, Reason: "Dependency"}},
-		"second":       {[]func(*Observed){func(o *Observed) { o.Other = "first" }}, Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}},
-		"failed":       {[]func(*Observed){func(o *Observed) { o.Applied.Status = kontrol.ApplyFailed }}, Step{Apply: true}},
-		"failed now":   {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 3, Next: now.Add(time.Second)} }}, Step{Again: time.Second}},
-		"edited since": {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }}, Step{Apply: true}},
-		"drift":        {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
-		"reported":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
-		"enforced":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }}, Step{Apply: true, Correct: true, Prune: true}},
-		"a fight":      {[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }}, Step{Again: 4 * time.Second}},
-		"unseen":       {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
+		"in sync":                   {nil, Step{}},
+		"new":                       {[]func(*Observed){func(o *Observed) { o.Applied, o.Current = nil, nil }}, Step{Apply: true}},
+		"edited":                    {[]func(*Observed){edited}, Step{Apply: true}},
+		"no cluster":                {[]func(*Observed){edited, func(o *Observed) { o.Cluster = nil }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonNoCluster}},
+		"unreachable":               {[]func(*Observed){edited, func(o *Observed) { o.Cluster = newCluster(false) }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}},
+		"suspended":                 {[]func(*Observed){edited, func(o *Observed) { o.Resource.Spec.Suspend = true }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended}},
+		"frozen":                    {[]func(*Observed){drifted, func(o *Observed) { o.Cluster.Spec.Suspend = true }}, Step{}},
+		"waits":                     {[]func(*Observed){edited, func(o *Observed) { o.Waits, o.WaitsReason = "x", "Dependency" }}, Step{Status: kontrol.ApplyWaiting, Reason: "Dependency"}},
+		"not approved":              {[]func(*Observed){edited, manual(2)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonApproval}},
+		"approved":                  {[]func(*Observed){edited, manual(3)}, Step{Apply: true}},
+		"drift of what is approved": {[]func(*Observed){drifted, manual(2)}, Step{Apply: true, Correct: true}},
+		"in its window":             {[]func(*Observed){edited, windows(kontrol.WindowAllow, true)}, Step{Apply: true}},
+		"outside its window":        {[]func(*Observed){edited, windows(kontrol.WindowAllow, false)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: shut}},
+		"in sync outside":           {[]func(*Observed){windows(kontrol.WindowAllow, false)}, Step{}},
+		"drift outside":             {[]func(*Observed){drifted, windows(kontrol.WindowAllow, false)}, Step{Again: shut}},
+		"drift while denied":        {[]func(*Observed){drifted, windows(kontrol.WindowDeny, true)}, Step{Again: 55 * time.Second}},
+		"denied":                    {[]func(*Observed){edited, windows(kontrol.WindowDeny, true)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: 55 * time.Second}},
+		"denied before":             {[]func(*Observed){edited, windows(kontrol.WindowDeny, false)}, Step{Apply: true}},
+		"second":                    {[]func(*Observed){func(o *Observed) { o.Other = "first" }}, Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}},
+		"failed":                    {[]func(*Observed){func(o *Observed) { o.Applied.Status = kontrol.ApplyFailed }}, Step{Apply: true}},
+		"failed now":                {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 3, Next: now.Add(time.Second)} }}, Step{Again: time.Second}},
+		"edited since":              {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }}, Step{Apply: true}},
+		"drift":                     {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
+		"reported":                  {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
+		"enforced":                  {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }}, Step{Apply: true, Correct: true, Prune: true}},
+		"a fight":                   {[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }}, Step{Again: 4 * time.Second}},
+		"unseen":                    {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
 		"unseen long": {[]func(*Observed){func(o *Observed) {
 			o.Current.Generation = 1
 			at := metav1.NewMicroTime(now.Add(-time.Hour))

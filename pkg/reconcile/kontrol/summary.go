@@ -40,7 +40,7 @@ func newSummary() *engine.Reconciler {
 				return out
 			}},
 		},
-		Writes:  []engine.Write{{Object: &kontrol.Resource{}, Parts: []engine.Part{engine.Status, engine.Finalizers}}},
+		Writes:  []engine.Write{{Object: &kontrol.Resource{}, Parts: []engine.Part{engine.Status, engine.Finalizers, engine.Spec}}},
 		Indexes: appliedIndexes(),
 		New:     func(env engine.Env) engine.Func { return (&summary{env}).reconcile },
 	}
@@ -65,18 +65,30 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		}
 		return engine.Result{}, client.IgnoreNotFound(s.Client.Update(ctx, next))
 	}
+	was := r.Status
+	refused := ""
+	if r.DeletionTimestamp == nil && !kontrol.SelfAccepted(r) {
+		if r, refused, err = s.accept(ctx, r); r == nil || err != nil {
+			return engine.Result{}, err
+		}
+	}
 	inputs, err := s.inputs(ctx, r)
 	if err != nil {
 		return engine.Result{}, err
 	}
 	next := r.DeepCopy()
 	Summarize(&next.Status, r, inputs)
-	if r.DeletionTimestamp != nil {
+	switch {
+	case r.DeletionTimestamp != nil:
 		next.Status.Message = leaving(states.Items)
-	} else if left := passing(inputs, next.Status.State, s.Now()); left > 0 && r.Status.State != "" {
-		return engine.Result{RequeueAfter: left}, nil
+	case refused != "":
+		outOfSync(&next.Status, refused)
+	default:
+		if left := passing(inputs, next.Status.State, s.Now()); left > 0 && was.State != "" && kontrol.SelfAccepted(r) {
+			return engine.Result{RequeueAfter: left}, nil
+		}
 	}
-	if equality.Semantic.DeepEqual(next.Status, r.Status) {
+	if equality.Semantic.DeepEqual(next.Status, was) {
 		return engine.Result{}, nil
 	}
 	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, next))
@@ -156,15 +168,26 @@ func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.In
 		sum.State, sum.Message, health = kontrol.StateUnreachable, "no cluster matches the selector: label a cluster, or change spec.clusterSelector", kontrol.HealthMissing
 	}
 	s.ObservedGeneration, s.State, s.Clusters = r.Generation, sum.State, sum.Counts
-	s.Message = object.Cut(sum.Message, kontrol.MaxError)
-	synced := metav1.Condition{Type: kontrol.ConditionSynced, Status: metav1.ConditionFalse, Reason: string(sum.State), Message: s.Message}
-	if sum.State == kontrol.StateSynced || sum.State == kontrol.StateDegraded {
-		synced.Status = metav1.ConditionTrue
-	}
+	setSynced(s, sum.Message)
 	healthy := metav1.Condition{Type: kontrol.ConditionHealthy, Status: metav1.ConditionFalse, Reason: string(health), Message: object.Cut(about, kontrol.MaxError)}
 	if health == kontrol.HealthHealthy {
 		healthy.Status = metav1.ConditionTrue
 	}
-	meta.SetStatusCondition(&s.Conditions, synced)
 	meta.SetStatusCondition(&s.Conditions, healthy)
+}
+
+// setSynced sets the message and the condition Synced by the state.
+func setSynced(s *kontrol.ResourceStatus, message string) {
+	s.Message = object.Cut(message, kontrol.MaxError)
+	synced := metav1.Condition{Type: kontrol.ConditionSynced, Status: metav1.ConditionFalse, Reason: string(s.State), Message: s.Message}
+	if s.State == kontrol.StateSynced || s.State == kontrol.StateDegraded {
+		synced.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&s.Conditions, synced)
+}
+
+// outOfSync says that the Resource itself cannot be applied.
+func outOfSync(s *kontrol.ResourceStatus, message string) {
+	s.State = kontrol.StateOutOfSync
+	setSynced(s, message)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kontrol/bundle"
 	"github.com/coracle-dev/coracle/pkg/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/kontrol/state"
+	"github.com/coracle-dev/coracle/pkg/kontrol/window"
 )
 
 // Observed is what Plan goes by.
@@ -99,7 +100,11 @@ func Plan(o Observed, now time.Time) Step {
 	}
 	stopped := failed > 0 && b.Spec.Rollout.OnFailure == kontrol.FailureStop
 	most := maxUnavailable(b.Spec.Rollout.MaxUnavailable, len(targets))
-	changes := !b.Spec.Rollout.Paused && approved
+	open := window.Of(b.Spec.Windows, now)
+	if len(b.Spec.Windows) > 0 {
+		step.Again = open.Wait(now)
+	}
+	changes := !b.Spec.Rollout.Paused && approved && open.Open
 	if !b.Spec.Rollout.Paused {
 		step.Delete = gone
 	}
@@ -118,10 +123,17 @@ func Plan(o Observed, now time.Time) Step {
 				step.Again = soonest(step.Again, b.Spec.Rollout.HealthTimeout.Duration)
 			}
 		case t.begun(o.Content) && !t.done():
-			if was, is := t.was.Wave, t.waveNumber(); was == nil || is == nil || *was != *is {
-				rec.Wave, rec.Since = is, moment(now)
+			if !open.Open { // it has time to become healthy in windows alone
+				rec.Since = nil
+				break
 			}
 			left := t.left(b, now)
+			if was, is := t.was.Wave, t.waveNumber(); was == nil || is == nil || *was != *is || t.was.Since == nil {
+				rec.Wave, rec.Since = is, moment(now)
+				if t.was.Since == nil {
+					left = b.Spec.Rollout.HealthTimeout.Duration
+				}
+			}
 			if changes && !stopped {
 				t.proceed(&step)
 				if t.writes() { // the time to become healthy begins now, however long this process was away
@@ -138,7 +150,7 @@ func Plan(o Observed, now time.Time) Step {
 		t.report(&rec, o.Content, stopped)
 		s.Targets = append(s.Targets, rec)
 	}
-	sum(s, b, targets, approved, stopped)
+	sum(s, b, targets, approved, stopped, open)
 	return step
 }
 

@@ -373,3 +373,33 @@ func TestAHubThatWasAwayGoesOn(t *testing.T) {
 	s := w.finish()
 	require.Equal(t, kontrol.BundleSynced, s.Phase, s.Message)
 }
+
+// TestWindows: outside its windows nothing is brought to clusters, and the time to become healthy stands still.
+func TestWindows(t *testing.T) {
+	w := newWorld("a", "b")
+	night := []kontrol.SyncWindow{{Kind: kontrol.WindowAllow, Schedule: "0 2 * * *", Duration: metav1.Duration{Duration: 10 * time.Minute}}}
+	w.now = time.Date(2026, 1, 2, 1, 59, 0, 0, time.UTC)
+	w.o.Bundle.Spec.Windows = night
+	w.content("1", "one@0")
+	s := w.step()
+	require.Equal(t, kontrol.BundleWaiting, s.Phase)
+	require.Contains(t, s.Message, "not before 2026-01-02T02:00:00Z")
+	require.Empty(t, w.writes)
+	require.Equal(t, time.Minute, Plan(w.o, w.now).Again)
+
+	w.now = w.now.Add(time.Minute)
+	w.step()
+	w.step()
+	require.Len(t, w.writes, 1, "the first cluster is under way")
+	require.Equal(t, night, w.o.Resources[0].Spec.Windows, "its Resource is applied and corrected in the windows alone")
+
+	// It ends while a wave is under way; a day later the wave has all of its time.
+	w.now = w.now.Add(11 * time.Minute)
+	require.Nil(t, w.step().Targets[0].Since)
+	w.now = w.now.Add(23*time.Hour + 50*time.Minute)
+	s = w.step()
+	require.Equal(t, kontrol.BundleProgressing, s.Phase, s.Message)
+	require.NotNil(t, s.Targets[0].Since)
+	w.now = w.now.Add(6 * time.Minute)
+	require.Equal(t, kontrol.BundleFailed, w.step().Phase)
+}

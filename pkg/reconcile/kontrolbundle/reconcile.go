@@ -100,13 +100,20 @@ type bundles struct {
 }
 
 func (r *bundles) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	var b kontrol.Bundle
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: req.Name}, &b); err != nil {
+	var cached kontrol.Bundle
+	if err := r.Cache.Get(ctx, client.ObjectKey{Name: req.Name}, &cached); err != nil {
 		r.sources.forget(req.Name)
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
-	if b.DeletionTimestamp != nil {
+	if cached.DeletionTimestamp != nil {
 		return engine.Result{}, nil // its Resources go with it
+	}
+	b := *cached.DeepCopy()
+	kontrol.DefaultBundle(&b) // API servers that have the kind by a definition know neither all defaults nor the validation
+	if errs := kontrol.ValidateBundle(&b); len(errs) > 0 {
+		step := Step{Status: b.Status}
+		step.Status.ObservedGeneration = b.Generation
+		return r.carryOut(ctx, &b, invalid(step, errs.ToAggregate().Error()))
 	}
 	got := r.sources.look(ctx, &b)
 	step := Step{Status: *b.Status.DeepCopy()}

@@ -11,6 +11,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/kontrol/object"
 )
 
 // longestName is the longest name of a Resource; names of its states have that of the cluster, too.
@@ -34,7 +35,7 @@ func resource(b *kontrol.Bundle, cluster string, o *bundle.Object) *kontrol.Reso
 	r := &kontrol.Resource{
 		ObjectMeta: metav1.ObjectMeta{Name: nameOf(b, cluster, o), Labels: map[string]string{kontrol.LabelBundle: b.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, kontrol.GroupVersion.WithKind("Bundle"))}},
-		Spec: kontrol.ResourceSpec{ClusterName: cluster, Template: runtime.RawExtension{Raw: o.JSON}, Mode: b.Spec.Mode, Ignore: b.Spec.Ignore, DeletionPolicy: b.Spec.DeletionPolicy},
+		Spec: kontrol.ResourceSpec{ClusterName: cluster, Template: runtime.RawExtension{Raw: o.JSON}, Mode: b.Spec.Mode, Ignore: b.Spec.Ignore, DeletionPolicy: b.Spec.DeletionPolicy, Windows: b.Spec.Windows},
 	}
 	for i := range b.Spec.Overrides {
 		v := &b.Spec.Overrides[i]
@@ -48,7 +49,7 @@ func resource(b *kontrol.Bundle, cluster string, o *bundle.Object) *kontrol.Reso
 // same reports whether a Resource is as it should be. What only people set, such as spec.suspend, is theirs.
 func same(has, want *kontrol.Resource) bool {
 	a, b := &has.Spec, &want.Spec
-	return string(a.Template.Raw) == string(b.Template.Raw) && a.ClusterName == b.ClusterName && a.ClusterSelector == nil && a.Mode == b.Mode && a.DeletionPolicy == b.DeletionPolicy &&
+	return object.Same(a.Template.Raw, b.Template.Raw) && equality.Semantic.DeepEqual(a.Windows, b.Windows) && a.ClusterName == b.ClusterName && a.ClusterSelector == nil && a.Mode == b.Mode && a.DeletionPolicy == b.DeletionPolicy &&
 		equality.Semantic.DeepEqual(a.Ignore, b.Ignore) && equality.Semantic.DeepEqual(a.Overrides, b.Overrides) && has.Labels[kontrol.LabelBundle] == want.Labels[kontrol.LabelBundle]
 }
 
@@ -60,7 +61,7 @@ func merged(has, want *kontrol.Resource) *kontrol.Resource {
 	next := has.DeepCopy()
 	w := &want.Spec
 	next.Spec.Template, next.Spec.ClusterName, next.Spec.ClusterSelector, next.Spec.Mode, next.Spec.DeletionPolicy = w.Template, w.ClusterName, nil, w.Mode, w.DeletionPolicy
-	next.Spec.Ignore, next.Spec.Overrides = w.Ignore, w.Overrides
+	next.Spec.Ignore, next.Spec.Overrides, next.Spec.Windows = w.Ignore, w.Overrides, w.Windows
 	if next.Labels == nil {
 		next.Labels = map[string]string{}
 	}

@@ -8,12 +8,13 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/window"
 )
 
 func cut(text string) string { return object.Cut(text, kontrol.MaxError) }
 
 // sum sets what the status says of all clusters together.
-func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved, stopped bool) {
+func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved, stopped bool, open window.State) {
 	s.Clusters = kontrol.BundleCounts{Total: int32(len(targets))}
 	first := map[kontrol.TargetPhase]string{}
 	for i := range s.Targets {
@@ -40,6 +41,8 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 		s.Phase, s.Message = kontrol.BundleSynced, ""
 	case !approved:
 		s.Phase, s.Message = kontrol.BundleWaiting, fmt.Sprintf("content %s waits for approval: coracle kontrol approve bundle/%s", s.Content, b.Name)
+	case !open.Open:
+		s.Phase, s.Message = kontrol.BundleWaiting, open.Message()
 	case c.Progressing > 0:
 		s.Phase, s.Message = kontrol.BundleProgressing, first[kontrol.TargetProgressing]
 	default:

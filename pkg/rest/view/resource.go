@@ -33,7 +33,7 @@ func ResourceState(r *kontrol.Resource) string {
 func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*kontrol.CurrentState) wire.Resource {
 	target := kontrol.TargetOf(r)
 	out := wire.Resource{
-		ID: r.Status.ID, ClusterID: r.Spec.ClusterName, Namespace: target.Namespace, APIVersion: target.APIVersion, Kind: target.Kind, Name: target.Name,
+		ID: r.Status.ID, ClusterID: r.Spec.ClusterName, ClusterSelector: selectorText(r.Spec.ClusterSelector), Namespace: target.Namespace, APIVersion: target.APIVersion, Kind: target.Kind, Name: target.Name,
 		DesiredSpec: json.RawMessage(r.Spec.Template.Raw), Generation: r.Generation, Mode: string(r.Spec.Mode), DeletionPolicy: string(r.Spec.DeletionPolicy),
 		Suspend: r.Spec.Suspend, ResourceName: r.Name, State: ResourceState(r), CreatedAt: r.CreationTimestamp.Time,
 		CurrentStates: []wire.CurrentState{}, AppliedStates: []wire.AppliedState{},
@@ -43,12 +43,6 @@ func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*k
 	}
 	if r.Status.ObservedGeneration == r.Generation {
 		out.Message = r.Status.Message
-	}
-	if s := r.Spec.ClusterSelector; s != nil {
-		out.ClusterSelector = metav1.FormatLabelSelector(s)
-		if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-			out.ClusterSelector = everyCluster
-		}
 	}
 	for _, a := range applied {
 		if s := &a.State; s.ResourceUID == string(r.UID) {
@@ -136,6 +130,17 @@ func UpdateResource(r *kontrol.Resource, in *wire.UpdateResource) error {
 
 // everyCluster is the selector of all clusters.
 const everyCluster = "*"
+
+// selectorText returns a selector in kubectl's syntax.
+func selectorText(s *metav1.LabelSelector) string {
+	switch {
+	case s == nil:
+		return ""
+	case len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0:
+		return everyCluster
+	}
+	return metav1.FormatLabelSelector(s)
+}
 
 // selector parses a selector in kubectl's syntax.
 func selector(text string) (*metav1.LabelSelector, error) {

@@ -1,0 +1,23 @@
+package builtin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+)
+
+// TestDefinitionsAreValid: other API servers take the definitions of our kinds, whose rules cost no more than they may.
+func TestDefinitionsAreValid(t *testing.T) {
+	for _, d := range append(KontrolDefinitions(), BuildbarnDefinitions()...) {
+		d = d.DeepCopy()
+		apiextensionsv1.SetDefaults_CustomResourceDefinition(d)
+		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&d.Spec)
+		d.Status.StoredVersions = []string{d.Spec.Versions[0].Name}
+		var internal apiextensions.CustomResourceDefinition
+		require.NoError(t, apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(d, &internal, nil))
+		require.Empty(t, validation.ValidateCustomResourceDefinition(t.Context(), &internal), d.Name)
+	}
+}

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+	"github.com/coracle-dev/coracle/test/upstream"
+)
+
+// TestUpstreamKontrol: the operator keeps Kontrol's kinds on an upstream API server as Coracle does on its own, with revisions, history and refusals; and
+// that server is a cluster for the Kontrol of a Coracle.
+func TestUpstreamKontrol(t *testing.T) {
+	upstream.Needs(t)
+	h := host.New(t)
+	foreign := upstream.New(t, h, upstream.Config{Controllers: true})
+	at := func(args ...string) []string { return append(args, "--kubeconfig", foreign.Kubeconfig) }
+	kubectl := func(args ...string) string { return h.Run(at(append([]string{"ctl"}, args...)...)...) }
+	file := func(name, text string) string {
+		path := filepath.Join(h.Home, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	require.Contains(t, h.Fails(at("operator", "kontrol")...), "apply what `coracle operator kontrol --print-crds` prints")
+	kubectl("apply", "--server-side", "-f", file("crds.yaml", h.Run("operator", "kontrol", "--print-crds")))
+	kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	operator := func() func() {
+		cmd := h.Command(context.Background(), h.Coracle, at("operator", "kontrol")...)
+		require.NoError(t, cmd.Start())
+		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	}
+	kill := operator()
+	defer func() { kill() }()
+
+	// As on Coracle itself: synced, drift corrected, the revision rises and goes back.
+	kubectl("apply", "-f", file("here.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: this}, spec: {local: true}}"))
+	resource := func(value string) string {
+		return file("greeting.yaml", "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: greeting}\nspec:\n  clusterName: this\n"+
+			"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: greeting, namespace: default}, data: {hello: "+value+"}}\n")
+	}
+	wait := func(name string) { h.Run(at("kontrol", "wait", name)...) }
+	hello := func() string { return kubectl("get", "configmap", "greeting", "-o", "jsonpath={.data.hello}") }
+	kubectl("apply", "-f", resource("<world>"))
+	wait("greeting")
+	require.Equal(t, "<world>", hello())
+	require.Regexp(t, `(?m)^this +True +v1\.37\.\d+ `, h.Run(at("kontrol", "clusters")...), "the version is the server's")
+	kubectl("patch", "configmap", "greeting", "-p", `{"data":{"hello":"drift"}}`)
+	kubectl("wait", "--for=jsonpath={.data.hello}=<world>", "--timeout=60s", "configmap/greeting")
+	kubectl("apply", "-f", resource("sea"))
+	wait("greeting")
+	require.Equal(t, "sea", hello())
+	require.Regexp(t, `(?m)^2 .*\n1 `, h.Run(at("kontrol", "history", "greeting")...))
+	h.Run(at("kontrol", "rollback", "greeting", "--to", "1")...)
+	wait("greeting")
+	require.Equal(t, "<world>", hello())
+	require.Equal(t, "1", kubectl("get", "configmap", "greeting", "-o", `jsonpath={.metadata.annotations.kontrol/revision}`))
+
+	// What a schema can say is refused at once, the rest by the operator, which changes nothing then.
+	require.Contains(t, h.Fails(at("ctl", "patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"template":{"metadata":{"name":"x"}}}}`)...), "metadata.name cannot be changed")
+	require.Contains(t, h.Fails(at("kontrol", "clusters", "add", "boat", "--pull", "--token-file", filepath.Join(h.Home, "token"))...), "exactly one of")
+	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":["greeting"],"template":{"data":{"hello":"never"}}}}`)
+	kubectl("wait", "--for=jsonpath={.status.state}=OutOfSync", "--timeout=60s", "kres/greeting")
+	require.Contains(t, kubectl("get", "kres", "greeting", "-o", "jsonpath={.status.message}"), "a resource cannot depend on itself")
+	require.Equal(t, "<world>", hello())
+
+	// The operator is killed; what is edited meanwhile is applied by the next one.
+	kill()
+	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":null,"template":{"data":{"hello":"again"}}}}`)
+	kill = operator()
+	kubectl("wait", "--for=jsonpath={.data.hello}=again", "--timeout=90s", "configmap/greeting")
+	wait("greeting")
+
+	// A Bundle, whose Resources go with it by the other Kubernetes' garbage collector.
+	dir := filepath.Join(h.Home, "shop")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	for name, wave := range map[string]string{"one": "0", "two": "1"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".yaml"), []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: "+name+", namespace: default, annotations: {kontrol/wave: '"+wave+"'}}\ndata: {a: <b>}\n"), 0o600))
+	}
+	h.Run(at("kontrol", "push", dir, "--cluster", "this")...)
+	wait("bundle/shop")
+	kubectl("delete", "bundles.kontrol.coracle.dev", "shop")
+	kubectl("wait", "--for=delete", "--timeout=90s", "configmap/one", "configmap/two")
+	kubectl("delete", "kres", "greeting")
+	require.NotContains(t, kubectl("get", "configmaps", "-o", "name"), "greeting")
+	require.Empty(t, kubectl("get", "appliedstates,currentstates", "-o", "name"))
+
+	// It is a cluster for Kontrol on a Coracle.
+	hub := h
+	hub.Start()
+	hub.Run("kontrol", "clusters", "add", "up", "--kubeconfig", foreign.Kubeconfig)
+	hub.Apply(`
+apiVersion: kontrol.coracle.dev/v1alpha1
+kind: Resource
+metadata: {name: web}
+spec:
+  clusterName: up
+  mode: Enforce
+  template: {apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: default}, spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: "0.1"}}}]}}}}
+`)
+	hub.Run("kontrol", "wait", "web")
+	require.Empty(t, hub.Run("kontrol", "diff", "web"), "defaults and quantities are no difference")
+	kubectl("patch", "deployment", "web", "-p", `{"spec":{"minReadySeconds":7,"replicas":3}}`)
+	kubectl("wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=60s", "deployment/web")
+	hub.Run("kontrol", "wait", "web")
+	require.Equal(t, "", kubectl("get", "deployment", "web", "-o", "jsonpath={.spec.minReadySeconds}"), "what others added is removed")
+	hub.Ctl("delete kres web")
+	require.NotContains(t, kubectl("get", "deployments", "-o", "name"), "web")
+}
