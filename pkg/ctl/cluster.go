@@ -8,6 +8,7 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -50,30 +51,11 @@ func Connect(kubeconfig, namespace string) (*Cluster, error) {
 	if namespace, _, err = loader.Namespace(); err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), rbacv1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), tasks.AddToScheme(scheme), workers.AddToScheme(scheme), kontrol.AddToScheme(scheme), buildbarn.AddToScheme(scheme)); err != nil {
+	scheme, err := newScheme()
+	if err != nil {
 		return nil, err
 	}
-	// The kinds are known, so no discovery is needed.
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
-	mapper.Add(tasks.GroupVersion.WithKind("TaskSchedule"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
-	mapper.Add(workers.GroupVersion.WithKind("Worker"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
-	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), meta.RESTScopeRoot)
-	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
-	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState", "Bundle"} {
-		mapper.Add(kontrol.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
-	}
-	for _, kind := range []string{"Buildbarn", "BuildbarnScheduler", "BuildbarnWorker", "BuildbarnStorage", "BuildbarnFrontend", "BuildbarnBrowser"} {
-		mapper.Add(buildbarn.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: mapper})
+	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: newMapper()})
 	if err != nil {
 		return nil, err
 	}
@@ -106,4 +88,41 @@ func ago(t *metav1.Time, now time.Time) string {
 		return ""
 	}
 	return duration.HumanDuration(now.Sub(t.Time))
+}
+
+// newScheme has the kinds that Coracle's own commands read and write.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	var errs []error
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
+		tasks.AddToScheme, workers.AddToScheme, kontrol.AddToScheme, buildbarn.AddToScheme,
+	} {
+		errs = append(errs, add(scheme))
+	}
+	return scheme, errors.Join(errs...)
+}
+
+// newMapper has the paths of these kinds. They are known, so no discovery is needed.
+func newMapper() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(tasks.GroupVersion.WithKind("Task"), meta.RESTScopeNamespace)
+	mapper.Add(tasks.GroupVersion.WithKind("TaskSchedule"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
+	mapper.Add(workers.GroupVersion.WithKind("Worker"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
+	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), meta.RESTScopeRoot)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
+	for _, kind := range []string{"Cluster", "Resource", "AppliedState", "CurrentState", "Bundle"} {
+		mapper.Add(kontrol.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	for _, kind := range []string{"Buildbarn", "BuildbarnScheduler", "BuildbarnWorker", "BuildbarnStorage", "BuildbarnFrontend", "BuildbarnBrowser"} {
+		mapper.Add(buildbarn.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	return mapper
 }

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,13 +129,16 @@ func validateProgram(s *WorkerSpec, path *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(path.Child("mode"), s.Mode, "built-in functions have mode Poll"))
 		}
 	}
-	seen := map[string]bool{ParametersEnv: true, RuntimeEnv: true, MessagesEnv: true, FunctionEnv: true, ConcurrencyEnv: true}
+	reserved := []string{ParametersEnv, RuntimeEnv, MessagesEnv, FunctionEnv, ConcurrencyEnv}
+	seen := map[string]bool{}
 	for i, e := range s.Env {
 		at := path.Child("env").Index(i).Child("name")
 		for _, msg := range validation.IsRelaxedEnvVarName(e.Name) {
 			errs = append(errs, field.Invalid(at, e.Name, msg))
 		}
-		if seen[e.Name] {
+		if slices.Contains(reserved, e.Name) {
+			errs = append(errs, field.Forbidden(at, e.Name+" is set by the worker: use parameters"))
+		} else if seen[e.Name] {
 			errs = append(errs, field.Duplicate(at, e.Name))
 		}
 		seen[e.Name] = true
