@@ -102,8 +102,8 @@ func New(c Config) (*Agent, error) {
 		},
 	})
 	a.pods = pod.New(pod.Config{
-		Messages: a.messages,
-		Client:   c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
+		Messages: a.messages, Policies: c.Policies,
+		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,

@@ -31,6 +31,8 @@ type Config struct {
 	Client  client.Interface
 	Runtime runtime.Runtime
 	Network network.Network
+	// Policies enforces network policies; nil if nothing does.
+	Policies pod.Policies
 
 	NodeName string
 	NodeIP   netip.Addr

@@ -140,7 +140,7 @@ func longRunning(i *request.RequestInfo) bool {
 		return true
 	}
 	switch i.Subresource {
-	case "proxy", "exec", "attach", "portforward", "log", "message", "tunnel":
+	case "proxy", "exec", "attach", "portforward", "log", "message", "tunnel", "networkpolicy":
 		return true
 	}
 	return false

@@ -118,6 +118,8 @@ func (c streamParent) LocalNode(name string) kind.LocalNode {
 
 func (c streamParent) Tunnels() kind.Tunnels { return c.s.cfg.Tunnels }
 
+func (c streamParent) Policies() kind.Policies { return c.s.cfg.Policies }
+
 func (c streamParent) Seal(data []byte) []byte {
 	if len(c.s.cfg.SealKey) == 0 {
 		return nil

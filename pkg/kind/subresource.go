@@ -66,6 +66,8 @@ type Connection interface {
 	LocalNode(name string) LocalNode
 	// Tunnels takes the connections of Kontrol's agents; nil if this server has none.
 	Tunnels() Tunnels
+	// Policies gives nodes the rules of network policies; nil if this server cannot.
+	Policies() Policies
 	// Seal returns a code for data that only this cluster's API servers can compute; nil if it has no key.
 	Seal(data []byte) []byte
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
@@ -87,6 +89,12 @@ type LocalNode interface {
 	http.RoundTripper
 	// Accept queues messages in their order, and tells each one's outcome. It waits for nothing but the disk.
 	Accept(list []*workers.Delivery)
+}
+
+// Policies gives nodes the rules of network policies; netpolicy.Resolver implements it.
+type Policies interface {
+	// Rules returns the rules of a node, as JSON, once their version is another than after.
+	Rules(ctx context.Context, node, after string) (data []byte, version string, err error)
 }
 
 // Tunnels takes the connections of Kontrol's agents.

@@ -139,7 +139,7 @@ func (r *recorded) status() int {
 
 // Do implements messages.API.
 func (r *remoteAPI) Do(req *http.Request, token string) (*http.Response, error) {
-	req.URL = &url.URL{Scheme: "https", Host: r.identity.servers.Current(), Path: req.URL.Path, RawPath: req.URL.RawPath}
+	req.URL = &url.URL{Scheme: "https", Host: r.identity.servers.Current(), Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery}
 	if token == "" {
 		return r.identity.RoundTrip(req)
 	}

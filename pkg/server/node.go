@@ -38,6 +38,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/dns"
+	"github.com/coracle-dev/coracle/pkg/netpolicy"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/proxy"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -54,6 +55,7 @@ type membership struct {
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	clientCAs                func() *x509.CertPool
 	api                      messages.API
+	policies                 netpolicy.Source
 }
 
 // membership returns that of the server's own machine, which uses no socket.
@@ -67,7 +69,8 @@ func (l *plane) membership() (*membership, error) {
 		machine: l.keys.Machine,
 		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool,
-		api: &localAPI{handler: func() http.Handler { return l.apiserver.Handler() }, node: &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}}},
+		api:      &localAPI{handler: func() http.Handler { return l.apiserver.Handler() }, node: &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}}},
+		policies: l.policies,
 	}
 	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
 }
@@ -128,6 +131,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	m := &membership{
 		client: remote, remote: []run.Component{i, remote, &serverFollower{remote, list, make(chan struct{})}}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
 	}
+	m.policies = netpolicy.Remote{Do: func(req *http.Request) (*http.Response, error) { return m.api.Do(req, "") }}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
 }
 
@@ -137,6 +141,7 @@ type node struct {
 	network *network.Net
 	agent   *agent.Agent
 	proxy   *proxy.Proxy
+	policy  *netpolicy.Enforcer
 	dns     *dns.Server
 	domain  string
 }
@@ -147,6 +152,7 @@ func (n *node) components() []run.Component {
 		n.runtime, // finds the containers of an earlier process before the agent starts
 		n.network, // maintains the routes to other nodes
 		n.proxy,   // services work before the first pod starts
+		n.policy,  // no pod starts before its policies are enforced
 		n.dns,     // and so does DNS
 		n.agent,   // ready when the node is
 	}
@@ -185,6 +191,7 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.policy = netpolicy.NewEnforcer(netpolicy.Config{Source: m.policies, NodeName: p.NodeName, Prefix: instance(p.Config), Logger: component(p.log, "network-policy")})
 	n.dns, err = dns.New(dns.Config{
 		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: component(p.log, "dns"), Metrics: p.metrics.node,
 	})
@@ -192,7 +199,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		return nil, err
 	}
 	n.agent, err = agent.New(agent.Config{
-		Client: m.client, Runtime: n.runtime, Network: n.network,
+		Client: m.client, Runtime: n.runtime, Network: n.network, Policies: n.policy,
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
 		Annotations: map[string]string{machineAnnotation: m.machine}, VerifyNode: m.check,
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
@@ -296,6 +303,7 @@ func purge(ctx context.Context, c config.Config) error {
 	return errors.Join(err,
 		network.Reset(ctx, networkConfig(c, netip.Addr{}, netip.Prefix{})),
 		proxy.Reset(ctx, proxy.Config{Prefix: instance(c)}),
+		netpolicy.Reset(instance(c)),
 		agent.Reset(c.DataDir, c.RunDir),
 		plugins.Close(pluginDir(c), kubeletDir))
 }

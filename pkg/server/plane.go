@@ -34,6 +34,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/netpolicy"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
@@ -69,6 +70,7 @@ type plane struct {
 	bootstrap  *bootstrap
 	members    *members
 	tunnels    *pull.Hub
+	policies   *netpolicy.Resolver
 	presence   *presence
 	custom     *customresources.Controller
 	admin      *adminKubeconfig
@@ -105,6 +107,7 @@ func (p *plane) components() []run.Component {
 		p.roles,      // writes the default roles; administrators and nodes work without them
 		p.admin,      // already written, and renewed in time
 		p.ingress,    // waits for the first Ingress
+		p.policies,   // and for the first NetworkPolicy
 	}
 	// These react to writes of clients and nodes, unless disabled. The node starts meanwhile.
 	if p.controllers != nil {
@@ -235,6 +238,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		roots:  keys.Node.Pool, as: asServer.Client,
 	}
 	l.nodes, l.tunnels = remote, pull.NewHub()
+	l.policies = netpolicy.NewResolver(l.client(user.APIServerUser, user.SystemPrivilegedGroup), component(p.log, "network-policies"))
 	l.usage = p.newUsage(remote)
 	if l.access, err = p.newAccess(issuer); err != nil {
 		return nil, err
@@ -245,7 +249,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: audiences,
-		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, SealKey: seal, Usage: l.usage,
+		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, Policies: l.policies, SealKey: seal, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap: func(next http.Handler) http.Handler {

@@ -87,6 +87,11 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 	if err != nil {
 		return w.sandboxFailed(ctx, p, err)
 	}
+	if m := w.m.c.Policies; m != nil && s.IP.IsValid() {
+		if err := m.Setup(ctx, p, s.IP.String()); err != nil {
+			return w.sandboxFailed(ctx, p, err)
+		}
+	}
 	if m := w.m.c.Messages; m != nil {
 		if err := m.Setup(ctx, p, s.IP.String()); err != nil {
 			return w.sandboxFailed(ctx, p, err)
@@ -299,6 +304,9 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 		m.Release(w.uid)
 	}
 	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
+	if m := w.m.c.Policies; m != nil {
+		m.Release(w.uid)
+	}
 	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))
 	errs = append(errs, w.m.c.Failpoints.At("pod.volumes-released"))
 	if w.m.c.Devices != nil {

@@ -65,8 +65,18 @@ type Config struct {
 	Share func(path string) error
 	// Messages has the queues of pods that receive messages; nil if none can.
 	Messages Messages
+	// Policies enforces network policies; nil if nothing does.
+	Policies Policies
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
+}
+
+// Policies enforces network policies; netpolicy.Enforcer implements it.
+type Policies interface {
+	// Setup returns when the policies that select the pod are enforced at its address. It is called once the pod's network is up, before containers start.
+	Setup(ctx context.Context, p *corev1.Pod, ip string) error
+	// Release is called when nothing of the pod runs any longer.
+	Release(uid types.UID)
 }
 
 // Messages are the queues of pods that receive messages; messages.Manager implements it. Its methods do nothing for other pods.

@@ -104,7 +104,7 @@ func core() []*kind.Resource {
 	nodes := row[corev1.Node, corev1.NodeList](gv("", "v1"), "nodes", "node", node.Strategy, nodeFields)
 	nodes.Namespaced, nodes.Keys, nodes.ShortNames = false, "minions", []string{"no"}
 	nodes.Status = node.StatusStrategy
-	nodes.Subresources = []kind.Subresource{stream("proxy", "NodeProxyOptions", proxyVerbs, proxyNode)}
+	nodes.Subresources = []kind.Subresource{stream("proxy", "NodeProxyOptions", proxyVerbs, proxyNode), policyRules(*nodes)}
 
 	pods := row[corev1.Pod, corev1.PodList](gv("", "v1"), "pods", "pod", pod.Strategy, podFields)
 	pods.ShortNames, pods.Categories = []string{"po"}, []string{"all"}

@@ -33,6 +33,7 @@ func Roles() []client.Object {
 	all = append(all, usageRole())
 	all = append(all, restRoles()...)
 	all = append(all, messageRoles()...)
+	all = append(all, policyRoles()...)
 	return append(all, ourRoles()...)
 }
 

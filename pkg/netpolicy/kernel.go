@@ -1,0 +1,368 @@
+package netpolicy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// kernel is our nftables table:
+//
+//	forward     lets replies and what a pod sends to itself pass, then jumps to the chain of the source and to that of the destination
+//	in-, out-   the chains of Rules: what matches returns, all else is rejected
+//
+// The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains, and the set "self" has their addresses twice. It is not
+// safe for concurrent use.
+type kernel struct {
+	conn  *nftables.Conn
+	table *nftables.Table
+	ids   uint32
+	sets  map[string]*nftables.Set // of the last state
+	last  *state                   // what the kernel has; nil: not known
+}
+
+// state is the content of the table.
+type state struct {
+	chains    map[string][]Rule
+	addresses map[string][]netip.Addr
+	blocks    map[string][]Range
+	endpoints map[string][]Destination
+	ingress   map[netip.Addr]string
+	egress    map[netip.Addr]string
+}
+
+const (
+	// piece is the number of elements per message, whose length is a 16-bit number.
+	piece = 300
+	// buffer is the size of the socket's buffers, in bytes; memory is used only as needed.
+	buffer = 64 << 20
+	// prohibited is "communication administratively prohibited" (RFC 1812, 5.2.7.1).
+	prohibited = 13
+)
+
+// Registers of four bytes; the first is an alias of register 1.
+const (
+	reg0 = unix.NFT_REG32_00
+	reg1 = unix.NFT_REG32_01
+	reg2 = unix.NFT_REG32_02
+)
+
+func newKernel(prefix string) (*kernel, error) {
+	conn, err := dial()
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	return &kernel{conn: conn, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: prefix + "_policy"}}, nil
+}
+
+func dial() (*nftables.Conn, error) {
+	return nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+		// Without CAP_NET_ADMIN the machine's limit applies, and large changes may fail with an error.
+		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer))
+	}))
+}
+
+func (k *kernel) close() error { return k.conn.CloseLasting() }
+
+// reset removes the table. It succeeds if there is none.
+func (k *kernel) reset() error {
+	k.last = nil
+	k.conn.AddTable(k.table)
+	k.conn.DelTable(k.table)
+	return k.conn.Flush()
+}
+
+// write makes the table's content s, in one transaction.
+func (k *kernel) write(s *state) error {
+	was := k.last
+	k.last = nil
+	if was == nil {
+		was = &state{}
+		if err := k.begin(); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(k.addSets(was, s), k.addChains(was, s),
+		k.verdicts("ingress", was.ingress, s.ingress), k.verdicts("egress", was.egress, s.egress), k.self(was, s)); err != nil {
+		_ = k.conn.CloseLasting() // with what is queued
+		conn, again := dial()
+		if again == nil {
+			k.conn = conn
+		}
+		return errors.Join(err, again)
+	}
+	k.drop(was, s)
+	if err := k.conn.Flush(); err != nil {
+		return fmt.Errorf("write nftables table %s: %w", k.table.Name, err)
+	}
+	k.last = s
+	return nil
+}
+
+// begin replaces the table by an empty one.
+func (k *kernel) begin() error {
+	k.sets, k.ids = map[string]*nftables.Set{}, 0
+	k.conn.AddTable(k.table)
+	k.conn.DelTable(k.table)
+	k.conn.AddTable(k.table)
+	ip, pair := nftables.TypeIPAddr, nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
+	for _, s := range []*nftables.Set{
+		{Name: "ingress", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
+		{Name: "egress", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
+		{Name: "self", KeyType: pair, Concatenation: true},
+	} {
+		if err := k.addSet(s); err != nil {
+			return err
+		}
+	}
+	forward := k.conn.AddChain(&nftables.Chain{Table: k.table, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+	k.rule(forward, established(), accept)
+	k.rule(forward, source(reg0), destination(reg1), k.member("self", reg0), accept)
+	k.rule(forward, source(reg0), k.jump("egress"))
+	k.rule(forward, destination(reg0), k.jump("ingress"))
+	return nil
+}
+
+func (k *kernel) addSet(s *nftables.Set) error {
+	k.ids++
+	s.Table, s.ID = k.table, k.ids
+	k.sets[s.Name] = s
+	return k.conn.AddSet(s, nil)
+}
+
+// addSets adds sets that are new, and changes the elements of others.
+func (k *kernel) addSets(was, is *state) error {
+	for name, all := range is.addresses {
+		old, there := was.addresses[name]
+		if !there {
+			if err := k.addSet(&nftables.Set{Name: name, KeyType: nftables.TypeIPAddr}); err != nil {
+				return err
+			}
+		}
+		if err := k.elements(name, difference(old, all, addressKey), difference(all, old, addressKey)); err != nil {
+			return err
+		}
+	}
+	for name, all := range is.endpoints {
+		old, there := was.endpoints[name]
+		if !there {
+			key := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)
+			if err := k.addSet(&nftables.Set{Name: name, KeyType: key, Concatenation: true}); err != nil {
+				return err
+			}
+		}
+		if err := k.elements(name, difference(old, all, endpointKey), difference(all, old, endpointKey)); err != nil {
+			return err
+		}
+	}
+	for name, all := range is.blocks {
+		if _, there := was.blocks[name]; there {
+			continue // named by its content
+		}
+		if err := k.addSet(&nftables.Set{Name: name, KeyType: nftables.TypeIPAddr, Interval: true}); err != nil {
+			return err
+		}
+		var elements []nftables.SetElement
+		for _, r := range all {
+			elements = append(elements, nftables.SetElement{Key: r.From.AsSlice()})
+			if end := uint64(number(r.To)) + 1; end < 1<<32 {
+				elements = append(elements, nftables.SetElement{Key: address(end).AsSlice(), IntervalEnd: true})
+			}
+		}
+		if err := k.elements(name, nil, elements); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elements removes and adds elements of a set, in messages of a piece each.
+func (k *kernel) elements(set string, remove, add []nftables.SetElement) error {
+	for part := range slices.Chunk(remove, piece) {
+		if err := k.conn.SetDeleteElements(k.sets[set], part); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(add, piece) {
+		if err := k.conn.SetAddElements(k.sets[set], part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addChains adds the chains that are new: their names say what they contain.
+func (k *kernel) addChains(was, is *state) error {
+	for _, name := range slices.Sorted(maps.Keys(is.chains)) {
+		if _, there := was.chains[name]; there {
+			continue
+		}
+		c := k.conn.AddChain(&nftables.Chain{Table: k.table, Name: name})
+		load := source
+		if name[:2] != "in" {
+			load = destination
+		}
+		for _, r := range is.chains[name] {
+			var match []expr.Any
+			switch {
+			case r.Addresses != "":
+				match = slices.Concat(load(reg0), k.member(r.Addresses, reg0))
+			case r.Blocks != "":
+				match = slices.Concat(load(reg0), k.member(r.Blocks, reg0))
+			case r.Endpoints != "":
+				match = slices.Concat(destination(reg0), protocol(reg1), port(reg2), k.member(r.Endpoints, reg0))
+			}
+			k.rule(c, match, ports(r), []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}})
+		}
+		k.rule(c, []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: prohibited}})
+	}
+	return nil
+}
+
+// verdicts changes the chains of pods.
+func (k *kernel) verdicts(set string, was, is map[netip.Addr]string) error {
+	element := func(a netip.Addr, chain string) nftables.SetElement {
+		return nftables.SetElement{Key: a.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
+	}
+	var remove, add []nftables.SetElement
+	for a, chain := range was {
+		if is[a] != chain {
+			remove = append(remove, element(a, chain))
+		}
+	}
+	for a, chain := range is {
+		if was[a] != chain {
+			add = append(add, element(a, chain))
+		}
+	}
+	return k.elements(set, remove, add)
+}
+
+// self changes the set of pods that may reach themselves.
+func (k *kernel) self(was, is *state) error {
+	pods := func(s *state) []netip.Addr {
+		all := map[netip.Addr]string{}
+		maps.Copy(all, s.ingress)
+		maps.Copy(all, s.egress)
+		return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
+	}
+	twice := func(a netip.Addr) []byte { return slices.Concat(a.AsSlice(), a.AsSlice()) }
+	before, now := pods(was), pods(is)
+	return k.elements("self", difference(before, now, twice), difference(now, before, twice))
+}
+
+// drop removes the chains and sets that nothing refers to any longer.
+func (k *kernel) drop(was, is *state) {
+	for name := range was.chains {
+		if _, stays := is.chains[name]; !stays {
+			c := &nftables.Chain{Table: k.table, Name: name}
+			k.conn.FlushChain(c)
+			k.conn.DelChain(c)
+		}
+	}
+	gone := func(name string) {
+		k.conn.DelSet(k.sets[name])
+		delete(k.sets, name)
+	}
+	for name := range was.addresses {
+		if _, stays := is.addresses[name]; !stays {
+			gone(name)
+		}
+	}
+	for name := range was.blocks {
+		if _, stays := is.blocks[name]; !stays {
+			gone(name)
+		}
+	}
+	for name := range was.endpoints {
+		if _, stays := is.endpoints[name]; !stays {
+			gone(name)
+		}
+	}
+}
+
+func (k *kernel) rule(c *nftables.Chain, parts ...[]expr.Any) {
+	k.conn.AddRule(&nftables.Rule{Table: k.table, Chain: c, Exprs: slices.Concat(parts...)})
+}
+
+func (k *kernel) member(set string, from uint32) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: from, SetName: set, SetID: k.sets[set].ID}}
+}
+
+// jump goes to the chain of the address in the first register, if it has one.
+func (k *kernel) jump(set string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: reg0, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set, SetID: k.sets[set].ID}}
+}
+
+// difference returns the elements of those that others lack.
+func difference[T comparable](those, others []T, key func(T) []byte) []nftables.SetElement {
+	there := make(map[T]bool, len(others))
+	for _, o := range others {
+		there[o] = true
+	}
+	var out []nftables.SetElement
+	for _, t := range those {
+		if !there[t] {
+			out = append(out, nftables.SetElement{Key: key(t)})
+		}
+	}
+	return out
+}
+
+func addressKey(a netip.Addr) []byte { return a.AsSlice() }
+
+// endpointKey is address, protocol and port, each padded to a register.
+func endpointKey(d Destination) []byte {
+	return slices.Concat(d.Address.Addr().AsSlice(), []byte{d.Protocol, 0, 0, 0}, binary.BigEndian.AppendUint16(nil, d.Address.Port()), []byte{0, 0})
+}
+
+func source(reg uint32) []expr.Any {
+	return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}}
+}
+
+func destination(reg uint32) []expr.Any {
+	return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4}}
+}
+
+func protocol(reg uint32) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}}
+}
+
+func port(reg uint32) []expr.Any {
+	return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
+}
+
+// ports matches the protocol and ports of a rule.
+func ports(r Rule) []expr.Any {
+	if r.Protocol == 0 {
+		return nil
+	}
+	match := append(protocol(reg0), &expr.Cmp{Op: expr.CmpOpEq, Register: reg0, Data: []byte{r.Protocol}})
+	if r.From == 0 && r.To == 65535 {
+		return match
+	}
+	from, to := binary.BigEndian.AppendUint16(nil, r.From), binary.BigEndian.AppendUint16(nil, r.To)
+	match = append(match, port(reg0)...)
+	if r.From == r.To {
+		return append(match, &expr.Cmp{Op: expr.CmpOpEq, Register: reg0, Data: from})
+	}
+	return append(match, &expr.Range{Op: expr.CmpOpEq, Register: reg0, FromData: from, ToData: to})
+}
+
+// established matches packets of connections that were allowed when they began, and errors about them.
+func established() []expr.Any {
+	bits := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
+	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: reg0},
+		&expr.Bitwise{SourceRegister: reg0, DestRegister: reg0, Len: 4, Mask: bits, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg0, Data: make([]byte, 4)}}
+}

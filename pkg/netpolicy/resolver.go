@@ -1,0 +1,303 @@
+package netpolicy
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/run"
+)
+
+// rest is how much longer than it takes to resolve all policies the Resolver waits before it does so again: changes without end cost a quarter of a
+// processor at most.
+const rest = 3
+
+// Resolver makes the rules of nodes. It implements run.Component and Source.
+type Resolver struct {
+	client client.Interface
+	guard  run.Guard
+	ready  chan struct{}
+	first  chan struct{} // closed when there is a policy for the first time
+	wake   chan struct{} // capacity 1: something changed
+
+	mu      sync.Mutex
+	cluster cluster
+	nodes   map[string]map[*pod]bool // the pods of each node
+	known   bool                     // all policies are known and, once there is one, all pods
+	seen    bool                     // first is closed
+	made    *compiled                // the last one; nil if there is no policy
+	version uint64                   // of made; 0: none yet
+	changed chan struct{}            // closed when version changes
+}
+
+var (
+	_ run.Component = (*Resolver)(nil)
+	_ Source        = (*Resolver)(nil)
+)
+
+// NewResolver returns a Resolver, which reads pods, namespaces and policies as the client's user. Log is slog.Default() if nil.
+func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
+	r := &Resolver{client: c, ready: make(chan struct{}), first: make(chan struct{}), wake: make(chan struct{}, 1), changed: make(chan struct{}), nodes: map[string]map[*pod]bool{},
+		cluster: cluster{policies: map[types.NamespacedName]*networkingv1.NetworkPolicy{}, namespaces: map[string]labels.Set{}, pods: map[string]map[string]*pod{}}}
+	r.guard = run.Guard{Log: log, Component: r.Name()}
+	return r
+}
+
+// Name implements run.Component.
+func (r *Resolver) Name() string { return "network-policies" }
+
+// Ready is closed when the policies that existed when Run was called are resolved.
+func (r *Resolver) Ready() <-chan struct{} { return r.ready }
+
+// Run implements run.Component. Pods are followed once there is a policy.
+func (r *Resolver) Run(ctx context.Context) error {
+	follow := func(object ctrl.Object, h toolscache.ResourceEventHandler) (func(), error) {
+		end, err := client.Follow(ctx, r.client.Cache(), object, h)
+		if err != nil && ctx.Err() != nil {
+			return func() {}, nil //nolint:nilerr // caused by the end of ctx
+		}
+		return end, err
+	}
+	end, err := follow(&networkingv1.NetworkPolicy{}, handler(r, r.setPolicy))
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	defer end()
+	select {
+	case <-r.first:
+	default:
+		r.publish(nil)
+		close(r.ready)
+		select {
+		case <-r.first:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	for _, what := range []struct {
+		object  ctrl.Object
+		handler toolscache.ResourceEventHandler
+	}{{&corev1.Namespace{}, handler(r, r.setNamespace)}, {&corev1.Pod{}, handler(r, r.setPod)}} {
+		end, err := follow(what.object, what.handler)
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		defer end()
+	}
+	r.mu.Lock()
+	r.known = true
+	r.mu.Unlock()
+	r.guard.Loop(ctx, "resolve", r.loop)
+	return nil
+}
+
+// loop resolves the policies after changes.
+func (r *Resolver) loop(ctx context.Context) {
+	for {
+		began := time.Now()
+		r.mu.Lock()
+		var made *compiled
+		if len(r.cluster.policies) > 0 {
+			made = compile(&r.cluster)
+		}
+		r.mu.Unlock()
+		r.publish(made)
+		select {
+		case <-r.ready:
+		default:
+			close(r.ready)
+		}
+		pause := time.NewTimer(rest * time.Since(began))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		select {
+		case <-r.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// publish wakes those who wait for rules.
+func (r *Resolver) publish(made *compiled) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made = made
+	r.version++
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Next implements Source.
+func (r *Resolver) Next(ctx context.Context, node, after string) (*Rules, error) {
+	for {
+		r.mu.Lock()
+		var rules *Rules
+		switch {
+		case r.version == 0 || r.seen && !r.known:
+		case r.made == nil:
+			rules = (&Rules{}).seal()
+		default:
+			rules = r.made.node(slices.Collect(maps.Keys(r.nodes[node])))
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		if rules != nil && rules.Version != after {
+			return rules, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Rules returns what Next does, as JSON, and its version.
+func (r *Resolver) Rules(ctx context.Context, node, after string) (data []byte, version string, err error) {
+	rules, err := r.Next(ctx, node, after)
+	if err != nil {
+		return nil, "", err
+	}
+	data, err = json.Marshal(rules)
+	return data, rules.Version, err
+}
+
+// mark has the policies resolved again. The caller holds the lock.
+func (r *Resolver) mark() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *Resolver) setPolicy(p *networkingv1.NetworkPolicy, there bool) {
+	name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if there {
+		r.cluster.policies[name] = p
+	} else {
+		delete(r.cluster.policies, name)
+	}
+	if there && !r.seen {
+		r.seen = true
+		close(r.first)
+	}
+	r.mark()
+}
+
+func (r *Resolver) setNamespace(n *corev1.Namespace, there bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was, known := r.cluster.namespaces[n.Name]
+	switch {
+	case !there:
+		delete(r.cluster.namespaces, n.Name)
+	case known && maps.Equal(was, n.Labels):
+		return
+	default:
+		r.cluster.namespaces[n.Name] = n.Labels
+	}
+	r.mark()
+}
+
+func (r *Resolver) setPod(p *corev1.Pod, there bool) {
+	var is *pod
+	if there {
+		is = podOf(p)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.cluster.pods[p.Namespace][p.Name]
+	if was == nil && is == nil || was != nil && is != nil && was.equal(is) {
+		return
+	}
+	if was != nil {
+		delete(r.cluster.pods[p.Namespace], p.Name)
+		if len(r.cluster.pods[p.Namespace]) == 0 {
+			delete(r.cluster.pods, p.Namespace)
+		}
+		delete(r.nodes[was.node], was)
+		if len(r.nodes[was.node]) == 0 {
+			delete(r.nodes, was.node)
+		}
+	}
+	if is != nil {
+		if r.cluster.pods[p.Namespace] == nil {
+			r.cluster.pods[p.Namespace] = map[string]*pod{}
+		}
+		r.cluster.pods[p.Namespace][p.Name] = is
+		if r.nodes[is.node] == nil {
+			r.nodes[is.node] = map[*pod]bool{}
+		}
+		r.nodes[is.node][is] = true
+	}
+	r.mark()
+}
+
+// podOf returns what matters of a pod, or nil if nothing does: it has no node, ended, or uses its node's network.
+func podOf(p *corev1.Pod) *pod {
+	if p.Spec.NodeName == "" || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	out := &pod{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, uid: identity(p), node: p.Spec.NodeName, labels: p.Labels}
+	if a, err := netip.ParseAddr(p.Status.PodIP); err == nil && a.Is4() {
+		out.address = a
+	}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for _, c := range list {
+			for _, port := range c.Ports {
+				if port.Name != "" {
+					out.ports = append(out.ports, namedPort{port.Name, protocolOf(port.Protocol), uint16(port.ContainerPort)})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// identity returns a pod's UID as its node knows it. A static pod has another one in the API.
+func identity(p *corev1.Pod) types.UID {
+	if uid := p.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {
+		return types.UID(uid)
+	}
+	return p.UID
+}
+
+func (p *pod) equal(o *pod) bool {
+	return p.uid == o.uid && p.node == o.node && p.address == o.address && maps.Equal(p.labels, o.labels) && slices.Equal(p.ports, o.ports)
+}
+
+// handler calls set for each object that is there or no longer.
+func handler[T ctrl.Object](r *Resolver, set func(T, bool)) toolscache.ResourceEventHandler {
+	call := func(o any, there bool) {
+		if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = t.Obj
+		}
+		if object, ok := o.(T); ok {
+			_ = r.guard.Do("event", func() { set(object, there) }, "object", object.GetNamespace()+"/"+object.GetName())
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { call(o, true) },
+		UpdateFunc: func(_, o any) { call(o, true) },
+		DeleteFunc: func(o any) { call(o, false) },
+	}
+}
