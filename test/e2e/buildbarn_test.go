@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -142,7 +144,7 @@ metadata: {name: farm, namespace: builds}
 spec:
   storage: {casSize: 1Gi, acSize: 128Mi, claimPolicy: Delete}
   tls: {}
-  workers: [{name: shell, runnerImage: "busybox:1.36"}]
+  workers: [{name: shell, runnerImage: "busybox:1.36", scale: {max: 3, idleSeconds: 1, intervalSeconds: 1}}]
 `, "ctl", "apply", "-f", "-")
 	h.Ctl("wait -n builds buildbarn/farm --for=condition=Ready --timeout=120s")
 	steps := f.smoke()
@@ -168,6 +170,35 @@ spec:
 	// A client's certificate opens the frontend alone, not storage behind it.
 	storage := strings.TrimSpace(h.Ctl("get pod farm-storage-0 -n builds -o jsonpath={.status.podIP}")) + ":8981"
 	require.Contains(t, h.Fails("buildbarn", "smoke", "--frontend", storage, "--server-name", "farm-storage-0.farm-storage", "--ca", ca, "--cert", cert, "--key", key), "Unauthenticated")
+
+	t.Run("of workers that follow the queue, idle ones go first", func(t *testing.T) {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		require.NoError(t, err)
+		pool := x509.NewCertPool()
+		text, err := os.ReadFile(ca)
+		require.NoError(t, err)
+		require.True(t, pool.AppendCertsFromPEM(text))
+		f.tls = &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "farm-frontend.builds"}
+		f.connect()
+		ended := make(chan struct{}, 3)
+		for range 3 {
+			wait := f.action()
+			go func() { wait(); ended <- struct{}{} }()
+		}
+		pods := strings.Fields(h.Ctl("get pods -n builds -l app=worker --sort-by=.metadata.creationTimestamp -o jsonpath={.items[*].metadata.name}"))
+		require.Len(t, pods, 3)
+		for _, pod := range pods[:2] {
+			h.Ctl("exec -n builds " + pod + " -c runner -- touch /worker/released")
+			<-ended
+		}
+		// A ReplicaSet alone would end the youngest, which is the busy one.
+		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=1 --timeout=90s")
+		stays := h.Ctl("get pod -n builds " + pods[2] + " -o jsonpath={.metadata.name}{.metadata.deletionTimestamp}")
+		require.Equal(t, pods[2], stays, "it is there, and is not asked to go")
+		f.release()
+		<-ended
+		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=0 --timeout=90s")
+	})
 
 	// With another authority all parts start again, and know each other.
 	h.Ctl("delete secret farm-ca -n builds")
@@ -214,6 +245,7 @@ type buildFarm struct {
 	*host.Host
 	t      *testing.T
 	client *remote.Client
+	tls    *tls.Config // of the client; nil without TLS
 }
 
 // connect waits until a service has the frontend's address, and makes a client.
@@ -227,7 +259,7 @@ func (f *buildFarm) connect() {
 		return address != ""
 	}, time.Minute, 20*time.Millisecond)
 	var err error
-	f.client, err = remote.New(remote.Config{Address: address, Dial: []grpc.DialOption{
+	f.client, err = remote.New(remote.Config{Address: address, TLS: f.tls, Dial: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, address string) (conn net.Conn, err error) {
 			return f.Dial(ctx, "tcp", address)
 		}),

@@ -79,6 +79,7 @@ type WorkerScale struct {
 	// Max is the greatest number of pods, 1 to 1000.
 	Max int32 `json:"max"`
 	// Scheduler is the BuildbarnScheduler of the same namespace whose queue is followed. Its metrics are read from port 9980 of its pods.
+	// If these serve the state of the queue on port 8984 (buildQueueStateGrpcServers), idle workers go before busy ones.
 	Scheduler string `json:"scheduler"`
 	// InstanceNamePrefix and Platform name the queue, as in the worker's configuration.
 	InstanceNamePrefix string             `json:"instanceNamePrefix,omitempty"`

@@ -38,7 +38,7 @@ func SchedulerRights() (controller, edit, view []rbacv1.PolicyRule) {
 
 // WorkerRights returns the rules of workers.
 func WorkerRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnworkers", children(rule("apps", "deployments", write...))...)
+	return rights("buildbarnworkers", children(rule("apps", "deployments", write...), rule("", "pods", "delete", "update"))...)
 }
 
 // StorageRights returns the rules of storage.

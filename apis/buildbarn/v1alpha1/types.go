@@ -135,6 +135,8 @@ const (
 	AnnotationConfig = "buildbarn.io/config-hash"
 	// AnnotationAuthorities is the hash of the authorities that a program reads when it starts, on pods.
 	AnnotationAuthorities = "buildbarn.io/authorities-hash"
+	// AnnotationRetired is on the pods of workers that are about to go.
+	AnnotationRetired = "buildbarn.io/retired"
 	// Finalizer delays the deletion of a part until its workers are drained or its claims are deleted.
 	Finalizer = "buildbarn.io/children"
 	// DefaultConfigMap is the ConfigMap of a part that names none.

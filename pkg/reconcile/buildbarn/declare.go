@@ -94,6 +94,9 @@ func newPart(k part) *engine.Reconciler {
 			engine.ByController(&corev1.ConfigMap{}), byLabels(&corev1.Pod{}),
 		},
 	}
+	if k.read != nil {
+		r.Writes = append(r.Writes, engine.Write{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Metadata, engine.Delete}})
+	}
 	if k.outlives() {
 		r.Watches = append(r.Watches, engine.Watch{Object: &buildbarn.BuildbarnWorker{}, Map: k.siblings, Changed: func(_, _ client.Object) bool { return false }})
 	}

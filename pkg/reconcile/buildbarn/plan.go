@@ -54,6 +54,8 @@ type Actions struct {
 	Finalizers buildbarn.Part
 	Status     buildbarn.PartStatus
 	Events     []Event
+	// Retire is how many workers are to be chosen before the Deployment has fewer.
+	Retire int32
 	// Again is when to plan again though nothing changes; 0 is never.
 	Again time.Duration
 }
@@ -108,6 +110,7 @@ func (p *plan) reconcile() {
 		}
 		p.tidy(hash)
 	}
+	p.abandoned(replicas)
 	p.count()
 	p.progress()
 	p.summary(replicas)

@@ -26,6 +26,9 @@ func (p *plan) deployment(hash string, replicas int32) {
 	next.Labels = merged(have.Labels, want.Labels)
 	next.Spec = want.Spec
 	next.Spec.Selector = have.Spec.Selector // immutable
+	if w, ok := p.part.(*buildbarn.BuildbarnWorker); ok && w.Spec.Scale != nil && have.Spec.Replicas != nil {
+		p.Retire = max(*have.Spec.Replicas-replicas, 0)
+	}
 	p.change(have, next)
 }
 

@@ -13,22 +13,29 @@ import (
 
 // queue reads the queue of workers from the scheduler's pod.
 func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
+	pod, err := r.schedulerPod(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	families, err := r.read(ctx, pod.Status.PodIP)
+	if err != nil {
+		// The same words each time: the status is not written for another port number.
+		r.Log.Debug("cannot read a scheduler's metrics", "pod", pod.Name, "error", err)
+		return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there (diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
+	}
+	return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
+}
+
+// schedulerPod returns the ready pod of the scheduler that workers follow.
+func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {
 		return nil, err
 	}
 	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if pod.DeletionTimestamp != nil || pod.Status.PodIP == "" || !isReady(pod) {
-			continue
+		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && isReady(pod) {
+			return pod, nil
 		}
-		families, err := r.read(ctx, pod.Status.PodIP)
-		if err != nil {
-			// The same words each time: the status is not written for another port number.
-			r.Log.Debug("cannot read a scheduler's metrics", "pod", pod.Name, "error", err)
-			return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there (diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
-		}
-		return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
 	}
 	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", w.Spec.Scale.Scheduler)
 }

@@ -40,7 +40,12 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	a := Plan(o, r.Now())
-	err = r.apply(ctx, a)
+	if w, ok := p.(*buildbarn.BuildbarnWorker); ok && a.Retire > 0 {
+		err = r.retire(ctx, w, o.Pods, a.Retire)
+	}
+	if err == nil {
+		err = r.apply(ctx, a)
+	}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return engine.Result{}, nil

@@ -1,0 +1,124 @@
+package queue
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// The numbers of fields are those of buildqueuestate.proto.
+
+// message appends a field that is a message or a string.
+func message(to []byte, field protowire.Number, content []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(to, field, protowire.BytesType), content)
+}
+
+// text appends a string unless it is empty.
+func text(to []byte, field protowire.Number, s string) []byte {
+	if s == "" {
+		return to
+	}
+	return message(to, field, []byte(s))
+}
+
+// table appends a map of strings.
+func table(to []byte, field protowire.Number, m map[string]string) []byte {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		to = message(to, field, text(text(nil, 1, k), 2, m[k]))
+	}
+	return to
+}
+
+// listWorkers is a ListWorkersRequest for all workers of the queue of size class 0, after a worker.
+func listWorkers(n Name, after map[string]string) []byte {
+	var platform []byte
+	for _, p := range n.Platform {
+		platform = message(platform, 1, text(text(nil, 1, p.Name), 2, p.Value))
+	}
+	platformQueue := message(text(nil, 1, n.InstanceNamePrefix), 2, platform)
+	sizeClassQueue := message(nil, 1, platformQueue)
+	request := message(nil, 1, message(nil, 1, sizeClassQueue))
+	request = protowire.AppendVarint(protowire.AppendTag(request, 3, protowire.VarintType), pageSize)
+	if after != nil {
+		request = message(request, 4, table(nil, 1, after))
+	}
+	return request
+}
+
+// terminateWorkers is a TerminateWorkersRequest for the workers of a pod.
+func terminateWorkers(pod string) []byte { return table(nil, 1, map[string]string{PodKey: pod}) }
+
+// worker is what is read of a WorkerState.
+type worker struct {
+	id        map[string]string
+	executing bool
+}
+
+// parseWorkers reads a ListWorkersResponse.
+func parseWorkers(data []byte) (list []worker, err error) {
+	err = fields(data, func(n protowire.Number, content []byte) error {
+		if n != 1 {
+			return nil
+		}
+		w := worker{id: map[string]string{}}
+		err := fields(content, func(n protowire.Number, content []byte) error {
+			switch n {
+			case 1:
+				return entry(content, w.id)
+			case 3:
+				w.executing = true
+			}
+			return nil
+		})
+		list = append(list, w)
+		return err
+	})
+	return list, err
+}
+
+// entry reads an entry of a map of strings.
+func entry(data []byte, into map[string]string) error {
+	var key, value string
+	err := fields(data, func(n protowire.Number, content []byte) error {
+		switch n {
+		case 1:
+			key = string(content)
+		case 2:
+			value = string(content)
+		}
+		return nil
+	})
+	into[key] = value
+	return err
+}
+
+var errMessage = errors.New("the scheduler's answer is not a message of its protocol")
+
+// fields calls use for each field of a message that is a message or a string; others are passed over.
+func fields(data []byte, use func(n protowire.Number, content []byte) error) error {
+	for len(data) > 0 {
+		number, kind, size := protowire.ConsumeTag(data)
+		if size < 0 {
+			return errMessage
+		}
+		data = data[size:]
+		if kind != protowire.BytesType {
+			if size = protowire.ConsumeFieldValue(number, kind, data); size < 0 {
+				return errMessage
+			}
+			data = data[size:]
+			continue
+		}
+		content, size := protowire.ConsumeBytes(data)
+		if size < 0 {
+			return errMessage
+		}
+		data = data[size:]
+		if err := use(number, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}

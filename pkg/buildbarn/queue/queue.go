@@ -1,0 +1,128 @@
+// Package queue asks a Buildbarn scheduler which workers are busy, and tells it which will go: the two calls of buildbarn.buildqueuestate.BuildQueueState
+// (pkg/proto/buildqueuestate of bb-remote-execution) that retiring workers takes. Their few messages are encoded here, as that module would bring all of a
+// build farm with it.
+//
+// It may import apis and gRPC. Its invariant: what a scheduler sends is bounded, and a call ends within two seconds.
+package queue
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+)
+
+const (
+	wait     = 2 * time.Second
+	maxBytes = 4 << 20 // of an answer
+	pageSize = 1000    // workers
+	maxPages = 100
+	service  = "/buildbarn.buildqueuestate.BuildQueueState/"
+)
+
+// Scheduler is where a scheduler serves the state of its queue.
+type Scheduler struct {
+	// Address is host:port.
+	Address string
+	// TLS is nil for plain text.
+	TLS *tls.Config
+}
+
+// Name names a queue. The properties of the platform are sorted by name and value.
+type Name struct {
+	InstanceNamePrefix string
+	Platform           []buildbarn.PlatformProperty
+}
+
+// PodKey is the key of a worker's ID that has the name of its pod, in rendered configurations.
+const PodKey = "pod"
+
+// Busy returns how many actions each pod's workers execute; pods without any are not in it.
+func (s Scheduler) Busy(ctx context.Context, n Name) (map[string]int, error) {
+	busy := map[string]int{}
+	return busy, s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		var after map[string]string
+		for range maxPages {
+			answer, err := invoke(ctx, conn, "ListWorkers", listWorkers(n, after))
+			if err != nil {
+				return err
+			}
+			list, err := parseWorkers(answer)
+			if err != nil {
+				return err
+			}
+			for _, w := range list {
+				if w.executing && w.id[PodKey] != "" {
+					busy[w.id[PodKey]]++
+				}
+			}
+			if len(list) < pageSize {
+				return nil
+			}
+			after = list[len(list)-1].id
+		}
+		return fmt.Errorf("the queue has more than %d workers", maxPages*pageSize)
+	})
+}
+
+// Terminate tells the scheduler to give pods' workers no more actions. It does not wait for those that they execute.
+func (s Scheduler) Terminate(ctx context.Context, pods []string) error {
+	return s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		var errs []error
+		for _, pod := range pods {
+			// The call lasts as long as the worker is busy; what it is for has happened when it began.
+			ctx, cancel := context.WithTimeout(ctx, wait/4)
+			_, err := invoke(ctx, conn, "TerminateWorkers", terminateWorkers(pod))
+			cancel()
+			if err != nil && status.Code(err) != codes.DeadlineExceeded {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func (s Scheduler) call(ctx context.Context, do func(context.Context, *grpc.ClientConn) error) error {
+	transport := insecure.NewCredentials()
+	if s.TLS != nil {
+		transport = credentials.NewTLS(s.TLS)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+s.Address, grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxBytes)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return do(ctx, conn)
+}
+
+func invoke(ctx context.Context, conn *grpc.ClientConn, method string, request []byte) ([]byte, error) {
+	var answer []byte
+	return answer, conn.Invoke(ctx, service+method, &request, &answer)
+}
+
+// bytesCodec takes messages that are encoded already. Its name is that of protocol buffers, which they are.
+type bytesCodec struct{}
+
+// Marshal implements encoding.Codec.
+func (bytesCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
+
+// Unmarshal implements encoding.Codec.
+func (bytesCodec) Unmarshal(data []byte, v any) error {
+	*v.(*[]byte) = append([]byte(nil), data...)
+	return nil
+}
+
+// Name implements encoding.Codec.
+func (bytesCodec) Name() string { return "proto" }
