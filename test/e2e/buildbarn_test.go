@@ -183,9 +183,15 @@ spec:
 		ended := make(chan struct{}, 3)
 		for range 3 {
 			wait := f.action()
-			go func() { wait(); ended <- struct{}{} }()
+			go func() { defer func() { ended <- struct{}{} }(); wait() }()
 		}
-		pods := strings.Fields(h.Ctl("get pods -n builds -l app=worker --sort-by=.metadata.creationTimestamp -o jsonpath={.items[*].metadata.name}"))
+		var pods []string
+		for line := range strings.Lines(h.Run("ctl", "get", "pods", "-n", "builds", "-l", "app=worker", "--sort-by=.metadata.creationTimestamp",
+			"-o", `jsonpath={range .items[*]}{.metadata.name}={.metadata.deletionTimestamp}{"\n"}{end}`)) {
+			if name, going, _ := strings.Cut(strings.TrimSpace(line), "="); going == "" {
+				pods = append(pods, name)
+			}
+		}
 		require.Len(t, pods, 3)
 		for _, pod := range pods[:2] {
 			h.Ctl("exec -n builds " + pod + " -c runner -- touch /worker/released")
@@ -237,7 +243,7 @@ func TestBuildbarnReadme(t *testing.T) {
 	t.Logf("%s", out)
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(out), "cache hit"))
-	require.Eventually(t, func() bool { return strings.TrimSpace(h.Ctl("get pv -o name")) == "" }, 5*time.Minute, time.Second, "claims are deleted with their farm")
+	require.Eventually(t, func() bool { return strings.TrimSpace(h.Ctl("get pv -o name")) == "" }, 5*time.Minute, time.Second, "claims are deleted with their farm, as soon as workers have gone")
 }
 
 // buildFarm is a farm in the namespace builds.

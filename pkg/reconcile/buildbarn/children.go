@@ -89,7 +89,7 @@ func claimTemplates(s *buildbarn.BuildbarnStorage) []corev1.PersistentVolumeClai
 
 func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 	spec := part.Pods()
-	no, grace, mode := false, int64(corev1.DefaultTerminationGracePeriodSeconds), corev1.ConfigMapVolumeSourceDefaultMode
+	no, yes, grace, mode := false, true, int64(corev1.DefaultTerminationGracePeriodSeconds), corev1.ConfigMapVolumeSourceDefaultMode
 	t := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: buildbarn.Labels(part), Annotations: map[string]string{buildbarn.AnnotationConfig: m.hash}},
 		Spec: corev1.PodSpec{
@@ -97,6 +97,9 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 				LocalObjectReference: corev1.LocalObjectReference{Name: m.configMap}, DefaultMode: &mode}}}},
 			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst, SchedulerName: corev1.DefaultSchedulerName,
 			SecurityContext: &corev1.PodSecurityContext{}, TerminationGracePeriodSeconds: &grace,
+			// As process 1 the programs ignore the signal with which they are told to go, and neither drain nor persist: they start themselves again
+			// as a child, which does not get it (pkg/program/run_main_linux.go of bb-storage).
+			ShareProcessNamespace: &yes,
 			// The programs do not use the API.
 			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 			ImagePullSecrets: spec.ImagePullSecrets, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations,
