@@ -111,7 +111,7 @@ func New(c Config) (*Agent, error) {
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
-		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event, Logger: c.Logger,
+		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event, Beside: a.pods.LookAtVolumes, Logger: c.Logger,
 	})
 	a.c = c
 	return a, nil

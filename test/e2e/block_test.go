@@ -53,6 +53,21 @@ metadata: {name: csi}
 spec: {accessModes: [ReadWriteOnce], volumeMode: Block, storageClassName: driver, resources: {requests: {storage: 16Mi}}}
 ---
 apiVersion: v1
+kind: PersistentVolume
+metadata: {name: small}
+spec:
+  capacity: {storage: 4Mi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: small
+  local: {path: SMALL}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/os, operator: Exists}]}]}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: small}
+spec: {accessModes: [ReadWriteOnce], storageClassName: small, resources: {requests: {storage: 4Mi}}}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: raw}
 spec:
@@ -62,18 +77,20 @@ spec:
     image: busybox:1.36
     command: [sleep, "100000"]
     volumeDevices: [{name: local, devicePath: /dev/one}, {name: csi, devicePath: /dev/two}]
+    volumeMounts: [{name: small, mountPath: /small}]
   - name: reader
     image: busybox:1.36
     command: [sleep, "100000"]
     volumeDevices: [{name: read, devicePath: /dev/one}]
   volumes:
   - {name: local, persistentVolumeClaim: {claimName: local}}
+  - {name: small, persistentVolumeClaim: {claimName: small}}
   - {name: read, persistentVolumeClaim: {claimName: local, readOnly: true}}
   - {name: csi, persistentVolumeClaim: {claimName: csi}}
 `
 
 // TestBlockVolumes: containers get block volumes as devices, of local volumes and of a driver, with no more access than they asked for, and the
-// binary is killed while they are in use.
+// binary is killed while they are in use. A volume that is full says so, and when it has room again.
 func TestBlockVolumes(t *testing.T) {
 	h := host.New(t)
 	devices := make([]string, 2)
@@ -83,6 +100,9 @@ func TestBlockVolumes(t *testing.T) {
 		devices[i] = strings.TrimSpace(host.System(t, "losetup", "--find", "--show", image))
 		t.Cleanup(func() { host.System(t, "losetup", "--detach", devices[i]) })
 	}
+	small := t.TempDir()
+	host.System(t, "mount", "-t", "tmpfs", "-o", "size=4m", "small", small)
+	t.Cleanup(func() { host.System(t, "umount", "--lazy", small) })
 	h.Start()
 	root := filepath.Join(h.DataDir, "agent", "kubelet")
 	public := root
@@ -96,8 +116,15 @@ func TestBlockVolumes(t *testing.T) {
 	require.NoError(t, unix.Mknod(filepath.Join(d.Data, "disk"), unix.S_IFBLK|0o600, int(st.Rdev)))
 	require.NoError(t, d.Start())
 	t.Cleanup(d.Stop)
-	h.Apply(strings.Replace(blockManifest, "DEVICE", devices[0], 1))
+	h.Apply(strings.NewReplacer("DEVICE", devices[0], "SMALL", small).Replace(blockManifest))
 	h.Ctl("wait pod/raw --for=condition=Ready --timeout=90s")
+	says := func(what string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(h.Ctl("get events"), what) }, host.Patience, 100*time.Millisecond)
+	}
+	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "c", "--", "dd", "if=/dev/zero", "of=/small/file", "bs=1M", "count=5"), "No space left on device")
+	says("Volume small: the volume of claim small is full: 0 and ")
+	h.Ctl("exec raw -c c -- rm /small/file")
 	for i, name := range []string{"/dev/one", "/dev/two"} {
 		h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "echo written | dd of="+name+" conv=fsync 2>/dev/null")
 		file, err := os.Open(devices[i])
@@ -112,6 +139,10 @@ func TestBlockVolumes(t *testing.T) {
 	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "sh", "-c", "echo x > /dev/one"), "not permitted")
 	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "ls", "/dev/two"), "No such file")
 
+	says("Volume small: the volume of claim small has room again: 4Mi are free")
+	metrics := h.Ctl("get --raw /api/v1/nodes/" + h.Name + "/proxy/metrics")
+	require.Contains(t, metrics, `kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="small"} 4.194304e+06`)
+	require.Contains(t, h.Ctl("get --raw /api/v1/nodes/"+h.Name+"/proxy/stats/summary"), `"pvcRef":{"name":"small","namespace":"default"}`)
 	h.Kill()
 	h.Run("start")
 	require.Equal(t, "written", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "dd if=/dev/two bs=7 count=1 2>/dev/null"))

@@ -72,5 +72,14 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		*p.Memory.WorkingSetBytes += u.stats.MemoryWorkingSet
 		*p.Memory.RSSBytes += u.stats.MemoryRSS
 	}
+	for _, v := range s.c.Pods.VolumeSpaces() {
+		if i, has := at[string(v.Pod.UID)]; has {
+			sum.Pods[i].VolumeStats = append(sum.Pods[i].VolumeStats, stats.VolumeStats{
+				Name: v.Volume, PVCRef: &stats.PVCReference{Name: v.Claim, Namespace: v.Pod.Namespace},
+				FsStats: stats.FsStats{Time: metav1.NewTime(v.At), AvailableBytes: &v.Available, CapacityBytes: &v.Capacity, UsedBytes: &v.Used,
+					Inodes: &v.Inodes, InodesFree: &v.InodesFree, InodesUsed: &v.InodesUsed},
+			})
+		}
+	}
 	reply(w, sum)
 }

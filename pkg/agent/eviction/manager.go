@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,7 +55,9 @@ type Config struct {
 	// Changed is called when Conditions changed.
 	Changed func()
 	// Event records an event on the node.
-	Event  func(kind, reason, message string)
+	Event func(kind, reason, message string)
+	// Beside is called with each round in the background, one call at a time: what else is looked at that often. It may be nil.
+	Beside func()
 	Logger *slog.Logger
 }
 
@@ -68,6 +71,7 @@ type Manager struct {
 
 	usage   map[types.UID]*measured
 	walking bool
+	beside  atomic.Bool // while Beside runs
 
 	woken    chan struct{}
 	walks    sync.WaitGroup
@@ -127,10 +131,21 @@ func (m *Manager) Run(ctx context.Context) {
 			}
 		}
 		last = time.Now()
+		m.lookBeside()
 		for m.round(ctx) { // after an eviction, check again
 		}
 		timer.Reset(period)
 	}
+}
+
+func (m *Manager) lookBeside() {
+	if m.c.Beside == nil || !m.beside.CompareAndSwap(false, true) {
+		return
+	}
+	m.walks.Go(func() {
+		defer m.beside.Store(false)
+		m.c.Beside()
+	})
 }
 
 // Reading returns the last reading of a signal.

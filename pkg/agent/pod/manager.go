@@ -39,6 +39,7 @@ type Manager struct {
 	guard   process.Guard
 	metrics *metrics
 
+	fullness   fullness
 	containers *containers
 	taskLogs   *tasklogs.Archive
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -95,7 +96,23 @@ var (
 	descPods       = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil)
 	descContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers currently known to the runtime, by state", []string{"container_state"}, nil)
 	descWorkers    = prometheus.NewDesc("kubelet_desired_pods", "Number of pods that the node knows", nil, nil)
+
+	descVolumes = []struct {
+		desc  *prometheus.Desc
+		value func(VolumeSpace) uint64
+	}{
+		{volumeDesc("capacity_bytes", "Capacity in bytes of the volume"), func(s VolumeSpace) uint64 { return s.Capacity }},
+		{volumeDesc("available_bytes", "Number of available bytes in the volume"), func(s VolumeSpace) uint64 { return s.Available }},
+		{volumeDesc("used_bytes", "Number of used bytes in the volume"), func(s VolumeSpace) uint64 { return s.Used }},
+		{volumeDesc("inodes", "Maximum number of inodes in the volume"), func(s VolumeSpace) uint64 { return s.Inodes }},
+		{volumeDesc("inodes_free", "Number of free inodes in the volume"), func(s VolumeSpace) uint64 { return s.InodesFree }},
+		{volumeDesc("inodes_used", "Number of used inodes in the volume"), func(s VolumeSpace) uint64 { return s.InodesUsed }},
+	}
 )
+
+func volumeDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("kubelet_volume_stats_"+name, help, []string{"namespace", "persistentvolumeclaim"}, nil)
+}
 
 // collector counts what the runtime holds.
 type collector struct{ m *Manager }
@@ -103,6 +120,9 @@ type collector struct{ m *Manager }
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descPods, descContainers, descWorkers} {
 		ch <- d
+	}
+	for _, v := range descVolumes {
+		ch <- v.desc
 	}
 }
 
@@ -128,5 +148,16 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descWorkers, prometheus.GaugeValue, float64(known))
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descContainers, prometheus.GaugeValue, float64(n), state)
+	}
+	claims := map[types.NamespacedName]bool{} // pods may share one
+	for _, s := range c.m.VolumeSpaces() {
+		claim := types.NamespacedName{Namespace: s.Pod.Namespace, Name: s.Claim}
+		if claims[claim] {
+			continue
+		}
+		claims[claim] = true
+		for _, v := range descVolumes {
+			ch <- prometheus.MustNewConstMetric(v.desc, prometheus.GaugeValue, float64(v.value(s)), claim.Namespace, claim.Name)
+		}
 	}
 }

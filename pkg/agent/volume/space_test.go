@@ -1,0 +1,53 @@
+package volume
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFullVolumes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		space Space
+		full  bool
+	}{
+		"unknown":          {Space{}, false},
+		"half":             {Space{Capacity: 1000, Available: 500, Inodes: 100, InodesFree: 50}, false},
+		"no bytes":         {Space{Capacity: 1000, Inodes: 100, InodesFree: 50}, true},
+		"almost no bytes":  {Space{Capacity: 1000, Available: 9, Inodes: 100, InodesFree: 50}, true},
+		"little":           {Space{Capacity: 1000, Available: 11, Inodes: 100, InodesFree: 50}, false},
+		"no inodes":        {Space{Capacity: 1000, Available: 500, Inodes: 100}, true},
+		"inodes on demand": {Space{Capacity: 1000, Available: 500}, false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tt.full, tt.space.Full()) })
+	}
+}
+
+// TestAFileSystemThatDoesNotAnswer costs one goroutine and a second, and no more until it answers.
+func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang, calls := make(chan struct{}), 0
+		s := Spaces{stat: func(string) (Space, error) {
+			calls++
+			<-hang
+			return Space{Capacity: 7}, nil
+		}}
+		_, err := s.Read("/mnt")
+		require.ErrorContains(t, err, "has not answered for 1s")
+		_, err = s.Read("/mnt")
+		require.ErrorContains(t, err, "does not answer")
+		require.Equal(t, 1, calls)
+		close(hang)
+		synctest.Wait()
+		space, err := s.Read("/mnt")
+		require.NoError(t, err)
+		require.EqualValues(t, 7, space.Capacity)
+	})
+	var s Spaces
+	space, err := s.Read(t.TempDir())
+	require.NoError(t, err)
+	require.Positive(t, space.Capacity)
+	_, err = s.Read("/does/not/exist")
+	require.Error(t, err)
+}
