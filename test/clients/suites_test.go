@@ -5,40 +5,54 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/client-go/kubernetes"
-
-	"github.com/coracle-dev/coracle/test/host"
 )
 
 // suiteModule is the module of the suites, at the version in the module below foreign.
 const suiteModule = "sigs.k8s.io/controller-runtime/pkg/"
 
-// TestControllerRuntime runs controller-runtime's unmodified test suites against an API server that runs, as envtest's,
-// neither controllers nor a scheduler. controller-runtime.txt lists the tests that may fail, with reasons.
+// suites are controller-runtime's packages whose tests start an API server and etcd with envtest.
+var suites = []string{
+	"builder", "cache", "client", "client/apiutil", "cluster", "controller", "controller/controllerutil", "envtest", "handler", "internal/controller",
+	"internal/recorder", "manager", "manager/internal/integration", "metrics/filters", "reconcile", "source", "webhook",
+}
+
+// suitePatience bounds one suite. The longest, cache, waits for minutes by itself.
+const suitePatience = 6 * time.Minute
+
+// TestControllerRuntime runs controller-runtime's unmodified test suites as their authors do, in their folders, with KUBEBUILDER_ASSETS a folder of
+// three links to the binary. controller-runtime.txt lists the tests that fail, with reasons.
+//
+// CORACLE_TEST_SUITES names the suites to run, separated by commas (default all). CORACLE_TEST_BESIDE names a folder with upstream's kube-apiserver,
+// etcd and kubectl: each suite runs with those too, right after, and the times of both are logged.
 func TestControllerRuntime(t *testing.T) {
 	known := readKnown(t)
-	suites := []string{"client", "client/apiutil"}
-	if !testing.Short() {
-		suites = append(suites, "cache") // takes a minute
+	ours, beside := assets(t), os.Getenv("CORACLE_TEST_BESIDE")
+	wanted := suites
+	if only := os.Getenv("CORACLE_TEST_SUITES"); only != "" {
+		wanted = strings.Split(only, ",")
 	}
-	for _, suite := range suites {
+	var own, others time.Duration
+	for _, suite := range wanted {
 		t.Run(suite, func(t *testing.T) {
+			require.Contains(t, suites, suite)
 			program := filepath.Join(t.TempDir(), "suite")
 			foreign(t, "go", "test", "-c", "-o", program, suiteModule+suite)
-			h := host.New(t)
-			bare(t, h)
-			passed, failed := run(t, h, program)
-			require.Positive(t, passed)
-			t.Logf("%d passed, %d failed", passed, len(failed))
-			for name, why := range failed {
+			r := run(t, suite, program, ours)
+			own += r.took
+			t.Logf("%d passed, %d failed in %.1f s", r.passed, len(r.failed), r.took.Seconds())
+			require.Positive(t, r.passed)
+			for name, why := range r.failed {
 				if !known[suite+": "+name] {
 					t.Errorf("%s\n%s", name, why)
 				}
@@ -49,36 +63,31 @@ func TestControllerRuntime(t *testing.T) {
 					t.Logf("passes, and can be taken off the list: %s", name)
 				}
 			}
+			if beside != "" {
+				u := run(t, suite, program, beside)
+				others += u.took
+				t.Logf("upstream: %d passed, %d failed in %.1f s", u.passed, len(u.failed), u.took.Seconds())
+				for _, name := range slices.Sorted(maps.Keys(u.failed)) {
+					t.Logf("fails with upstream's: %s", name)
+				}
+			}
 		})
+	}
+	if beside != "" {
+		t.Logf("all suites: %.1f s, upstream: %.1f s", own.Seconds(), others.Seconds())
 	}
 }
 
-// bare runs an API server as envtest would, until the test ends. The ServiceAccount plugin would need a token
-// controller.
-func bare(t *testing.T, h *host.Host) {
+// assets returns a folder as `coracle envtest` makes it.
+func assets(t *testing.T) string {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	var log bytes.Buffer
-	server := h.Command(ctx, h.Coracle, "server", "--no-node", "--disable", "controllers,scheduler", "--disable-admission-plugins", "ServiceAccount", "--merge-kubeconfig=false")
-	server.Stderr = &log
-	server.Cancel = func() error { return server.Process.Signal(os.Interrupt) }
-	server.WaitDelay = host.Patience
-	require.NoError(t, server.Start())
-	t.Cleanup(func() {
-		stop()
-		err := server.Wait()
-		if t.Failed() {
-			t.Logf("server: %v\n%s", err, log.String())
-		}
-	})
-	require.Eventually(t, func() bool {
-		if _, err := os.Stat(filepath.Join(h.DataDir, "kubeconfig")); err != nil {
-			return false
-		}
-		api, err := kubernetes.NewForConfig(h.REST())
-		require.NoError(t, err)
-		return api.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(time.Second).Do(t.Context()).Error() == nil
-	}, host.Patience, 10*time.Millisecond)
+	coracle, err := filepath.Abs("../../bin/coracle")
+	require.NoError(t, err)
+	require.FileExists(t, coracle, "run `make build` first")
+	dir := filepath.Join(t.TempDir(), "assets")
+	out, err := exec.Command(coracle, "envtest", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return dir
 }
 
 // report is the part of ginkgo's report that is needed.
@@ -86,56 +95,100 @@ type report struct {
 	SpecReports []struct {
 		ContainerHierarchyTexts []string
 		LeafNodeText            string
+		LeafNodeType            string
 		State                   string
 		Failure                 struct{ Message string }
 	}
 }
 
-var goTest = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
+// result is what a suite said: how many specs and tests passed, which failed and why, and how long it took.
+type result struct {
+	passed int
+	failed map[string]string
+	took   time.Duration
+}
 
-// run runs a compiled suite and returns the number of specs and tests that passed, and the names of those that failed,
-// with the reason.
-func run(t *testing.T, h *host.Host, program string) (passed int, failed map[string]string) {
+var (
+	goTest    = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
+	suiteFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// run runs a compiled suite in its folder.
+func run(t *testing.T, suite, program, assets string) result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), suitePatience)
 	defer cancel()
-	// In a directory of its own, so that the custom resource definitions beside the suite are not found and installed.
-	dir := t.TempDir()
-	file := filepath.Join(dir, "report.json")
-	c := h.Command(ctx, program, "-test.v", "--ginkgo.no-color", "--ginkgo.json-report="+file)
-	c.Dir = dir
-	c.Env = append(c.Env, "USE_EXISTING_CLUSTER=true", "KUBECONFIG="+filepath.Join(h.DataDir, "kubeconfig"))
+	file := filepath.Join(t.TempDir(), "report.json")
+	c := exec.CommandContext(ctx, program, "-test.v", "--ginkgo.no-color", "--ginkgo.json-report="+file)
+	c.Dir = folder(t, suite)
+	c.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+assets, "HOME="+t.TempDir(), "KUBECONFIG=", "USE_EXISTING_CLUSTER=")
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // ginkgo then stops its servers
+	c.WaitDelay = 30 * time.Second
+	began := time.Now()
 	out, runErr := c.CombinedOutput()
-	raw, err := os.ReadFile(file)
-	require.NoError(t, err, "%v\n%s", runErr, out)
+	r := result{failed: map[string]string{}, took: time.Since(began)}
 	var reports []report
-	require.NoError(t, json.Unmarshal(raw, &reports))
-	failed = map[string]string{}
-	for _, r := range reports {
-		for _, s := range r.SpecReports {
+	if raw, err := os.ReadFile(file); err == nil {
+		require.NoError(t, json.Unmarshal(raw, &reports))
+	}
+	for _, one := range reports {
+		for _, s := range one.SpecReports {
 			switch s.State {
 			case "passed":
-				passed++
+				if s.LeafNodeType == "It" {
+					r.passed++
+				}
 			case "pending", "skipped":
 			default:
-				failed[strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "))] = s.Failure.Message
+				r.failed[strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "))] = s.Failure.Message
 			}
 		}
 	}
-	specs := len(failed) > 0
+	runsSpecs := suiteTests(t, c.Dir)
 	for _, m := range goTest.FindAllSubmatch(out, -1) {
 		switch name := string(m[2]); {
+		case runsSpecs[name] && len(reports) > 0:
 		case string(m[1]) == "PASS":
-			passed++
-		case specs && (name == "TestClient" || name == "TestSource"): // runs the specs
+			r.passed++
 		default:
-			failed[name] = "see the log"
+			r.failed[name] = "see the log"
 		}
 	}
-	if len(failed) == 0 {
-		require.NoError(t, runErr, "%s", out)
+	if runErr != nil && len(r.failed) == 0 {
+		r.failed["the suite"] = runErr.Error()
 	}
-	return passed, failed
+	if len(r.failed) > 0 {
+		log := filepath.Join(os.TempDir(), "suite-"+strings.ReplaceAll(suite, "/", "-")+".log")
+		require.NoError(t, os.WriteFile(log, out, 0o600))
+		t.Logf("its output is in %s", log)
+	}
+	return r
+}
+
+// folder returns the folder of a suite's package.
+func folder(t *testing.T, suite string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", suiteModule+suite)
+	c.Dir = module(t)
+	out, err := c.Output()
+	require.NoError(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+// suiteTests returns the names of a package's tests that run ginkgo's specs.
+func suiteTests(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_suite_test.go"))
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range suiteFunc.FindAllSubmatch(raw, -1) {
+			names[string(m[1])] = true
+		}
+	}
+	return names
 }
 
 // readKnown reads controller-runtime.txt: comments, and "suite: name" of tests that cannot pass.

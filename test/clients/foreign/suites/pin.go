@@ -5,6 +5,7 @@
 package suites
 
 import (
+	_ "github.com/google/gofuzz"
 	_ "github.com/onsi/ginkgo/v2"
 	_ "github.com/onsi/gomega"
 	_ "github.com/onsi/gomega/gcustom"
@@ -13,4 +14,5 @@ import (
 	_ "sigs.k8s.io/controller-runtime/examples/crd/pkg"
 	_ "sigs.k8s.io/controller-runtime/pkg/envtest"
 	_ "sigs.k8s.io/controller-runtime/pkg/log/zap"
+	_ "sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 )
