@@ -1,6 +1,7 @@
 package task
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -13,11 +14,15 @@ import (
 const settle = 200 * time.Millisecond
 
 // pace spaces the writes of progress, so that a task that ends within moments is written when its node was chosen and when it has ended, and not at
-// each step between. It never holds back the end of an attempt. It holds a time for each task under way; what it forgets costs a write.
+// each step between. It never holds back the end of an attempt. What is older than settle is forgotten, which costs at most a write.
 type pace struct {
-	mu sync.Mutex
-	at map[types.NamespacedName]progress
+	mu    sync.Mutex
+	at    map[types.NamespacedName]progress
+	sweep int // at this many, old ones are dropped
 }
+
+// leastSwept is how many may be held before old ones are looked for.
+const leastSwept = 1024
 
 // progress is when the progress of a task was written, or, before that, when there was something to write.
 type progress struct {
@@ -37,6 +42,7 @@ func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now 
 		p.at[name] = progress{at: now, written: true}
 		return 0
 	}
+	p.drop(now)
 	last, known := p.at[name]
 	if !known {
 		last = progress{at: now}
@@ -49,6 +55,18 @@ func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now 
 	}
 	p.at[name] = progress{at: now, written: true}
 	return 0
+}
+
+// drop drops what is old, such as of tasks whose end somebody else has written. It takes constant time for each task, on average.
+func (p *pace) drop(now time.Time) {
+	if len(p.at) < max(p.sweep, leastSwept) {
+		return
+	}
+	maps.DeleteFunc(p.at, func(_ types.NamespacedName, last progress) bool {
+		age := now.Sub(last.at)
+		return age >= settle || age < 0
+	})
+	p.sweep = 2 * len(p.at)
 }
 
 // forget drops what is held for a task that is gone.

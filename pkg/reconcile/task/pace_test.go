@@ -1,6 +1,7 @@
 package task
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -60,4 +61,9 @@ func TestPace(t *testing.T) {
 	p.hold(name, status("", 0), status(tasks.TaskScheduled, 0), start)
 	p.forget(name)
 	require.Empty(t, p.at)
+
+	for i := range 10 * leastSwept {
+		p.hold(types.NamespacedName{Name: fmt.Sprint(i)}, status("", 0), status(tasks.TaskScheduled, 0), start.Add(time.Duration(i)*time.Millisecond))
+		require.LessOrEqual(t, len(p.at), leastSwept, "what somebody else ended is not held forever")
+	}
 }
