@@ -104,7 +104,8 @@ generate: ## deepcopy functions
 bench: build images ## measure a fresh cluster against the budgets
 	@hack/bench.sh
 
-bench-upstream: build upstream ## creates, lists, gets, watches, custom resources and webhooks in turn with upstream's kube-apiserver and etcd, as ratios
+bench-upstream: build ## creates, lists, gets, watches, custom resources and webhooks in turn with upstream's kube-apiserver and etcd, as ratios
+	@hack/upstream.sh etcd kube-apiserver
 	@hack/bench-upstream.sh
 
 conformance: conformance-deps build images ## upstream's conformance suite; FOCUS=regex narrows it

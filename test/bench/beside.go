@@ -10,9 +10,6 @@ import (
 	"text/tabwriter"
 )
 
-// besideRounds is how often each group runs on each cluster, in turn: what else the machine does meets both.
-const besideRounds = 3
-
 // wantedRatios are how many times better than upstream's figures ours should be.
 var wantedRatios = map[string]float64{
 	"pod creates, 1 writer": 2, "pod creates, 32 writers": 4, "list of 3000 pods, until the last byte": 4, "get": 2,
@@ -27,7 +24,7 @@ type pair struct {
 	Wanted float64 `json:"wanted,omitempty"`
 }
 
-// compare measures a cluster and another one in turn.
+// compare measures a cluster and another one in turn, several times: what else the machine does meets both.
 func compare(ctx context.Context, o options, groups []group, progress io.Writer) ([]pair, error) {
 	first, err := connect(o)
 	if err != nil {
@@ -40,14 +37,14 @@ func compare(ctx context.Context, o options, groups []group, progress io.Writer)
 	}
 	var order []figure
 	values := map[string]*[2][]float64{}
-	for round := range besideRounds {
+	for round := range o.rounds {
 		for _, g := range groups {
 			sides := []int{0, 1}
 			if round%2 == 1 {
 				sides = []int{1, 0}
 			}
 			for _, side := range sides {
-				_, _ = fmt.Fprintf(progress, "round %d of %d: %s, %s ...\n", round+1, besideRounds, g.name, []string{"this", "beside"}[side])
+				_, _ = fmt.Fprintf(progress, "round %d of %d: %s, %s ...\n", round+1, o.rounds, g.name, []string{"this", "beside"}[side])
 				found, err := g.run(ctx, []*cluster{first, second}[side])
 				if err != nil {
 					return nil, fmt.Errorf("%s: %w", g.name, err)
@@ -96,7 +93,11 @@ func printPairs(out io.Writer, pairs []pair) error {
 				verdict = "MISSED"
 			}
 		}
-		_, e := fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%s\t%s\n", p.Name, amount(p.Value, p.Unit), amount(p.Other, p.Unit), p.Ratio, wanted, verdict)
+		ratio := "-" // one is too small to be measured
+		if p.Ratio > 0 {
+			ratio = fmt.Sprintf("%.2f", p.Ratio)
+		}
+		_, e := fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, amount(p.Value, p.Unit), amount(p.Other, p.Unit), ratio, wanted, verdict)
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, w.Flush())

@@ -31,12 +31,19 @@ import (
 )
 
 // extensions are groups that run where they are named, and beside another cluster.
-var extensions = []group{{"custom", customResources}, {"webhook", webhooks}}
+var extensions = []group{{"custom", customResources}, {"webhook", webhooks}, {"many", manyObjects}}
 
 var (
 	definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	widgets     = schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: "widgets"}
 )
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
 
 func definition() *unstructured.Unstructured {
 	text := map[string]any{"type": "string"}
@@ -101,7 +108,7 @@ func customResources(ctx context.Context, c *cluster) (figures []figure, err err
 			if err != nil {
 				return err
 			}
-			name := fmt.Sprintf("custom resource creates, %d writers", writers)
+			name := "custom resource creates, " + counted(writers, "writer")
 			figures = append(figures, figure{Name: name, Value: float64(n) / took.Seconds(), Unit: "/s", More: true})
 		}
 		var lists, gets []time.Duration
@@ -215,7 +222,7 @@ func webhooks(ctx context.Context, c *cluster) (figures []figure, err error) {
 			if err != nil {
 				return err
 			}
-			name := fmt.Sprintf("pod creates with a webhook, %d writers", writers)
+			name := "pod creates with a webhook, " + counted(writers, "writer")
 			figures = append(figures, figure{Name: name, Value: float64(n) / took.Seconds(), Unit: "/s", More: true})
 		}
 		return nil

@@ -78,6 +78,7 @@ type options struct {
 	writers, objects, watchers, pods             int
 	nodes, binds, tasks, finished, resources     int
 	servicePods, definitions, definitionSize     int
+	rounds, many                                 int
 	settle                                       time.Duration
 }
 
@@ -90,7 +91,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol,definitions (default all), deployment,job,namespace,services (on fake nodes), custom,webhook")
+	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol,definitions (default all), deployment,job,namespace,services (on fake nodes), custom,webhook,many")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -103,6 +104,8 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
 	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
 	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
+	f.IntVar(&o.many, "many", 100000, "how many objects the group many has")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each group is measured on both clusters with -beside")
 	f.StringVar(&o.kubectl, "kubectl", "kubectl", "command that is kubectl, to compare with Kontrol; empty for none")
 	f.IntVar(&o.resources, "resources", 1000, "how many objects Kontrol applies")
 	f.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, besides")

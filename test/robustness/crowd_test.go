@@ -40,6 +40,7 @@ type crowd struct {
 	h       history.History
 	written int
 	told    int64         // the last revision that the witness was sent
+	known   int64         // the last one of Truth, if there is any
 	moved   chan struct{} // closed and replaced when written or told changes
 }
 

@@ -46,7 +46,7 @@ func (c *crowd) run(d disturbance) {
 	require.NoError(c.t, err)
 	end := revision(m.ResourceVersion)
 	c.h.Writes["last"] = []history.Op{{State: last, Acknowledged: true, Revision: end}}
-	require.True(c.t, c.until(ctx, func() bool { return c.told >= end }))
+	require.True(c.t, c.until(ctx, func() bool { return c.told >= end && (c.known == 0 || c.known >= end) }))
 	stop()
 	readers.Wait()
 	c.check()

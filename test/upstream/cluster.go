@@ -47,6 +47,8 @@ type Config struct {
 	ServiceCIDR, ClusterCIDR string
 	// NoAPIServer leaves all but etcd out. Controllers and Scheduler add those programs, without leader election.
 	NoAPIServer, Controllers, Scheduler bool
+	// Bare gives the API server only flags that Coracle's link kube-apiserver has too, and pods no service accounts, so that Programs may be such links.
+	Bare bool
 	// Flags are more flags for a program, by its name. The last of equal flags counts.
 	Flags map[string][]string
 	// Command makes a command of this machine. Default exec.CommandContext.
@@ -215,4 +217,13 @@ func (s *Cluster) Stop() error {
 	}
 	s.running = nil
 	return errors.Join(errs...)
+}
+
+// Kill ends them with SIGKILL.
+func (s *Cluster) Kill() {
+	for _, p := range slices.Backward(s.running) {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	s.running = nil
 }

@@ -19,21 +19,26 @@ func etcdFlags(c *Config, url string) []string {
 }
 
 func apiServerFlags(c *Config, f files, etcd string) []string {
-	return []string{
+	flags := []string{
 		"--etcd-servers=" + etcd,
 		"--bind-address=0.0.0.0", "--advertise-address=" + c.Address, "--secure-port=" + strconv.Itoa(c.Port),
 		"--tls-cert-file=" + f.path("server.crt"), "--tls-private-key-file=" + f.path("server.key"),
 		"--client-ca-file=" + f.path("client-ca.crt"),
-		"--authorization-mode=Node,RBAC", "--enable-bootstrap-token-auth",
+		"--authorization-mode=Node,RBAC",
 		"--service-account-issuer=" + issuer,
 		"--service-account-key-file=" + f.path("accounts.key"), "--service-account-signing-key-file=" + f.path("accounts.key"),
-		"--kubelet-certificate-authority=" + f.path("node-ca.crt"),
-		"--kubelet-client-certificate=" + f.path("kubelet.crt"), "--kubelet-client-key=" + f.path("kubelet.key"),
-		"--requestheader-client-ca-file=" + f.path("front-proxy-ca.crt"), "--requestheader-allowed-names=" + frontProxy,
-		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file=" + f.path("front-proxy.crt"), "--proxy-client-key-file=" + f.path("front-proxy.key"),
 		"--service-cluster-ip-range=" + c.ServiceCIDR, "--allow-privileged=true",
 	}
+	if c.Bare {
+		return append(flags, "--disable-admission-plugins=ServiceAccount")
+	}
+	return append(flags, "--enable-bootstrap-token-auth",
+		"--kubelet-certificate-authority="+f.path("node-ca.crt"),
+		"--kubelet-client-certificate="+f.path("kubelet.crt"), "--kubelet-client-key="+f.path("kubelet.key"),
+		"--requestheader-client-ca-file="+f.path("front-proxy-ca.crt"), "--requestheader-allowed-names="+frontProxy,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+f.path("front-proxy.crt"), "--proxy-client-key-file="+f.path("front-proxy.key"),
+	)
 }
 
 func controllerFlags(c *Config, f files) []string {

@@ -29,14 +29,10 @@ func main() {
 	flag.IntVar(&c.Port, "port", 7443, "port of the API server")
 	flag.BoolVar(&c.Controllers, "controllers", false, "run kube-controller-manager")
 	flag.BoolVar(&c.Scheduler, "scheduler", false, "run kube-scheduler")
-	bench := flag.Bool("bench", false, "for measuring: of the controllers only that of namespaces, and pods without service accounts")
+	bare := flag.Bool("without-service-accounts", false, "admit pods without service accounts, which nobody makes without controllers")
 	flag.Parse()
-	if *bench {
-		c.Controllers = true
-		c.Flags = map[string][]string{
-			upstream.Controller: {"--controllers=namespace-controller"},
-			upstream.APIServer:  {"--disable-admission-plugins=ServiceAccount"},
-		}
+	if *bare {
+		c.Flags = map[string][]string{upstream.APIServer: {"--disable-admission-plugins=ServiceAccount"}}
 	}
 	if c.Dir == "" || flag.NArg() > 0 {
 		log.Fatal("usage: run -dir DIR [flags]; see run -help")
