@@ -187,11 +187,14 @@ func advised(err error, s Smoke) error {
 		next = fmt.Sprintf("No worker serves this instance and platform %s: choose those of a BuildbarnWorker with --instance and --platform, and see that its pods are ready", shown(s.Platform))
 	case code == codes.Unavailable:
 		next = "A part of the farm is not reached: see which pods are not ready, and whether the names in the configuration are those of its services"
-		if strings.Contains(err.Error(), "tls:") {
+		switch text := err.Error(); {
+		case strings.Contains(text, "tls:"):
 			next = "The frontend's TLS is not as asked for: leave out --tls, or give its authority with --ca"
+		case strings.Contains(text, "server preface"):
+			next = "What answers does not speak plain gRPC: if it has TLS, give its authority with --ca"
 		}
 	case code == codes.Unauthenticated, code == codes.PermissionDenied:
-		next = "The farm wants other credentials: use --cert and --key, or change the authorizers in its configuration"
+		next = "The farm wants other credentials: use --cert and --key or --token-file, or change the authorizers in its configuration"
 	case code == codes.Unimplemented:
 		next = "That is not a frontend: give the address of bb_storage with schedulers, port 8980"
 	case code == codes.InvalidArgument:
