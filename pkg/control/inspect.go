@@ -117,6 +117,8 @@ type ScheduleReport struct {
 	SchedulerName string   `json:"schedulerName"`
 	// Ours is false if another scheduler has to place the pod. It is then explained by the default profile.
 	Ours bool `json:"ours"`
+	// Group says what the pod's group waits for; empty if it has none.
+	Group string `json:"group,omitempty"`
 	// Summary is the message for a pod that fits nowhere.
 	Summary string           `json:"summary,omitempty"`
 	Filters []ScheduleFilter `json:"filters"`

@@ -73,6 +73,9 @@ func printSchedule(r control.ScheduleReport, out io.Writer) error {
 	} else {
 		fmt.Fprintf(out, ": %d/%d nodes fit.\n", r.Fitting, r.NodeCount)
 	}
+	if r.Group != "" {
+		fmt.Fprintf(out, "Its group: %s.\n", r.Group)
+	}
 	var applied, others []string
 	for _, f := range r.Filters {
 		if f.Applies {

@@ -151,7 +151,7 @@ func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
 
 // Run implements run.Component.
 func (c *Controllers) Run(ctx context.Context) error {
-	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Monitor: c.monitor}, c.list, func() { close(c.ready) })
+	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Kinds: c.cfg.Kinds, Monitor: c.monitor}, c.list, func() { close(c.ready) })
 }
 
 var _ run.Component = (*Controllers)(nil)

@@ -73,10 +73,11 @@ type podInfo struct {
 	profile  *profile  // whose steps place it
 	task     bool
 	claims   []types.NamespacedName // the claims it uses
+	gang     types.NamespacedName   // the pod group it belongs to; empty: none
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
-	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileOf(p), task: isTask(p), claims: claimNames(p)}
+	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileOf(p), task: isTask(p), claims: claimNames(p), gang: gangOf(p)}
 	if i.profile == nil {
 		i.profile = profiles[0] // it is only counted, or explained
 	}

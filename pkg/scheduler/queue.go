@@ -35,6 +35,7 @@ type pending struct {
 	failed   time.Time // last attempt
 	where    where
 	wide     bool // rejected by a filter that depends on other nodes
+	held     bool // it would have had a node: it waits for other pods of its group
 	timer    *time.Timer
 	index    int
 	reported string    // why the last attempt found no node
@@ -49,15 +50,52 @@ type pending struct {
 // queue holds the pending pods. It is guarded by the scheduler's lock and bounded by the number of pods.
 type queue struct {
 	pods          map[types.UID]*pending
-	unschedulable map[*pending]struct{} // pods in unschedulable
-	wide          int                   // how many of them are wide
+	unschedulable map[*pending]struct{}                          // pods in unschedulable
+	wide          int                                            // how many of them are wide
+	groups        map[types.NamespacedName]map[*pending]struct{} // the pods of each pod group
 	heap          activeHeap
 	wake          chan struct{} // capacity 1: the active heap is not empty
 	later         func(*pending)
 }
 
 func newQueue() *queue {
-	return &queue{pods: map[types.UID]*pending{}, unschedulable: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
+	return &queue{pods: map[types.UID]*pending{}, groups: map[types.NamespacedName]map[*pending]struct{}{}, unschedulable: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
+}
+
+// add adds a new pod.
+func (q *queue) add(p *pending) {
+	q.pods[p.info.pod.UID] = p
+	if key := p.info.gang; key.Name != "" {
+		if q.groups[key] == nil {
+			q.groups[key] = map[*pending]struct{}{}
+		}
+		q.groups[key][p] = struct{}{}
+	}
+	q.activate(p)
+}
+
+// members are the pods of a group that wait for a node.
+func (q *queue) members(key types.NamespacedName) []*pending {
+	var out []*pending
+	for p := range q.groups[key] {
+		if p.where != underway {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// claim takes a waiting pod out of where it waits: it is underway.
+func (q *queue) claim(p *pending) {
+	q.take(p)
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	if p.where == active {
+		heap.Remove(&q.heap, p.index)
+	}
+	p.where, p.tried = underway, time.Now()
 }
 
 // put marks a pod as unschedulable until an event may help it.
@@ -82,6 +120,7 @@ func (q *queue) take(p *pending) {
 
 func (q *queue) activate(p *pending) {
 	q.take(p)
+	p.held = false
 	if p.timer != nil {
 		p.timer.Stop()
 		p.timer = nil
@@ -131,6 +170,10 @@ func (q *queue) remove(p *pending) {
 		heap.Remove(&q.heap, p.index)
 	}
 	delete(q.pods, p.info.pod.UID)
+	delete(q.groups[p.info.gang], p)
+	if len(q.groups[p.info.gang]) == 0 {
+		delete(q.groups, p.info.gang)
+	}
 }
 
 // activeHeap orders by priority, highest first, then by age, oldest first.

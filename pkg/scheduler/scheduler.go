@@ -103,6 +103,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s.state.budgets = s.budgets
 	s.state.volumes.read = cfg.Client.Cache()
 	s.state.devices.read, s.state.devices.allocator = cfg.Client.Cache(), cfg.Devices
+	s.state.gangs.read = cfg.Client.Cache()
 	s.preBinds = []preBind{{name: "VolumeBinding", run: s.bindVolumes}, {name: dynamicResources, run: s.bindDevices}}
 	s.state.heartbeat = (&heartbeats{cache: cfg.Client.Cache()}).of
 	return s, nil
@@ -133,6 +134,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	wg.Go(func() { s.guard.Loop(ctx, "events", s.events.Run) })
 
 	s.useDevices(ctx, &wg)
+	s.useGangs(ctx, &wg)
 	for _, o := range storageKinds() {
 		inf, err := s.client.Cache().GetInformer(ctx, o)
 		if err != nil {
@@ -265,35 +267,48 @@ func (s *Scheduler) backOff(p *pending) {
 
 // decide picks a node for a pod, or determines why there is none, and returns the function that writes the result.
 func (s *Scheduler) decide(p *pending) func(context.Context) {
-	n, failed := s.state.pick(p.info)
-	if failed == nil {
-		if p.report != nil {
-			p.report, p.reported = nil, "" // not written
-		}
-		promised := s.state.clearNomination(p.info.pod.UID)
-		err := s.reserve(p, n)
-		if promised != nil && promised != n {
-			s.help(promised)
-		}
-		if err != nil {
-			pod := p.info.pod
-			s.metrics.failed.count(p)
-			s.backOff(p)
-			return func(context.Context) {
-				s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not reserve on node %s: %s", n.name, err)
-			}
-		}
-		return func(ctx context.Context) {
-			var err error
-			if p := s.guard.Do("binding", func() { err = s.commit(ctx, p, n.name) }); p != nil {
-				err = p
-			}
-			if err != nil && ctx.Err() == nil {
-				s.refused(p, n.name, err)
-			}
+	if p.info.gang.Name != "" {
+		if write := s.decideTogether(p); write != nil {
+			return write
 		}
 	}
-	return s.fail(p, failed)
+	n, failed := s.state.pick(p.info)
+	if failed != nil {
+		return s.fail(p, failed)
+	}
+	promised := s.state.clearNomination(p.info.pod.UID)
+	err := s.reserve(p, n)
+	if promised != nil && promised != n {
+		s.help(promised)
+	}
+	if err != nil {
+		return s.couldNotReserve(p, fmt.Sprintf("could not reserve on node %s: %s", n.name, err))
+	}
+	return s.binding(p, n)
+}
+
+// binding returns the function that binds a pod to the node where it is reserved.
+func (s *Scheduler) binding(p *pending, n *nodeInfo) func(context.Context) {
+	if p.report != nil {
+		p.report, p.reported = nil, "" // not written
+	}
+	return func(ctx context.Context) {
+		var err error
+		if p := s.guard.Do("binding", func() { err = s.commit(ctx, p, n.name) }); p != nil {
+			err = p
+		}
+		if err != nil && ctx.Err() == nil {
+			s.refused(p, n.name, err)
+		}
+	}
+}
+
+// couldNotReserve retries a pod, and returns the function that says why.
+func (s *Scheduler) couldNotReserve(p *pending, message string) func(context.Context) {
+	pod := p.info.pod
+	s.metrics.failed.count(p)
+	s.backOff(p)
+	return func(context.Context) { s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message) }
 }
 
 // tellEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that wait for one node, each is

@@ -39,6 +39,7 @@ type state struct {
 	reserves []reserve
 	volumes  *volumes
 	devices  *devices
+	gangs    *gangs
 
 	totals  []int64
 	refused []uint8
@@ -51,7 +52,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		concerning: map[*podInfo]struct{}{}, tallies: map[string]*tally{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
-		volumes: newVolumes(nil), devices: newDevices(nil),
+		volumes: newVolumes(nil), devices: newDevices(nil), gangs: newGangs(nil),
 	}
 }
 
@@ -162,6 +163,7 @@ func (s *state) assign(p *podInfo, name string) {
 	s.group(p.group, n.zone, 1)
 	s.pods[p.pod.UID] = p
 	s.priorities[p.priority]++
+	s.gangs.count(p, 1)
 	s.tallyPod(p, 1)
 	if p.affinity != nil {
 		s.concerning[p] = struct{}{}
@@ -178,6 +180,7 @@ func (s *state) remove(p *podInfo) {
 	s.volumes.use(p, -1)
 	s.group(p.group, n.zone, -1)
 	delete(s.pods, p.pod.UID)
+	s.gangs.count(p, -1)
 	s.tallyPod(p, -1)
 	if p.affinity != nil {
 		delete(s.concerning, p)

@@ -140,6 +140,14 @@ func (s *Scheduler) reserve(p *pending, n *nodeInfo) error {
 
 // unreserve releases a pod's reservation and retries the pods that this may help.
 func (s *Scheduler) unreserve(p *pending) {
+	if n := p.reserved; n != nil {
+		s.release(p)
+		s.help(n)
+	}
+}
+
+// release releases a pod's reservation.
+func (s *Scheduler) release(p *pending) {
 	n := p.reserved
 	if n == nil {
 		return
@@ -148,7 +156,6 @@ func (s *Scheduler) unreserve(p *pending) {
 	for _, r := range slices.Backward(s.state.reserves) {
 		r.release(s.state, p.info, n)
 	}
-	s.help(n)
 }
 
 // errGone means that the pod to bind no longer exists.

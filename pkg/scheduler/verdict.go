@@ -17,6 +17,8 @@ type Explanation struct {
 	Ordered bool   // scores are compared one after the other instead of added up
 	// Summary is the message for a pod that fits nowhere; empty if it fits.
 	Summary string
+	// Group says what the pod's group waits for, or that it has what it needs; empty if the pod is scheduled by itself.
+	Group string
 	// Filters lists the profile's filters, and Applied those that apply to this pod.
 	Filters, Applied []string
 	Scores           []ScoreWeight
@@ -65,8 +67,13 @@ func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explana
 	for i := range nodes.Items {
 		s.state.setNode(&nodes.Items[i])
 	}
+	waiting := 0 // pods of its group, itself included
 	for i := range pods.Items {
-		switch p := &pods.Items[i]; {
+		p := &pods.Items[i]
+		if p.Spec.NodeName == "" && p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && gangOf(p) == gangOf(&of) {
+			waiting++
+		}
+		switch {
 		case p.UID == of.UID || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		case p.Spec.NodeName != "":
 			s.state.assign(newPodInfo(p), p.Spec.NodeName)
@@ -74,7 +81,9 @@ func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explana
 			s.state.nominate(newPodInfo(p), s.state.nodes[p.Status.NominatedNodeName])
 		}
 	}
-	return s.state.explain(&of), nil
+	out := s.state.explain(&of)
+	out.Group = s.state.gangs.explain(gangOf(&of), waiting)
+	return out, nil
 }
 
 func (s *state) explain(of *corev1.Pod) Explanation {

@@ -82,7 +82,7 @@ func (s *Scheduler) help(n *nodeInfo) {
 	}
 	at := now()
 	for p := range s.queue.unschedulable {
-		if n == nil || p.wide || s.state.mayFit(p.info, n) {
+		if !p.held && (n == nil || p.wide || s.state.mayFit(p.info, n)) {
 			s.queue.retry(p, at)
 		}
 	}
@@ -225,8 +225,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 			return // assumed already
 		}
 		p = &pending{info: newPodInfo(pod), since: now()}
-		s.queue.pods[pod.UID] = p
-		s.queue.activate(p)
+		s.queue.add(p)
 		if name := pod.Status.NominatedNodeName; name != "" && s.state.nodes[name] != nil {
 			s.state.nominate(p.info, s.state.nodes[name]) // from before a restart
 		}

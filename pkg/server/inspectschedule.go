@@ -71,7 +71,7 @@ func answerError(w http.ResponseWriter, err error) {
 func scheduleReport(e scheduler.Explanation) control.ScheduleReport {
 	r := control.ScheduleReport{
 		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName, Ours: e.Profile != "",
-		Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []control.ScheduleFilter{}, Scores: []control.ScheduleScore{},
+		Group: e.Group, Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []control.ScheduleFilter{}, Scores: []control.ScheduleScore{},
 	}
 	if r.Node == "" {
 		r.NominatedNode = e.Pod.Status.NominatedNodeName

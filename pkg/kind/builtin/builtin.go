@@ -72,6 +72,7 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		nodeRows(),
 		storage(),
 		deviceRows(),
+		podGroupRows(),
 		migrationRows(),
 		flowControlRows(),
 		apiServiceRows(),

@@ -37,6 +37,8 @@ type Config struct {
 	// "system:serviceaccount:kube-system:replicaset-controller".
 	ClientFor func(identity string) cc.Interface
 	Log       *slog.Logger
+	// Kinds are what the API server has: reconcilers of other kinds wait for them. Nil: it has all.
+	Kinds Kinds
 	// Monitor monitors the reconcilers; nil for none.
 	Monitor *Monitor
 }
@@ -56,7 +58,7 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 		if err != nil {
 			return err
 		}
-		lives = append(lives, &life{r: r, client: c, declared: d, log: cfg.Log.With("reconciler", r.Name)})
+		lives = append(lives, &life{r: r, client: c, kinds: cfg.Kinds, declared: d, log: cfg.Log.With("reconciler", r.Name)})
 	}
 	for _, l := range lives {
 		l.observer = cfg.Monitor.observe(l)
@@ -79,6 +81,7 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 type life struct {
 	r        *Reconciler
 	client   cc.Interface
+	kinds    Kinds
 	declared *declared
 	observer *observer
 	log      *slog.Logger
@@ -87,6 +90,9 @@ type life struct {
 // supervise restarts the reconciler until ctx ends. It calls synced before it returns, if not earlier.
 func (l *life) supervise(ctx context.Context, synced func()) {
 	defer synced()
+	if !l.awaitKinds(ctx, synced) {
+		return
+	}
 	if l.r.When != nil {
 		// There may be no object for as long as the process runs.
 		l.observer.synced.Store(true)

@@ -43,3 +43,38 @@ func TestNothingRunsBeforeTheFirstObject(t *testing.T) {
 		require.True(t, ended)
 	})
 }
+
+// served is a Kinds that changes.
+type served struct {
+	kinds   []Kind
+	changed chan struct{}
+}
+
+func (s *served) Stored() ([]Kind, <-chan struct{}) { return s.kinds, s.changed }
+
+// TestNothingRunsBeforeItsKindIsThere: a reconciler of a kind that the API server does not have is ready at once, and begins when it has it.
+func TestNothingRunsBeforeItsKindIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, kinds := newStub(), &served{changed: make(chan struct{})}
+		made := false
+		r := &Reconciler{Name: "a", Watches: []Watch{{Object: &corev1.Pod{}}}, New: func(Env) Func {
+			made = true
+			return func(context.Context, Request) (Result, error) { return Result{}, nil }
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler), Kinds: kinds}, []*Reconciler{r}, func() { close(ready) })
+		}()
+		<-ready
+		synctest.Wait()
+		require.False(t, made)
+		was := kinds.changed
+		kinds.kinds, kinds.changed = []Kind{{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod")}}, make(chan struct{})
+		close(was)
+		synctest.Wait()
+		require.True(t, made)
+		cancel()
+		require.NoError(t, <-done)
+	})
+}

@@ -1,0 +1,75 @@
+package builtin
+
+import (
+	"context"
+
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/registry/scheduling/podgroup"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// podGroupRows returns the rows of pods that are scheduled together (KEP-4671). Upstream 1.37 has them off by default: its feature gate
+// decides whether strategies keep spec.schedulingGroup of pods and templates, so it is set here, before any row is used.
+func podGroupRows() []*kind.Resource {
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.GenericWorkload): true}); err != nil {
+		panic(err) // the gate is upstream's of this release
+	}
+	strategy := podgroup.NewStrategy()
+	groups := row[schedulingv1beta1.PodGroup, schedulingv1beta1.PodGroupList](gv("scheduling.k8s.io", "v1beta1"), "podgroups", "podgroup", podGroupStrategy{strategy}, metaFields)
+	groups.Status = podgroup.NewStatusStrategy(strategy)
+	return []*kind.Resource{groups}
+}
+
+// podGroups is upstream's strategy.
+type podGroups interface {
+	kind.Strategy
+	rest.DeclarativeValidationStrategy
+	rest.ResetFieldsStrategy
+}
+
+// podGroupStrategy is upstream's, but refuses what the scheduler does not honour, instead of dropping it.
+type podGroupStrategy struct{ podGroups }
+
+func (s podGroupStrategy) PrepareForCreate(ctx context.Context, o runtime.Object) {
+	g, ok := o.(*scheduling.PodGroup)
+	if !ok {
+		return
+	}
+	asked := g.Spec
+	s.podGroups.PrepareForCreate(ctx, o)
+	g.Spec.SchedulingConstraints, g.Spec.ResourceClaims = asked.SchedulingConstraints, asked.ResourceClaims
+	g.Spec.PreemptionPolicy, g.Spec.ParentCompositePodGroupName = asked.PreemptionPolicy, asked.ParentCompositePodGroupName
+}
+
+func (s podGroupStrategy) Validate(ctx context.Context, o runtime.Object) field.ErrorList {
+	all := s.podGroups.Validate(ctx, o)
+	g, ok := o.(*scheduling.PodGroup)
+	if !ok {
+		return all
+	}
+	spec := field.NewPath("spec")
+	for _, f := range []struct {
+		name string
+		set  bool
+		why  string
+	}{
+		{"schedulingConstraints", g.Spec.SchedulingConstraints != nil, "pods of a group are not kept in one topology domain here; use podAffinity in the pods"},
+		{"resourceClaims", len(g.Spec.ResourceClaims) > 0, "claims of a group are not supported here; name a ResourceClaim in the pods"},
+		{"preemptionPolicy", g.Spec.PreemptionPolicy != nil, "it is not supported here; use a PriorityClass in the pods"},
+		{"priorityClassName", g.Spec.PriorityClassName != "", "pods of a group have the priority of their own priorityClassName here"},
+		{"parentCompositePodGroupName", g.Spec.ParentCompositePodGroupName != nil, "groups of groups are not supported here"},
+		{"disruptionMode", g.Spec.DisruptionMode != nil && g.Spec.DisruptionMode.All != nil, "pods of a group are disrupted one by one here"},
+	} {
+		if f.set {
+			all = append(all, field.Forbidden(spec.Child(f.name), f.why))
+		}
+	}
+	return all
+}

@@ -1,0 +1,288 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Pods that name a PodGroup in spec.schedulingGroup are scheduled together (KEP-4671): if the group's policy is gang, either at least
+// minCount of its pods get nodes, those that have one already included, or none does.
+
+// gangWriters is how many bindings of one gang are written at the same time.
+const gangWriters = 16
+
+// gangs are the groups of pods. It is guarded by the scheduler's lock.
+type gangs struct {
+	read ctrlclient.Reader
+	// start begins to watch groups, and synced reports whether all are known. Nil: they are.
+	start  func()
+	synced func() bool
+	// assigned is how many pods of a group have nodes.
+	assigned map[types.NamespacedName]int
+}
+
+func newGangs(read ctrlclient.Reader) *gangs {
+	return &gangs{read: read, assigned: map[types.NamespacedName]int{}}
+}
+
+// gangOf is the group that the pod belongs to; empty if none.
+func gangOf(p *corev1.Pod) (key types.NamespacedName) {
+	if g := p.Spec.SchedulingGroup; g != nil && g.PodGroupName != nil {
+		key = types.NamespacedName{Namespace: p.Namespace, Name: *g.PodGroupName}
+	}
+	return key
+}
+
+func (g *gangs) count(p *podInfo, sign int) {
+	if p.gang.Name == "" {
+		return
+	}
+	if g.assigned[p.gang] += sign; g.assigned[p.gang] == 0 {
+		delete(g.assigned, p.gang)
+	}
+}
+
+// least is the minimum number of pods of a group that are scheduled together, 0 if they are scheduled one by one; or why that is not known.
+func (g *gangs) least(key types.NamespacedName) (least int, reason string) {
+	if g.start != nil {
+		g.start()
+		if !g.synced() {
+			return 0, "waiting until the pod groups are known"
+		}
+	}
+	var group schedulingv1beta1.PodGroup
+	if err := g.read.Get(context.Background(), key, &group); err != nil {
+		if ctrlclient.IgnoreNotFound(err) == nil {
+			return 0, fmt.Sprintf("waiting for pod group %q, which does not exist", key.Name)
+		}
+		return 0, err.Error()
+	}
+	if gang := group.Spec.SchedulingPolicy.Gang; gang != nil {
+		return int(gang.MinCount), ""
+	}
+	return 0, ""
+}
+
+// explain says what a group waits for; empty if its pods are scheduled one by one.
+func (g *gangs) explain(key types.NamespacedName, waiting int) string {
+	if key.Name == "" {
+		return ""
+	}
+	least, reason := g.least(key)
+	if reason != "" {
+		return reason
+	}
+	if least == 0 {
+		return ""
+	}
+	return fmt.Sprintf("pod group %q needs nodes for at least %d pods at once: %d have one, and %d wait", key.Name, least, g.assigned[key], waiting)
+}
+
+// decideTogether decides about all waiting pods of p's group, and returns the function that writes the results; nil if p is scheduled by itself.
+func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
+	key := p.info.gang
+	least, reason := s.state.gangs.least(key)
+	if reason != "" {
+		return s.hold(p, reason, false)
+	}
+	if least == 0 {
+		return nil
+	}
+	members := append(s.queue.members(key), p)
+	need := least - s.state.gangs.assigned[key]
+	if len(members) < need {
+		return s.hold(p, fmt.Sprintf("waiting for more pods of pod group %q: it is scheduled once there are %d, and %d are missing", key.Name, least, need-len(members)), false)
+	}
+	slices.SortFunc(members, func(a, b *pending) int {
+		switch h := (activeHeap{a, b}); {
+		case h.Less(0, 1):
+			return -1
+		case h.Less(1, 0):
+			return 1
+		}
+		return 0
+	})
+	t := &together{s: s, members: members}
+	for _, m := range members {
+		if m != p {
+			s.queue.claim(m)
+		}
+	}
+	defer t.recovered(p)
+	for i, m := range members {
+		if len(t.placed)+len(members)-i < need {
+			break // it cannot be reached any more
+		}
+		t.try(m)
+	}
+	if len(t.placed) >= need {
+		return t.commit(key)
+	}
+	return t.fail(key, need)
+}
+
+// together is one attempt to schedule the pods of a group.
+type together struct {
+	s       *Scheduler
+	members []*pending
+	placed  []*pending
+	failed  []*failedMember
+	done    bool
+}
+
+type failedMember struct {
+	*pending
+	failure *failure // nil: it could not be reserved, for reason
+	reason  string
+}
+
+// try reserves a node for a pod.
+func (t *together) try(m *pending) {
+	n, f := t.s.state.pick(m.info)
+	if f != nil {
+		f.refused = slices.Clone(f.refused) // the next attempt reuses it
+		t.failed = append(t.failed, &failedMember{pending: m, failure: f, reason: f.message("")})
+		return
+	}
+	if err := t.s.reserve(m, n); err != nil {
+		t.failed = append(t.failed, &failedMember{pending: m, reason: fmt.Sprintf("could not reserve on node %s: %s", n.name, err)})
+		return
+	}
+	t.placed = append(t.placed, m)
+}
+
+// commit returns the function that writes the bindings, and the results of the pods beyond the minimum that found no node.
+func (t *together) commit(key types.NamespacedName) func(context.Context) {
+	s := t.s
+	var writes []func(context.Context)
+	for _, m := range t.placed {
+		if promised := s.state.clearNomination(m.info.pod.UID); promised != nil && promised != m.reserved {
+			s.help(promised)
+		}
+		writes = append(writes, s.binding(m, m.reserved))
+	}
+	for _, m := range t.failed {
+		if m.failure == nil {
+			writes = append(writes, s.couldNotReserve(m.pending, m.reason))
+		} else {
+			writes = append(writes, s.fail(m.pending, m.failure))
+		}
+	}
+	t.done = true
+	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, "") })
+}
+
+// fail returns the function that says why no pod of the group got a node.
+func (t *together) fail(key types.NamespacedName, need int) func(context.Context) {
+	s := t.s
+	t.release()
+	first := t.failed[0]
+	message := fmt.Sprintf("pod group %q needs nodes for %d more pods at once, and found nodes for %d; pod %s: %s", key.Name, need, len(t.placed), first.info.pod.Name, first.reason)
+	refused := map[*pending]*failedMember{}
+	for _, m := range t.failed {
+		refused[m.pending] = m
+	}
+	var writes []func(context.Context)
+	for _, m := range t.members {
+		f := refused[m]
+		m.wide = f != nil && (f.failure == nil || f.failure.wide())
+		writes = append(writes, s.hold(m, message, f == nil))
+	}
+	t.done = true
+	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, message) })
+}
+
+// release gives back what was reserved. No other pod is helped: all is as it was before the attempt.
+func (t *together) release() {
+	for _, m := range slices.Backward(t.placed) {
+		t.s.release(m)
+	}
+}
+
+// recovered puts the pods other than p, which the caller handles, into back-off if the attempt panicked.
+func (t *together) recovered(p *pending) {
+	if t.done {
+		return
+	}
+	t.release()
+	for _, m := range t.members {
+		if m != p && m.where == underway {
+			t.s.backOff(m)
+		}
+	}
+}
+
+// inParallel returns a function that runs the writes, gangWriters at a time, and then the last one.
+func (s *Scheduler) inParallel(writes []func(context.Context), last func(context.Context)) func(context.Context) {
+	return func(ctx context.Context) {
+		var wg sync.WaitGroup
+		slots := make(chan struct{}, gangWriters)
+		for _, write := range writes {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				_ = s.guard.Do("write", func() { write(ctx) })
+			})
+		}
+		wg.Wait()
+		last(ctx)
+	}
+}
+
+// hold lets a pod wait for what the message says, and returns the function that reports it. With held, no change of a node wakes it: others
+// of its group do.
+func (s *Scheduler) hold(p *pending, message string, held bool) func(context.Context) {
+	s.metrics.unschedulable.count(p)
+	p.attempts++
+	p.failed = time.Now()
+	p.held = held
+	s.queue.put(p)
+	pod := p.info.pod
+	if p.report != nil || message != p.reported || pod.Status.NominatedNodeName != "" {
+		p.report = &report{pod: pod, message: message}
+	}
+	again := message == p.reported
+	p.reported = message
+	return func(ctx context.Context) {
+		if !again {
+			s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
+		}
+		s.report(ctx, p)
+	}
+}
+
+// groupScheduled writes the condition of a pod group: that its minimum has nodes, or, until that was so for the first time, why not.
+func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName, why string) {
+	var group schedulingv1beta1.PodGroup
+	if s.client.Cache().Get(ctx, key, &group) != nil {
+		return
+	}
+	want := metav1.Condition{Type: schedulingv1beta1.PodGroupInitiallyScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled", ObservedGeneration: group.Generation}
+	if why != "" {
+		want.Status, want.Reason, want.Message = metav1.ConditionFalse, schedulingv1beta1.PodGroupReasonUnschedulable, why
+	}
+	conditions := slices.Clone(group.Status.Conditions)
+	if meta.IsStatusConditionTrue(conditions, want.Type) || !meta.SetStatusCondition(&conditions, want) {
+		return
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": group.UID}, "status": map[string]any{"conditions": []any{*meta.FindStatusCondition(conditions, want.Type)}}})
+	if err != nil {
+		panic(err) // text and times
+	}
+	of := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	if err := s.client.Status().Patch(ctx, of, ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		s.log.Warn("could not write status of pod group", "group", key.String(), "error", err)
+	}
+}

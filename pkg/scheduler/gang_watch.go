@@ -1,0 +1,84 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// useGangs lets the first pod of a group begin to watch pod groups, until ctx ends: API servers of others need not have them.
+func (s *Scheduler) useGangs(ctx context.Context, wg *sync.WaitGroup) {
+	known := false // guarded by the scheduler's lock
+	g := s.state.gangs
+	g.synced = func() bool { return known }
+	g.start = sync.OnceFunc(func() {
+		wg.Go(func() {
+			s.guard.Loop(ctx, "pod groups", func(ctx context.Context) {
+				if err := s.watchGangs(ctx, func() { known = true }); err != nil && ctx.Err() == nil {
+					s.log.Error("could not watch pod groups", "error", err)
+				}
+			})
+		})
+	})
+}
+
+func (s *Scheduler) watchGangs(ctx context.Context, synced func()) error {
+	inf, err := s.client.Cache().GetInformer(ctx, &schedulingv1beta1.PodGroup{})
+	if err != nil {
+		return fmt.Errorf("informer of pod groups: %w", err)
+	}
+	reg, err := inf.AddEventHandler(gangHandler{s})
+	if err != nil {
+		return fmt.Errorf("informer of pod groups: %w", err)
+	}
+	defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
+	select {
+	case <-reg.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		return nil
+	}
+	s.mu.Lock()
+	synced()
+	for key := range s.queue.groups {
+		s.helpGroup(key)
+	}
+	s.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+// gangHandler retries the pods of a group that was created or changed.
+type gangHandler struct{ s *Scheduler }
+
+var _ toolscache.ResourceEventHandler = gangHandler{}
+
+func (h gangHandler) OnAdd(o any, _ bool) { h.s.handle(o, func() { h.changed(nil, o) }) }
+func (h gangHandler) OnUpdate(was, o any) { h.s.handle(o, func() { h.changed(was, o) }) }
+func (h gangHandler) OnDelete(any)        {}
+
+func (h gangHandler) changed(was, is any) {
+	before, _ := was.(*schedulingv1beta1.PodGroup)
+	after, ok := is.(*schedulingv1beta1.PodGroup)
+	if !ok || before != nil && before.UID == after.UID && before.Generation == after.Generation {
+		return // its status
+	}
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	h.s.helpGroup(ctrlclient.ObjectKeyFromObject(after))
+}
+
+// helpGroup retries a waiting pod of a group, and with it all others.
+func (s *Scheduler) helpGroup(key types.NamespacedName) {
+	for p := range s.queue.groups[key] {
+		if p.where == unschedulable {
+			p.attempts = 0 // this is news
+			s.queue.retry(p, now())
+			return
+		}
+	}
+}
