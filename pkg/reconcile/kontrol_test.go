@@ -297,6 +297,14 @@ func TestKontrolWrites(t *testing.T) {
 		seen = append(seen, time.Since(began))
 		require.EqualValues(t, i+2, r.Generation)
 	}
+	var edited kontrol.Resource
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "m"}, &edited))
+	owned := map[string]string{}
+	for _, m := range edited.ManagedFields {
+		owned[m.Manager+"/"+m.Subresource] = string(m.FieldsV1.GetRawBytes())
+	}
+	require.JSONEq(t, `{"f:spec":{"f:template":{"f:data":{"f:a":{}}}}}`, owned["somebody/"], "users own single fields")
+	require.JSONEq(t, `{"f:status":{}}`, owned["kube-controller-manager/status"], "the status has one owner")
 	require.EqualValues(t, edits, generation(&kontrol.AppliedState{})-applied, "AppliedStates are written once for each edit")
 	require.EqualValues(t, edits, generation(&kontrol.CurrentState{})-current, "CurrentStates are written once for each edit")
 	c.patch(&kontrol.Resource{}, "m", `{"spec":{"mode":"Report"}}`)

@@ -36,7 +36,7 @@ type target struct {
 }
 
 // newTarget starts a cluster behind a wire.
-func newTarget(t *testing.T, name string) *target {
+func newTarget(t testing.TB, name string) *target {
 	c := testcluster.New(t, testcluster.Config{})
 	u, err := url.Parse(c.REST().Host)
 	require.NoError(t, err)
@@ -45,12 +45,12 @@ func newTarget(t *testing.T, name string) *target {
 
 // hub is a cluster with Kontrol.
 type hub struct {
-	t *testing.T
+	t testing.TB
 	ctrl.WithWatch
 	cluster *testcluster.Cluster
 }
 
-func newHub(t *testing.T) *hub {
+func newHub(t testing.TB) *hub {
 	c := testcluster.New(t, testcluster.Config{Parts: testcluster.Reconcilers})
 	return &hub{t, c.Client(), c}
 }
@@ -158,7 +158,7 @@ func state(s kontrol.State) func(*kontrol.Resource) bool {
 }
 
 // values returns what a target has: the value in each of its config maps, with the revision.
-func (g *target) values(t *testing.T) map[string]string {
+func (g *target) values(t testing.TB) map[string]string {
 	t.Helper()
 	var list corev1.ConfigMapList
 	require.NoError(t, g.List(t.Context(), &list, ctrl.InNamespace("default"), ctrl.HasLabels{kontrol.LabelID}))
@@ -171,7 +171,7 @@ func (g *target) values(t *testing.T) map[string]string {
 }
 
 // halfway waits until a target has n config maps of the value.
-func (g *target) halfway(t *testing.T, n int, value string) {
+func (g *target) halfway(t testing.TB, n int, value string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

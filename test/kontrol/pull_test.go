@@ -75,7 +75,7 @@ func (h *hub) pulled(name string) string {
 }
 
 // agent connects a target to the hub through a wire until the test ends.
-func agent(t *testing.T, g *target, w *wire.Wire, token string) *counted {
+func agent(t testing.TB, g *target, w *wire.Wire, token string) *counted {
 	t.Helper()
 	api, err := url.Parse(g.cluster.REST().Host)
 	require.NoError(t, err)

@@ -52,6 +52,7 @@ func kontrolResource() *kind.Resource {
 		Fields: kontrol.ResourceFields,
 	}, func(r *kontrol.Resource) *kontrol.ResourceStatus { return &r.Status })
 	indexed(r, kontrol.FieldID)
+	atomic(r, "status") // one reconciler writes it, often
 	r.BeginDelete = func(o runtime.Object) {
 		if m, ok := o.(*kontrol.Resource); ok && !slices.Contains(m.Finalizers, kontrol.FinalizerTargets) {
 			m.Finalizers = append(m.Finalizers, kontrol.FinalizerTargets)
@@ -62,15 +63,20 @@ func kontrolResource() *kind.Resource {
 
 // kontrolState completes the row of a kind of states: each has one writer, which owns the whole of it.
 func kontrolState(r *kind.Resource) *kind.Resource {
-	types, err := own.AtomicTypes(r.GroupVersionKind, "state")
-	if err != nil {
-		panic(err) // the schema is fixed
-	}
-	r.Types = types
+	atomic(r, "state")
 	for _, f := range []string{kontrol.FieldResource, kontrol.FieldCluster} {
 		indexed(r, f)
 	}
 	return r
+}
+
+// atomic gives a field of a kind one owner as a whole.
+func atomic(r *kind.Resource, field string) {
+	types, err := own.AtomicTypes(r.GroupVersionKind, field)
+	if err != nil {
+		panic(err) // the schema is fixed
+	}
+	r.Types = types
 }
 
 // indexed indexes a selectable field.
