@@ -61,7 +61,7 @@ func TestUpstreamKontrol(t *testing.T) {
 
 	// What a schema can say is refused at once, the rest by the operator, which changes nothing then.
 	require.Contains(t, h.Fails(at("ctl", "patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"template":{"metadata":{"name":"x"}}}}`)...), "metadata.name cannot be changed")
-	require.Contains(t, h.Fails(at("kontrol", "clusters", "add", "boat", "--pull", "--token-file", filepath.Join(h.Home, "token"))...), "exactly one of")
+	require.Contains(t, h.Fails(at("ctl", "create", "-f", file("boat.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: boat}, spec: {pull: true}}"))...), "agents connect to the API servers of Coracle alone")
 	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":["greeting"],"template":{"data":{"hello":"never"}}}}`)
 	kubectl("wait", "--for=jsonpath={.status.state}=OutOfSync", "--timeout=60s", "kres/greeting")
 	require.Contains(t, kubectl("get", "kres", "greeting", "-o", "jsonpath={.status.message}"), "a resource cannot depend on itself")

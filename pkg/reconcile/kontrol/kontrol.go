@@ -6,6 +6,9 @@
 //	current       records what clusters have (the watcher)          writes CurrentStates
 //	resource      sums up                                           writes Resource.status, and lets go of deleted Resources
 //
+// Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written (accept): it writes its
+// revision and finalizer.
+//
 // It may import engine, apis and pkg/kontrol. Its invariants: an AppliedState exists before anything of its Resource does on a cluster, and
 // until all of it is gone or left; and nothing runs before there is a Cluster or a Resource.
 package kontrol
