@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/cdi"
@@ -229,11 +230,20 @@ const period = 100_000 // microseconds
 
 func shares(milli int64) uint64 { return uint64(min(max(milli*1024/1000, 2), 262144)) }
 
+// limitOf returns a container's limit; without one of its own, the pod's (KEP-2837), as the kubelet.
+func limitOf(p *corev1.Pod, c *corev1.Container, name corev1.ResourceName) (resource.Quantity, bool) {
+	limit, has := c.Resources.Limits[name]
+	if (!has || limit.IsZero()) && p.Spec.Resources != nil {
+		limit, has = p.Spec.Resources.Limits[name]
+	}
+	return limit, has
+}
+
 // resources converts requests and limits into cgroup settings, and the pod's QoS class into an oom_score_adj.
 func resources(p *corev1.Pod, c *corev1.Container, memoryCapacity int64) runtime.Resources {
 	var r runtime.Resources
 	cpu, hasRequest := c.Resources.Requests[corev1.ResourceCPU]
-	limit, hasLimit := c.Resources.Limits[corev1.ResourceCPU]
+	limit, hasLimit := limitOf(p, c, corev1.ResourceCPU)
 	if !hasRequest && hasLimit {
 		cpu = limit
 	}
@@ -241,7 +251,8 @@ func resources(p *corev1.Pod, c *corev1.Container, memoryCapacity int64) runtime
 	if hasLimit && !limit.IsZero() {
 		r.CPUPeriod, r.CPUQuota = period, max(limit.MilliValue()*period/1000, 1000)
 	}
-	r.MemoryBytes = c.Resources.Limits.Memory().Value()
+	memory, _ := limitOf(p, c, corev1.ResourceMemory)
+	r.MemoryBytes = memory.Value()
 	for name, q := range c.Resources.Limits {
 		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
 			if r.HugePages == nil {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -27,9 +28,9 @@ func TestFullVolumes(t *testing.T) {
 // TestAFileSystemThatDoesNotAnswer costs one goroutine and a second, and no more until it answers.
 func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hang, calls := make(chan struct{}), 0
+		hang, calls := make(chan struct{}), atomic.Int32{}
 		s := Spaces{stat: func(string) (Space, error) {
-			calls++
+			calls.Add(1)
 			<-hang
 			return Space{Capacity: 7}, nil
 		}}
@@ -37,7 +38,7 @@ func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 		require.ErrorContains(t, err, "has not answered for 1s")
 		_, err = s.Read("/mnt")
 		require.ErrorContains(t, err, "does not answer")
-		require.Equal(t, 1, calls)
+		require.EqualValues(t, 1, calls.Load())
 		close(hang)
 		synctest.Wait()
 		space, err := s.Read("/mnt")
