@@ -147,6 +147,7 @@ func (o *others) start(ctx context.Context, k engine.Kind, running *sync.WaitGro
 	ctx, stop := context.WithCancel(ctx)
 	informer := metadatainformer.NewFilteredMetadataInformer(o.client, gvrOf(k), metav1.NamespaceAll, 0, nil, nil).Informer()
 	objects := informer.GetStore()
+	followed := 0 // handlers are called one after the other
 	see := func(was, is any) {
 		a, _ := was.(*metav1.PartialObjectMetadata)
 		b, _ := is.(*metav1.PartialObjectMetadata)
@@ -159,7 +160,13 @@ func (o *others) start(ctx context.Context, k engine.Kind, running *sync.WaitGro
 		case b != nil:
 			o.event(k.GroupVersionKind, nil, b)
 		}
-		if len(objects.ListKeys()) > maxElsewhere && ctx.Err() == nil {
+		switch {
+		case a == nil && b != nil:
+			followed++
+		case a != nil && b == nil:
+			followed--
+		}
+		if followed > maxElsewhere && ctx.Err() == nil {
 			o.log.Error("an aggregated API server has too many objects of a kind, which are not collected", "kind", k.GroupVersionKind, "most", maxElsewhere)
 			stop()
 		}
