@@ -3,10 +3,14 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,4 +36,16 @@ func TestLogsAreTextOrJSON(t *testing.T) {
 	}
 	_, err := logHandler(nil, "loud", "text")
 	require.Error(t, err)
+}
+
+// TestTheEndOfAnExecIsNoError: other errors of the same message are.
+func TestTheEndOfAnExecIsNoError(t *testing.T) {
+	var out bytes.Buffer
+	log := logr.FromSlogHandler(unremarkable{slog.NewTextHandler(&out, nil)}).WithValues("component", "server").WithName("x")
+	log.Error(fmt.Errorf("read tcp: %w", net.ErrClosed), "Error on socket receive")
+	require.Empty(t, out.String())
+	log.Error(io.ErrUnexpectedEOF, "Error on socket receive")
+	require.Contains(t, out.String(), "unexpected EOF")
+	log.Error(net.ErrClosed, "could not accept")
+	require.Contains(t, out.String(), "could not accept")
 }
