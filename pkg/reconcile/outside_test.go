@@ -2,8 +2,10 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"testing"
@@ -23,12 +25,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 
-// free is an address that nothing listens on.
+// free is an address that nothing listens on, with a port below those that the kernel gives to others that ask for any.
 func free(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	t.Helper()
+	for range 100 {
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.N(20000))); err == nil {
+			require.NoError(t, l.Close())
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("there is no free port")
+	return ""
 }
 
 // TestOutside: scheduler and controllers run in processes of their own, and a cluster without others works.
