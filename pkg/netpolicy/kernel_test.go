@@ -1,43 +1,18 @@
 package netpolicy
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
-	"syscall"
 	"testing"
 
 	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/test/netns"
 )
 
-// The tests work in a network namespace of their own, in which the test binary runs once more.
-const insideVariable = "CORACLE_TEST_NETNS"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(insideVariable) == "" {
-		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-		cmd.Env = append(os.Environ(), insideVariable+"=1")
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: unix.SIGKILL}
-		err := cmd.Run()
-		var exit *exec.ExitError
-		switch {
-		case errors.As(err, &exit):
-			os.Exit(exit.ExitCode())
-		case err != nil:
-			fmt.Fprintln(os.Stderr, "these tests make a network namespace and must run as root:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { netns.Main(m) }
 
 func newTestKernel(t *testing.T) *kernel {
 	k, err := newKernel("test")

@@ -12,41 +12,19 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"github.com/coracle-dev/coracle/test/netns"
 )
 
-// The tests work in a network and mount namespace of their own, in which the test binary runs once more.
-const inside = "CORACLE_TEST_NETNS"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(inside) == "" {
-		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-		cmd.Env = append(os.Environ(), inside+"=1")
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
-		err := cmd.Run()
-		if cmd.Process != nil {
-			_ = os.Remove("/tmp/" + outsideNS(cmd.Process.Pid))
-		}
-		var exit *exec.ExitError
-		switch {
-		case errors.As(err, &exit):
-			os.Exit(exit.ExitCode())
-		case err != nil:
-			fmt.Fprintln(os.Stderr, "these tests make network namespaces and must run as root:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	goleak.VerifyTestMain(m)
+	netns.Main(m, func(pid int) { _ = os.Remove("/tmp/" + outsideNS(pid)) })
 }
 
 var (
