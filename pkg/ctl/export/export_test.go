@@ -128,17 +128,20 @@ func TestSecretsNeedTheOption(t *testing.T) {
 	require.Contains(t, text, "settings")
 }
 
-func TestOneNamespace(t *testing.T) {
-	t.Parallel()
-	c := testcluster.New(t, testcluster.Config{})
-	apply(t, c, `
+// shop is a namespace with an object, and an object of no namespace.
+const shop = `
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: prices, namespace: shop}, data: {tea: "2"}}
 ---
-{apiVersion: v1, kind: ConfigMap, metadata: {name: elsewhere, namespace: default}}
----
 {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: wide}}
+---`
+
+func TestOneNamespace(t *testing.T) {
+	t.Parallel()
+	c := testcluster.New(t, testcluster.Config{})
+	apply(t, c, shop+`
+{apiVersion: v1, kind: ConfigMap, metadata: {name: elsewhere, namespace: default}}
 `)
 	require.Equal(t, `apiVersion: v1
 kind: Namespace
@@ -170,14 +173,8 @@ func TestOneWhoMayNotReadIsToldWhatToDo(t *testing.T) {
 func TestDirectory(t *testing.T) {
 	t.Parallel()
 	c := testcluster.New(t, testcluster.Config{})
-	apply(t, c, `
-{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
----
-{apiVersion: v1, kind: ConfigMap, metadata: {name: prices, namespace: shop}, data: {tea: "2"}}
----
+	apply(t, c, shop+`
 {apiVersion: v1, kind: ConfigMap, metadata: {name: names, namespace: shop}}
----
-{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: wide}}
 `)
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "cluster")
