@@ -125,18 +125,8 @@ func (s *Scheduler) watchDevices(ctx context.Context, synced func()) error {
 
 // useDevices lets the first pod with resource claims begin to watch what such pods depend on, until ctx ends.
 func (s *Scheduler) useDevices(ctx context.Context, wg *sync.WaitGroup) {
-	known := false // guarded by the scheduler's lock
 	d := s.state.devices
-	d.synced = func() bool { return known }
-	d.start = sync.OnceFunc(func() {
-		wg.Go(func() {
-			s.guard.Loop(ctx, "devices", func(ctx context.Context) {
-				if err := s.watchDevices(ctx, func() { known = true }); err != nil && ctx.Err() == nil {
-					s.log.Error("could not watch resource claims", "error", err)
-				}
-			})
-		})
-	})
+	d.start, d.synced = s.onDemand(ctx, wg, "resource claims", s.watchDevices)
 }
 
 // deviceHandler retries the pods that a change may help.

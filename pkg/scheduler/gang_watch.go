@@ -13,18 +13,8 @@ import (
 
 // useGangs lets the first pod of a group begin to watch pod groups, until ctx ends: API servers of others need not have them.
 func (s *Scheduler) useGangs(ctx context.Context, wg *sync.WaitGroup) {
-	known := false // guarded by the scheduler's lock
 	g := s.state.gangs
-	g.synced = func() bool { return known }
-	g.start = sync.OnceFunc(func() {
-		wg.Go(func() {
-			s.guard.Loop(ctx, "pod groups", func(ctx context.Context) {
-				if err := s.watchGangs(ctx, func() { known = true }); err != nil && ctx.Err() == nil {
-					s.log.Error("could not watch pod groups", "error", err)
-				}
-			})
-		})
-	})
+	g.start, g.synced = s.onDemand(ctx, wg, "pod groups", s.watchGangs)
 }
 
 func (s *Scheduler) watchGangs(ctx context.Context, synced func()) error {
