@@ -11,7 +11,8 @@ import (
 // Tasks come by the thousand, and many end within moments. What is written about their pods is what somebody waits for; the rest is in the status of
 // the task itself.
 
-// settleTask is how long a task's container runs before the status says so: one that ends meanwhile is reported once.
+// settleTask is how long a task's container runs before the status says so, and how long the pod has to end with it: one that ends meanwhile
+// is reported once.
 const settleTask = 150 * time.Millisecond
 
 // settleFor returns how long the status of a new pod that starts as usual may go unwritten. A task says itself that its node was chosen, and of a
@@ -23,16 +24,21 @@ func settleFor(p *corev1.Pod) time.Duration {
 	return settle
 }
 
-// brief returns until when the first report that a task's container runs is held back; zero if nothing is. p is the pod as the API server has it.
+// brief returns until when a report is held back, zero if none is: the first one that a task's container runs, and that it has ended while
+// the pod has not yet. p is the pod as the API server has it.
 func brief(p *corev1.Pod, o *Observed, s *corev1.PodStatus, now time.Time) time.Time {
-	if s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || hasRun(&p.Status) || taskOf(p) == "" || len(p.Spec.Containers) != 1 {
+	if s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || taskOf(p) == "" || len(p.Spec.Containers) != 1 {
 		return time.Time{}
 	}
-	l := o.latest(p.Spec.Containers[0].Name)
-	if l == nil || l.State != runtime.Running {
+	var until time.Time
+	switch l := o.latest(p.Spec.Containers[0].Name); {
+	case l == nil:
 		return time.Time{}
+	case l.State == runtime.Running && !hasRun(&p.Status):
+		until = l.StartedAt.Add(settleTask)
+	case l.State == runtime.Exited:
+		until = l.FinishedAt.Add(settleTask)
 	}
-	until := l.StartedAt.Add(settleTask)
 	if left := until.Sub(now); left <= 0 || left > settleTask { // more is left if the clock was set back
 		return time.Time{}
 	}
