@@ -155,9 +155,11 @@ func TestBuildbarnFarm(t *testing.T) {
 			require.Equal(t, map[string]int{"update BuildbarnFrontend/farm-frontend": 1, "update Deployment/farm-frontend": 1}, count.take(false))
 
 			// What storage persists is in its configuration, of which each part has a copy of its own files.
+			var storage appsv1.StatefulSet
+			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-storage"}, &storage))
 			change(`{"spec":{"config":{"persistSeconds":60}}}`)
 			until(c, &appsv1.StatefulSetList{}, "default", "farm-storage", func(s *appsv1.StatefulSet) bool {
-				return s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2 && s.Status.CurrentRevision == s.Status.UpdateRevision
+				return s.Generation > storage.Generation && s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2 && s.Status.CurrentRevision == s.Status.UpdateRevision
 			})
 			ready()
 			var kinds []string

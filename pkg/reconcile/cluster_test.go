@@ -287,8 +287,9 @@ func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name stri
 // gone waits until an object is not there any more.
 func (c *cluster) gone(o ctrl.Object) {
 	c.t.Helper()
+	into := o.DeepCopyObject().(ctrl.Object) // o may be the cache's own, from a watch
 	require.Eventually(c.t, func() bool {
-		return apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKeyFromObject(o), o))
+		return apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKeyFromObject(o), into))
 	}, patience, 2*time.Millisecond)
 }
 
