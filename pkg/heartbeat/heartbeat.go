@@ -13,15 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Record has the last heartbeat of each node. It is safe for concurrent use. It grows with the number of nodes, and
-// forgets those that are deleted.
+// Record has the last heartbeat of each node. The zero Record is empty: every node is as if it had just been heard of, which is right
+// after a start. It is safe for concurrent use. It grows with the number of nodes, and forgets those that are deleted.
 type Record struct {
 	mu    sync.Mutex
 	heard map[string]time.Time // by node
 }
-
-// New returns an empty Record: every node is as if it had just been heard of, which is right after a start.
-func New() *Record { return &Record{heard: map[string]time.Time{}} }
 
 // Last returns when a node was last heard of. A node that never was is heard of now.
 func (r *Record) Last(node string, now time.Time) time.Time {
@@ -30,7 +27,7 @@ func (r *Record) Last(node string, now time.Time) time.Time {
 	at, ok := r.heard[node]
 	if !ok {
 		at = now
-		r.heard[node] = at
+		r.set(node, at)
 	}
 	return at
 }
@@ -69,7 +66,14 @@ func (r *Record) Node(was, is client.Object, now time.Time) {
 func (r *Record) hear(node string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heard[node] = now
+	r.set(node, now)
+}
+
+func (r *Record) set(node string, at time.Time) {
+	if r.heard == nil {
+		r.heard = map[string]time.Time{}
+	}
+	r.heard[node] = at
 }
 
 // sent returns the node's own time of its last status, or nil.

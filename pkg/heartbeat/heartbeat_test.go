@@ -25,7 +25,7 @@ func TestRecord(t *testing.T) {
 		}
 		return n
 	}
-	r := New()
+	var r Record
 	last := func(want int, why string) { t.Helper(); require.Equal(t, at(want), r.Last("n", at(1000)), why) }
 
 	r.Node(nil, node(0), at(1))

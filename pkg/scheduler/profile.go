@@ -26,7 +26,12 @@ type profile struct {
 // profiles are those of this scheduler. Pods that name none of them are left to others.
 var profiles = []*profile{
 	{name: corev1.DefaultSchedulerName, filters: filters, scores: scores},
-	{name: TaskProfile, filters: filters, scores: taskScores, ordered: true},
+	{name: TaskProfile, filters: slices.Concat(filters, taskFilters), scores: taskScores, ordered: true},
+}
+
+// taskFilters come after the filters of the default profile.
+var taskFilters = []filter{
+	{name: "NodeHeartbeat", check: func(c *cycle, n *nodeInfo) bool { return !c.state.silent(n) }, explain: reason("node(s) sent no heartbeat")},
 }
 
 // taskScores are compared in this order.

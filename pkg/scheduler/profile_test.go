@@ -3,14 +3,17 @@ package scheduler
 import (
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -97,4 +100,50 @@ func TestProfilesByName(t *testing.T) {
 		podHandler{s}.OnAdd(p, false)
 		require.Equal(t, taken, s.queue.pods[p.UID] != nil, name)
 	}
+}
+
+// TestNoTaskGoesToASilentNode: a retry is not spent on a node that is about to be declared lost, and waits for its next heartbeat if
+// there is no other node. Other pods are placed by conditions and taints only.
+func TestNoTaskGoesToASilentNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, func(string) map[string]string { return nil })}
+		s.guard = run.Guard{Log: s.log}
+		s.heartbeats.patience, s.heartbeats.start, s.heartbeats.synced = tasks.DefaultPatience, func() {}, func() bool { return true }
+		s.state.silent = s.heartbeats.silent
+		defer s.drop()
+		beat := func(node string) {
+			renewed := metav1.NewMicroTime(time.Now().Add(-time.Hour)) // its clock is wrong
+			leaseHandler{s}.OnUpdate(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}},
+				&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}})
+		}
+		place := func(p *corev1.Pod) string {
+			n, failed := s.state.pick(newPodInfo(p))
+			if failed != nil {
+				return failed.message("")
+			}
+			return n.name
+		}
+		task := testPod("p", scheduledBy(TaskProfile))
+		nodeHandler{s}.OnAdd(testNode("a"), false)
+		nodeHandler{s}.OnAdd(testNode("b"), false)
+		s.state.assign(newPodInfo(testPod("x", ofTask)), "b")
+		time.Sleep(20 * time.Second)
+		beat("b")
+		require.Equal(t, "a", place(task), "it may still be heard of in time")
+		time.Sleep(9 * time.Second)
+		require.Equal(t, "b", place(task), "though it has a task already")
+		require.Equal(t, "a", place(testPod("p")))
+		beat("a")
+		require.Equal(t, "a", place(task))
+
+		time.Sleep(time.Minute)
+		require.Equal(t, "0/2 nodes are available: 2 node(s) sent no heartbeat.", place(task))
+		podHandler{s}.OnAdd(task, false)
+		p := s.queue.pop()
+		s.queue.put(p)
+		beat("c")
+		require.Equal(t, unschedulable, p.where)
+		beat("b")
+		require.Equal(t, active, p.where)
+	})
 }

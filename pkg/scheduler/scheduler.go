@@ -1,11 +1,12 @@
 // Package scheduler assigns pods to nodes, by the profile that they name in spec.schedulerName.
 //
-// It may import client and events. Its invariant: a pod's resources are
+// It may import client, events and heartbeat. Its invariant: a pod's resources are
 // accounted to its node from the scheduling decision on, before it is bound, so
 // no node is overcommitted. One goroutine decides; others write the bindings.
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/events"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -39,6 +41,8 @@ type Config struct {
 	Devices func(context.Context, Inventory) (Allocate, error)
 	// Binders is the number of concurrent binding writes; 0 means 64.
 	Binders int
+	// TaskPatience is how long a node may be silent before tasks on it are lost; no task is placed on one that is. 0 means tasks.DefaultPatience.
+	TaskPatience time.Duration
 	// Metrics registers the scheduler's metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
@@ -52,6 +56,8 @@ func (c Config) Validate() error {
 		return errors.New("scheduler: Client is required")
 	case c.SamplePercent < 0 || c.SamplePercent > 100:
 		return fmt.Errorf("scheduler: SamplePercent of %d: must be from 0 to 100", c.SamplePercent)
+	case c.TaskPatience < 0:
+		return fmt.Errorf("scheduler: TaskPatience of %s: must not be negative", c.TaskPatience)
 	case c.Binders < 0:
 		return fmt.Errorf("scheduler: Binders of %d: must not be negative", c.Binders)
 	}
@@ -70,9 +76,10 @@ type Scheduler struct {
 	// preBinds run before each binding.
 	preBinds []preBind
 
-	mu    sync.Mutex // guards the fields below
-	state *state
-	queue *queue
+	mu         sync.Mutex // guards the fields below
+	state      *state
+	queue      *queue
+	heartbeats heartbeats
 
 	storageMu      sync.Mutex
 	storageChanged chan struct{} // closed at the next change of a claim, volume or class; nil if nobody waits
@@ -105,7 +112,8 @@ func New(cfg Config) (*Scheduler, error) {
 	s.state.devices.read, s.state.devices.allocator = cfg.Client.Cache(), cfg.Devices
 	s.state.gangs.read = cfg.Client.Cache()
 	s.preBinds = []preBind{{name: "VolumeBinding", run: s.bindVolumes}, {name: dynamicResources, run: s.bindDevices}}
-	s.state.heartbeat = (&heartbeats{cache: cfg.Client.Cache()}).of
+	s.heartbeats.cache, s.heartbeats.patience = cfg.Client.Cache(), cmp.Or(cfg.TaskPatience, tasks.DefaultPatience)
+	s.state.heartbeat, s.state.silent = s.heartbeats.of, s.heartbeats.silent
 	return s, nil
 }
 
@@ -135,6 +143,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 
 	s.useDevices(ctx, &wg)
 	s.useGangs(ctx, &wg)
+	s.useHeartbeats(ctx, &wg)
 	for _, o := range storageKinds() {
 		inf, err := s.client.Cache().GetInformer(ctx, o)
 		if err != nil {

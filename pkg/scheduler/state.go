@@ -33,6 +33,8 @@ type state struct {
 	namespaceLabels func(name string) map[string]string
 	// heartbeat is when a node was last heard of.
 	heartbeat func(*nodeInfo) time.Time
+	// silent reports whether a node has sent no heartbeats for too long for tasks.
+	silent func(*nodeInfo) bool
 	// budgets lists the disruption budgets.
 	budgets func() []*budget
 
@@ -52,6 +54,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		concerning: map[*podInfo]struct{}{}, tallies: map[string]*tally{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
+		silent:  func(*nodeInfo) bool { return false },
 		volumes: newVolumes(nil), devices: newDevices(nil), gangs: newGangs(nil),
 	}
 }

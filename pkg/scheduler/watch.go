@@ -10,6 +10,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/heartbeat"
 )
 
 func now() time.Time { return time.Now() }
@@ -45,6 +47,7 @@ func (h nodeHandler) add(o any) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	h.s.state.setNode(node)
+	h.s.heartbeats.heard.Node(nil, node, now())
 	h.s.help(nil)
 }
 
@@ -57,6 +60,7 @@ func (h nodeHandler) update(was, is any) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
 	n := h.s.state.setNode(b)
+	h.s.hear(b.Name, func(heard *heartbeat.Record, at time.Time) { heard.Node(a, b, at) })
 	if a.Spec.Unschedulable != b.Spec.Unschedulable || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints) ||
 		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable) || !equality.Semantic.DeepEqual(a.Labels, b.Labels) {
 		h.s.help(n)
@@ -71,6 +75,7 @@ func (h nodeHandler) remove(o any) {
 		h.s.mu.Lock()
 		defer h.s.mu.Unlock()
 		h.s.state.removeNode(node.Name)
+		h.s.heartbeats.heard.Node(node, nil, now())
 		h.s.helpWide() // its pods no longer count towards its zone
 	}
 }

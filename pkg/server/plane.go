@@ -367,7 +367,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	if p.Runs(config.Scheduler) {
 		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
-			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Devices: allocation.New(), Log: component(p.log, "scheduler"), Metrics: metrics})
+			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Devices: allocation.New(), TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "scheduler"), Metrics: metrics})
 		})
 	}
 	return err

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	"github.com/coracle-dev/coracle/pkg/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine/heartbeat"
 )
 
 func in(z, name string, ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
@@ -32,7 +32,7 @@ func fill(l *listener, z string, all, lost int) {
 }
 
 func empty() *listener {
-	return &listener{heard: heartbeat.New(), census: newCensus(), evicted: map[string]turn{}}
+	return &listener{heard: &heartbeat.Record{}, census: newCensus(), evicted: map[string]turn{}}
 }
 
 func TestEvictionOfAZone(t *testing.T) {

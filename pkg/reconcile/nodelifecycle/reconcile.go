@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -45,7 +45,7 @@ func New(patience time.Duration) *engine.Reconciler {
 		},
 		Indexes: []engine.Index{podstate.ByNode()},
 		New: func(env engine.Env) engine.Func {
-			l = &listener{heard: heartbeat.New(), census: newCensus(), evicted: map[string]turn{}}
+			l = &listener{heard: &heartbeat.Record{}, census: newCensus(), evicted: map[string]turn{}}
 			return (&reconciler{env, l, patience}).reconcile
 		},
 	}

@@ -33,7 +33,7 @@ func (w *world) observe() Observed {
 		o.Pods = append(o.Pods, p.DeepCopy())
 	}
 	for n, at := range w.heard {
-		o.Heard[n] = Heartbeat{at, DefaultPatience}
+		o.Heard[n] = Heartbeat{at, tasks.DefaultPatience}
 	}
 	return o
 }

@@ -140,7 +140,7 @@ func TestPlan(t *testing.T) {
 			if c.heard.IsZero() {
 				c.heard = now
 			}
-			o := Observed{Task: c.task, Pods: c.pods, Heard: map[string]Heartbeat{"n": {c.heard, DefaultPatience}}}
+			o := Observed{Task: c.task, Pods: c.pods, Heard: map[string]Heartbeat{"n": {c.heard, tasks.DefaultPatience}}}
 			if c.gone {
 				o.Heard = nil
 			}
@@ -182,7 +182,7 @@ func TestArray(t *testing.T) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: terminated0(int32(i), "", "")}}
 		pods = append(pods, p)
 	}
-	o := Observed{Task: task, Pods: pods, Heard: map[string]Heartbeat{"n": {now, DefaultPatience}}}
+	o := Observed{Task: task, Pods: pods, Heard: map[string]Heartbeat{"n": {now, tasks.DefaultPatience}}}
 	a = Plan(o, now)
 	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1"}, a.Status.Array)
 	require.Len(t, a.Create, 2)

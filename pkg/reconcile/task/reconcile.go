@@ -20,15 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 var kind = tasks.GroupVersion.WithKind("Task")
-
-// DefaultPatience is how long a node may be silent before its attempts have failed. Nodes send a heartbeat every 10 s.
-const DefaultPatience = 30 * time.Second
 
 // podIndex finds the pods of a task by namespace and name.
 const podIndex = "tasks.coracle.dev.pods"
@@ -39,11 +36,11 @@ const orphan = "pods/"
 // A request for logs plus "UID/NODE" removes the logs of a deleted task from a node.
 const logs = "logs/"
 
-// New declares the reconciler. Nodes may be silent for patience; 0 means DefaultPatience.
+// New declares the reconciler. Nodes may be silent for patience; 0 means tasks.DefaultPatience.
 // forget asks a node to remove the logs of a deleted task, by the task's UID; nil: nobody is asked.
 func New(patience time.Duration, forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
 	if patience == 0 {
-		patience = DefaultPatience
+		patience = tasks.DefaultPatience
 	}
 	var heard *heartbeat.Record
 	return &engine.Reconciler{
@@ -71,7 +68,7 @@ func New(patience time.Duration, forget func(ctx context.Context, node string, t
 			return nil
 		}}},
 		New: func(env engine.Env) engine.Func {
-			heard = heartbeat.New()
+			heard = &heartbeat.Record{}
 			return (&reconciler{env, heard, patience, forget, &pace{at: map[types.NamespacedName]progress{}}}).reconcile
 		},
 	}
