@@ -1,16 +1,14 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
-	"sigs.k8s.io/yaml"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -26,13 +24,17 @@ type operator struct {
 	definitions func() []*apiextensionsv1.CustomResourceDefinition
 	reconcilers []string
 	listen      string
+	// rights are what the reconcilers need on the API server, advice what its administrator may want to add to that: lines of comments.
+	rights func() []rbacv1.PolicyRule
+	advice string
 }
 
 // operators are the sets there are.
 var operators = []operator{
-	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: builtin.BuildbarnDefinitions, listen: "127.0.0.1:10261",
+	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: builtin.BuildbarnDefinitions, listen: "127.0.0.1:10261", rights: builtin.BuildbarnRights,
 		reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"}},
-	{name: "kontrol", short: "Kontrol: objects of many clusters as they should be", group: kontrol.GroupVersion.String(), definitions: builtin.KontrolDefinitions, listen: "127.0.0.1:10262",
+	{name: "kontrol", short: "Kontrol: objects of many clusters as they should be", group: kontrol.GroupVersion.String(), definitions: builtin.KontrolDefinitions, listen: "127.0.0.1:10262", rights: builtin.KontrolRights,
+		advice:      "# A Cluster with spec.local is this API server itself: bind the account to a role with the objects that Resources bring there as well.\n",
 		reconcilers: []string{"kontrolcluster", "kontrol", "kontrolwatcher", "kontrolresource", "kontrolbundle"}},
 }
 
@@ -51,15 +53,21 @@ Of several such processes one works, which holds a Lease in kube-system.`,
 
 func (o operator) command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: o.name, Short: o.short, Args: exactly(0, "--kubeconfig FILE | --print-crds"),
+		Use: o.name, Short: o.short, Args: exactly(0, "--kubeconfig FILE | --print-crds | --print-rbac"),
 		Example: fmt.Sprintf(`  coracle operator %[1]s --print-crds | kubectl apply --server-side -f -
+  coracle operator %[1]s --print-rbac | kubectl apply -f -
   coracle operator %[1]s --kubeconfig admin.conf`, o.name),
 	}
 	cluster := outside(cmd, o.listen)
-	print := cmd.Flags().Bool("print-crds", false, "print the definitions of the kinds, and end")
+	definitions := cmd.Flags().Bool("print-crds", false, "print the definitions of the kinds, and end")
+	rights := cmd.Flags().Bool("print-rbac", false, "print a service account with the rights that this needs, and end")
+	cmd.MarkFlagsMutuallyExclusive("print-crds", "print-rbac", "kubeconfig")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *print {
+		switch {
+		case *definitions:
 			return printDefinitions(cmd.OutOrStdout(), o.definitions())
+		case *rights:
+			return o.printRBAC(cmd.OutOrStdout())
 		}
 		c, err := cluster()
 		if err != nil {
@@ -80,23 +88,9 @@ func (o operator) command() *cobra.Command {
 	return cmd
 }
 
-// printDefinitions prints what is to be applied, without the fields that a server sets.
 func printDefinitions(out io.Writer, list []*apiextensionsv1.CustomResourceDefinition) error {
 	for _, d := range list {
-		text, err := json.Marshal(d)
-		if err != nil {
-			return err
-		}
-		var fields map[string]any
-		if err := json.Unmarshal(text, &fields); err != nil {
-			return err
-		}
-		delete(fields, "status")
-		delete(fields["metadata"].(map[string]any), "creationTimestamp")
-		if text, err = yaml.Marshal(fields); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(out, "---\n%s", strings.TrimPrefix(string(text), "---\n")); err != nil {
+		if err := printManifest(out, d); err != nil {
 			return err
 		}
 	}

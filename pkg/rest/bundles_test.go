@@ -46,7 +46,8 @@ func TestABundle(t *testing.T) {
 		a.into(t, &b)
 		require.Equal(t, made.ID, b.ID)
 	}
-	put(`{"config_map":"shop/objects","mode":"Report"}`)
+	put(`{"config_map":"shop/objects","mode":"Report","windows":[{"kind":"Deny","schedule":"@daily","duration":"8h"}]}`)
+	require.Equal(t, []wire.SyncWindow{{Kind: "Deny", Schedule: "@daily", Duration: "8h0m0s"}}, b.Windows)
 	require.Equal(t, []any{"", "shop/objects", "Report", int64(2)}, []any{b.Inline, b.ConfigMap, b.Mode, b.Generation})
 	put(`{"artifact":"registry.example:5000/shop:v1"}`)
 	put(`{"artifact":"registry.example:5000/shop@sha256:` + strings.Repeat("a", 64) + `"}`)
@@ -81,19 +82,20 @@ func TestBadBundlesAreRefused(t *testing.T) {
 		`{}`:                            "name is required",
 		`{"name":"a"}`:                  "cluster_id or cluster_selector",
 		`{"name":"a","cluster_id":"c"}`: "exactly one of inline, configMap and artifact",
-		`{"name":"a","cluster_id":"c","inline":"x","config_map":"a/b"}`:                             "exactly one of inline",
-		`{"name":"a","cluster_id":"c","config_map":"a"}`:                                            "is not NAMESPACE/NAME",
-		`{"name":"a","cluster_id":"c","artifact":"shop"}`:                                           "must be HOST/PATH:TAG",
-		`{"name":"A.B","cluster_id":"c","inline":"x"}`:                                              "metadata.name",
-		`{"name":"a","cluster_id":"c","inline":"x","mode":"Hope"}`:                                  "spec.mode",
-		`{"name":"a","cluster_id":"c","inline":"x","max_unavailable":"0"}`:                          "maxUnavailable",
-		`{"name":"a","cluster_id":"c","inline":"x","max_unavailable":"many"}`:                       "maxUnavailable",
-		`{"name":"a","cluster_id":"c","inline":"x","health_timeout_seconds":-5}`:                    "healthTimeout",
-		`{"name":"a","cluster_id":"c","inline":"x","health_timeout_seconds":9223372036854775807}`:   "healthTimeout",
-		`{"name":"a","cluster_id":"c","inline":"x","on_failure":"Pray"}`:                            "onFailure",
-		`{"name":"a","cluster_id":"c","cluster_selector":"*","inline":"x"}`:                         "clusterName is set",
-		`{"name":"a","cluster_selector":"a in b","inline":"x"}`:                                     "cluster_selector",
-		`{"name":"a","cluster_id":"c","inline":"` + strings.Repeat("x", kontrol.MaxInline+1) + `"}`: "spec.source.inline",
+		`{"name":"a","cluster_id":"c","inline":"x","config_map":"a/b"}`:                              "exactly one of inline",
+		`{"name":"a","cluster_id":"c","config_map":"a"}`:                                             "is not NAMESPACE/NAME",
+		`{"name":"a","cluster_id":"c","artifact":"shop"}`:                                            "must be HOST/PATH:TAG",
+		`{"name":"A.B","cluster_id":"c","inline":"x"}`:                                               "metadata.name",
+		`{"name":"a","cluster_id":"c","inline":"x","mode":"Hope"}`:                                   "spec.mode",
+		`{"name":"a","cluster_id":"c","inline":"x","max_unavailable":"0"}`:                           "maxUnavailable",
+		`{"name":"a","cluster_id":"c","inline":"x","max_unavailable":"many"}`:                        "maxUnavailable",
+		`{"name":"a","cluster_id":"c","inline":"x","health_timeout_seconds":-5}`:                     "healthTimeout",
+		`{"name":"a","cluster_id":"c","inline":"x","health_timeout_seconds":9223372036854775807}`:    "healthTimeout",
+		`{"name":"a","cluster_id":"c","inline":"x","on_failure":"Pray"}`:                             "onFailure",
+		`{"name":"a","cluster_id":"c","inline":"x","windows":[{"kind":"Deny","schedule":"@daily"}]}`: "windows[0].duration",
+		`{"name":"a","cluster_id":"c","cluster_selector":"*","inline":"x"}`:                          "clusterName is set",
+		`{"name":"a","cluster_selector":"a in b","inline":"x"}`:                                      "cluster_selector",
+		`{"name":"a","cluster_id":"c","inline":"` + strings.Repeat("x", kontrol.MaxInline+1) + `"}`:  "spec.source.inline",
 	} {
 		a := w.do("POST", "/api/v1/bundles", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%.200s: %s", body, a.body)

@@ -128,8 +128,8 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`, "POST /api/v1/nodes": `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
 		"POST /api/v1/resources": `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`, "PUT /api/v1/resources/{id}": `{}`,
 		"POST /api/v1/bundles": `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,
-		"POST /api/v1/bundles/{id}/approve": `{"content":"x"}`,
-		"POST /api/v1/heartbeat":            `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
+		"POST /api/v1/bundles/{id}/approve": `{"content":"x"}`, "POST /api/v1/resources/{id}/approve": `{"generation":1}`,
+		"POST /api/v1/heartbeat": `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
 		"PUT /api/v1/tasks/{id}/status": `{"status":"running"}`, "PUT /api/v1/pods/{id}/status": `{"status":"running"}`,
 	}
 	for err, status := range map[error]int{errors.New("the store is on fire"): http.StatusInternalServerError, context.DeadlineExceeded: http.StatusServiceUnavailable} {
@@ -237,6 +237,9 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	expect(http.StatusOK, "GET", resource, nil)
 	expect(http.StatusOK, "PUT", resource, `{"suspend":true}`)
 	expect(http.StatusConflict, "PUT", resource, `{"suspend":true,"generation":9}`)
+	expect(http.StatusConflict, "POST", resource+"/approve", `{"generation":2}`)
+	expect(http.StatusOK, "PUT", resource, `{"approval":"Manual"}`)
+	expect(http.StatusOK, "POST", resource+"/approve", `{"generation":3}`)
 	expect(http.StatusOK, "DELETE", resource, nil)
 
 	// Bundles.

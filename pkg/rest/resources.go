@@ -18,6 +18,7 @@ type resources Server
 
 // Routes implements Resource.
 func (s *resources) Routes() []Route {
+	const at = "/api/v1/resources/{id}"
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/resources", Summary: "Create a resource: an object that clusters should have", Handle: s.create,
@@ -33,15 +34,19 @@ func (s *resources) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: []wire.Resource{}, http.StatusBadRequest: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/resources/{id}", Summary: "Get a resource with its states", Handle: s.get,
+			Method: http.MethodGet, Path: at, Summary: "Get a resource with its states", Handle: s.get,
 			Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPut, Path: "/api/v1/resources/{id}", Summary: "Change a resource", Handle: s.update,
+			Method: http.MethodPut, Path: at, Summary: "Change a resource", Handle: s.update,
 			Body: wire.UpdateResource{}, Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
 		},
 		{
-			Method: http.MethodDelete, Path: "/api/v1/resources/{id}", Summary: "Delete a resource, and what it made as its deletion policy says", Handle: s.remove,
+			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the generation of a resource that waits for it", Handle: s.approve,
+			Body: wire.ApproveResource{}, Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+		},
+		{
+			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and what it made as its deletion policy says", Handle: s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
 	}
@@ -166,26 +171,58 @@ func (s *resources) update(c *Call) error {
 	if err := c.Decode(&in); err != nil {
 		return err
 	}
+	return s.change(c, func(r *kontrol.Resource) error {
+		if in.Generation != nil && *in.Generation != r.Generation {
+			return generationGone(r, *in.Generation)
+		}
+		if err := view.UpdateResource(r, &in); err != nil {
+			return Refuse(http.StatusBadRequest, "%v", err)
+		}
+		return s.cluster.Update(c, r)
+	})
+}
+
+func (s *resources) approve(c *Call) error {
+	var in wire.ApproveResource
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	return s.change(c, func(r *kontrol.Resource) error {
+		switch {
+		case r.Spec.Approval != kontrol.ApprovalManual:
+			return Refuse(http.StatusConflict, "the resource needs no approval: its approval is not %s", kontrol.ApprovalManual)
+		case in.Generation != r.Generation:
+			return generationGone(r, in.Generation)
+		case r.Status.Approved == in.Generation:
+			return nil
+		}
+		r.Status.Approved = in.Generation
+		return s.cluster.UpdateStatus(c, r)
+	})
+}
+
+// generationGone means that a client has read an older generation than there is.
+func generationGone(r *kontrol.Resource, read int64) error {
+	return Refuse(http.StatusConflict, "the resource has generation %d by now, not %d: read it again", r.Generation, read)
+}
+
+// change writes a Resource, again if somebody else has written it meanwhile, and answers with it.
+func (s *resources) change(c *Call, write func(*kontrol.Resource) error) error {
 	for c.Err() == nil {
 		r, err := s.find(c)
 		if err != nil {
 			return err
 		}
-		if in.Generation != nil && *in.Generation != r.Generation {
-			return Refuse(http.StatusConflict, "the resource has generation %d by now, not %d: read it again", r.Generation, *in.Generation)
-		}
-		next := r.DeepCopy()
-		if err := view.UpdateResource(next, &in); err != nil {
-			return Refuse(http.StatusBadRequest, "%v", err)
-		}
-		if err := s.cluster.Update(c, next); apierrors.IsConflict(err) {
+		r = r.DeepCopy()
+		switch err := write(r); {
+		case apierrors.IsConflict(err):
 			continue
-		} else if apierrors.IsNotFound(err) {
+		case apierrors.IsNotFound(err):
 			return errNoResource
-		} else if err != nil {
+		case err != nil:
 			return err
 		}
-		return s.answer(c, next)
+		return s.answer(c, r)
 	}
 	return c.Err()
 }

@@ -87,15 +87,27 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	require.Equal(t, []any{"Report", true, "Orphan"}, []any{r.Mode, r.Suspend, r.DeletionPolicy})
 	require.JSONEq(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world"}}`, string(r.DesiredSpec))
 
+	// Windows and approval: each edit waits for its own.
+	put(`{"approval":"Manual","windows":[{"kind":"Allow","schedule":"0 22 * * 1-5","duration":"90m","time_zone":"Europe/Berlin"},{"kind":"Deny","schedule":"0 0 24 12 *","duration":"72h"}]}`)
+	require.Equal(t, []wire.SyncWindow{{Kind: "Allow", Schedule: "0 22 * * 1-5", Duration: "1h30m0s", TimeZone: "Europe/Berlin"}, {Kind: "Deny", Schedule: "0 0 24 12 *", Duration: "72h0m0s"}}, r.Windows)
+	require.Equal(t, []any{"Manual", int64(5), int64(0)}, []any{r.Approval, r.Generation, r.ApprovedGeneration})
+	require.Contains(t, w.do("POST", at+"/approve", `{"generation":4}`).says(t), "generation 5 by now, not 4")
+	w.do("POST", at+"/approve", `{"generation":5}`).into(t, &r)
+	require.EqualValues(t, 5, r.ApprovedGeneration)
+	put(`{"windows":[]}`)
+	require.Equal(t, []any{"Manual", int64(6), int64(5), 0}, []any{r.Approval, r.Generation, r.ApprovedGeneration, len(r.Windows)}, "the new generation is not approved")
+	put(`{"approval":"None"}`)
+	require.Contains(t, w.do("POST", at+"/approve", `{"generation":7}`).says(t), "needs no approval")
+
 	stale := w.do("PUT", at, `{"suspend":false,"generation":2}`)
 	require.Equal(t, http.StatusConflict, stale.status)
-	require.Contains(t, stale.says(t), "generation 4")
+	require.Contains(t, stale.says(t), "generation 7")
 
 	// What was read can be sent back.
 	whole, err := json.Marshal(r)
 	require.NoError(t, err)
 	put(string(whole))
-	require.EqualValues(t, 4, r.Generation, "nothing has changed")
+	require.EqualValues(t, 7, r.Generation, "nothing has changed")
 
 	require.Equal(t, http.StatusOK, w.do("DELETE", at, nil).status)
 	w.do("GET", at, nil).into(t, &r)
@@ -163,10 +175,17 @@ func TestBadResourcesAreRefused(t *testing.T) {
 	}
 	made := w.resource(`{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`)
 	for body, says := range map[string]string{
-		`{"desired_spec":null}`:                          "must be an object",
-		`{"desired_spec":{"metadata":{"name":"other"}}}`: `is "other", not "a"`,
-		`{"desired_spec":{"apiVersion":"b/v1"}}`:         "cannot be changed",
-		`{"cluster_selector":"*"}`:                       "clusterName is set",
+		`{"desired_spec":null}`:                                                                                 "must be an object",
+		`{"desired_spec":{"metadata":{"name":"other"}}}`:                                                        `is "other", not "a"`,
+		`{"desired_spec":{"apiVersion":"b/v1"}}`:                                                                "cannot be changed",
+		`{"cluster_selector":"*"}`:                                                                              "clusterName is set",
+		`{"approval":"Perhaps"}`:                                                                                "spec.approval",
+		`{"windows":[{"kind":"Allow","schedule":"* * * * *","duration":"soon"}]}`:                               `windows[0].duration "soon" is not a duration`,
+		`{"windows":[{"kind":"Allow","schedule":"* * * * *","duration":"1s"}]}`:                                 "must be from 1m to 744h",
+		`{"windows":[{"kind":"Never","schedule":"* * * * *","duration":"1h"}]}`:                                 "spec.windows[0].kind",
+		`{"windows":[{"kind":"Allow","schedule":"at noon","duration":"1h"}]}`:                                   "spec.windows[0].schedule",
+		`{"windows":[{"kind":"Allow","schedule":"* * * * *","duration":"1h","time_zone":"Moon/Base"}]}`:         "spec.windows[0].timeZone",
+		`{"windows":[` + strings.Repeat(`{"kind":"Deny","schedule":"* * * * *","duration":"1h"},`, 16) + `{}]}`: "windows",
 	} {
 		a := w.do("PUT", fmt.Sprintf("/api/v1/resources/%d", made.ID), body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", body, a.body)

@@ -64,7 +64,7 @@ func RunScheduler(ctx context.Context, o Outside) error {
 func RunControllers(ctx context.Context, o Outside) error {
 	lease := election.Controllers
 	if len(o.Only) > 0 {
-		lease = leaseOf(o.Only)
+		lease = LeaseOf(o.Only)
 	}
 	var pods netip.Prefix
 	if o.ClusterCIDR != "" {
@@ -112,8 +112,8 @@ func serverVersion(c *rest.Config) string {
 // versionPatience is how long an API server may take to say its version.
 const versionPatience = 5 * time.Second
 
-// leaseOf names the Lease of a set of reconcilers, so that processes with different sets do not wait for each other.
-func leaseOf(only []string) string {
+// LeaseOf names the Lease of a set of reconcilers, so that processes with different sets do not wait for each other.
+func LeaseOf(only []string) string {
 	only = slices.Sorted(slices.Values(only))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(strings.Join(slices.Compact(only), ",")))

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,7 +67,7 @@ func kontrol(ctx context.Context, c *cluster) ([]figure, error) {
 		return nil, err
 	}
 	before, err := k.cost(ctx, "before there are Resources")
-	for _, part := range []func(context.Context) error{k.latency, k.drift, k.backlog, k.kubectl, k.loop} {
+	for _, part := range []func(context.Context) error{k.latency, k.drift, k.backlog, k.kubectl, k.loop, k.plain} {
 		if err == nil {
 			err = part(ctx)
 		}
@@ -129,7 +126,7 @@ func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = inParallel(len(list.Items), func(i int) error {
+	err = inParallel(kontrolWriters, len(list.Items), func(i int) error {
 		_, err := resources.Patch(ctx, list.Items[i].GetName(), types.MergePatchType, orphan, metav1.PatchOptions{})
 		return errors.Join(err, resources.Delete(ctx, list.Items[i].GetName(), metav1.DeleteOptions{}))
 	})
@@ -311,129 +308,5 @@ func (k *kontrolBench) drift(ctx context.Context) error {
 	}
 	k.add(millis("Kontrol: change on the target sent -> drift reported, p50", percentile(took, 50), 30))
 	k.add(millis("  p99", percentile(took, 99), 0))
-	return nil
-}
-
-func inParallel(n int, f func(i int) error) error {
-	var wg sync.WaitGroup
-	next := make(chan int)
-	errs := make([]error, kontrolWriters)
-	for w := range kontrolWriters {
-		wg.Go(func() {
-			for i := range next {
-				if errs[w] == nil {
-					errs[w] = f(i)
-				}
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
-func many(i int) string { return fmt.Sprintf("many-%05d", i) }
-
-// backlog measures how fast Resources are applied that waited for a suspended cluster.
-func (k *kontrolBench) backlog(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*kontrolTime)
-	defer cancel()
-	n := k.options.resources
-	resources, clusters := k.hub.Resource(kontrolKind("resources")), k.hub.Resource(kontrolKind("clusters"))
-	suspend := func(yes bool) error {
-		_, err := clusters.Patch(ctx, kontrolName, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes), metav1.PatchOptions{})
-		return err
-	}
-	list, err := resources.List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return err
-	}
-	all, err := events(ctx, resources.Watch, list.GetResourceVersion())
-	if err != nil {
-		return err
-	}
-	if err := suspend(true); err != nil {
-		return err
-	}
-	began := time.Now()
-	if err := inParallel(n, func(i int) error {
-		_, err := resources.Create(ctx, desired(many(i), "Correct", "1"), metav1.CreateOptions{})
-		return err
-	}); err != nil {
-		return err
-	}
-	k.add(figure{Name: fmt.Sprintf("Kontrol: creates of %d Resources", n), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
-	waiting := map[string]bool{}
-	if err := await(ctx, all, func(e watch.Event) bool {
-		u, ok := e.Object.(*unstructured.Unstructured)
-		if ok && strings.HasPrefix(u.GetName(), "many-") {
-			if state, _, _ := unstructured.NestedString(u.Object, "status", "state"); state != "" {
-				waiting[u.GetName()] = true
-			}
-		}
-		return len(waiting) == n
-	}); err != nil {
-		return err
-	}
-	maps, err := events(ctx, k.target.CoreV1().ConfigMaps(kontrolName).Watch, "")
-	if err != nil {
-		return err
-	}
-	began = time.Now()
-	if err := suspend(false); err != nil {
-		return err
-	}
-	there := map[string]bool{}
-	if err := await(ctx, maps, func(e watch.Event) bool {
-		if m, ok := e.Object.(*corev1.ConfigMap); ok && strings.HasPrefix(m.Name, "many-") {
-			there[m.Name] = true
-		}
-		return len(there) == n
-	}); err != nil {
-		return err
-	}
-	k.add(figure{Name: fmt.Sprintf("Kontrol: applies to one target, a backlog of %d", n), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", Budget: 500, More: true})
-	done := map[string]bool{}
-	err = await(ctx, all, func(e watch.Event) bool {
-		if u, ok := e.Object.(*unstructured.Unstructured); ok && strings.HasPrefix(u.GetName(), "many-") && synced(e) {
-			done[u.GetName()] = true
-		}
-		return len(done) == n
-	})
-	k.add(figure{Name: "  until all say Synced", Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
-	return err
-}
-
-// kubectl measures kubectl apply --server-side of the same objects, first new ones and then the same again.
-func (k *kontrolBench) kubectl(ctx context.Context) error {
-	if k.options.kubectl == "" {
-		return nil
-	}
-	n := k.options.resources
-	file, err := os.CreateTemp("", "bench-*.json")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(file.Name()) }()
-	out := json.NewEncoder(file)
-	for i := range n {
-		if err := out.Encode(configMap("kubectl-"+strconv.Itoa(i), "1")); err != nil {
-			return err
-		}
-	}
-	if err := file.Close(); err != nil {
-		return err
-	}
-	words := append(strings.Fields(k.options.kubectl), "apply", "--server-side", "--kubeconfig", k.options.target, "-f", file.Name())
-	for _, what := range []string{"new objects", "a resync"} {
-		began := time.Now()
-		if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%.1000s", k.options.kubectl, err, out)
-		}
-		k.add(figure{Name: fmt.Sprintf("kubectl apply --server-side of %d, %s", n, what), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
-	}
 	return nil
 }

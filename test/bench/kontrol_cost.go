@@ -75,6 +75,35 @@ func (k *kontrolBench) growth(ctx context.Context, before cost) error {
 	return nil
 }
 
+// used is the processor time that hub, target and this process have used, each with its descendants; zeros for those that are not known.
+func (k *kontrolBench) used() (used [3]time.Duration) {
+	for i, list := range []string{k.options.pids, k.options.targetPids, strconv.Itoa(os.Getpid())} {
+		if list == "" {
+			continue
+		}
+		pids, err := parsePIDs(list)
+		if err != nil {
+			continue
+		}
+		if k.children {
+			pids = withChildren(pids)
+		}
+		n, _ := ticks(pids)
+		used[i] = time.Duration(n) * time.Second / userHZ
+	}
+	return used
+}
+
+// per adds the processor time that one of n took since, which the load of the machine changes little.
+func (k *kontrolBench) per(n int, what string, since [3]time.Duration) {
+	now := k.used()
+	for i, who := range []string{"hub", "target", "bench"} {
+		if now[i] > 0 {
+			k.add(figure{Name: fmt.Sprintf("  processor time of the %s for each to %s", who, what), Value: float64(now[i]-since[i]) / float64(n) / float64(time.Millisecond), Unit: "ms"})
+		}
+	}
+}
+
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -75,7 +76,7 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	for _, what := range []string{"new objects", "a resync"} {
-		began := time.Now()
+		began, used := time.Now(), k.used()
 		for i := range n {
 			o := &corev1.ConfigMap{}
 			o.Name, o.Namespace = "loop-"+strconv.Itoa(i), kontrolName
@@ -89,6 +90,35 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 			}
 		}
 		k.add(figure{Name: fmt.Sprintf("controller-runtime loop, applies of %d, %s", n, what), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+		k.per(n, "apply", used)
+	}
+	return nil
+}
+
+// plainWriters is how many requests the plain loop has under way.
+const plainWriters = 32
+
+// plain measures a loop that sends the same applies to the same target and does nothing else: what the target and this machine can do at all.
+func (k *kontrolBench) plain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
+	defer cancel()
+	n := k.options.resources
+	force := true
+	for _, what := range []string{"new objects", "a resync"} {
+		began, used := time.Now(), k.used()
+		if err := inParallel(plainWriters, n, func(i int) error {
+			name := "plain-" + strconv.Itoa(i)
+			raw, err := json.Marshal(configMap(name, "1"))
+			if err != nil {
+				return err
+			}
+			_, err = k.target.CoreV1().ConfigMaps(kontrolName).Patch(ctx, name, types.ApplyPatchType, raw, metav1.PatchOptions{FieldManager: "plain", Force: &force})
+			return err
+		}); err != nil {
+			return err
+		}
+		k.add(figure{Name: fmt.Sprintf("plain client-go loop, %d at a time, applies of %d, %s", plainWriters, n, what), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+		k.per(n, "apply", used)
 	}
 	return nil
 }

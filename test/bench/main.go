@@ -72,7 +72,7 @@ type group struct {
 
 type options struct {
 	kubeconfig, image, start, pids, only, output string
-	target, kubectl, beside                      string
+	target, targetPids, kubectl, beside          string
 	children, keep                               bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
@@ -103,6 +103,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.tasks, "tasks", 0, "how many tasks to run, each of them a container of `true`")
 	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
 	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
+	f.StringVar(&o.targetPids, "target-pids", "", "processes of -target, separated by commas, whose processor time to measure")
 	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
 	f.IntVar(&o.many, "many", 100000, "how many objects the group many has")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each group is measured on both clusters with -beside")

@@ -53,11 +53,13 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 }
 
 // processes returns those of -pids.
-func (c *cluster) processes() (pids []int, err error) {
-	for _, text := range strings.Split(c.options.pids, ",") {
+func (c *cluster) processes() (pids []int, err error) { return parsePIDs(c.options.pids) }
+
+func parsePIDs(list string) (pids []int, err error) {
+	for _, text := range strings.Split(list, ",") {
 		pid, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil {
-			return nil, fmt.Errorf("-pids %q: %w", c.options.pids, err)
+			return nil, fmt.Errorf("process IDs %q: %w", list, err)
 		}
 		pids = append(pids, pid)
 	}

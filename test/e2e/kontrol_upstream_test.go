@@ -4,9 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/coracle-dev/coracle/test/host"
 	"github.com/coracle-dev/coracle/test/upstream"
@@ -28,8 +31,20 @@ func TestUpstreamKontrol(t *testing.T) {
 	require.Contains(t, h.Fails(at("operator", "kontrol")...), "apply what `coracle operator kontrol --print-crds` prints")
 	kubectl("apply", "--server-side", "-f", file("crds.yaml", h.Run("operator", "kontrol", "--print-crds")))
 	kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	// The operator has the rights that it prints, and for the Cluster that is this API server those of an editor.
+	kubectl("apply", "-f", file("rbac.yaml", h.Run("operator", "kontrol", "--print-rbac")))
+	const account = "coracle-operator-kontrol"
+	mine := withToken(t, foreign.Kubeconfig, strings.TrimSpace(kubectl("create", "token", account, "-n", "kube-system")))
+	may := func(verb, what string) bool {
+		_, err := h.Try("ctl", "auth", "can-i", verb, what, "--kubeconfig", mine)
+		return err == nil
+	}
+	require.True(t, may("update", "appliedstates.kontrol.coracle.dev"))
+	require.False(t, may("get", "nodes"))
+	require.False(t, may("create", "configmaps"))
+	kubectl("create", "clusterrolebinding", "kontrol-here", "--clusterrole=edit", "--serviceaccount=kube-system:"+account)
 	operator := func() func() {
-		cmd := h.Command(context.Background(), h.Coracle, at("operator", "kontrol")...)
+		cmd := h.Command(context.Background(), h.Coracle, "operator", "kontrol", "--kubeconfig", mine)
 		require.NoError(t, cmd.Start())
 		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	}
@@ -109,4 +124,17 @@ spec:
 	require.Equal(t, "", kubectl("get", "deployment", "web", "-o", "jsonpath={.spec.minReadySeconds}"), "what others added is removed")
 	hub.Ctl("delete kres web")
 	require.NotContains(t, kubectl("get", "deployments", "-o", "name"), "web")
+}
+
+// withToken returns a kubeconfig of the same server, for the user of a token.
+func withToken(t *testing.T, kubeconfig, token string) string {
+	t.Helper()
+	c, err := clientcmd.LoadFromFile(kubeconfig)
+	require.NoError(t, err)
+	for name := range c.AuthInfos {
+		c.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token}
+	}
+	path := filepath.Join(t.TempDir(), "token.conf")
+	require.NoError(t, clientcmd.WriteToFile(*c, path))
+	return path
 }

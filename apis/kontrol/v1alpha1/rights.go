@@ -28,6 +28,16 @@ func AppliedRights() (controller, edit, view []rbacv1.PolicyRule) {
 	return []rbacv1.PolicyRule{rule("*", "*", "*"), {NonResourceURLs: []string{"*"}, Verbs: []string{"*"}}}, nil, nil
 }
 
+// StateRights is for the same reconciler where no cluster is local: on another API server than ours, whose administrator says what an operator may
+// do there besides.
+func StateRights() (controller, edit, view []rbacv1.PolicyRule) {
+	group := GroupVersion.Group
+	return []rbacv1.PolicyRule{
+		rule(group, "appliedstates", "create", "delete", "get", "list", "update", "watch"), rule(group, "currentstates", "get", "list", "watch"),
+		rule(group, "resources", "get", "list", "watch"), rule(group, "clusters", "get", "list", "watch"), rule("", "events", "create", "patch", "update"),
+	}, nil, nil
+}
+
 // BundleRights is for the reconciler that makes Resources of Bundles.
 func BundleRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group

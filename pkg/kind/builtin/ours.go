@@ -3,7 +3,6 @@ package builtin
 import (
 	"net/http"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -16,7 +15,7 @@ import (
 // ourKind is one of Coracle's own kinds: its row, and RBAC rules for its reconciler, editors and viewers.
 type ourKind struct {
 	row    *kind.Resource
-	rights func() (controller, edit, view []rbacv1.PolicyRule)
+	rights rights
 }
 
 // ours returns Coracle's own kinds.

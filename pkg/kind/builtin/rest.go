@@ -20,7 +20,7 @@ func restRoles() []client.Object {
 	facade := &rbacv1.ClusterRole{ObjectMeta: roleMeta(restUser), Rules: []rbacv1.PolicyRule{
 		rule(tasks.GroupVersion.Group, []string{"get", "list", "watch", "create", "delete"}, "tasks"),
 		rule(kontrol.GroupVersion.Group, []string{"list", "create", "update", "delete"}, "resources", "bundles"),
-		rule(kontrol.GroupVersion.Group, []string{"update"}, "bundles/status"),
+		rule(kontrol.GroupVersion.Group, []string{"update"}, "bundles/status", "resources/status"),
 		rule(kontrol.GroupVersion.Group, []string{"list"}, "appliedstates", "currentstates"),
 		rule("", []string{"get", "list", "create", "delete"}, "pods", "nodes"),
 		rule("", []string{"get", "list", "create", "update", "delete"}, "services"),

@@ -21,7 +21,7 @@ func Bundle(b *kontrol.Bundle) wire.Bundle {
 		Mode: string(b.Spec.Mode), DeletionPolicy: string(b.Spec.DeletionPolicy), Generation: b.Generation,
 		BundleRollout: wire.BundleRollout{OnFailure: string(r.OnFailure), Approval: string(r.Approval), Paused: r.Paused},
 		Content:       s.Content, ContentApproved: s.Content != "" && s.Approved == s.Content, Objects: s.Objects, State: b.Phase(), CreatedAt: b.CreationTimestamp.Time,
-		Clusters: []wire.BundleCluster{},
+		Windows: windows(b.Spec.Windows), Clusters: []wire.BundleCluster{},
 	}
 	if s.ObservedGeneration == b.Generation {
 		out.Message = s.Message
@@ -69,6 +69,9 @@ func NewBundle(in *wire.CreateBundle) (*kontrol.Bundle, error) {
 		b.Spec.Rollout.HealthTimeout = seconds(r.HealthTimeout)
 	}
 	var err error
+	if b.Spec.Windows, err = newWindows(in.Windows); err != nil {
+		return nil, err
+	}
 	b.Spec.ClusterSelector, err = selector(in.ClusterSelector)
 	return b, err
 }
@@ -94,6 +97,12 @@ func UpdateBundle(b *kontrol.Bundle, in *wire.UpdateBundle) error {
 	}
 	if in.DeletionPolicy != nil {
 		b.Spec.DeletionPolicy = kontrol.DeletionPolicy(*in.DeletionPolicy)
+	}
+	if in.Windows != nil {
+		var err error
+		if b.Spec.Windows, err = newWindows(*in.Windows); err != nil {
+			return err
+		}
 	}
 	r := &b.Spec.Rollout
 	if in.MaxUnavailable != nil {

@@ -35,7 +35,7 @@ func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*k
 	out := wire.Resource{
 		ID: r.Status.ID, ClusterID: r.Spec.ClusterName, ClusterSelector: selectorText(r.Spec.ClusterSelector), Namespace: target.Namespace, APIVersion: target.APIVersion, Kind: target.Kind, Name: target.Name,
 		DesiredSpec: json.RawMessage(r.Spec.Template.Raw), Generation: r.Generation, Mode: string(r.Spec.Mode), DeletionPolicy: string(r.Spec.DeletionPolicy),
-		Suspend: r.Spec.Suspend, ResourceName: r.Name, State: ResourceState(r), CreatedAt: r.CreationTimestamp.Time,
+		Suspend: r.Spec.Suspend, Windows: windows(r.Spec.Windows), Approval: string(r.Spec.Approval), ApprovedGeneration: r.Status.Approved, ResourceName: r.Name, State: ResourceState(r), CreatedAt: r.CreationTimestamp.Time,
 		CurrentStates: []wire.CurrentState{}, AppliedStates: []wire.AppliedState{},
 	}
 	if r.Spec.Revision != nil {
@@ -87,8 +87,11 @@ func NewResource(in *wire.CreateResource, objectName string) (*kontrol.Resource,
 		ObjectMeta: metav1.ObjectMeta{Name: objectName, Labels: map[string]string{Managed: "true"}},
 		Spec: kontrol.ResourceSpec{
 			ClusterName: in.ClusterID, Template: template, Revision: in.Revision, Mode: kontrol.Mode(in.Mode),
-			DeletionPolicy: kontrol.DeletionPolicy(in.DeletionPolicy), Suspend: in.Suspend,
+			DeletionPolicy: kontrol.DeletionPolicy(in.DeletionPolicy), Suspend: in.Suspend, Approval: kontrol.Approval(in.Approval),
 		},
+	}
+	if r.Spec.Windows, err = newWindows(in.Windows); err != nil {
+		return nil, err
 	}
 	if in.ClusterID == "" && in.ClusterSelector == "" {
 		return nil, errors.New("cluster_id or cluster_selector is required")
@@ -124,6 +127,14 @@ func UpdateResource(r *kontrol.Resource, in *wire.UpdateResource) error {
 	}
 	if in.Suspend != nil {
 		r.Spec.Suspend = *in.Suspend
+	}
+	if in.Windows != nil {
+		if r.Spec.Windows, err = newWindows(*in.Windows); err != nil {
+			return err
+		}
+	}
+	if in.Approval != nil {
+		r.Spec.Approval = kontrol.Approval(*in.Approval)
 	}
 	return nil
 }

@@ -13,7 +13,9 @@ type Bundle struct {
 	Mode           string `json:"mode"`
 	DeletionPolicy string `json:"deletion_policy"`
 	BundleRollout
-	Generation int64 `json:"generation"`
+	// Windows are times in which the objects are, or are not, brought to clusters, applied and corrected.
+	Windows    []SyncWindow `json:"windows,omitempty"`
+	Generation int64        `json:"generation"`
 	// Content identifies the objects, once they were read; ContentApproved says whether it was approved, where that is asked for.
 	Content         string `json:"content,omitempty"`
 	ContentApproved bool   `json:"content_approved"`
@@ -64,6 +66,7 @@ type CreateBundle struct {
 	Mode           string `json:"mode,omitempty"`
 	DeletionPolicy string `json:"deletion_policy,omitempty"`
 	BundleRollout
+	Windows []SyncWindow `json:"windows,omitempty"`
 }
 
 // UpdateBundle is the body of PUT /api/v1/bundles/{id}. What is absent stays as it is; a source replaces the former one.
@@ -80,6 +83,8 @@ type UpdateBundle struct {
 	OnFailure      *string `json:"on_failure,omitempty"`
 	Approval       *string `json:"approval,omitempty"`
 	Paused         *bool   `json:"paused,omitempty"`
+	// Windows replace all former ones; an empty list removes them.
+	Windows *[]SyncWindow `json:"windows,omitempty"`
 }
 
 // ApproveBundle is the body of POST /api/v1/bundles/{id}/approve: the content that is approved, as it was read.

@@ -23,6 +23,11 @@ type Resource struct {
 	Mode           string `json:"mode"`
 	DeletionPolicy string `json:"deletion_policy"`
 	Suspend        bool   `json:"suspend"`
+	// Windows are times in which it is, or is not, applied and corrected.
+	Windows []SyncWindow `json:"windows,omitempty"`
+	// Approval is None or Manual: then each generation waits until it is approved. ApprovedGeneration is the one that was approved last.
+	Approval           string `json:"approval,omitempty"`
+	ApprovedGeneration int64  `json:"approved_generation,omitempty"`
 	// ResourceName is the name of the Resource in the Kubernetes API.
 	ResourceName string `json:"resource_name"`
 	// State is the worst on any cluster, or Terminating; Message says why it is not Synced.
@@ -31,6 +36,18 @@ type Resource struct {
 	CreatedAt     time.Time      `json:"created_at"`
 	CurrentStates []CurrentState `json:"current_states"`
 	AppliedStates []AppliedState `json:"applied_states"`
+}
+
+// SyncWindow is a time, again and again, in which objects are, or are not, applied and corrected.
+type SyncWindow struct {
+	// Kind is Allow or Deny.
+	Kind string `json:"kind"`
+	// Schedule is when it begins, in cron's format.
+	Schedule string `json:"schedule"`
+	// Duration is how long it lasts, such as 8h or 90m: from 1 minute to 744 hours.
+	Duration string `json:"duration"`
+	// TimeZone is the schedule's, such as Europe/Berlin; UTC by default.
+	TimeZone string `json:"time_zone,omitempty"`
 }
 
 // CurrentState is what a cluster has of a Resource.
@@ -75,6 +92,8 @@ type CreateResource struct {
 	Mode           string          `json:"mode,omitempty"`
 	DeletionPolicy string          `json:"deletion_policy,omitempty"`
 	Suspend        bool            `json:"suspend,omitempty"`
+	Windows        []SyncWindow    `json:"windows,omitempty"`
+	Approval       string          `json:"approval,omitempty"`
 }
 
 // UpdateResource is the body of PUT /api/v1/resources/{id}. What is absent stays as it is, except for the revision, which rises.
@@ -90,4 +109,12 @@ type UpdateResource struct {
 	Mode           *string `json:"mode,omitempty"`
 	DeletionPolicy *string `json:"deletion_policy,omitempty"`
 	Suspend        *bool   `json:"suspend,omitempty"`
+	// Windows replace all former ones; an empty list removes them.
+	Windows  *[]SyncWindow `json:"windows,omitempty"`
+	Approval *string       `json:"approval,omitempty"`
+}
+
+// ApproveResource is the body of POST /api/v1/resources/{id}/approve: the generation that is approved, as it was read.
+type ApproveResource struct {
+	Generation int64 `json:"generation"`
 }
