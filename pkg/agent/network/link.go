@@ -49,6 +49,8 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 // The node's end is set up first: the end that is set up last can send at once, the other one only after the kernel has processed the
 // carrier event, which a query of the link (rtnl_getlink) forces.
 func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr) error {
+	n.links.Lock()
+	defer n.links.Unlock()
 	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -63,7 +65,7 @@ func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip ne
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(n.mtu)
 	veth.PeerNamespace = netlink.NsFd(hostNS)
-	// The pod's end is made without IPv6 by the default of its namespace, whose change waits for no lock (see Net.ipv6).
+	// The pod's end is made without IPv6 by the default of its namespace, whose change waits for no lock (see Net.links).
 	if err := setDisableIPv6("default", "1"); err != nil {
 		return err
 	}
@@ -123,7 +125,8 @@ func (n *Net) connectHost(host *netlink.Handle, name string, ip netip.Addr) (ind
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
 	}
-	if err := n.disableIPv6(name); err != nil {
+	// Pods have IPv4 addresses only, and duplicate address detection costs packets and wake-ups.
+	if err := setDisableIPv6(name, "1"); err != nil {
 		return 0, err
 	}
 	// Allows connections from the node's 127.0.0.1 to host ports; rules keep the pod from the node's loopback.
@@ -150,13 +153,6 @@ func (n *Net) connectHost(host *netlink.Handle, name string, ip netip.Addr) (ind
 
 func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
-}
-
-// disableIPv6 disables IPv6 on a link: pods have IPv4 addresses only, and duplicate address detection costs packets and wake-ups.
-func (n *Net) disableIPv6(link string) error {
-	n.ipv6.Lock()
-	defer n.ipv6.Unlock()
-	return setDisableIPv6(link, "1")
 }
 
 // setDisableIPv6 writes the setting of a link, or "default", in the network namespace of the calling thread.

@@ -37,9 +37,9 @@ type Net struct {
 
 	ranges sync.Mutex // serializes changes of podCIDR and routes
 
-	// ipv6 serializes writes to disable_ipv6. They do not wait for the kernel's lock of links (RTNL), but start again and again until it is
-	// free: with many pods at once that took a sixth of the agent's CPU time.
-	ipv6 sync.Mutex
+	// links serializes the making of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do not wait for the kernel's
+	// lock (RTNL), but start again and again until it is free: with many pods at once that took a sixth of the agent's CPU time.
+	links sync.Mutex
 
 	ready chan struct{}
 	once  sync.Once // closes ready
