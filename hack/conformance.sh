@@ -5,6 +5,7 @@
 #   hack/conformance.sh --sample    the tests of test/conformance/sample.txt, which must all run and pass, in ten minutes
 #
 # The cluster has two nodes, as the suite wants, in two network namespaces; NODES=1 leaves the second out.
+# LABELS chooses other tests than those of conformance: LABELS='Feature: containsAny NetworkPolicy' are those of network policies.
 # PROCS (16) tests run at once, for at most TIMEOUT (2h). UPDATE=1 adds what passed to test/conformance/passing.txt.
 # Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance.
 set -euo pipefail
@@ -79,7 +80,7 @@ fi
 echo "running the suite; its log is $out/suite.log"
 rm -f "$out/report.json"
 cd hack/conformance # ginkgo asks the go command for its version, which must not need the network
-inside "$out/ginkgo" --procs="${PROCS:-16}" --timeout="${TIMEOUT:-2h}" --no-color --label-filter=Conformance --focus="$focus" \
+inside "$out/ginkgo" --procs="${PROCS:-16}" --timeout="${TIMEOUT:-2h}" --no-color --label-filter="${LABELS:-Conformance}" --focus="$focus" \
   --keep-going --output-dir="$out" --json-report=report.json "$out/e2e.test" -- \
   --provider=skeleton --kubeconfig="$dir/data/kubeconfig" >"$out/suite.log" 2>&1 || true
 cd ../..

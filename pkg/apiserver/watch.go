@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
@@ -51,6 +52,8 @@ type watching struct {
 	sentEvents prometheus.Counter
 	// rev is the revision up to which all events have been sent.
 	rev int64
+	// refused, if set, is the only event.
+	refused error
 }
 
 func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Target) {
@@ -80,11 +83,15 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 		}
 	}
 	watcher, initial, sync, err := s.cfg.Registry.Watch(ctx, t, o)
-	if err != nil {
+	switch {
+	case err == nil:
+		defer watcher.Close()
+	case outOfReach(err):
+		v.refused = err
+	default:
 		s.fail(w, req, err)
 		return
 	}
-	defer watcher.Close()
 	v.sentEvents = s.metrics.events(t.Resource)
 
 	v.rev = sync
@@ -105,7 +112,15 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	}
 }
 
+// outOfReach reports whether an error says that a watch cannot start at its revision, which is too old or too new. Upstream sends it as an event.
+func outOfReach(err error) bool {
+	return apierrors.IsResourceExpired(err) || storage.IsTooLargeResourceVersion(err)
+}
+
 func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int64) error {
+	if v.refused != nil {
+		return v.last(v.refused)
+	}
 	for _, e := range initial {
 		if err := v.event(watch.Added, e); err != nil {
 			return err
@@ -146,14 +161,10 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 		case errors.Is(err, cache.ErrRemoved): // the watch of a custom resource ends with its definition, as upstream
 			return v.flush()
 		default:
-			status := statusOf(err)
 			if errors.Is(err, cache.ErrExpired) {
-				status = statusOf(apierrors.NewResourceExpired("too old resource version: the watch fell behind; list again"))
+				err = apierrors.NewResourceExpired("too old resource version: the watch fell behind; list again")
 			}
-			if err := v.object(watch.Error, status); err != nil {
-				return err
-			}
-			return v.flush()
+			return v.last(err)
 		}
 		for i := range events {
 			e := &events[i]
@@ -181,6 +192,14 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 			return err
 		}
 	}
+}
+
+// last sends an error, after which the watch ends.
+func (v *watching) last(err error) error {
+	if err := v.object(watch.Error, statusOf(err)); err != nil {
+		return err
+	}
+	return v.flush()
 }
 
 func (v *watching) Write(p []byte) (int, error) {
@@ -303,8 +322,12 @@ func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw 
 }
 
 // progress sends a bookmark up to which everything has been sent. Events may be waiting: a client that takes slowly, or a kind that is written all the
-// time, has some whenever a bookmark is due. The bookmark must not pass them, since a client resumes after it.
+// time, has some whenever a bookmark is due. The bookmark must not pass them, since a client resumes after it. A watch from a revision of the future
+// has none until it is reached.
 func (v *watching) progress(watcher *cache.Watcher) error {
+	if watcher.Ahead() {
+		return nil
+	}
 	v.rev = max(v.rev, watcher.Progress())
 	return v.bookmark(v.rev, false)
 }

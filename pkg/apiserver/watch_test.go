@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,18 @@ func (w *world) watching(path string, headers ...string) func() (rawEvent, bool)
 		require.NoError(w.t, json.Unmarshal(line, &e), "%s", line)
 		return e, true
 	}
+}
+
+// onlyError returns the error that is a stream's only event.
+func onlyError(t *testing.T, stream []byte) (status metav1.Status) {
+	t.Helper()
+	var e struct {
+		Type   string
+		Object metav1.Status
+	}
+	require.NoError(t, json.Unmarshal(stream, &e), "%s", stream)
+	require.Equal(t, string(watch.Error), e.Type)
+	return e.Object
 }
 
 func TestWatch(t *testing.T) {
@@ -142,9 +155,37 @@ func TestWatch(t *testing.T) {
 		for i := range 2 * ringSize {
 			w.do(w.http, "PATCH", maps+"/a", fmt.Sprintf(`{"data":{"x":"%d"}}`, i), "Content-Type", "application/merge-patch+json")
 		}
+		// An event, not the answer, as upstream.
 		r := w.do(w.http, "GET", maps+"?watch=true&resourceVersion="+first.ResourceVersion+"&timeoutSeconds=5", "")
-		require.Equal(t, 410, r.code, "%s", r.body)
-		require.Equal(t, metav1.StatusReasonExpired, r.status(t).Reason)
+		require.Equal(t, 200, r.code, "%s", r.body)
+		status := onlyError(t, r.body)
+		require.Equal(t, metav1.StatusReasonExpired, status.Reason)
+		require.EqualValues(t, 410, status.Code)
+	})
+
+	t.Run("from a revision of the future", func(t *testing.T) {
+		var last corev1.ConfigMap
+		require.NoError(t, json.Unmarshal(make1("now").body, &last))
+		now, err := strconv.ParseInt(last.ResourceVersion, 10, 64)
+		require.NoError(t, err)
+		far := maps + "?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion=" + strconv.FormatInt(now+1_000_000, 10)
+		r := w.do(w.http, "GET", far, "")
+		require.Equal(t, 200, r.code, "%s", r.body)
+		require.Empty(t, r.body, "neither an event nor a bookmark")
+
+		next := w.watching(maps + "?watch=true&resourceVersion=" + strconv.FormatInt(now+1, 10))
+		make1("not-sent")
+		make1("sent")
+		e, _ := next()
+		require.Equal(t, "ADDED", e.Type)
+		require.Equal(t, "sent", e.Object.Metadata.Name)
+
+		r = w.do(w.http, "GET", far+"&sendInitialEvents=true&resourceVersionMatch=NotOlderThan", "")
+		require.Equal(t, 200, r.code, "%s", r.body)
+		status := onlyError(t, r.body)
+		require.EqualValues(t, 504, status.Code)
+		require.Contains(t, status.Message, "Too large resource version")
+		require.Equal(t, metav1.CauseTypeResourceVersionTooLarge, status.Details.Causes[0].Type)
 	})
 
 	t.Run("protobuf informer", func(t *testing.T) {

@@ -228,3 +228,6 @@ func (w *Watcher) Progress() int64 {
 	w.reported = max(w.reported, rev)
 	return w.reported
 }
+
+// Ahead reports whether the watcher starts after a revision that the cache has not reached yet.
+func (w *Watcher) Ahead() bool { return w.c.rev.Load() < w.after }

@@ -73,7 +73,7 @@ func (c *call) reach(asked string, rev int64) error {
 	ctx, cancel := context.WithTimeout(c.ctx, futureWait)
 	defer cancel()
 	err := c.cache.WaitFor(ctx, rev)
-	if err != nil && c.ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) {
 		return storage.NewTooLargeResourceVersionError(uint64(rev), uint64(c.cache.Revision()), 1)
 	}
 	return status(err, c.gr(), c.Name)
@@ -128,7 +128,8 @@ func checkOptions(o *metav1.ListOptions, watch bool) error {
 
 // Watch starts a watch. The caller sends initial as ADDED events (followed by a bookmark with the annotation
 // k8s.io/initial-events-end at revision sync if o.SendInitialEvents is set), then the watcher's events. The watcher's
-// entries are of the stored version; As converts them to the requested one.
+// entries are of the stored version; As converts them to the requested one. Without initial events a watch may start after a revision
+// that has not been reached yet: what comes up to it is not sent.
 func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w *cache.Watcher, initial []*cache.Entry, sync int64, err error) {
 	c, err := r.begin(ctx, t, "watch", nil)
 	if err != nil {
@@ -145,12 +146,14 @@ func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	if err := c.reach(o.ResourceVersion, rev); err != nil {
-		return nil, nil, 0, err
-	}
 	state := rev == 0
 	if o.SendInitialEvents != nil {
 		state = *o.SendInitialEvents
+	}
+	if state || o.ResourceVersion == "" {
+		if err := c.reach(o.ResourceVersion, rev); err != nil {
+			return nil, nil, 0, err
+		}
 	}
 	from := rev
 	if state || rev == 0 {
