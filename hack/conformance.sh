@@ -3,9 +3,9 @@
 #
 #   hack/conformance.sh [FOCUS]     FOCUS is a regular expression that narrows the tests by name
 #   hack/conformance.sh --sample    the tests of test/conformance/sample.txt, which must all run and pass, in ten minutes
+#   hack/conformance.sh --netpol    upstream's tests of network policies, which are not part of conformance: test/conformance/netpol.txt
 #
 # The cluster has two nodes, as the suite wants, in two network namespaces; NODES=1 leaves the second out.
-# LABELS chooses other tests than those of conformance: LABELS='Feature: containsAny NetworkPolicy' are those of network policies.
 # PROCS (16) tests run at once, for at most TIMEOUT (2h). UPDATE=1 adds what passed to test/conformance/passing.txt.
 # Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance.
 set -euo pipefail
@@ -13,10 +13,15 @@ cd "$(dirname "$0")/.."
 for tool in busybox curl dig nslookup; do # they go into the stand-in images
   command -v $tool >/dev/null || { echo "$tool is missing: apt-get install busybox-static curl bind9-dnsutils" >&2; exit 1; }
 done
-focus=${1:-} list=test/conformance/passing.txt all=
+focus=${1:-} list=test/conformance/passing.txt all= labels=Conformance label=Conformance
 if [ "$focus" = --sample ]; then
   list=test/conformance/sample.txt all=-all TIMEOUT=${TIMEOUT:-10m} PROCS=${PROCS:-4}
   focus=$(sed 's/[][\\.*^$+?(){}|]/\\&/g' $list | paste -sd '|')
+fi
+if [ "$focus" = --netpol ]; then
+  # Those of SCTP need it in the kernel.
+  list=test/conformance/netpol.txt all=-all focus= label=Feature:NetworkPolicy PROCS=${PROCS:-4}
+  labels='Feature: containsAny NetworkPolicy && !(Feature: containsAny SCTPConnectivity)'
 fi
 coracle=$(realpath "${CORACLE:-bin/coracle}")
 out=$PWD/dist/conformance
@@ -80,10 +85,10 @@ fi
 echo "running the suite; its log is $out/suite.log"
 rm -f "$out/report.json"
 cd hack/conformance # ginkgo asks the go command for its version, which must not need the network
-inside "$out/ginkgo" --procs="${PROCS:-16}" --timeout="${TIMEOUT:-2h}" --no-color --label-filter="${LABELS:-Conformance}" --focus="$focus" \
+inside "$out/ginkgo" --procs="${PROCS:-16}" --timeout="${TIMEOUT:-2h}" --no-color --label-filter="$labels" --focus="$focus" \
   --keep-going --output-dir="$out" --json-report=report.json "$out/e2e.test" -- \
   --provider=skeleton --kubeconfig="$dir/data/kubeconfig" >"$out/suite.log" 2>&1 || true
 cd ../..
 cp "$dir/data/coracle.log" "$out/coracle.log"
 [ -e "$out/report.json" ] || { tail -20 "$out/suite.log" >&2; echo "the suite wrote no report" >&2; exit 1; }
-"$out/report" -passing $list $all ${UPDATE:+-update} "$out/report.json"
+"$out/report" -label $label -passing $list $all ${UPDATE:+-update} "$out/report.json"

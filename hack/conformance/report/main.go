@@ -23,16 +23,17 @@ func main() {
 	passing := flag.String("passing", "", "the list of tests that pass, a name a line")
 	update := flag.Bool("update", false, "add what passed to the list")
 	every := flag.Bool("all", false, "fail unless each test of the list was run and passed")
+	label := flag.String("label", "Conformance", "the label of the tests that count")
 	flag.Parse()
 	if flag.NArg() != 1 || *passing == "" {
-		log.Fatal("usage: report -passing LIST [-update] [-all] REPORT.json")
+		log.Fatal("usage: report -passing LIST [-update] [-all] [-label LABEL] REPORT.json")
 	}
-	if err := run(flag.Arg(0), *passing, *update, *every); err != nil {
+	if err := run(flag.Arg(0), *passing, *label, *update, *every); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(file, list string, update, every bool) error {
+func run(file, list, label string, update, every bool) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func run(file, list string, update, every bool) error {
 	if err != nil {
 		return err
 	}
-	r := summarize(reports)
+	r := summarize(reports, label)
 	for _, f := range slices.SortedFunc(slices.Values(r.failed), func(a, b failure) int { return cmp.Compare(a.name, b.name) }) {
 		fmt.Printf("FAILED  %s\n        %s\n", f.name, f.line)
 	}
@@ -81,17 +82,17 @@ func run(file, list string, update, every bool) error {
 
 type failure struct{ name, line string }
 
-// result is a run of the suite; total counts the conformance tests that exist, run or not.
+// result is a run of the suite; total counts the tests with the label that exist, run or not.
 type result struct {
 	passed []string
 	failed []failure
 	total  int
 }
 
-func summarize(reports []types.Report) (r result) {
+func summarize(reports []types.Report, label string) (r result) {
 	for _, report := range reports {
 		for _, spec := range report.SpecReports {
-			if spec.LeafNodeType != types.NodeTypeIt || !slices.Contains(spec.Labels(), "Conformance") {
+			if spec.LeafNodeType != types.NodeTypeIt || !slices.Contains(spec.Labels(), label) {
 				continue
 			}
 			r.total++
