@@ -32,7 +32,12 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 		{"unknown resource", "GET", "/api/v1/namespaces/d/things", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
 		{"unknown object", "GET", maps + "/none", "", nil, 404, metav1.StatusReasonNotFound, `configmaps "none" not found`},
 		{"wrong method", "POST", maps + "/m", someMap, nil, 405, metav1.StatusReasonMethodNotAllowed, "does not allow this method"},
-		{"broken JSON", "POST", maps, `{"apiVersion":`, nil, 400, metav1.StatusReasonBadRequest, "unexpected end of JSON"},
+		{"broken JSON", "POST", maps, `{"apiVersion":`, nil, 400, metav1.StatusReasonBadRequest,
+			`the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input ({"apiVersion":)`},
+		{"empty body", "POST", maps, "", nil, 400, metav1.StatusReasonBadRequest,
+			`the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input (<empty>)`},
+		{"a kind that is no string", "POST", maps, `{"kind":5}`, nil, 400, metav1.StatusReasonBadRequest,
+			`couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string ({"kind":5})`},
 		{"broken YAML", "POST", maps, "a: b: c", []string{"Content-Type", typeYAML}, 400, metav1.StatusReasonBadRequest, "yaml"},
 		{"wrong kind", "POST", maps, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"m"}}`, nil, 400, metav1.StatusReasonBadRequest, "cannot be handled as a ConfigMap"},
 		{"wrong version", "POST", maps, `{"apiVersion":"apps/v1","kind":"ConfigMap"}`, nil, 400, metav1.StatusReasonBadRequest, "the API version in the data (apps/v1) does not match the expected API version (v1)"},
@@ -143,6 +148,17 @@ func TestEveryFormOfAnObject(t *testing.T) {
 	r = w.do(w.http, "GET", maps+"/m?includeObject=Object", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
 	require.NoError(t, json.Unmarshal(r.body, &table), "%s", r.body)
 	require.Contains(t, string(table.Rows[0].Object.Raw), `"kind":"ConfigMap"`)
+
+	// Scales have columns of their own, as upstream.
+	r = w.do(w.http, "POST", "/apis/apps/v1/namespaces/d/deployments", `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"x"},"spec":{"replicas":3,"selector":{"matchLabels":{"a":"b"}},`+
+		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	require.Equal(t, 201, r.code, "%s", r.body)
+	r = w.do(w.http, "GET", "/apis/apps/v1/namespaces/d/deployments/x/scale", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	table = metav1.Table{}
+	require.NoError(t, json.Unmarshal(r.body, &table), "%s", r.body)
+	require.Len(t, table.ColumnDefinitions, 4)
+	require.Equal(t, "Desired", table.ColumnDefinitions[1].Name)
+	require.Equal(t, []any{"x", float64(3), float64(0)}, table.Rows[0].Cells[:3])
 
 	r = w.do(w.http, "GET", maps, "", "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
 	var partials metav1.PartialObjectMetadataList

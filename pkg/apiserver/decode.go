@@ -136,7 +136,10 @@ func summary(b []byte) string {
 	if len(b) > most {
 		b, more = b[:most], " ..."
 	}
-	if bytes.IndexByte(b, '{') == 0 {
+	switch {
+	case len(b) == 0:
+		return "<empty>"
+	case b[0] == '{':
 		return string(b) + more
 	}
 	return fmt.Sprintf("%x%s", b, more)
@@ -209,21 +212,28 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	is := obj.GetObjectKind().GroupVersionKind()
 	apiVersion, kind := is.GroupVersion().String(), is.Kind
 	if err != nil || is.Version == "" { // invalid, or without a version, or with one that cannot be decoded
-		var meta metav1.TypeMeta
-		if bad := json.Unmarshal(body, &meta); bad != nil {
-			var typ *json.UnmarshalTypeError
-			if errors.As(bad, &typ) {
-				return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", bad)
-			}
+		var bad error
+		if apiVersion, kind, bad = saysItIs(body); bad != nil {
 			gvk.Kind = ""
 			return nil, bad
 		}
-		apiVersion, kind = meta.APIVersion, meta.Kind
 	}
 	if mismatch := checkKind(gvk, apiVersion, kind); mismatch != nil {
 		return nil, mismatch
 	}
 	return append(found, more...), err
+}
+
+// saysItIs returns the version and kind in JSON. Its error has upstream's text, with the names of Go types that are in it.
+func saysItIs(body []byte) (apiVersion, kind string, err error) {
+	var found struct {
+		APIVersion string `json:"apiVersion,omitempty"`
+		Kind       string `json:"kind,omitempty"`
+	}
+	if err := json.Unmarshal(body, &found); err != nil {
+		return "", "", fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
+	}
+	return found.APIVersion, found.Kind, nil
 }
 
 // unmarshalUntyped reads an object without a Go type. It says itself of what kind it is; its strategy refuses another than is expected.
@@ -236,14 +246,18 @@ func unmarshalUntyped(body []byte, gvk *schema.GroupVersionKind, u *unstructured
 	} else {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(body, &content)
 	}
-	if err != nil {
-		return nil, err
-	}
 	want := *gvk
 	u.Object = content
 	apiVersion, _ := content["apiVersion"].(string)
-	if gvk.Kind, _ = content["kind"].(string); gvk.Kind == "" {
-		return nil, brief(runtime.NewMissingKindErr(string(body)))
+	if gvk.Kind, _ = content["kind"].(string); err != nil || gvk.Kind == "" {
+		_, said, bad := saysItIs(body)
+		if gvk.Kind = said; bad != nil {
+			return nil, bad
+		}
+		if err == nil {
+			err = runtime.NewMissingKindErr(string(body))
+		}
+		return nil, brief(err)
 	}
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {

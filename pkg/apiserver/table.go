@@ -51,8 +51,10 @@ func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.E
 		shown = in
 	}
 	printer := t.Resource.Table
-	if t.Resource.Subresource(t.Subresource) != nil && t.Resource.Subresource(t.Subresource).GroupVersionKind != t.Resource.GroupVersionKind {
-		printer = rest.NewDefaultTableConvertor(t.Resource.GR()) // for kinds without columns, such as Scale
+	if sub := t.Resource.Subresource(t.Subresource); sub != nil && sub.GroupVersionKind != t.Resource.GroupVersionKind {
+		if printer = sub.Table; printer == nil {
+			printer = rest.NewDefaultTableConvertor(t.Resource.GR())
+		}
 	}
 	table, err := printer.ConvertToTable(ctx, shown, o)
 	if err != nil {

@@ -28,6 +28,8 @@ type Subresource struct {
 	Create Creator
 	// Scale reads and writes the fields behind the scale subresource.
 	Scale *Scale
+	// Table prints objects of that kind; if nil, their names and times of creation are printed.
+	Table rest.TableConvertor
 	// Update is the strategy of a subresource that covers a part of the parent (ephemeralcontainers, resize).
 	Update rest.RESTUpdateStrategy
 	// Connect returns the handler of a byte stream (log, exec, attach, portforward, proxy), which has no New.

@@ -216,5 +216,5 @@ func stream(name, options string, verbs []string, connect kind.Connector, method
 
 func scale(of kind.Scale) kind.Subresource {
 	return kind.Subresource{Name: "scale", GroupVersionKind: gv("autoscaling", "v1").WithKind("Scale"), Verbs: partVerbs,
-		New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: &of}
+		New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: &of, Table: scalePrinter{}}
 }

@@ -1,11 +1,16 @@
 package builtin
 
 import (
+	"context"
 	"sync"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/apis/autoscaling"
+	autoscalingconversion "k8s.io/kubernetes/pkg/apis/autoscaling/v1"
 	"k8s.io/kubernetes/pkg/printers"
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +32,18 @@ func printer(r *kind.Resource) *kind.Printer {
 		}
 		return upstreamColumns().GenerateTable(in, printers.GenerateOptions{Wide: true, NoHeaders: !headers})
 	}}
+}
+
+// scalePrinter prints the Scale of a built-in kind.
+type scalePrinter struct{}
+
+func (scalePrinter) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	var in autoscaling.Scale
+	if err := autoscalingconversion.Convert_v1_Scale_To_autoscaling_Scale(obj.(*autoscalingv1.Scale), &in, nil); err != nil {
+		return nil, err
+	}
+	o, _ := options.(*metav1.TableOptions)
+	return upstreamColumns().GenerateTable(&in, printers.GenerateOptions{Wide: true, NoHeaders: o != nil && o.NoHeaders})
 }
 
 // namesOnly is for kinds that have only name and creation time as columns upstream.

@@ -162,14 +162,14 @@ func (v *version) row() *kind.Resource {
 	if sub := v.spec.Subresources; sub != nil && sub.Scale != nil {
 		r.Subresources = []kind.Subresource{{
 			Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), Verbs: []string{"get", "patch", "update"},
-			New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: v.scale(),
+			New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: v.scale(), Table: &columns{list: scaleColumns(sub.Scale)},
 		}}
 	}
 	r.Default, r.Coerce = v.fill, v.coerce
 	r.External, r.ExternalAll = v.external, v.externalAll
 	r.Managers = v.managers
 	r.Describe = v.describe
-	r.Table = &columns{v: v}
+	r.Table = &columns{list: v.spec.AdditionalPrinterColumns}
 	selectable := v.selectable()
 	r.Fields, r.FieldNames = selectable.Set, selectable.Names
 	if v.spec.Deprecated {
@@ -202,21 +202,38 @@ func (v *version) deprecation() string {
 	return text
 }
 
-// columns prints a version's objects. Its columns are parsed on first use.
+// age returns the column of kinds that declare none.
+func age() apiextensionsv1.CustomResourceColumnDefinition {
+	return apiextensionsv1.CustomResourceColumnDefinition{
+		Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"], JSONPath: ".metadata.creationTimestamp",
+	}
+}
+
+// scaleColumns returns the columns of a kind's Scale.
+func scaleColumns(scale *apiextensionsv1.CustomResourceSubresourceScale) []apiextensionsv1.CustomResourceColumnDefinition {
+	list := []apiextensionsv1.CustomResourceColumnDefinition{}
+	if scale.SpecReplicasPath != "" {
+		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{Name: "Desired", Type: "integer", Description: "Number of desired replicas", JSONPath: ".spec.replicas"})
+	}
+	if scale.StatusReplicasPath != "" {
+		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{Name: "Available", Type: "integer", Description: "Number of actual replicas", JSONPath: ".status.replicas"})
+	}
+	return append(list, age())
+}
+
+// columns prints objects. The columns are parsed on first use.
 type columns struct {
-	v    *version
+	list []apiextensionsv1.CustomResourceColumnDefinition
 	once sync.Once
 	made rest.TableConvertor
 }
 
 func (c *columns) ConvertToTable(ctx context.Context, obj runtime.Object, options runtime.Object) (*metav1.Table, error) {
 	c.once.Do(func() {
-		list := c.v.spec.AdditionalPrinterColumns
-		if len(list) == 0 {
-			list = []apiextensionsv1.CustomResourceColumnDefinition{{
-				Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"], JSONPath: ".metadata.creationTimestamp"}}
+		if len(c.list) == 0 {
+			c.list = []apiextensionsv1.CustomResourceColumnDefinition{age()}
 		}
-		c.made, _ = tableconvertor.New(list) // with an error it still prints the valid columns, as upstream does
+		c.made, _ = tableconvertor.New(c.list) // with an error it still prints the valid columns, as upstream does
 	})
 	return c.made.ConvertToTable(ctx, obj, options)
 }

@@ -111,6 +111,9 @@ func TestCustomResources(t *testing.T) {
 		}
 	}
 
+	broken := w.do("POST", widgetsPath, "{", "Content-Type", "application/json")
+	require.Contains(t, broken.message(t), `the object provided is unrecognized (must be of type Widget): couldn't get version/kind; json parse error: unexpected end of JSON input ({)`)
+
 	// The status is written separately, and the generation changes with the rest only.
 	patch := func(path, body string, kind types.PatchType, query string) reply {
 		return w.do("PATCH", path+query, body, "Content-Type", string(kind))
@@ -128,6 +131,10 @@ func TestCustomResources(t *testing.T) {
 
 	scale := w.do("GET", widgetsPath+"/a/scale", "")
 	require.Contains(t, scale.body, `"spec":{"replicas":2},"status":{"replicas":2,"selector":"app=a"}`)
+	table := w.do("GET", widgetsPath+"/a/scale", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body
+	require.Contains(t, table, `"name":"Desired"`)
+	require.Contains(t, table, `"name":"Available"`)
+	require.Contains(t, table, `"cells":["a",2,2,`)
 	scale = patch(widgetsPath+"/a/scale", `{"spec":{"replicas":5}}`, types.MergePatchType, "")
 	require.Contains(t, scale.body, `"replicas":5`)
 	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t), "too many replicas")
@@ -147,8 +154,8 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, list.body, `"kind":"WidgetList"`)
 	require.Equal(t, 1, strings.Count(list.body, `"uid"`))
 	require.Contains(t, w.do("GET", widgetsPath+"?fieldSelector=spec.port%3Dred", "").message(t), "field label not supported: spec.port")
-	table := w.do("GET", widgetsPath, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-	require.Contains(t, table.body, `"cells":["a","red"]`)
+	table = w.do("GET", widgetsPath, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body
+	require.Contains(t, table, `"cells":["a","red"]`)
 	require.Contains(t, w.do("GET", "/apis/example.org/v1", "").body, `"shortNames":["wd"],"categories":["all"]`)
 	v3 := w.do("GET", "/openapi/v3/apis/example.org/v1", "").body
 	require.Contains(t, v3, `"allOf":[{"$ref":"#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}]`)
