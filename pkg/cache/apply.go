@@ -214,6 +214,9 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 			c.stage(t, ch)
 		}
 	}
+	for _, t := range h.all {
+		t.followedFrom(rev)
+	}
 	if first {
 		for _, t := range h.all {
 			t.mu.Lock()

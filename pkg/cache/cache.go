@@ -255,6 +255,7 @@ func (c *Cache) trim(cutoff time.Time) (oldest time.Time) {
 	for _, t := range c.caches.Load().all {
 		t.mu.Lock()
 		at := t.ring.trim(cutoff)
+		t.unpin()
 		t.mu.Unlock()
 		if !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
 			oldest = at

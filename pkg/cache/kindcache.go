@@ -22,7 +22,10 @@ type kindCache struct {
 	objects btree.Map[string, *Entry] // by Entry.tail
 	indexes map[string]*index
 	rev     int64 // all changes of the kind up to this revision are applied
+	known   int64 // from this revision on, all of them were seen
 	ring    ring
+	// pinned are former snapshots in which lists are under way, oldest first.
+	pinned []*snapshot
 
 	// frozen is a snapshot of the above, if one was taken since the last change.
 	frozen atomic.Pointer[snapshot]
@@ -47,6 +50,10 @@ type snapshot struct {
 	objects *btree.Map[string, *Entry]
 	indexes map[string]*btree.Map[string, struct{}]
 	rev     int64
+	known   int64
+	// paged is set when a part of it has been listed. until is the revision of the next change, set when it is pinned.
+	paged atomic.Bool
+	until int64
 }
 
 func newKindCache(row *kind.Resource, limit int) *kindCache {
@@ -67,7 +74,7 @@ func (t *kindCache) snapshot() *snapshot {
 	if s := t.frozen.Load(); s != nil {
 		return s
 	}
-	s := &snapshot{objects: t.objects.Copy(), indexes: make(map[string]*btree.Map[string, struct{}], len(t.indexes)), rev: t.rev}
+	s := &snapshot{objects: t.objects.Copy(), indexes: make(map[string]*btree.Map[string, struct{}], len(t.indexes)), rev: t.rev, known: t.known}
 	for name, ix := range t.indexes {
 		s.indexes[name] = ix.keys.Copy()
 	}
@@ -86,7 +93,7 @@ func (t *kindCache) get(tail string) *Entry {
 func (t *kindCache) apply(rev int64, now time.Time, keep bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.frozen.Store(nil)
+	t.pin()
 	for i, ch := range t.staged {
 		t.staged[i] = nil
 		var tail string
@@ -110,6 +117,7 @@ func (t *kindCache) apply(rev int64, now time.Time, keep bool) {
 		t.staged = nil
 	}
 	t.rev = rev
+	t.unpin()
 }
 
 func (ix *index) update(tail string, prev, entry *Entry) {
@@ -142,8 +150,11 @@ func contains(list []string, s string) bool {
 }
 
 // each calls f with the entries whose tail starts with prefix, in key order, until f returns false.
-func (s *snapshot) each(prefix string, f func(*Entry) bool) {
-	s.objects.Ascend(prefix, func(tail string, e *Entry) bool {
+func (s *snapshot) each(prefix string, f func(*Entry) bool) { s.eachFrom(prefix, prefix, f) }
+
+// eachFrom is each, starting at the tail first.
+func (s *snapshot) eachFrom(prefix, first string, f func(*Entry) bool) {
+	s.objects.Ascend(first, func(tail string, e *Entry) bool {
 		return strings.HasPrefix(tail, prefix) && f(e)
 	})
 }

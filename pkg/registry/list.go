@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,16 +98,20 @@ func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string
 			return nil, err
 		}
 	}
-	entries, rev := c.cache.List(c.selecting(), q)
-	if from > prefix {
-		entries = entries[sort.Search(len(entries), func(i int) bool { return entries[i].Key >= from }):]
+	return c.listCached(q, o, prefix, from, 0)
+}
+
+// listCached lists from the cache, starting at the key from, as of revision rev (0: now). It returns nil if the cache does not have that state.
+func (c *call) listCached(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
+	p, ok := c.cache.Page(c.selecting(), q, from, o.Limit, rev)
+	if !ok {
+		return nil, nil //nolint:nilnil // it is elsewhere
 	}
-	l := &List{Entries: entries, Revision: rev}
-	if o.Limit > 0 && int64(len(entries)) > o.Limit {
-		l.Entries = entries[:o.Limit]
-		return l, l.more(q, prefix, int64(len(entries))-o.Limit)
+	l := &List{Entries: p.Entries, Revision: p.Revision}
+	if !p.More {
+		return l, nil
 	}
-	return l, nil
+	return l, l.more(q, prefix, p.Remaining)
 }
 
 // more sets the continue token, and RemainingItemCount where it is known, on a page that is not the last.
@@ -128,8 +131,13 @@ func (l *List) more(q cache.Query, prefix string, left int64) error {
 // pageKeys is the number of keys read from the store at a time when selectors filter the result.
 const pageKeys = 1000
 
-// listAt lists an older revision from the store. Objects unchanged since then come from the cache.
+// listAt lists an older revision: from the cache if it still has it, else from the store. Objects unchanged since then come from the cache.
 func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
+	if rev >= c.store.Compacted() && len(c.cache.Unreadable(prefix)) == 0 {
+		if l, err := c.listCached(q, o, prefix, from, rev); l != nil || err != nil {
+			return l, err
+		}
+	}
 	l := &List{Revision: rev, Entries: []*cache.Entry{}}
 	for {
 		want := int64(pageKeys)

@@ -234,6 +234,9 @@ func (s *Store) defragment(e endpoint) error {
 	return nil
 }
 
+// Compacted returns the revision before which history was discarded, as far as is known: another member's compaction is noticed later.
+func (s *Store) Compacted() int64 { return s.compacted.Load() }
+
 // Compact discards all history before revision rev. Reads and watches of older revisions then fail with ErrCompacted.
 func (s *Store) Compact(ctx context.Context, rev int64) error {
 	e, err := s.running()
