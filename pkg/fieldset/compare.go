@@ -28,6 +28,9 @@ func (p *Plan) compare(old, obj runtime.Object) (changed, removed []byte, ok boo
 	if l.Kind() != reflect.Pointer || r.Kind() != reflect.Pointer || l.Type().Elem() != p.kind || r.Type().Elem() != p.kind || l.IsNil() || r.IsNil() {
 		return nil, nil, false
 	}
+	if p.record != nil {
+		return p.record.compare(l, r)
+	}
 	w := p.pool.Get().(*walk)
 	defer p.release(w)
 	w.changed.reset()

@@ -56,7 +56,7 @@ func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEn
 	if len(entries) == 0 {
 		return nil, true
 	}
-	if !known(entries, w.APIVersion) {
+	if !known(entries, w.APIVersion) || p.record != nil && !p.record.plain(entries) {
 		return nil, false
 	}
 	changed, removed, ok := p.compare(old, obj)

@@ -14,10 +14,11 @@ import (
 
 // Plan describes how to compare the objects of one kind, ignoring fields that a write does not manage. It is immutable.
 type Plan struct {
-	root  *node
-	kind  reflect.Type
-	empty runtime.Object
-	pool  sync.Pool // of *walk
+	root   *node
+	record *record // in place of root, for our own kinds
+	kind   reflect.Type
+	empty  runtime.Object
+	pool   sync.Pool // of *walk
 }
 
 type shape int

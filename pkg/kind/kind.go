@@ -91,6 +91,8 @@ type Resource struct {
 	Managers func(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
 	// Types, if not nil, are the types by which upstream's field manager compares objects of the kind; nil: they are deduced from the objects.
 	Types managedfields.TypeConverter
+	// Record, if not empty, is the one field beside the metadata and what writes to it do not manage; it is managed as a whole, as Types say.
+	Record string
 	// NoCreate, if not empty, says why no object can be created at present. They are refused with 403.
 	NoCreate string
 	// Pack, if not nil, returns the form in which the cache holds an object, for kinds whose objects are large and rarely read; Unpack undoes it.

@@ -124,7 +124,7 @@ func (m *managers) keep(key managerKey, f *managedfields.FieldManager) {
 
 // plan returns the plan for comparing the objects that the call writes, nil where upstream's field manager is used.
 func (c *call) plan(strategy any) *fieldset.Plan {
-	if !c.Resource.Proto || c.Resource.Managers != nil {
+	if !c.Resource.Proto && c.Resource.Record == "" || c.Resource.Managers != nil {
 		return nil // it is not in the schema of the built-in kinds
 	}
 	m, key := &c.managers, managerKey{c.Resource, c.Subresource}
@@ -134,7 +134,12 @@ func (c *call) plan(strategy any) *fieldset.Plan {
 	if ok {
 		return p
 	}
-	p = fieldset.NewPlan(c.Resource.New(), resets(strategy)[fieldpath.APIVersion(c.Resource.GroupVersion().String())])
+	reset := resets(strategy)[fieldpath.APIVersion(c.Resource.GroupVersion().String())]
+	if c.Resource.Record != "" {
+		p = fieldset.NewRecordPlan(c.Resource.New(), c.Resource.Record, reset)
+	} else {
+		p = fieldset.NewPlan(c.Resource.New(), reset)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.plans == nil || len(m.plans) >= maxManagers {

@@ -76,7 +76,7 @@ func atomic(r *kind.Resource, field string) {
 	if err != nil {
 		panic(err) // the schema is fixed
 	}
-	r.Types = types
+	r.Types, r.Record = types, field
 }
 
 // indexed indexes a selectable field.

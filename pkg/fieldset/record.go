@@ -1,0 +1,89 @@
+package fieldset
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// record compares objects that have, besides their metadata, one field that writes manage, and manage as a whole. What else a write changes is
+// left to upstream's field manager.
+type record struct {
+	field   int    // of the struct
+	changed []byte // the set of that field alone
+	nested  []byte // how a set begins that has parts of it, as it had before it had one owner
+}
+
+// NewRecordPlan creates the plan for objects like empty, of one of our own kinds, whose field name is managed as a whole. Writes do not manage the
+// fields in reset. It returns nil if they manage further fields: upstream's field manager must be used.
+func NewRecordPlan(empty runtime.Object, name string, reset *fieldpath.Set) *Plan {
+	t := reflect.TypeOf(empty)
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	t = t.Elem()
+	r := &record{field: -1, changed: []byte(`{"f:` + name + `":{}}`), nested: []byte(`"f:` + name + `":{"`)}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Type == reflect.TypeFor[metav1.TypeMeta]() || f.Type == reflect.TypeFor[metav1.ObjectMeta]():
+		case reset != nil && reset.Has(fieldpath.MakePathOrDie(key)):
+		case key == name:
+			r.field = i
+		default:
+			return nil
+		}
+	}
+	if r.field < 0 {
+		return nil
+	}
+	return &Plan{record: r, kind: t, empty: empty.DeepCopyObject()}
+}
+
+// compare is Plan.compare.
+func (r *record) compare(old, obj reflect.Value) (changed, removed []byte, ok bool) {
+	was, ok1 := old.Interface().(metav1.ObjectMetaAccessor)
+	is, ok2 := obj.Interface().(metav1.ObjectMetaAccessor)
+	if !ok1 || !ok2 || !sameMeta(was.GetObjectMeta(), is.GetObjectMeta()) {
+		return nil, nil, false
+	}
+	before, after := old.Elem().Field(r.field).Interface(), obj.Elem().Field(r.field).Interface()
+	if reflect.DeepEqual(before, after) {
+		return nil, nil, true
+	}
+	a, err1 := json.Marshal(before)
+	b, err2 := json.Marshal(after)
+	if err1 != nil || err2 != nil {
+		return nil, nil, false
+	}
+	if bytes.Equal(a, b) {
+		return nil, nil, true
+	}
+	return bytes.Clone(r.changed), nil, true
+}
+
+// plain reports whether no entry has parts of the field.
+func (r *record) plain(list []metav1.ManagedFieldsEntry) bool {
+	for i := range list {
+		if bytes.Contains(list[i].FieldsV1.GetRawBytes(), r.nested) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameMeta compares the metadata that writes manage.
+func sameMeta(a, b metav1.Object) bool {
+	return a.GetGenerateName() == b.GetGenerateName() && apiequality.Semantic.DeepEqual(a.GetLabels(), b.GetLabels()) &&
+		apiequality.Semantic.DeepEqual(a.GetAnnotations(), b.GetAnnotations()) && apiequality.Semantic.DeepEqual(a.GetFinalizers(), b.GetFinalizers()) &&
+		apiequality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) &&
+		apiequality.Semantic.DeepEqual(a.GetDeletionTimestamp(), b.GetDeletionTimestamp()) &&
+		apiequality.Semantic.DeepEqual(a.GetDeletionGracePeriodSeconds(), b.GetDeletionGracePeriodSeconds())
+}
