@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 BIN   := bin/coracle
 SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim.zst
+CHECK := pkg/buildbarn/check/packed/assets/coracle-buildbarn-check.zst
 IMAGES := dist/images
 EXAMPLES := dist/images-examples
 DATABASE := dist/images-database/postgres.tar
@@ -24,7 +25,7 @@ start: build images ## a one-node cluster that serves manifests/examples/hello.y
 
 build: deps $(BIN) ## bin/coracle
 
-$(BIN): $(SOURCES) $(SHIM)
+$(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@echo "building $@"
 	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
@@ -34,6 +35,13 @@ $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/de
 	@mkdir -p dist
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
 	@$(TOOL) ./hack/pack dist/coracle-shim $@
+
+# So is what checks Buildbarn's configurations: only its own process has the evaluator, and only while it checks.
+$(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/buildbarn/check/program pkg/buildbarn/check/protocol pkg/buildbarn/schema -type f -not -name '*_test.go') go.mod go.sum
+	@echo "building $@"
+	@mkdir -p dist
+	@CGO_ENABLED=0 hack/build.sh -trimpath -ldflags "-s -w" -o dist/coracle-buildbarn-check ./cmd/coracle-buildbarn-check
+	@$(TOOL) ./hack/pack dist/coracle-buildbarn-check $@
 
 images: deps $(IMAGES)/.done ## the container images of the tour and of most tests, built without internet
 
@@ -68,10 +76,10 @@ deps: ## what a new machine lacks
 test: build images example-images ## the whole test suite, real containers included
 	@hack/test.sh
 
-unit: $(SHIM) images
+unit: $(SHIM) $(CHECK) images
 	go test ./...
 
-race: $(SHIM) images
+race: $(SHIM) $(CHECK) images
 	go test -race ./...
 
 e2e: build images example-images
@@ -89,7 +97,7 @@ buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our confi
 	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)
-	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM)
+	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM) coracle-buildbarn-check=$(CHECK)
 
 release: sbom ## dist: archive, .deb, install script, SBOM and checksums of a release, for those who do not compile
 	@hack/release/release.sh
@@ -131,4 +139,4 @@ nightly: build images ## hours: the whole conformance suite, robustness, clients
 	@hack/nightly.sh
 
 clean:
-	rm -rf bin dist $(SHIM)
+	rm -rf bin dist $(SHIM) $(CHECK)

@@ -3,6 +3,8 @@ package reconcile
 import (
 	"cmp"
 
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check/packed"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
@@ -86,7 +88,7 @@ func All(cfg Config) []*engine.Reconciler {
 		resourceclaim.NewRelease(),
 	}
 	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), cmp.Or(cfg.ServerVersion, version.Info().GitVersion), cfg.Tunnels)...)
-	list = append(list, buildbarn.New(metrics.Read)...)
+	list = append(list, buildbarn.New(metrics.Read, check.New(packed.Open))...)
 	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}))
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))

@@ -85,6 +85,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
 		{"github.com/bazelbuild/remote-apis", ours("pkg/buildbarn/remote")},
+		{"github.com/google/go-jsonnet", ours("pkg/buildbarn/check/program")},
 	}
 	for _, p := range packages(t) {
 		for _, rule := range rooms {
@@ -119,6 +120,8 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},
 		{ours("apis", "cmd", "pkg/server", "pkg/agent", "pkg/ctl"), ours("pkg/testcluster")},
 		{ours("pkg/buildbarn/remote"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/agent", "pkg/ctl", "pkg/reconcile")...)},
+		{ours("cmd/coracle"), ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema")}, // they are in a process of their own
+		{ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/reconcile")...)},
 		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/ctl"), append(engine, "k8s.io")...)},
 	}
 	for _, p := range packages(t) {

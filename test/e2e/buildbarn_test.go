@@ -117,6 +117,12 @@ func TestBuildbarnFarm(t *testing.T) {
 		require.ElementsMatch(t, before, f.pods(), "nor does the one that they have already")
 		text, err := os.ReadFile(example + "/config.yaml")
 		require.NoError(t, err)
+		// Brackets and imports are right in this one: only the program, or who knows its fields, refuses it.
+		h.Pipe(strings.Replace(string(text), "oldBlocks: 8", "oldBlock: 8", 1), "ctl", "apply", "-n", "builds", "-f", "-")
+		h.Ctl("wait -n builds buildbarnstorage/storage --for=condition=ConfigValid=false --timeout=60s")
+		require.Contains(t, h.Ctl(`get -n builds buildbarnstorage/storage -o jsonpath={.status.conditions[?(@.type=="ConfigValid")].message}`),
+			"storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?")
+		require.ElementsMatch(t, before, f.pods())
 		changed := strings.Replace(string(text), "platformQueueWithNoWorkersTimeout: '900s'", "platformQueueWithNoWorkersTimeout: '901s'", 1)
 		require.NotEqual(t, string(text), changed)
 		h.Pipe(changed, "ctl", "apply", "-n", "builds", "-f", "-")

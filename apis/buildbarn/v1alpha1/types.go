@@ -135,6 +135,10 @@ const (
 	AnnotationConfig = "buildbarn.io/config-hash"
 	// AnnotationAuthorities is the hash of the authorities that a program reads when it starts, on pods.
 	AnnotationAuthorities = "buildbarn.io/authorities-hash"
+	// AnnotationFields, on a ConfigMap, is FieldsUnchecked if its files are evaluated, but their fields not compared with those that are known: they
+	// are for another version of Buildbarn.
+	AnnotationFields = "buildbarn.io/fields"
+	FieldsUnchecked  = "Unchecked"
 	// AnnotationRetired is on the pods of workers that are about to go.
 	AnnotationRetired = "buildbarn.io/retired"
 	// Finalizer delays the deletion of a part until its workers are drained or its claims are deleted.

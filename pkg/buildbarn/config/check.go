@@ -1,10 +1,8 @@
 package config
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,29 +16,6 @@ const MaxBytes = 1 << 20
 
 // Mounted is where programs of parts with TLS find their certificates.
 const Mounted = "/tls/"
-
-// fields are those of the programs' configurations. Their order does not matter.
-var fields = map[string]string{
-	"scheduler": `clientGrpcServers workerGrpcServers browserUrl contentAddressableStorage maximumMessageSizeBytes global buildQueueStateGrpcServers
-		predeclaredPlatformQueues executeAuthorizer actionRouter initialSizeClassCache platformQueueWithNoWorkersTimeout adminHttpServers
-		modifyDrainsAuthorizer killOperationsAuthorizer adminRoutePrefix synchronizeAuthorizer zstdPool`,
-	"storage": `grpcServers schedulers maximumMessageSizeBytes global contentAddressableStorage actionCache indirectContentAddressableStorage
-		initialSizeClassCache fileSystemAccessCache executeAuthorizer supportedCompressors zstdPool`,
-	"worker": `blobstore browserUrl maximumMessageSizeBytes scheduler global buildDirectories filePool completedActionLoggers outputUploadConcurrency
-		directoryCache prefetching forceUploadTreesAndDirectories inputDownloadConcurrency supportLegacyOutputFilesAndDirectories
-		httpExecutionTimeoutCompensators zstdPool`,
-	"runner": `buildDirectoryPath grpcServers cleanTemporaryDirectories global setTmpdirEnvironmentVariable temporaryDirectoryInstaller
-		chrootIntoInputRoot cleanProcessTable readinessCheckingPathnames runCommandsAs symlinkTemporaryDirectories runCommandCleaner
-		appleXcodeDeveloperDirectories`,
-}
-
-// needed are the fields without which a program does not start.
-var needed = map[string]string{
-	"scheduler": "clientGrpcServers workerGrpcServers contentAddressableStorage actionRouter",
-	"storage":   "grpcServers contentAddressableStorage",
-	"worker":    "blobstore scheduler buildDirectories inputDownloadConcurrency outputUploadConcurrency",
-	"runner":    "buildDirectoryPath grpcServers",
-}
 
 // Main is a file that a program is started with.
 type Main struct {
@@ -60,8 +35,7 @@ func Mains(component, instance string) []Main {
 }
 
 // Check returns the files that the programs read, of all that there are: the mains, and what these import. An error names the file, the line and
-// what is wrong, for people. Plain JSON is checked for its fields; of Jsonnet, which is not evaluated here, strings, comments and brackets must be
-// closed and imports be there.
+// what is wrong, for people. Nothing is evaluated here: strings, comments and brackets must be closed, and imports be there. pkg/buildbarn/check does the rest.
 func Check(all map[string]string, mains []Main) (map[string]string, error) {
 	used := map[string]string{}
 	read := map[reference]bool{}
@@ -105,11 +79,6 @@ func Check(all map[string]string, mains []Main) (map[string]string, error) {
 			queue = append(queue, i)
 		}
 	}
-	for _, m := range mains {
-		if err := checkFields(used[m.File], m.Program); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.File, err)
-		}
-	}
 	return used, nil
 }
 
@@ -122,50 +91,6 @@ func listed(all map[string]string) string {
 		names = append(names[:10], "...")
 	}
 	return strings.Join(names, ", ")
-}
-
-// checkFields checks the fields of a file that is plain JSON.
-func checkFields(text, program string) error {
-	var have map[string]json.RawMessage
-	d := json.NewDecoder(strings.NewReader(text))
-	if d.Decode(&have) != nil || d.More() {
-		return nil // Jsonnet
-	}
-	known := map[string]string{}
-	for _, f := range strings.Fields(fields[program]) {
-		known[f], known[snake(f)] = f, f
-	}
-	if len(known) == 0 {
-		return nil
-	}
-	seen := map[string]bool{}
-	for _, f := range slices.Sorted(maps.Keys(have)) {
-		if known[f] == "" {
-			return fmt.Errorf("the field %q is not one of %s's configuration", f, program)
-		}
-		if string(bytes.TrimSpace(have[f])) != "null" {
-			seen[known[f]] = true
-		}
-	}
-	for _, f := range strings.Fields(needed[program]) {
-		if !seen[f] {
-			return fmt.Errorf("the field %s is required", f)
-		}
-	}
-	return nil
-}
-
-// snake is the other name of a field that protocol buffers accept.
-func snake(f string) string {
-	var b strings.Builder
-	for _, c := range f {
-		if c >= 'A' && c <= 'Z' {
-			b.WriteByte('_')
-			c += 'a' - 'A'
-		}
-		b.WriteRune(c)
-	}
-	return b.String()
 }
 
 // Hash names a set of files. It does not depend on their order.

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
@@ -30,13 +31,13 @@ const (
 type Read func(ctx context.Context, address string) (metrics.Families, error)
 
 // New declares the reconcilers of the parts and of farms; read is for schedulers.
-func New(read Read) []*engine.Reconciler {
+func New(read Read, checker *check.Checker) []*engine.Reconciler {
 	return []*engine.Reconciler{
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnScheduler{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} }, service: true}),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnWorker{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }, read: read}),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnStorage{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} }, service: true, sets: true}),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnFrontend{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} }, service: true}),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnBrowser{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} }, service: true}),
+		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnScheduler{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} }, service: true}, checker),
+		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnWorker{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }, read: read}, checker),
+		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnStorage{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} }, service: true, sets: true}, checker),
+		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnFrontend{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} }, service: true}, checker),
+		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnBrowser{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} }, service: true}, checker),
 		newFarm(),
 	}
 }
@@ -59,7 +60,7 @@ func (k part) workload() client.Object {
 	return &appsv1.Deployment{}
 }
 
-func newPart(k part) *engine.Reconciler {
+func newPart(k part, checker *check.Checker) *engine.Reconciler {
 	gk := buildbarn.GroupVersion.WithKind(k.kind()).GroupKind()
 	mine := named(engine.Controller(gk))
 	all := []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}
@@ -116,7 +117,7 @@ func newPart(k part) *engine.Reconciler {
 		r.Indexes = append(r.Indexes, byLabels(&corev1.PersistentVolumeClaim{}))
 	}
 	r.New = func(env engine.Env) engine.Func {
-		return (&reconciler{env, k, hosts}).reconcile
+		return (&reconciler{env, k, hosts, checker}).reconcile
 	}
 	return r
 }

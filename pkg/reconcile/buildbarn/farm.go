@@ -79,8 +79,9 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 		return a
 	}
 	files, err := config.Render(b, trust)
+	var hashes map[string]string
 	if err == nil {
-		err = checkAll(files, b)
+		hashes, err = checkAll(files, b)
 	}
 	if err != nil { // not a farm's fault: Render makes what Check accepts
 		condition(buildbarn.ConditionConfigValid, false, "ConfigInvalid", err.Error())
@@ -92,18 +93,21 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 	if t := a.parts(o, b); t != "" {
 		taken = t
 	}
-	a.sum(o, b, taken, condition)
+	a.sum(o, b, hashes, taken, condition)
 	return a
 }
 
-// checkAll checks rendered files as those of users are.
-func checkAll(files map[string]string, b *buildbarn.Buildbarn) error {
+// checkAll checks rendered files as those of users are, and returns the hash of those of each part, by its name.
+func checkAll(files map[string]string, b *buildbarn.Buildbarn) (map[string]string, error) {
+	hashes := map[string]string{}
 	for _, p := range parts(b) {
-		if _, err := config.Check(files, config.Mains(p.Component(), instance(p))); err != nil {
-			return err
+		used, err := config.Check(files, config.Mains(p.Component(), instance(p)))
+		if err != nil {
+			return nil, err
 		}
+		hashes[p.GetName()] = config.Hash(used)
 	}
-	return nil
+	return hashes, nil
 }
 
 func farmMeta(b *buildbarn.Buildbarn, name string) metav1.ObjectMeta {
@@ -171,8 +175,8 @@ func setSpec(to, from buildbarn.Part) {
 	}
 }
 
-// sum sets the farm's state to that of its parts.
-func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, taken string, condition func(string, bool, string, string)) {
+// sum sets the farm's state to that of its parts. One that has not seen its configuration yet, by its hash, is not ready.
+func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[string]string, taken string, condition func(string, bool, string, string)) {
 	s := &a.Status
 	s.Replicas, s.ReadyReplicas, s.Parts = 0, 0, nil
 	var waiting []string
@@ -182,7 +186,7 @@ func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, taken string, 
 			if kindOf(p) == f.Kind && p.GetName() == f.Name && metav1.IsControlledBy(p, b) {
 				was := p.Observed()
 				f.State, f.Replicas, f.ReadyReplicas = was.State, was.Replicas, was.ReadyReplicas
-				if was.ObservedGeneration < p.GetGeneration() || f.State == "" {
+				if was.ObservedGeneration < p.GetGeneration() || f.State == "" || was.ConfigHash != hashes[f.Name] {
 					f.State = buildbarn.NotReady
 				}
 			}

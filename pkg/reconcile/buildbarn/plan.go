@@ -20,9 +20,12 @@ import (
 // Observed is what Plan goes by.
 type Observed struct {
 	Part buildbarn.Part
-	// Source is the ConfigMap that the part names, nil if there is none. Copies are the part's own ones.
-	Source *corev1.ConfigMap
-	Copies []*corev1.ConfigMap
+	// Source is the ConfigMap that the part names, nil if there is none. Files are those of it that the part's programs read, Problem is why these would
+	// not start with them. Copies are the part's own ones.
+	Source  *corev1.ConfigMap
+	Files   map[string]string
+	Problem string
+	Copies  []*corev1.ConfigMap
 	// The objects of the part's name; nil if there are none.
 	Deployment  *appsv1.Deployment
 	StatefulSet *appsv1.StatefulSet
@@ -203,12 +206,12 @@ func (p *plan) config() string {
 	spec := p.part.Pods()
 	var files map[string]string
 	reason, message := "ConfigMissing", fmt.Sprintf("there is no ConfigMap %s: make one with the files %s", spec.ConfigMapName, p.mainFiles())
-	if p.o.Source != nil {
-		var err error
-		reason = "ConfigInvalid"
-		if files, err = config.Check(p.o.Source.Data, p.mains()); err != nil {
-			message = fmt.Sprintf("ConfigMap %s: %v", spec.ConfigMapName, err)
-		}
+	switch {
+	case p.o.Source == nil:
+	case p.o.Problem != "":
+		reason, message = "ConfigInvalid", fmt.Sprintf("ConfigMap %s: %s", spec.ConfigMapName, p.o.Problem)
+	default:
+		files = p.o.Files
 	}
 	if files != nil {
 		hash := config.Hash(files)
@@ -216,7 +219,11 @@ func (p *plan) config() string {
 		if have := p.copyNamed(want.Name); have == nil {
 			p.create(want)
 		}
-		p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "Valid", "")
+		if p.o.Source.Annotations[buildbarn.AnnotationFields] == buildbarn.FieldsUnchecked {
+			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "FieldsUnchecked", "evaluated, but fields are not compared, as the ConfigMap is annotated")
+		} else {
+			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "Valid", "")
+		}
 		p.Status.ConfigHash = hash
 		return hash
 	}

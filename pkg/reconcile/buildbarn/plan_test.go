@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/config"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 )
 
@@ -95,7 +96,7 @@ func (w *world) apply(a Actions) {
 func (w *world) settle(t require.TestingT) map[string]int {
 	writes := map[string]int{}
 	for range 5 {
-		a := Plan(w.Observed, now)
+		a := Plan(w.checked(), now)
 		for _, list := range [][]client.Object{a.Create, a.Update, a.Delete} {
 			for _, o := range list {
 				writes[kindName(o)]++
@@ -103,7 +104,7 @@ func (w *world) settle(t require.TestingT) map[string]int {
 		}
 		w.apply(a)
 		if len(a.Create)+len(a.Update)+len(a.Delete) == 0 {
-			last := Plan(w.Observed, now)
+			last := Plan(w.checked(), now)
 			require.Empty(t, last.Create)
 			require.Empty(t, last.Update)
 			require.Empty(t, last.Events)
@@ -113,6 +114,19 @@ func (w *world) settle(t require.TestingT) map[string]int {
 	}
 	require.FailNow(t, "it does not settle")
 	return nil
+}
+
+// checked is what is observed, with the verdict about the files.
+func (w *world) checked() Observed {
+	o := w.Observed
+	if o.Source != nil {
+		files, err := config.Check(o.Source.Data, config.Mains(o.Part.Component(), instance(defaulted(o.Part))))
+		o.Files = files
+		if err != nil {
+			o.Problem = err.Error()
+		}
+	}
+	return o
 }
 
 func newWorld(kind string) *world { return &world{Observed{Part: newPartOf(kind), Source: files()}} }
@@ -135,7 +149,7 @@ func TestChildren(t *testing.T) {
 	} {
 		w := newWorld(kind)
 		before := w.Part.DeepCopyObject()
-		Plan(w.Observed, now)
+		Plan(w.checked(), now)
 		require.Equal(t, before, w.Part, "Plan changed what it was given")
 		require.Equal(t, want, w.settle(t), kind)
 		require.Equal(t, buildbarn.Ready, w.Part.Observed().State, "%s: %+v", kind, w.Part.Observed())
@@ -273,7 +287,7 @@ func TestConverges(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	w := newWorld("scheduler")
 	w.Source = nil
-	a := Plan(w.Observed, now)
+	a := Plan(w.checked(), now)
 	w.apply(a)
 	require.Nil(t, w.Deployment)
 	require.Equal(t, buildbarn.NotFound, w.Part.Observed().State)
@@ -350,7 +364,7 @@ func TestClaimsAndShards(t *testing.T) {
 
 	three := int32(3)
 	w.Part.Pods().Replicas = &three
-	a := Plan(w.Observed, now)
+	a := Plan(w.checked(), now)
 	require.Contains(t, a.Events, Event{corev1.EventTypeWarning, "Resharding", "the number of storage pods changed from 2 to 3: about 33% of what is cached is not found any more, and is made again"})
 	w.settle(t)
 	require.Equal(t, "Resharded", conditionOf(w.Part, buildbarn.ConditionSharding).Reason)
@@ -387,24 +401,24 @@ func TestDeletion(t *testing.T) {
 	at := metav1.NewTime(now)
 	w.Part.SetDeletionTimestamp(&at)
 	w.Pods = []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}
-	a := Plan(w.Observed, now)
+	a := Plan(w.checked(), now)
 	require.Zero(t, *a.Update[0].(*appsv1.Deployment).Spec.Replicas)
 	require.Nil(t, a.Finalizers)
 	w.apply(a)
-	require.Empty(t, Plan(w.Observed, now).Update)
+	require.Empty(t, Plan(w.checked(), now).Update)
 	w.Pods = nil
-	require.Empty(t, Plan(w.Observed, now).Finalizers.GetFinalizers())
+	require.Empty(t, Plan(w.checked(), now).Finalizers.GetFinalizers())
 
 	w = newWorld("storage")
 	w.settle(t)
 	w.Part.SetDeletionTimestamp(&at)
 	w.Claims = []*corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "cas-x-0"}}}
-	require.Empty(t, Plan(w.Observed, now).Delete)
+	require.Empty(t, Plan(w.checked(), now).Delete)
 	w.Part.(*buildbarn.BuildbarnStorage).Spec.ClaimPolicy = buildbarn.ClaimsDelete
-	require.Len(t, Plan(w.Observed, now).Delete, 1)
+	require.Len(t, Plan(w.checked(), now).Delete, 1)
 	w.Draining = 1
-	require.Nil(t, Plan(w.Observed, now).Finalizers, "workers end their actions first")
-	require.Empty(t, Plan(w.Observed, now).Delete)
+	require.Nil(t, Plan(w.checked(), now).Finalizers, "workers end their actions first")
+	require.Empty(t, Plan(w.checked(), now).Delete)
 }
 
 func TestScale(t *testing.T) {
@@ -415,7 +429,7 @@ func TestScale(t *testing.T) {
 	require.Equal(t, "QueueUnknown", conditionOf(w.Part, buildbarn.ConditionReady).Reason)
 	at := func(queued, executing int32, later time.Duration) int32 {
 		w.Queue = &metrics.Queue{Queued: queued, Executing: executing}
-		w.apply(Plan(w.Observed, now.Add(later)))
+		w.apply(Plan(w.checked(), now.Add(later)))
 		return *w.Deployment.Spec.Replicas
 	}
 	require.EqualValues(t, 0, at(0, 0, 0))
@@ -426,11 +440,21 @@ func TestScale(t *testing.T) {
 	require.EqualValues(t, 1, at(0, 0, 65*time.Second))
 	require.EqualValues(t, 0, at(0, 0, 130*time.Second))
 	w.Queue, w.QueueError = nil, "gone"
-	w.apply(Plan(w.Observed, now.Add(time.Hour)))
+	w.apply(Plan(w.checked(), now.Add(time.Hour)))
 	require.EqualValues(t, 0, *w.Deployment.Spec.Replicas, "what is unknown changes nothing")
 }
 
-// farmWorld applies plans of farms.
+// configure lets parts have the configuration of a farm's ConfigMap.
+func configure(t *testing.T, o *FarmObserved) {
+	t.Helper()
+	for _, p := range o.Parts {
+		used, err := config.Check(o.ConfigMap.Data, config.Mains(p.Component(), instance(p)))
+		require.NoError(t, err)
+		p.Observed().ConfigHash = config.Hash(used)
+	}
+}
+
+// settleFarm applies plans of a farm until there is nothing to do, and returns how many writes that takes.
 func settleFarm(t *testing.T, o *FarmObserved) (writes int) {
 	t.Helper()
 	for range 4 {
@@ -449,6 +473,7 @@ func settleFarm(t *testing.T, o *FarmObserved) (writes int) {
 		for _, d := range a.Delete {
 			o.Parts = slices.DeleteFunc(o.Parts, func(q buildbarn.Part) bool { return q.GetName() == d.GetName() })
 		}
+		configure(t, o)
 		o.Farm = o.Farm.DeepCopy()
 		o.Farm.Status = a.Status
 		if n == 0 {
@@ -464,6 +489,8 @@ func TestFarm(t *testing.T) {
 	require.Equal(t, 5, settleFarm(t, o), "a ConfigMap, storage, scheduler, frontend and workers; no browser without its image")
 	require.Equal(t, buildbarn.Ready, o.Farm.Status.State)
 	require.Zero(t, settleFarm(t, o))
+	o.Parts[0].Observed().ConfigHash = "old"
+	require.Equal(t, buildbarn.NotReady, PlanFarm(*o, now).Status.State, "a part that has not seen its configuration is not ready, whatever it says")
 	o.Farm.Spec.Images.Worker = "other"
 	require.Equal(t, 1, settleFarm(t, o))
 	o.Farm.Spec.Workers = []buildbarn.FarmWorkers{{Name: "a"}, {Name: "b", InstanceNamePrefix: "b", Scale: &buildbarn.FarmScale{Max: 3}}}

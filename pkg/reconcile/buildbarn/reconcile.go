@@ -1,11 +1,13 @@
 // Package buildbarn makes the children of Buildbarn's parts, and the parts of whole farms.
 //
-// It may import engine, apis and buildbarn/config. Its invariants: pods get only configurations that were checked, each as a copy that never
+// It may import engine, apis, buildbarn/config and buildbarn/check. Its invariants: pods get only configurations with which their programs start, each as a copy that never
 // changes; a child that is as it should be is not written; and what somebody else made is left alone.
 package buildbarn
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
@@ -27,7 +30,8 @@ const refusedAgain = time.Minute
 type reconciler struct {
 	engine.Env
 	part
-	hosts bool
+	hosts   bool
+	checker *check.Checker
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -122,6 +126,11 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 		return o, err
 	} else if ok {
 		o.Source = &s
+		if p.GetDeletionTimestamp() == nil {
+			if err := r.check(ctx, p, &o); err != nil {
+				return o, err
+			}
+		}
 	}
 	var copies corev1.ConfigMapList
 	if err := r.ByIndex(ctx, &copies, namespace, engine.ControllerIndex, string(p.GetUID())); err != nil {
@@ -170,6 +179,28 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 		}
 	}
 	return o, nil
+}
+
+func defaulted(p buildbarn.Part) buildbarn.Part {
+	p = p.DeepCopyObject().(buildbarn.Part)
+	buildbarn.DefaultPart(p)
+	return p
+}
+
+// check has the files of the ConfigMap checked.
+func (r *reconciler) check(ctx context.Context, p buildbarn.Part, o *Observed) error {
+	fields := o.Source.Annotations[buildbarn.AnnotationFields]
+	if fields != "" && fields != buildbarn.FieldsUnchecked {
+		o.Problem = fmt.Sprintf("the annotation %s is %q: set it to %s, or remove it", buildbarn.AnnotationFields, fields, buildbarn.FieldsUnchecked)
+		return nil
+	}
+	var err error
+	o.Files, err = r.checker.Files(ctx, o.Source.Data, p.Component(), instance(defaulted(p)), fields == "")
+	if invalid := (*check.Invalid)(nil); errors.As(err, &invalid) {
+		o.Problem = invalid.Problem
+		return nil
+	}
+	return err
 }
 
 func pointers[T any](items []T) []*T {

@@ -46,7 +46,7 @@ func TestRetire(t *testing.T) {
 	w.Part.(*buildbarn.BuildbarnWorker).Spec.Scale = &buildbarn.WorkerScale{Max: 4, Scheduler: "s"}
 	at := func(queued int32, after time.Duration) Actions {
 		w.Queue = &metrics.Queue{Queued: queued}
-		a := Plan(w.Observed, now.Add(after))
+		a := Plan(w.checked(), now.Add(after))
 		w.apply(a)
 		return a
 	}
@@ -62,5 +62,5 @@ func TestRetire(t *testing.T) {
 	require.Len(t, a.Delete, 1, "the scheduler gives it nothing")
 	w.Deployment.Status.Replicas = 2 // another one is on its way out
 	w.Queue = &metrics.Queue{Queued: 1}
-	require.Empty(t, Plan(w.Observed, now.Add(3*time.Minute)).Delete)
+	require.Empty(t, Plan(w.checked(), now.Add(3*time.Minute)).Delete)
 }

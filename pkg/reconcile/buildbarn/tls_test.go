@@ -50,6 +50,9 @@ func (s *secure) step() (issued []string, a FarmActions) {
 	for _, o := range a.Delete {
 		s.drop(o.GetName())
 	}
+	if s.ConfigMap != nil {
+		configure(s.t, &s.FarmObserved)
+	}
 	s.Farm = s.Farm.DeepCopy()
 	s.Farm.Status = a.Status
 	return issued, a

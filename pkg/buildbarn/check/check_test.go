@@ -1,0 +1,170 @@
+package check
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"sigs.k8s.io/yaml"
+
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check/packed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// example are the files of manifests/examples/buildbarn.
+func example(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../../../manifests/examples/buildbarn/config.yaml")
+	require.NoError(t, err)
+	var c struct{ Data map[string]string }
+	require.NoError(t, yaml.Unmarshal(text, &c))
+	return c.Data
+}
+
+func TestExampleIsAccepted(t *testing.T) {
+	c, files := New(packed.Open), example(t)
+	for _, component := range []string{"scheduler", "storage", "frontend", "worker", "browser"} {
+		used, err := c.Files(t.Context(), files, component, "shell", true)
+		require.NoError(t, err, component)
+		require.NotEmpty(t, used)
+	}
+}
+
+// TestRenderedIsAccepted: what pkg/buildbarn/config renders, as its tests keep it, passes the check that files of users pass.
+func TestRenderedIsAccepted(t *testing.T) {
+	c := New(packed.Open)
+	folders, err := filepath.Glob("../config/testdata/*")
+	require.NoError(t, err)
+	require.NotEmpty(t, folders)
+	for _, dir := range folders {
+		files := map[string]string{}
+		list, err := filepath.Glob(dir + "/*")
+		require.NoError(t, err)
+		for _, path := range list {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			files[filepath.Base(path)] = string(text)
+		}
+		for name := range files {
+			component, instance, _ := strings.Cut(strings.TrimSuffix(name, ".jsonnet"), "-")
+			if !strings.HasSuffix(name, ".jsonnet") || component == "runner" {
+				continue // a runner's file is checked with its worker's
+			}
+			_, err := c.Files(t.Context(), files, component, instance, true)
+			require.NoError(t, err, "%s/%s", dir, name)
+		}
+	}
+}
+
+func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
+	c, good := New(packed.Open), example(t)
+	for _, test := range []struct{ file, old, new, want string }{
+		{"storage.jsonnet", "oldBlocks: 8", "oldBlock: 8", "storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?; if the image is of another version"},
+		{"storage.jsonnet", "oldBlocks: 8", "oldBlocks: 'many'", `actionCache.backend.local.oldBlocks: is to be an integer (int32), not "many"`},
+		{"storage.jsonnet", "grpcServers: common.listen(8981)", "grpcServers: common.listn(8981)", "storage.jsonnet:15: Field does not exist: listn"},
+		{"storage.jsonnet", "newBlocks, mapBytes", "newBlocks, mapBytes, more", ": Missing argument: blocksBytes"},
+		{"storage.jsonnet", "getAuthorizer: common.allow", "getAuthorizer: {}", "contentAddressableStorage.getAuthorizer: has none of allow, instanceNamePrefix, deny"},
+		{"storage.jsonnet", "putAuthorizer: common.allow", "// no", ": contentAddressableStorage: the field putAuthorizer is required"},
+		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""}, // not used, so not evaluated
+		{"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes", "maximumMessageSizeBytes: std.extVar('POD_NAME')",
+			": Undefined external variable: POD_NAME; the container has HOME, HOSTNAME"},
+		{"common.libsonnet", "maximumMessageSizeBytes: 2 * 1024 * 1024", "maximumMessageSizeBytes: 2 / 0", "common.libsonnet:9: Division by zero."},
+		{"common.libsonnet", "healthCheckService: 'buildbarn'", "tls: {}, alts: {}", "grpcServers[0]: "},
+		{"common.libsonnet", "authenticationPolicy: { allow: {} }, healthCheckService", "healthCheckService", "grpcServers[0]: the field authenticationPolicy is required"},
+	} {
+		files := maps.Clone(good)
+		files[test.file] = strings.Replace(good[test.file], test.old, test.new, 1)
+		require.NotEqual(t, good, files, test.old)
+		_, err := c.Files(t.Context(), files, "storage", "", true)
+		if test.want == "" {
+			require.NoError(t, err, test.new)
+			continue
+		}
+		var invalid *Invalid
+		require.ErrorAs(t, err, &invalid, test.new)
+		require.Contains(t, invalid.Problem, test.want)
+	}
+	good["runner-shell.jsonnet"] = "{ buildDirectoryPath: '/worker/build', grpcServers: 1 }"
+	_, err := c.Files(t.Context(), good, "worker", "shell", true)
+	require.EqualError(t, err, "runner-shell.jsonnet:1: grpcServers: is to be a list, not 1")
+}
+
+// TestFieldsOfOtherVersions are accepted where they are not to be compared; what cannot be evaluated is not.
+func TestFieldsOfOtherVersions(t *testing.T) {
+	c, files := New(packed.Open), map[string]string{"storage.jsonnet": "{ ofTomorrow: 1 }"}
+	_, err := c.Files(t.Context(), files, "storage", "", true)
+	require.ErrorContains(t, err, "ofTomorrow: there is no such field; there are: actionCache, contentAddressableStorage,")
+	_, err = c.Files(t.Context(), files, "storage", "", false)
+	require.NoError(t, err)
+	files["storage.jsonnet"] = "{ a: error 'no' }"
+	_, err = c.Files(t.Context(), files, "storage", "", false)
+	require.EqualError(t, err, "storage.jsonnet:1: no")
+}
+
+// TestHostileFilesEnd: none of them takes more than the limits of its process, and each is told what it exceeds.
+func TestHostileFilesEnd(t *testing.T) {
+	c := New(packed.Open)
+	for name, test := range map[string]struct{ text, want string }{
+		"recursion":      {"local f(x) = 1 + f(x + 1); f(1)", "max stack frames exceeded"},
+		"memory":         {"std.range(1, 1e9)", "takes more than 256 MiB of memory"},
+		"strings":        {"std.foldl(function(a, _) a + a, std.range(1, 60), 'ab')", "takes more than 256 MiB of memory"},
+		"time":           {"std.length([x for x in std.range(1, 100000) for y in std.range(1, 100000) if false])", "takes more than 2 s of processor time"},
+		"output":         {"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON"},
+		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
+		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
+		"a native":       {"std.native('exec')('id')", "null"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.Files(t.Context(), map[string]string{"storage.jsonnet": test.text}, "storage", "", true)
+			var invalid *Invalid
+			require.ErrorAs(t, err, &invalid)
+			require.Contains(t, invalid.Problem, test.want)
+			require.True(t, strings.HasPrefix(invalid.Problem, "storage.jsonnet"), invalid.Problem)
+		})
+	}
+	// The parser is recursive, and this is deep without brackets. Which limit ends it does not matter.
+	_, err := c.Files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"}, "storage", "", true)
+	var invalid *Invalid
+	require.ErrorAs(t, err, &invalid)
+	_, err = c.Files(t.Context(), example(t), "storage", "", true)
+	require.NoError(t, err, "others are checked as before")
+}
+
+func TestVerdictsAreRemembered(t *testing.T) {
+	opened := 0
+	c := New(func() (*os.File, error) { opened++; return packed.Open() })
+	files := example(t)
+	for range 3 {
+		_, err := c.Files(t.Context(), files, "storage", "", true)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, opened)
+	files["unused.jsonnet"] = "{"
+	_, err := c.Files(t.Context(), files, "storage", "", true)
+	require.NoError(t, err)
+	require.Equal(t, 1, opened, "of files that the program does not read nothing is remembered")
+}
+
+// TestFailuresAreNoVerdict: what happens to the process that checks is not held against the files.
+func TestFailuresAreNoVerdict(t *testing.T) {
+	open := func() (*os.File, error) { return os.Open("/bin/true") }
+	c := New(func() (*os.File, error) { return open() })
+	files := example(t)
+	_, err := c.Files(t.Context(), files, "storage", "", true)
+	var invalid *Invalid
+	require.NotErrorAs(t, err, &invalid)
+	require.ErrorContains(t, err, "the configuration could not be checked")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	open = packed.Open
+	_, err = c.Files(ctx, files, "storage", "", true)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = c.Files(t.Context(), files, "storage", "", true)
+	require.NoError(t, err)
+}

@@ -1,0 +1,51 @@
+// Package packed has the program coracle-buildbarn-check inside this one.
+//
+// It may import the standard library and a decompressor. Its invariant: the program is in memory only while it is open.
+package packed
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// assets contains coracle-buildbarn-check, compressed with zstd (RFC 8878), if it was built.
+//
+//go:embed all:assets
+var assets embed.FS
+
+// maxBytes bounds the program.
+const maxBytes = 64 << 20
+
+// Open returns the program as an executable file without a name, in memory. The caller closes it.
+func Open() (*os.File, error) {
+	packed, err := assets.ReadFile("assets/coracle-buildbarn-check.zst")
+	if err != nil {
+		return nil, errors.New("coracle was built without coracle-buildbarn-check: run make build")
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxBytes))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	program, err := r.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, fmt.Errorf("coracle-buildbarn-check in this binary: %w", err)
+	}
+	fd, err := unix.MemfdCreate("coracle-buildbarn-check", unix.MFD_CLOEXEC|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 all such files are executable
+		fd, err = unix.MemfdCreate("coracle-buildbarn-check", unix.MFD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("a file in memory for coracle-buildbarn-check: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "coracle-buildbarn-check")
+	if _, err := f.Write(program); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
