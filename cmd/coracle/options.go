@@ -104,6 +104,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.StringSlice("node-labels", nil, "labels of the node, key=value")
 	f.StringSlice("node-taints", nil, "taints of the node, key=value:Effect")
 	f.Int("max-pods", d.MaxPods, "maximum number of pods on the node")
+	f.String("pod-manifest-path", "", "folder with manifests of static pods, which run without an API server (default DATA-DIR/agent/pod-manifests)")
 	f.Int64("pod-max-pids", d.PodMaxPIDs, "maximum number of processes and threads in a pod; -1 for no limit")
 	f.StringSlice("kube-reserved", nil, "resources reserved for the system, such as memory=512Mi,cpu=100m,pid=1000 (default a 16th of the memory, between 128Mi and 512Mi, and 1024 process IDs)")
 	f.Bool("pod-metadata-access", false, "allow pods to connect to link-local addresses such as 169.254.169.254, where clouds serve the machine's credentials")

@@ -30,6 +30,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/events"
 	"github.com/coracle-dev/coracle/pkg/pki"
@@ -51,12 +52,14 @@ type Agent struct {
 	devices  *devices.Manager
 	claims   *dra.Manager
 	csi      *csi.Manager
+	static   *static.Manager // nil without a folder of manifests
 	share    func(path string) error
 	known    chan struct{} // closed when the node is registered
 
 	mu         sync.Mutex
 	node       *corev1.Node      // newest known version
-	cidr       netip.Prefix      // last argument of OnPodCIDR
+	cidr       netip.Prefix      // the Node's podCIDR, as OnPodCIDR was last called with it
+	kept       bool              // OnPodCIDR was called with the range of an earlier process
 	ranges     map[string]route  // pod ranges of all nodes, including ours
 	refused    map[string]string // why ranges are not routed, by node
 	network    bool              // pods can get addresses
@@ -64,6 +67,8 @@ type Agent struct {
 	api        *api.Server   // nil until it listens
 	nodeWake   chan struct{} // the node changed
 	statusWake chan struct{}
+	// servicesKnown is set when the cache has the services.
+	servicesKnown atomic.Bool
 	// nodeDeleted is set when our Node is deleted, until its status is next written.
 	nodeDeleted atomic.Bool
 }
@@ -107,12 +112,18 @@ func New(c Config) (*Agent, error) {
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
+		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded,
 		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
 		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event, Beside: a.pods.LookAtVolumes, Logger: c.Logger,
 	})
+	if c.ManifestDir != "" {
+		a.static = static.New(static.Config{
+			Dir: c.ManifestDir, NodeName: c.NodeName, Decode: c.DecodeManifest, Pods: a.pods, Client: c.Client, Node: a.registered, Event: a.event, Logger: c.Logger,
+		})
+	}
 	a.c = c
 	return a, nil
 }
@@ -169,7 +180,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	spawn := func(f func() error) {
 		wg.Add(1)
 		go func() {
@@ -197,6 +208,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.eviction.Look()
+	if err := a.startStatic(ctx, spawn); err != nil {
+		return err
+	}
 	spawn(a.pods.Wait)
 	spawn(func() error { a.guard.Loop(ctx, "eviction", a.eviction.Run); return nil })
 	spawn(func() (err error) {

@@ -73,6 +73,12 @@ type Config struct {
 	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default 85 and 80.
 	ImageGCHigh, ImageGCLow int
 
+	// ManifestDir is the folder of static pods' manifests; empty means that there are none. DecodeManifest decodes one, see static.Config.
+	ManifestDir    string
+	DecodeManifest func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)
+	// Before are closed when services and their names work. Pods of the API are not started before; static pods are.
+	Before []<-chan struct{}
+
 	// OnPodCIDR is called with the node's pod range when it is known, before pods get addresses. It is nil if the network needs none.
 	OnPodCIDR func(context.Context, netip.Prefix) error
 
@@ -115,6 +121,7 @@ func (c *Config) Validate() error {
 	for name, d := range map[string]string{"DataDir": c.DataDir, "RunDir": c.RunDir, "LogDir": c.LogDir} {
 		need(filepath.IsAbs(d), fmt.Sprintf("%s %q is not an absolute path", name, d))
 	}
+	need(c.ManifestDir == "" || filepath.IsAbs(c.ManifestDir) && c.DecodeManifest != nil, "ManifestDir is not an absolute path, or DecodeManifest is missing")
 	if c.ClusterDomain == "" {
 		c.ClusterDomain = "cluster.local"
 	}

@@ -8,6 +8,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -24,10 +25,21 @@ func (a *Agent) follow(ctx context.Context) error {
 	}
 	defer end()
 	if _, err := c.GetInformer(ctx, &corev1.Service{}); err != nil { // for environment variables
+		if ctx.Err() != nil {
+			return nil
+		}
 		return fmt.Errorf("watch services: %w", err)
 	}
+	a.servicesKnown.Store(true)
+	for _, ready := range a.c.Before {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	// Pods wait for the node's registration: admission needs its allocatable resources.
-	for a.registered() == nil {
+	for !a.admits() {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -37,11 +49,19 @@ func (a *Agent) follow(ctx context.Context) error {
 	close(a.known)
 	mine := func(p *corev1.Pod) bool { return p.Spec.NodeName == a.c.NodeName }
 	end, err = client.Follow(ctx, c, &corev1.Pod{}, handler(&a.guard, func(p *corev1.Pod) {
-		if mine(p) {
+		switch {
+		case !mine(p):
+		case static.IsMirror(p):
+			a.mirrorSeen(p)
+		default:
 			a.pods.Update(p)
 		}
 	}, func(p *corev1.Pod) {
-		if mine(p) {
+		switch {
+		case !mine(p):
+		case static.IsMirror(p):
+			a.mirrorGone(p)
+		default:
 			a.pods.Delete(p)
 		}
 	}))
@@ -54,6 +74,9 @@ func (a *Agent) follow(ctx context.Context) error {
 	defer end()
 	if err := a.pods.Sync(ctx); err != nil {
 		return err
+	}
+	if a.static != nil {
+		a.static.Synced()
 	}
 	for {
 		a.mu.Lock()
@@ -112,8 +135,11 @@ func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache
 	}
 }
 
-// services returns the services of a namespace and default/kubernetes.
+// services returns the services of a namespace and default/kubernetes. Static pods start without them while no API server has answered.
 func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
+	if !a.servicesKnown.Load() {
+		return nil, nil
+	}
 	var list corev1.ServiceList
 	if err := a.c.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace)); err != nil {
 		return nil, err

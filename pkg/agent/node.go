@@ -105,11 +105,7 @@ type notOwnedError struct{ error }
 
 // register creates or updates the node, with its status, so that the first write already reports Ready if the network is.
 func (a *Agent) register(ctx context.Context) error {
-	labels := map[string]string{
-		corev1.LabelHostname: a.c.NodeName, corev1.LabelOSStable: "linux", corev1.LabelArchStable: a.machine.arch,
-		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": a.machine.arch,
-	}
-	maps.Copy(labels, a.c.Labels)
+	labels := a.labels()
 	annotations := map[string]string{storage.DirectoryAnnotation: pod.LocalVolumes(a.c.DataDir)}
 	maps.Copy(annotations, a.c.Annotations)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: labels, Annotations: annotations}}
@@ -153,6 +149,16 @@ func (a *Agent) register(ctx context.Context) error {
 	return err
 }
 
+// labels returns those that the agent sets on its node.
+func (a *Agent) labels() map[string]string {
+	labels := map[string]string{
+		corev1.LabelHostname: a.c.NodeName, corev1.LabelOSStable: "linux", corev1.LabelArchStable: a.machine.arch,
+		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": a.machine.arch,
+	}
+	maps.Copy(labels, a.c.Labels)
+	return labels
+}
+
 // wakeStatus makes runNode compute the node's status again.
 func (a *Agent) wakeStatus() {
 	select {
@@ -176,6 +182,7 @@ func (a *Agent) nodeChanged(ctx context.Context, n *corev1.Node) {
 		a.mu.Unlock()
 		return
 	}
+	other := a.node == nil || a.node.UID != n.UID
 	attached := a.node != nil && !apiequality.Semantic.DeepEqual(a.node.Status.VolumesAttached, n.Status.VolumesAttached)
 	a.node = n
 	a.mu.Unlock()
@@ -183,6 +190,9 @@ func (a *Agent) nodeChanged(ctx context.Context, n *corev1.Node) {
 		a.pods.RetryVolumes()
 	}
 	a.applyRange(ctx, n)
+	if other && a.static != nil {
+		a.static.NodeChanged()
+	}
 }
 
 // applyRange passes our node's pod range to the network if it is new and valid.
@@ -208,6 +218,7 @@ func (a *Agent) applyRange(ctx context.Context, n *corev1.Node) {
 	a.mu.Lock()
 	a.cidr, a.network = cidr, true
 	a.mu.Unlock()
+	a.keepRange(cidr)
 	a.pods.Retry()
 }
 

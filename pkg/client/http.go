@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	restclient "k8s.io/client-go/rest"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,9 @@ type Config struct {
 	REST *restclient.Config
 	// Only restricts what is cached of a kind by namespace, label or field: an agent needs only the pods of its node.
 	Only map[ctrl.Object]ctrlcache.ByObject
+	// Known are kinds that are used without asking the server whether it has them, and their scope: what watches them waits until a server answers,
+	// where others fail. The kinds of Only should be among them.
+	Known map[ctrl.Object]meta.RESTScope
 	// Direct lists kinds that are not cached: every Get and List is a request. The node authorizer, for instance, lets
 	// an agent get secrets but not list them.
 	Direct []ctrl.Object
@@ -48,7 +52,20 @@ var _ Interface = (*Client)(nil)
 // discoveryPatience is the timeout of discovery requests.
 const discoveryPatience = 30 * time.Second
 
-// New returns a client. It does not contact the server yet, except for discovery if Config.Only is set.
+// knowing returns a mapper that finds the known kinds without asking the server, and others with the next one.
+func knowing(known map[ctrl.Object]meta.RESTScope, next meta.RESTMapper) (meta.RESTMapper, error) {
+	first := meta.NewDefaultRESTMapper(nil)
+	for object, scope := range known {
+		gvk, err := apiutil.GVKForObject(object, Scheme())
+		if err != nil {
+			return nil, err
+		}
+		first.Add(gvk, scope)
+	}
+	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{first, next}}, nil
+}
+
+// New returns a client. It does not contact the server yet, except for discovery of those kinds of Config.Only that are not in Config.Known.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -66,6 +83,9 @@ func New(c Config) (*Client, error) {
 	discovery.Timeout = discoveryPatience
 	mapper, err := apiutil.NewDynamicRESTMapper(cfg, &discovery)
 	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	if mapper, err = knowing(c.Known, mapper); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
 	shared := true

@@ -162,8 +162,12 @@ func TestPodsThatMatter(t *testing.T) {
 		require.Nil(t, podOf(other))
 	}
 	mirror := p.DeepCopy()
-	mirror.UID, mirror.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: "static"}
-	require.Equal(t, types.UID("static"), podOf(mirror).uid)
+	mirror.UID, mirror.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: "another pod's"}
+	own := p.DeepCopy()
+	own.UID, own.Annotations = "of the manifest", map[string]string{"kubernetes.io/config.source": "file"}
+	require.Equal(t, identity(own, static(own)), podOf(mirror).uid, "the node knows a static pod as the servers know its mirror")
+	require.NotContains(t, podOf(mirror).uid, "another pod's")
+	require.Equal(t, own.UID, podOf(own).uid, "a pod of the API that pretends to be static")
 }
 
 // TestVersions: equal clusters have equal rules, whatever the order of maps; other addresses are other versions.

@@ -210,7 +210,7 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	if err != nil || p.Spec.HostNetwork {
 		return nil //nolint:nilerr // a pod without an address of its own
 	}
-	uid := p.UID
+	uid := identity(p, static(p))
 	e.mu.Lock()
 	if e.local[uid] != a {
 		e.local[uid] = a
@@ -229,6 +229,9 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 		select {
 		case <-changed:
 		case <-timeout.C:
+			if static(p) {
+				return nil // no server answers now: its rules are written as soon as one does
+			}
 			if !known {
 				return errors.New("the network policies of this pod are not known yet: no API server has answered")
 			}
@@ -239,7 +242,8 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	}
 }
 
-// static reports whether a pod is from a file of the node. Such pods must start without an API server, and are in no policy until there is one.
+// static reports whether a pod is from a file of the node. Such pods must start without an API server, and are in no policy until there is one. Agents
+// remove the annotation from pods of the API.
 func static(p *corev1.Pod) bool {
 	const source = "kubernetes.io/config.source" // as the kubelet sets it
 	s := p.Annotations[source]
@@ -247,10 +251,10 @@ func static(p *corev1.Pod) bool {
 }
 
 // Release forgets a pod of which nothing runs any longer.
-func (e *Enforcer) Release(uid types.UID) {
+func (e *Enforcer) Release(p *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.local, uid)
+	delete(e.local, identity(p, static(p)))
 }
 
 // Reset removes the table of an Enforcer, also of a killed process. It is idempotent.

@@ -257,7 +257,8 @@ func podOf(p *corev1.Pod) *pod {
 	if p.Spec.NodeName == "" || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	out := &pod{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, uid: identity(p), node: p.Spec.NodeName, labels: p.Labels}
+	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
+	out := &pod{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, uid: identity(p, mirror), node: p.Spec.NodeName, labels: p.Labels}
 	if a, err := netip.ParseAddr(p.Status.PodIP); err == nil && a.Is4() {
 		out.address = a
 	}
@@ -273,10 +274,11 @@ func podOf(p *corev1.Pod) *pod {
 	return out
 }
 
-// identity returns a pod's UID as its node knows it. A static pod has another one in the API.
-func identity(p *corev1.Pod) types.UID {
-	if uid := p.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {
-		return types.UID(uid)
+// identity returns how a node and the servers know a pod: by its UID, but a static pod, which has another one in the API, by its name. What its mirror's
+// annotation says is not used: whoever may create pods could name another pod's UID there.
+func identity(p *corev1.Pod, static bool) types.UID {
+	if static {
+		return types.UID("static:" + p.Namespace + "/" + p.Name)
 	}
 	return p.UID
 }

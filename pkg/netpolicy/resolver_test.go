@@ -173,7 +173,7 @@ func TestNewPodsWait(t *testing.T) {
 	e.mu.Lock()
 	require.Equal(t, netip.MustParseAddr("10.42.0.5"), e.written["new"])
 	e.mu.Unlock()
-	e.Release("new")
+	e.Release(pod)
 	require.NotContains(t, e.local, pod.UID)
 	cancel()
 	require.NoError(t, <-ended)

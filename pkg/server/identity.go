@@ -71,6 +71,7 @@ type identity struct {
 const (
 	machineCertificate = "machine.crt"
 	serverAuthority    = "cluster-ca.crt"
+	lastAnswer         = "membership.json" // the servers' last response to a join or renewal; it has no key
 )
 
 var (
@@ -225,6 +226,31 @@ func (i *identity) enter(ctx context.Context) error {
 	return i.join(ctx)
 }
 
+// enterOrResume is enter; a machine whose servers do not answer goes on with what they said when they last did, if its certificates are still
+// valid. Its static pods need no server.
+func (i *identity) enterOrResume(ctx context.Context) error {
+	err := i.enter(ctx)
+	if err == nil || !errors.As(err, new(*unreachableError)) {
+		return err
+	}
+	answer, missing := bounded.File(filepath.Join(i.dir, lastAnswer), maxJoinAnswer)
+	if missing != nil {
+		return err
+	}
+	j, invalid := i.parse(answer)
+	if invalid != nil {
+		return errors.Join(err, fmt.Errorf("%s: %w", filepath.Join(i.dir, lastAnswer), invalid))
+	}
+	for _, c := range []tls.Certificate{j.client, j.serving} {
+		if time.Now().After(c.Leaf.NotAfter) || c.Leaf.Subject.CommonName != nodeUser(i.nodeName) {
+			return err
+		}
+	}
+	i.present.Store(j)
+	i.log.Warn("no server answers, going on as the node that this machine was", "error", err)
+	return nil
+}
+
 // load reads the credentials on disk; nil if there are none.
 func (i *identity) load() (*credentials, error) {
 	authority, err := bounded.File(filepath.Join(i.dir, serverAuthority), maxIdentityFile)
@@ -302,23 +328,37 @@ func (i *identity) ask(ctx context.Context, config *tls.Config, path, token stri
 
 // take makes the response to a join or renewal the current identity, and saves it.
 func (i *identity) take(answer []byte) error {
+	j, err := i.parse(answer)
+	if err != nil {
+		return err
+	}
+	i.present.Store(j)
+	if err := errors.Join(pki.WriteFile(filepath.Join(i.dir, serverAuthority), j.ServerCA), pki.WriteFile(filepath.Join(i.dir, machineCertificate), j.Client),
+		pki.WriteFile(filepath.Join(i.dir, lastAnswer), answer)); err != nil {
+		i.log.Warn("could not save machine certificate, the next start may need a join token", "error", err)
+	}
+	return nil
+}
+
+// parse returns what a response means for this machine.
+func (i *identity) parse(answer []byte) (*joined, error) {
 	j := &joined{credentials: credentials{trusted: x509.NewCertPool()}}
 	if err := json.Unmarshal(answer, &j.joinAnswer); err != nil {
-		return fmt.Errorf("the server's response to the join: %w", err)
+		return nil, fmt.Errorf("the server's response to the join: %w", err)
 	}
 	if !j.trusted.AppendCertsFromPEM(j.ServerCA) {
-		return errors.New("the server's response to the join has no serving CA")
+		return nil, errors.New("the server's response to the join has no serving CA")
 	}
 	j.clients = x509.NewCertPool()
 	if !j.clients.AppendCertsFromPEM(j.ClientCA) {
-		return errors.New("the server's response to the join has no client CA")
+		return nil, errors.New("the server's response to the join has no client CA")
 	}
 	var err error
 	if j.client, err = pki.Pair(j.Client, i.key); err != nil {
-		return fmt.Errorf("the client certificate that the server issued: %w", err)
+		return nil, fmt.Errorf("the client certificate that the server issued: %w", err)
 	}
 	if j.serving, err = pki.Pair(j.Serving, i.key); err != nil {
-		return fmt.Errorf("the serving certificate that the server issued: %w", err)
+		return nil, fmt.Errorf("the serving certificate that the server issued: %w", err)
 	}
 	j.renewal = pki.Renewal(j.client.Leaf)
 	if r := pki.Renewal(j.serving.Leaf); r.Before(j.renewal) {
@@ -335,11 +375,7 @@ func (i *identity) take(answer []byte) error {
 		ForceAttemptHTTP2: true,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet / 2},
 	}
-	i.present.Store(j)
-	if err := errors.Join(pki.WriteFile(filepath.Join(i.dir, serverAuthority), j.ServerCA), pki.WriteFile(filepath.Join(i.dir, machineCertificate), j.Client)); err != nil {
-		i.log.Warn("could not save machine certificate, the next start may need a join token", "error", err)
-	}
-	return nil
+	return j, nil
 }
 
 // unreachableError is the error for a server that does not respond.

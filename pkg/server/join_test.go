@@ -160,6 +160,25 @@ func TestJoin(t *testing.T) {
 	fails("no server answers", func(*identity) {})
 }
 
+// TestResume: a machine that has joined goes on when no server answers, as the node that it was, and no other machine does.
+func TestResume(t *testing.T) {
+	c := newCluster(t)
+	server := c.serve(t, c.handler(http.NotFoundHandler()))
+	dir := t.TempDir()
+	first := c.machine(t, server.URL, dir, "n1")
+	require.NoError(t, first.join(t.Context()))
+	server.Close()
+
+	again := c.machine(t, server.URL, dir, "n1")
+	again.token = ""
+	require.NoError(t, again.enterOrResume(t.Context()))
+	require.Equal(t, first.present.Load().joinAnswer, again.present.Load().joinAnswer)
+	require.ErrorContains(t, c.machine(t, server.URL, dir, "n2").enterOrResume(t.Context()), "no server answers", "under another name")
+	require.ErrorContains(t, c.machine(t, server.URL, t.TempDir(), "n1").enterOrResume(t.Context()), "no server answers", "it never joined")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, lastAnswer), []byte("{}"), 0o600))
+	require.ErrorContains(t, again.enterOrResume(t.Context()), lastAnswer)
+}
+
 // TestNameIsBoundToAMachine checks that a name is bound while the Node exists, independently of the server's memory.
 func TestNameIsBoundToAMachine(t *testing.T) {
 	c := newCluster(t)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -19,8 +20,10 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -38,6 +41,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/dns"
+	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/netpolicy"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/proxy"
@@ -111,12 +115,15 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		dir: dir, key: key, log: log,
 		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
-	if err := i.enter(ctx); err != nil {
+	if err := i.enterOrResume(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", strings.Join(p.Join, ", "), err)
 	}
 	j := i.present.Load()
 	remote, err := client.New(client.Config{
 		REST: &rest.Config{Host: p.Join[0], Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion}, // whose fields these are
+		Known: map[ctrl.Object]meta.RESTScope{
+			&corev1.Node{}: meta.RESTScopeRoot, &corev1.Pod{}: meta.RESTScopeNamespace, &corev1.Service{}: meta.RESTScopeNamespace, &discoveryv1.EndpointSlice{}: meta.RESTScopeNamespace,
+		},
 		Only: map[ctrl.Object]ctrlcache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
 		},
@@ -129,7 +136,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		return nil, err
 	}
 	m := &membership{
-		client: remote, remote: []run.Component{i, remote, &serverFollower{remote, list, make(chan struct{})}}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
+		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{remote, list, make(chan struct{})})}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
 	}
 	m.policies = netpolicy.Remote{Do: func(req *http.Request) (*http.Response, error) { return m.api.Do(req, "") }}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
@@ -149,12 +156,12 @@ type node struct {
 // components returns the node's components in start order.
 func (n *node) components() []run.Component {
 	return []run.Component{
-		n.runtime, // finds the containers of an earlier process before the agent starts
-		n.network, // maintains the routes to other nodes
-		n.proxy,   // services work before the first pod starts
-		n.policy,  // no pod starts before its policies are enforced
-		n.dns,     // and so does DNS
-		n.agent,   // ready when the node is
+		n.runtime,          // finds the containers of an earlier process before the agent starts
+		n.network,          // maintains the routes to other nodes
+		run.Aside(n.proxy), // the agent waits for it before it starts pods of the API, but not static ones
+		n.policy,           // no pod starts before its policies are enforced
+		run.Aside(n.dns),   // as the proxy
+		n.agent,            // ready when the node is
 	}
 }
 
@@ -204,6 +211,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Annotations: map[string]string{machineAnnotation: m.machine}, VerifyNode: m.check,
 		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
 		PluginDir: pluginDir(p.Config), PluginLink: kubeletDir,
+		ManifestDir: manifestDir(p.Config), DecodeManifest: builtin.StaticPod, Before: []<-chan struct{}{n.proxy.Ready(), n.dns.Ready()},
 		ClusterCIDR: m.clusterCIDR, ServiceCIDR: m.serviceCIDR,
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
@@ -280,6 +288,11 @@ const kubeletDir = "/var/lib/kubelet"
 
 // pluginDir is where they are. kubeletDir becomes a link to it, if nothing else uses that.
 func pluginDir(c config.Config) string { return filepath.Join(c.DataDir, "agent", "kubelet") }
+
+// manifestDir is the folder of static pods' manifests.
+func manifestDir(c config.Config) string {
+	return cmp.Or(c.PodManifestPath, filepath.Join(c.DataDir, "agent", "pod-manifests"))
+}
 
 // purge removes everything that the node created on this machine. No other Coracle process is running.
 func purge(ctx context.Context, c config.Config) error {

@@ -116,6 +116,8 @@ type Agent struct {
 	NodeTaints []string `mapstructure:"node-taints"`
 	// MaxPods is the maximum number of pods on the node, 1 to 1000.
 	MaxPods int `mapstructure:"max-pods"`
+	// PodManifestPath is the absolute path of the folder with manifests of static pods; empty means DataDir/agent/pod-manifests.
+	PodManifestPath string `mapstructure:"pod-manifest-path"`
 	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	PodMetadataAccess bool `mapstructure:"pod-metadata-access"`
 	// AgentListen is the address and port of the node's own API (logs, exec).
@@ -272,6 +274,9 @@ func (c Agent) validate() error {
 	}
 	if c.MaxPods < 1 || c.MaxPods > 1000 {
 		errs = append(errs, fmt.Errorf("max-pods %d is not within 1 to 1000", c.MaxPods))
+	}
+	if c.PodManifestPath != "" {
+		errs = append(errs, directory("pod-manifest-path", c.PodManifestPath))
 	}
 	if c.Containerd != "" && !filepath.IsAbs(strings.TrimPrefix(c.Containerd, "unix://")) {
 		errs = append(errs, fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock", c.Containerd))

@@ -19,7 +19,7 @@ const nodeOS = corev1.Linux
 // admit checks once whether the node can run a pod that has not started yet.
 func (w *worker) admit() {
 	m := w.m
-	node := m.c.Node()
+	node := m.c.AdmitBy()
 	w.mu.Lock()
 	p := w.api.pod
 	w.mu.Unlock()
@@ -48,7 +48,7 @@ func (w *worker) refuseUnchecked() {
 func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	m := w.m
 	if m.c.Pressures != nil {
-		if message := eviction.Refuse(p, m.c.Pressures()); message != "" {
+		if message := eviction.Refuse(w.trusted(p), m.c.Pressures()); message != "" {
 			return &Verdict{Reason: eviction.Reason, Message: message}
 		}
 	}

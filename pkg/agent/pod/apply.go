@@ -17,6 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 )
 
 // do executes an action. It returns nil, or why it failed and when to retry.
@@ -88,7 +89,7 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 		return w.sandboxFailed(ctx, p, err)
 	}
 	if m := w.m.c.Policies; m != nil && s.IP.IsValid() {
-		if err := m.Setup(ctx, p, s.IP.String()); err != nil {
+		if err := m.Setup(ctx, w.trusted(p), s.IP.String()); err != nil {
 			return w.sandboxFailed(ctx, p, err)
 		}
 	}
@@ -201,6 +202,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	if task := taskOf(p); task != "" {
 		spec.Labels[labelTask] = task
 	}
+	if w.api.static {
+		spec.Labels[labelSource] = static.FromFile
+	}
 	if c.TerminationMessagePath != "" {
 		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, id[:12])
 	}
@@ -305,7 +309,7 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	}
 	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
 	if m := w.m.c.Policies; m != nil {
-		m.Release(w.uid)
+		m.Release(w.trusted(p))
 	}
 	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))
 	errs = append(errs, w.m.c.Failpoints.At("pod.volumes-released"))

@@ -51,6 +51,10 @@ type Config struct {
 	// Node returns this node's object, or nil while it is not registered.
 	Node        func() *corev1.Node
 	Allocatable func() corev1.ResourceList
+	// AdmitBy returns the node by which pods are admitted, also while it is not registered; nil means Node.
+	AdmitBy func() *corev1.Node
+	// StaticEnded is called when nothing is left of a static pod; nil if there are none.
+	StaticEnded func(types.UID)
 	// Pressures returns the node's pressure conditions that are True; nil means never any.
 	Pressures func() []corev1.NodeConditionType
 	// Services returns the services of a namespace and default/kubernetes.
@@ -76,7 +80,7 @@ type Policies interface {
 	// Setup returns when the policies that select the pod are enforced at its address. It is called once the pod's network is up, before containers start.
 	Setup(ctx context.Context, p *corev1.Pod, ip string) error
 	// Release is called when nothing of the pod runs any longer.
-	Release(uid types.UID)
+	Release(p *corev1.Pod)
 }
 
 // Messages are the queues of pods that receive messages; messages.Manager implements it. Its methods do nothing for other pods.

@@ -27,7 +27,7 @@ func (m *Manager) Active() []eviction.Pod {
 		if ended {
 			continue
 		}
-		one := eviction.Pod{Pod: p}
+		one := eviction.Pod{Pod: w.trusted(p)}
 		for _, c := range m.containers.of(p.UID) {
 			one.Running = one.Running || c.State == runtime.Running
 		}

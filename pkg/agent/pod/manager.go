@@ -60,6 +60,9 @@ func New(c Config) *Manager {
 	if c.SeccompDir == "" {
 		c.SeccompDir = filepath.Join(c.DataDir, "seccomp")
 	}
+	if c.AdmitBy == nil {
+		c.AdmitBy = c.Node
+	}
 	if c.Sysctls == nil {
 		c.Sysctls, _ = NewSysctls(nil)
 	}
@@ -164,7 +167,7 @@ func (m *Manager) refresh(ctx context.Context, id string) {
 	}
 }
 
-// Update handles an added or changed pod of this node. It does not modify p.
+// Update handles an added or changed pod of this node in the API. It does not modify p.
 func (m *Manager) Update(p *corev1.Pod) {
 	m.mu.Lock()
 	w := m.workers[p.UID]
@@ -309,6 +312,9 @@ func (m *Manager) forget(w *worker) {
 	closeOnce(w.end.drained)
 	closeOnce(w.end.evicted)
 	w.mu.Unlock()
+	if w.api.static && m.c.StaticEnded != nil {
+		m.c.StaticEnded(w.uid)
+	}
 }
 
 // Probes counts the probes of containers.

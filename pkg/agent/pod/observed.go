@@ -1,7 +1,7 @@
 // Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next actions; the Manager
 // executes them and writes the status.
 //
-// It may import client, agent/runtime, agent/network, agent/volume, agent/probe, agent/images and agent/failpoint. Its invariant: the state of a
+// It may import client, agent/runtime, agent/network, agent/volume, agent/probe, agent/images, agent/static and agent/failpoint. Its invariant: the state of a
 // pod's containers is always read from the runtime, so that a new Manager continues where a killed one stopped.
 package pod
 
@@ -34,7 +34,8 @@ const (
 	labelImage     = "image"
 	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
 	labelMessage   = "message-path"
-	labelTask      = "task" // the UID of the task that controls the pod
+	labelTask      = "task"   // the UID of the task that controls the pod
+	labelSource    = "source" // static.FromFile for a static pod's
 )
 
 const (
@@ -96,7 +97,7 @@ type Verdict struct {
 
 // Observed is the state of a pod on the node.
 type Observed struct {
-	// Gone means that the pod is no longer in the API.
+	// Gone means that the pod is no longer in the API, or a static pod's manifest is gone.
 	Gone bool
 	// Deleted means that the agent deleted the pod from the API. It remains there while it has finalizers.
 	Deleted bool

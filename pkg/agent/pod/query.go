@@ -20,14 +20,20 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
-// Find returns a copy of a pod with its current status. uid may be empty.
+// Find returns a copy of a pod with its current status. uid may be empty, or that of a static pod's mirror.
 func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
 	for _, w := range m.all() {
-		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (uid == "" || p.UID == uid) {
+		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (uid == "" || p.UID == uid || w.mirroredBy(uid)) {
 			return p, true
 		}
 	}
 	return nil, false
+}
+
+func (w *worker) mirroredBy(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.api.mirror != nil && w.api.mirror.UID == uid
 }
 
 // Instances returns the instances of a pod's container that are in the runtime, newest first.

@@ -41,7 +41,8 @@ type rig struct {
 	events  *eventLog
 	dir     string
 	node    *corev1.Node
-	stop    func() // stops the Manager as a process that is killed would be: nothing is tidied up
+	static  []*corev1.Pod // are started before the API is known
+	stop    func()        // stops the Manager as a process that is killed would be: nothing is tidied up
 
 	// wrapRuntime, if set, is between Managers that are started and the runtime.
 	wrapRuntime func(runtime.Runtime) runtime.Runtime
@@ -85,6 +86,9 @@ func (r *rig) start() {
 		require.NoError(r, m.Wait())
 	})
 	require.NoError(r, m.Start(ctx))
+	for _, p := range r.static {
+		m.StartStatic(p)
+	}
 	r.api.subscribe(m)
 	require.NoError(r, m.Sync(ctx))
 	synctest.Wait()

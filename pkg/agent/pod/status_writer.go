@@ -51,8 +51,11 @@ func owned(t corev1.PodConditionType) bool {
 
 // post writes the status in the background if it differs. Called with the lock held.
 func (w *worker) post() {
-	s, pod := &w.status, w.api.pod
-	full := overlay(&pod.Status, s.want)
+	s, pod := &w.status, w.stored()
+	if pod == nil {
+		return
+	}
+	full := w.forAPI(pod)
 	if s.writing || w.api.gone || apiequality.Semantic.DeepEqual(pod.Status, full) ||
 		s.sent != nil && apiequality.Semantic.DeepEqual(*s.sent, full) {
 		return
@@ -98,12 +101,12 @@ func (w *worker) postOnce(ctx context.Context) error {
 	w.postMu.Lock()
 	defer w.postMu.Unlock()
 	w.mu.Lock()
-	base := w.api.pod
-	if w.status.want == nil {
+	base := w.stored()
+	if base == nil || w.status.want == nil {
 		w.mu.Unlock()
 		return nil
 	}
-	want := overlay(&base.Status, w.status.want)
+	want := w.forAPI(base)
 	w.mu.Unlock()
 	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
 	answer := base.DeepCopy()
@@ -117,8 +120,12 @@ func (w *worker) postOnce(ctx context.Context) error {
 	}
 	w.mu.Lock()
 	w.status.sent, w.status.at, w.status.answer = &want, time.Now(), answer.Status
-	if answer.UID == w.uid && !older(answer.ResourceVersion, w.api.pod.ResourceVersion) {
-		w.api.pod = answer
+	if now := w.stored(); now != nil && answer.UID == now.UID && !older(answer.ResourceVersion, now.ResourceVersion) {
+		if w.api.static {
+			w.api.mirror = answer
+		} else {
+			w.api.pod = answer
+		}
 	}
 	w.mu.Unlock()
 	return nil

@@ -44,7 +44,9 @@ type worker struct {
 // apiState is the pod in the API server. Events and responses to our own writes set it.
 type apiState struct {
 	pod     *corev1.Pod // newest known version
-	gone    bool        // the API does not have the pod any more
+	static  bool        // the pod is not in the API; set before the worker runs
+	mirror  *corev1.Pod // newest known version of a static pod's mirror; nil without one
+	gone    bool        // the API does not have the pod any more, or a static pod's manifest is gone
 	deleted bool        // the agent deleted it; the event follows
 }
 

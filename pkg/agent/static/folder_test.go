@@ -1,0 +1,202 @@
+package static
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestWhatIsInTheFolder: each file is a pod; what is none is refused once, by name, and disturbs no other.
+func TestWhatIsInTheFolder(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, os.MkdirAll(r.dir, 0o700))
+	at := func(name string) string { return filepath.Join(r.dir, name) }
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.write("b.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"kube-system"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	r.write(".hidden.yaml", manifestOf("hidden", "one"))
+	r.write("broken.yaml", "kind: [")
+	r.write("unknown.yaml", strings.Replace(manifestOf("unknown", "one"), "image:", "imgae:", 1))
+	r.write("nameless.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, image: i}]}\n")
+	r.write("z-again.yaml", manifestOf("a", "two"))
+	r.write("huge.yaml", manifestOf("huge", "one")+"# "+strings.Repeat("x", maxManifest))
+	r.write("owned.yaml", strings.Replace(manifestOf("owned", "one"), "{name: owned}", "{name: owned, uid: x}", 1))
+	r.write("elsewhere.yaml", strings.Replace(manifestOf("elsewhere", "one"), "spec:", "spec:\n  nodeName: other", 1))
+	require.NoError(t, os.Symlink(at("loop-b"), at("loop-a")))
+	require.NoError(t, os.Symlink(at("loop-a"), at("loop-b")))
+	require.NoError(t, os.Symlink(at("nowhere"), at("dangling")))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(r.dir), "elsewhere"), []byte(manifestOf("linked", "one")), 0o600))
+	require.NoError(t, os.Symlink("../elsewhere", at("linked.yaml")))
+	require.NoError(t, unix.Mkfifo(at("fifo"), 0o600))
+	require.NoError(t, os.Mkdir(at("folder"), 0o700))
+	r.start()
+	names := []string{}
+	for _, p := range r.pods {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	require.ElementsMatch(t, []string{"default/a-node", "kube-system/b-node", "default/linked-node"}, names)
+	require.Equal(t, "one", r.named("a-node").Spec.Containers[0].Image, "the first file by name has the pod")
+	refused := map[string]string{}
+	for _, e := range r.events {
+		file, why, _ := strings.Cut(strings.TrimPrefix(e, "InvalidStaticPod: "+r.dir+"/"), ": ")
+		require.Empty(t, refused[file], "once")
+		refused[file] = why
+	}
+	for file, why := range map[string]string{
+		"broken.yaml": "yaml", "unknown.yaml": "imgae", "nameless.yaml": "metadata.name", "z-again.yaml": "a.yaml has the same pod", "huge.yaml": "1048576",
+		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many levels", "loop-b": "too many levels",
+		"dangling": "no file", "fifo": "not a file", "folder": "not a file",
+	} {
+		require.Contains(t, refused[file], why, file)
+		delete(refused, file)
+	}
+	require.Empty(t, refused)
+
+	require.NoError(t, os.Remove(at("a.yaml")))
+	r.until("the pod of the removed file is stopped", func() bool { return r.stopped[r.named("a-node").UID] })
+	r.ends(r.named("a-node").UID)
+	r.until("the other file has the pod now", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
+}
+
+// TestTooManyFiles: further ones are not used, and those that are remain.
+func TestTooManyFiles(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, os.MkdirAll(r.dir, 0o700))
+	for i := range maxFiles + 2 {
+		r.write(fmt.Sprintf("%04d.yaml", i), manifestOf(fmt.Sprint("p", i), "one"))
+	}
+	r.start()
+	require.Len(t, r.pods, maxFiles)
+	require.Contains(t, strings.Join(r.events, "\n"), "more than 1000 manifests")
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "0000.yaml")))
+	r.until("the next one is used", func() bool { return r.named(fmt.Sprintf("p%d-node", maxFiles)) != nil })
+}
+
+// TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they come.
+func TestFilesThatAreWrittenInPieces(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	path, text := filepath.Join(r.dir, "a.yaml"), manifestOf("a", "one")+"# the end of a long file\n"
+	// begin writes the first half, which would be a pod if its image were complete; end writes the rest.
+	begin := func(text string) (end func()) {
+		file, err := os.Create(path)
+		require.NoError(t, err)
+		half := strings.Index(text, "#")
+		_, err = file.WriteString(text[:half])
+		require.NoError(t, err)
+		return func() {
+			_, err := file.WriteString(text[half:])
+			require.NoError(t, err)
+			require.NoError(t, file.Close())
+		}
+	}
+	other := 0
+	// reads makes the folder be read meanwhile.
+	reads := func() {
+		other++
+		r.write(fmt.Sprintf("other-%d", other), manifestOf(fmt.Sprint("other", other), "one"))
+		r.until("another file is read", func() bool { return r.named(fmt.Sprintf("other%d-node", other)) != nil })
+	}
+	end := begin(text)
+	reads()
+	require.Nil(t, r.named("a-node"), "a file that is being written")
+	end()
+	r.until("the complete file is read", func() bool { return r.named("a-node") != nil })
+	first := r.named("a-node").UID
+
+	end = begin(strings.Replace(text, "one", "two", 1))
+	reads()
+	require.False(t, r.stopped[first], "a file that is rewritten in place")
+	end()
+	r.until("the changed pod replaces the former one", func() bool { return r.stopped[first] })
+	r.ends(first)
+	r.until("it starts", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
+	second := r.named("a-node").UID
+	require.NotEqual(t, first, second)
+
+	r.write(".a.next", manifestOf("a", "three"))
+	require.NoError(t, os.Rename(filepath.Join(r.dir, ".a.next"), path))
+	r.until("a renamed file is read", func() bool { return r.stopped[second] })
+	r.ends(second)
+	r.until("it starts", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "three" })
+	third := r.named("a-node").UID
+
+	r.write("a.yaml", "kind: [")
+	r.until("the mistake is reported", func() bool {
+		return strings.Contains(strings.Join(r.events, "\n"), "the pod of its former content goes on")
+	})
+	require.False(t, r.stopped[third])
+	require.NoError(t, os.Rename(path, filepath.Join(filepath.Dir(r.dir), "taken")))
+	r.until("the file was moved away", func() bool { return r.stopped[third] })
+}
+
+// TestSamePodAgain: a manifest that is removed and comes back while its pod still ends, or before it has begun, is started anew when that is over.
+func TestSamePodAgain(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.until("it runs", func() bool { return r.named("a-node") != nil })
+	uid := r.named("a-node").UID
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "a.yaml")))
+	r.until("it is stopped", func() bool { return r.stopped[uid] })
+	r.write("b.yaml", manifestOf("b", "one"))
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.write("c.yaml", manifestOf("c", "one"))
+	r.until("the folder was read", func() bool { return r.named("c-node") != nil })
+	require.True(t, r.stopped[uid])
+	r.ends(uid)
+	r.until("it runs again", func() bool { p := r.named("a-node"); return p != nil && p.UID == uid && !r.stopped[uid] })
+}
+
+// TestFolderThatGoes: its pods end, and a new folder of that name is followed.
+func TestFolderThatGoes(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	for _, away := range []func() error{
+		func() error { return os.RemoveAll(r.dir) },
+		func() error { return os.Rename(r.dir, r.dir+".old") },
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(r.dir), "next"), []byte(manifestOf("a", "one")), 0o600))
+		require.Eventually(t, func() bool { // the folder is made again
+			return os.Rename(filepath.Join(filepath.Dir(r.dir), "next"), filepath.Join(r.dir, "a.yaml")) == nil
+		}, patience, time.Millisecond)
+		r.until("it runs", func() bool { return r.named("a-node") != nil })
+		uid := r.named("a-node").UID
+		require.NoError(t, away())
+		r.until("it is stopped", func() bool { return r.stopped[uid] })
+		r.ends(uid)
+	}
+}
+
+// TestNextProcess: pods of an earlier process go on if their manifests are the same; the others end, before what replaces them starts.
+func TestNextProcess(t *testing.T) {
+	r := newRig(t)
+	stop := r.start()
+	r.write("same.yaml", manifestOf("same", "one"))
+	r.write("changed.yaml", manifestOf("changed", "one"))
+	r.write("removed.yaml", manifestOf("removed", "one"))
+	r.until("they run", func() bool { return len(r.pods) == 3 })
+	before := map[string]types.UID{}
+	for _, p := range r.pods {
+		before[p.Name] = p.UID
+		r.left[p.UID] = nameOf(p)
+	}
+	stop()
+	r.pods = map[types.UID]*corev1.Pod{}
+	r.write("changed.yaml", manifestOf("changed", "two"))
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "removed.yaml")))
+	r.start()
+	require.Equal(t, map[types.UID]bool{before["changed-node"]: true, before["removed-node"]: true}, r.stopped)
+	require.Len(t, r.pods, 1)
+	require.Equal(t, before["same-node"], r.named("same-node").UID)
+	r.m.Ended(before["changed-node"])
+	r.until("the changed one starts", func() bool { return r.named("changed-node") != nil })
+	require.NotEqual(t, before["changed-node"], r.named("changed-node").UID)
+}

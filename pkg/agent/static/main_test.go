@@ -1,0 +1,197 @@
+package static
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/coracle-dev/coracle/pkg/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 30 * time.Second
+
+// rig is a Manager of a folder, with pods that only are noted and an API that only has pods. changed is signalled after each change of either.
+type rig struct {
+	*testing.T
+	m   *Manager
+	dir string
+
+	mu      sync.Mutex
+	changed chan struct{}
+	node    types.UID
+	left    map[types.UID]types.NamespacedName
+	pods    map[types.UID]*corev1.Pod
+	stopped map[types.UID]bool
+	mirrors map[types.UID]*corev1.Pod // as the pods were told
+	events  []string
+	api     map[types.NamespacedName]*corev1.Pod
+	refuse  error
+	made    int
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, dir: filepath.Join(t.TempDir(), "manifests"), changed: make(chan struct{}), node: "node-1", left: map[types.UID]types.NamespacedName{},
+		pods: map[types.UID]*corev1.Pod{}, stopped: map[types.UID]bool{}, mirrors: map[types.UID]*corev1.Pod{}, api: map[types.NamespacedName]*corev1.Pod{}}
+	return r
+}
+
+// start starts a Manager; it is stopped at the end of the test, or by the function returned.
+func (r *rig) start() (stop func()) {
+	r.m = New(Config{Dir: r.dir, NodeName: "node", Decode: decode, Pods: r, Client: api{rig: r}, Node: func() *corev1.Node {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.node == "" {
+			return nil
+		}
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: r.node}}
+	}, Event: func(_, reason, message string) {
+		r.change(func() { r.events = append(r.events, reason+": "+message) })
+	}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	require.NoError(r, r.m.Start())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.m.Run(ctx) }()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	r.Cleanup(stop)
+	return stop
+}
+
+func decode(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error) {
+	p := &corev1.Pod{}
+	if err := yaml.UnmarshalStrict(data, p); err != nil {
+		return nil, err
+	}
+	return p, complete(p)
+}
+
+func (r *rig) change(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// until waits for a condition of the rig's fields.
+func (r *rig) until(what string, f func() bool) {
+	r.Helper()
+	late := time.After(patience)
+	for {
+		r.mu.Lock()
+		ok, changed := f(), r.changed
+		r.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-late:
+			r.Fatalf("never: %s; events: %v", what, r.events)
+		}
+	}
+}
+
+func (r *rig) StartStatic(p *corev1.Pod) { r.change(func() { r.pods[p.UID] = p }) }
+func (r *rig) StopStatic(uid types.UID)  { r.change(func() { r.stopped[uid] = true }) }
+func (r *rig) SetMirror(uid types.UID, m *corev1.Pod) {
+	r.change(func() { r.mirrors[uid] = m })
+}
+func (r *rig) LeftStatic() map[types.UID]types.NamespacedName { return r.left }
+
+// ends says that nothing is left of a pod.
+func (r *rig) ends(uid types.UID) {
+	r.change(func() { delete(r.pods, uid); delete(r.stopped, uid) })
+	r.m.Ended(uid)
+}
+
+// named returns the pod of a name that was started last, or nil. Called with the lock held.
+func (r *rig) named(name string) *corev1.Pod {
+	for _, p := range r.pods {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (r *rig) write(name, text string) {
+	r.Helper()
+	require.NoError(r, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
+}
+
+func manifestOf(name, image string) string {
+	return strings.NewReplacer("NAME", name, "IMAGE", image).Replace(`apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  containers:
+  - {name: c, image: "IMAGE"}
+`)
+}
+
+// api is an API server that tells the Manager of its writes.
+type api struct {
+	client.Interface
+	*rig
+}
+
+func (a api) Create(_ context.Context, o ctrl.Object, _ ...ctrl.CreateOption) error {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return errors.New("not a pod")
+	}
+	var err error
+	a.change(func() {
+		switch {
+		case a.refuse != nil:
+			err = a.refuse
+			return
+		case a.rig.api[nameOf(p)] != nil:
+			err = apierrors.NewAlreadyExists(schema.GroupResource{Resource: "pods"}, p.Name)
+			return
+		}
+		a.made++
+		p.UID = types.UID("api-" + string(rune('a'+a.made)))
+		a.rig.api[nameOf(p)] = p.DeepCopy()
+	})
+	if err == nil {
+		a.m.Seen(p.DeepCopy())
+	}
+	return err
+}
+
+func (a api) Delete(_ context.Context, o ctrl.Object, opts ...ctrl.DeleteOption) error {
+	d := ctrl.DeleteOptions{}
+	d.ApplyOptions(opts)
+	name := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+	var old *corev1.Pod
+	a.change(func() {
+		if old = a.rig.api[name]; old != nil && *d.Preconditions.UID == old.UID && *d.GracePeriodSeconds == 0 {
+			delete(a.rig.api, name)
+		}
+	})
+	if old == nil {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name.Name)
+	}
+	a.m.Gone(old)
+	return nil
+}

@@ -1,0 +1,251 @@
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// State is what Plan decides by.
+type State struct {
+	// Node is the UID of the node's object; "" while there is none.
+	Node     types.UID
+	NodeName string
+	// Pods are those that run; Ending are the names of those of which something is left.
+	Pods   map[types.NamespacedName]*corev1.Pod
+	Ending map[types.NamespacedName]bool
+	// Mirrors are the mirror pods of this node in the API.
+	Mirrors []*corev1.Pod
+}
+
+// Change is one step of Plan: a mirror to be made, or one to be deleted.
+type Change struct {
+	Name           types.NamespacedName
+	Create, Delete *corev1.Pod
+}
+
+// Plan returns what is to be done so that each pod has a mirror, and nothing else has one. A mirror that is to be replaced is deleted first. Plan is a
+// pure function, and the order of its result is that of the names.
+func Plan(s State) (out []Change) {
+	has := map[types.NamespacedName]bool{}
+	for _, m := range s.Mirrors {
+		name := nameOf(m)
+		has[name] = true
+		p := s.Pods[name]
+		if p == nil && s.Ending[name] {
+			continue
+		}
+		if p == nil || m.DeletionTimestamp != nil || !isMirrorOf(m, p, s.Node) {
+			out = append(out, Change{Name: name, Delete: m})
+		}
+	}
+	for name, p := range s.Pods {
+		if !has[name] && s.Node != "" {
+			out = append(out, Change{Name: name, Create: mirrorOf(p, s.NodeName, s.Node)})
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int { return compareNames(a.Name, b.Name) })
+	return out
+}
+
+const (
+	// mirrorTimeout is for one request.
+	mirrorTimeout     = 30 * time.Second
+	mirrorRetryFirst  = time.Second
+	mirrorRetryMost   = 5 * time.Minute
+	mirrorEventReason = "FailedMirrorPod"
+)
+
+// mirrors keeps the mirrors in the API.
+type mirrors struct {
+	c     Config
+	state func() State
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	ready   bool // the existing ones are known
+	known   map[types.UID]*corev1.Pod
+	deleted map[types.UID]bool // while a create is in flight
+	retry   map[types.NamespacedName]backOff
+	shown   map[types.UID]*corev1.Pod // the mirror that each static pod was told
+}
+
+type backOff struct {
+	until time.Time
+	wait  time.Duration
+}
+
+func newMirrors(c Config, state func() State) *mirrors {
+	return &mirrors{c: c, state: state, wake: make(chan struct{}, 1), known: map[types.UID]*corev1.Pod{},
+		retry: map[types.NamespacedName]backOff{}, shown: map[types.UID]*corev1.Pod{}}
+}
+
+func (m *mirrors) mark() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *mirrors) seen(p *corev1.Pod) {
+	m.mu.Lock()
+	m.known[p.UID] = p
+	m.mu.Unlock()
+	m.mark()
+}
+
+func (m *mirrors) gone(p *corev1.Pod) {
+	m.mu.Lock()
+	delete(m.known, p.UID)
+	if m.deleted != nil {
+		m.deleted[p.UID] = true
+	}
+	m.mu.Unlock()
+	m.mark()
+}
+
+func (m *mirrors) synced() {
+	m.mu.Lock()
+	m.ready = true
+	m.mu.Unlock()
+	m.mark()
+}
+
+// nodeChanged ends all back-offs: what a former Node was refused, another may do.
+func (m *mirrors) nodeChanged() {
+	m.mu.Lock()
+	clear(m.retry)
+	m.mu.Unlock()
+	m.mark()
+}
+
+// run makes and deletes mirrors until ctx is done.
+func (m *mirrors) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-timer.C:
+		}
+		if next := m.reconcile(ctx); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
+
+// reconcile carries out a plan, and returns when to try again what failed; zero for never.
+func (m *mirrors) reconcile(ctx context.Context) (next time.Time) {
+	s := m.state()
+	m.mu.Lock()
+	ready := m.ready
+	s.Mirrors = slices.Collect(maps.Values(m.known))
+	m.mu.Unlock()
+	m.tell(s)
+	if !ready {
+		return time.Time{}
+	}
+	plan := Plan(s)
+	m.forget(plan)
+	for _, c := range plan {
+		m.mu.Lock()
+		b := m.retry[c.Name]
+		m.mu.Unlock()
+		if time.Now().Before(b.until) {
+			next = earlier(next, b.until)
+			continue
+		}
+		err := m.apply(ctx, c)
+		if ctx.Err() != nil {
+			return time.Time{}
+		}
+		m.mu.Lock()
+		delete(m.retry, c.Name) // the event follows
+		if err != nil {
+			b.wait = min(max(2*b.wait, mirrorRetryFirst), mirrorRetryMost)
+			b.until = time.Now().Add(b.wait)
+			next, m.retry[c.Name] = earlier(next, b.until), b
+		}
+		m.mu.Unlock()
+		if err != nil {
+			m.c.Logger.Warn("could not keep the mirror of a static pod, retrying", "pod", c.Name, "after", b.wait, "error", err)
+			m.c.Event(corev1.EventTypeWarning, mirrorEventReason, fmt.Sprintf("mirror of static pod %s: %v", c.Name, err))
+		}
+	}
+	return next
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// forget ends the back-off of names about which nothing is to be done.
+func (m *mirrors) forget(plan []Change) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.retry, func(name types.NamespacedName, _ backOff) bool {
+		return !slices.ContainsFunc(plan, func(c Change) bool { return c.Name == name })
+	})
+}
+
+// tell tells the pods which mirrors they have.
+func (m *mirrors) tell(s State) {
+	by := map[types.NamespacedName]*corev1.Pod{}
+	for _, mirror := range s.Mirrors {
+		if p := s.Pods[nameOf(mirror)]; p != nil && mirror.DeletionTimestamp == nil && isMirrorOf(mirror, p, s.Node) {
+			by[nameOf(mirror)] = mirror
+		}
+	}
+	told := map[types.UID]*corev1.Pod{}
+	for name, p := range s.Pods {
+		told[p.UID] = by[name]
+		if before, known := m.shown[p.UID]; !known || before != by[name] {
+			m.c.Pods.SetMirror(p.UID, by[name])
+		}
+	}
+	m.shown = told
+}
+
+// apply carries out one change. To be repeated, it needs no state but the API's.
+func (m *mirrors) apply(ctx context.Context, c Change) error {
+	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
+	defer cancel()
+	if c.Delete != nil {
+		err := m.c.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}},
+			ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &c.Delete.UID})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil // the event of its deletion follows
+		}
+		return err
+	}
+	m.mu.Lock()
+	m.deleted = map[types.UID]bool{}
+	m.mu.Unlock()
+	err := m.c.Client.Create(ctx, c.Create)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && !m.deleted[c.Create.UID] && m.known[c.Create.UID] == nil {
+		m.known[c.Create.UID] = c.Create
+		m.mark() // the pod learns of it
+	}
+	m.deleted = nil
+	if apierrors.IsAlreadyExists(err) {
+		return errors.New("a pod of that name exists that is not its mirror: remove either")
+	}
+	return err
+}
