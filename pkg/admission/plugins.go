@@ -22,7 +22,6 @@ import (
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
-	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -200,7 +199,7 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	// It cannot be disabled: it prevents nodes from choosing their pods' addresses.
 	chain = append(chain, podRanges{nodeidentifier.NewDefaultNodeIdentifier()})
 	// As upstream: managed fields that a webhook broke are restored, and what plugins annotate is audited.
-	r.UseAdmission(admission.WithAudit(fieldmanager.NewManagedFieldsValidatingAdmissionController(reinvoking{admission.NewChainHandler(chain...)})))
+	r.UseAdmission(admission.WithAudit(restoring{reinvoking{admission.NewChainHandler(chain...)}}))
 	return nil
 }
 
