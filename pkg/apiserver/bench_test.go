@@ -92,9 +92,12 @@ func BenchmarkList3000(b *testing.B) {
 		for _, accept := range []string{typeJSON, typeProto, "application/json;as=Table;v=v1;g=meta.k8s.io"} {
 			short, _, _ := strings.Cut(strings.TrimPrefix(accept, "application/"), ";v")
 			b.Run(name+"/"+short, func(b *testing.B) {
+				b.ReportAllocs()
+				before := processor(b)
 				for b.Loop() {
 					w.read(b, "/api/v1/namespaces/d/pods", accept)
 				}
+				b.ReportMetric(float64((processor(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
 			})
 		}
 	}

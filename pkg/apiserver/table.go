@@ -71,11 +71,7 @@ func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.E
 				return nil, err
 			}
 		default:
-			p, err := partial(obj, gv)
-			if err != nil {
-				return nil, err
-			}
-			if raw, err = json.Marshal(p); err != nil {
+			if raw, err = partialJSON(obj, e, gv); err != nil {
 				return nil, err
 			}
 		}
@@ -83,6 +79,24 @@ func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.E
 	}
 	table.TypeMeta = metav1.TypeMeta{Kind: "Table", APIVersion: gv.String()}
 	return table, nil
+}
+
+// partialJSON encodes the object's metadata, from the encoding of its entry if there is one.
+func partialJSON(obj runtime.Object, e *cache.Entry, gv schema.GroupVersion) ([]byte, error) {
+	if e != nil {
+		if raw := e.Metadata(); raw != nil {
+			const head, version = `{"kind":"PartialObjectMetadata","apiVersion":"`, `","metadata":`
+			text := gv.String()
+			b := make([]byte, 0, len(head)+len(text)+len(version)+len(raw)+1)
+			b = append(append(append(append(b, head...), text...), version...), raw...)
+			return append(b, '}'), nil
+		}
+	}
+	p, err := partial(obj, gv)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(p)
 }
 
 // partial returns the object's metadata.
@@ -169,8 +183,10 @@ func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, 
 	_, _ = out.Write(h[:len(h)-1])
 	_, _ = out.Write([]byte(`,"rows":[`))
 	first := true
+	each := *o
+	each.NoHeaders = true // those are written already
 	for _, e := range entries {
-		table, err := rows(req.Context(), t, e.Object, e, o, n.as.GroupVersion())
+		table, err := rows(req.Context(), t, e.Object, e, &each, n.as.GroupVersion())
 		if err != nil {
 			s.log.Warn("could not print object", "key", e.Key, "error", err)
 			continue

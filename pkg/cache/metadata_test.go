@@ -1,0 +1,43 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"pgregory.net/rapid"
+)
+
+// Whatever is in it, the metadata is cut out of the object's encoding as encoding it alone would give.
+func TestMetadata(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := pod("a", rapid.String().Draw(t, "name"), func(p *corev1.Pod) {
+			p.Annotations = rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "annotations")
+			p.Finalizers = rapid.SliceOf(rapid.String()).Draw(t, "finalizers")
+			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: rapid.String().Draw(t, "manager"), FieldsV1: metav1.NewFieldsV1(`{"f:a":{"k:{\"name\":\"}{\"}":{}}}`)}}
+			p.Spec.NodeName = rapid.String().Draw(t, "node")
+		})
+		p.Kind, p.APIVersion = "Pod", "v1"
+		want, err := json.Marshal(p.ObjectMeta)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(NewEntry(pods, "", p, 1).Metadata()))
+	})
+	require.Nil(t, NewEntry(pods, "", &unstructured.Unstructured{Object: map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"name": "a"}}}, 1).Metadata())
+}
+
+func FuzzObjectLength(f *testing.F) {
+	for _, s := range []string{``, `{`, `{}`, `{"a":"}"}x`, `{"a\"":{"b":[{}]}},`, `[{}]`, `"{"`, `{"\\":1}`, `\`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		n := objectLength(raw)
+		var first json.RawMessage
+		if json.NewDecoder(bytes.NewReader(raw)).Decode(&first) == nil && len(first) > 0 && first[0] == '{' && len(raw) > 0 && raw[0] == '{' {
+			require.Equal(t, string(first), string(raw[:n]))
+		}
+	})
+}
