@@ -160,11 +160,12 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	w.birth.pulling.Add(int64(lap(stepImage)))
 	bld.image = img
-	if p.Spec.ShareProcessNamespace != nil && *p.Spec.ShareProcessNamespace {
-		if bld.pidNS, err = m.c.Runtime.PodPIDNS(ctx, string(w.uid)); err != nil {
-			return w.fail(c.Name, "CreateContainerError", err, time.Second)
-		}
+	joined, err := w.pidNamespace(ctx, p, c.Name)
+	if err != nil {
+		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
+	defer joined.close()
+	bld.pidNS = joined.path
 	w.filesMu.Lock()
 	err = m.writeFiles(p, bld.podIP)
 	w.filesMu.Unlock()
@@ -208,7 +209,13 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	if c.TerminationMessagePath != "" {
 		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, id[:12])
 	}
-	if err := m.c.Runtime.Create(ctx, spec); err != nil && !errors.Is(err, runtime.ErrExists) {
+	err = m.c.Runtime.Create(ctx, spec)
+	if errors.Is(err, runtime.ErrExists) && joined.target { // by a process before, which held its namespace
+		if err = m.c.Runtime.Remove(ctx, id); err == nil {
+			err = m.c.Runtime.Create(ctx, spec)
+		}
+	}
+	if err != nil && !errors.Is(err, runtime.ErrExists) {
 		if ctx.Err() == nil {
 			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
 		}

@@ -205,6 +205,9 @@ type Runtime interface {
 	// PodPIDNS returns the path of the PID namespace that the containers of the pod share, for Spec.PIDNS (shareProcessNamespace). Its first
 	// process is a pause process; RemovePod ends it.
 	PodPIDNS(ctx context.Context, podUID string) (string, error)
+	// ContainerPIDNS returns the path of a running container's PID namespace, for another one of its pod. The path is that namespace's, whatever
+	// becomes of the container, until release is called, which the caller must do; it is worth nothing after the end of this process.
+	ContainerPIDNS(ctx context.Context, id string) (path string, release func(), err error)
 	// Purge removes every container, snapshot, mount, cgroup and process, for "coracle delete".
 	Purge(ctx context.Context) error
 	Images() Images

@@ -352,6 +352,13 @@ func (r *Runtime) PodPIDNS(_ context.Context, podUID string) (string, error) {
 	return "/fake/" + podUID + "/pid", nil
 }
 
+func (r *Runtime) ContainerPIDNS(_ context.Context, id string) (string, func(), error) {
+	if _, err := r.running(id); err != nil {
+		return "", nil, err
+	}
+	return "/fake/" + id + "/pid", func() {}, nil
+}
+
 func (r *Runtime) Purge(ctx context.Context) error {
 	list, _ := r.List(ctx)
 	for _, c := range list {

@@ -123,6 +123,25 @@ func sharedPID(t *testing.T, p *pod) {
 	require.NoError(t, p.Remove(p.ctx, ida))
 }
 
+func joinedPID(t *testing.T, p *pod) {
+	ida := p.run(p.spec("a", "sleep", "111"))
+	path, release, err := p.ContainerPIDNS(p.ctx, ida)
+	require.NoError(t, err)
+	b := p.spec("b", "sleep", "222")
+	b.PIDNS = path
+	idb := p.run(b)
+	release()
+	list := p.output(idb, "ps")
+	require.Regexp(t, `(?m)^ *1 .*sleep 111`, list)
+	require.Contains(t, list, "sleep 222")
+	require.NotContains(t, list, "containerd", "nothing of the host")
+	require.NoError(t, p.Signal(p.ctx, ida, syscall.SIGKILL, false))
+	require.Equal(t, 137, p.until(ida, exited).ExitCode)
+	require.Equal(t, 137, p.until(idb, exited).ExitCode, "the namespace ended with its first process")
+	_, _, err = p.ContainerPIDNS(p.ctx, ida)
+	require.ErrorIs(t, err, runtime.ErrNotRunning)
+}
+
 func hostPID(t *testing.T, p *pod) {
 	s := p.spec("a", "sh", "-c", "sleep 1234 & sleep 1234 & echo started; exit 2")
 	s.PIDNS = "host"

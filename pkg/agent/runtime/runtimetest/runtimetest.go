@@ -67,7 +67,7 @@ func (s *Suite) Run(t *testing.T) {
 		return
 	}
 	for name, test := range map[string]func(*testing.T, *pod){
-		"oom": oom, "terminal": terminal, "user": user, "confinement": confinement, "shared pid namespace": sharedPID,
+		"oom": oom, "terminal": terminal, "user": user, "confinement": confinement, "shared pid namespace": sharedPID, "joined pid namespace": joinedPID,
 		"mounts": mounts, "privileged": privileged, "host pid": hostPID, "joined namespaces": joined,
 	} {
 		t.Run(name, func(t *testing.T) {
