@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,9 +97,17 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 	if err != nil {
 		return err
 	}
+	live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
+	if u, ok := obj.(*unstructured.Unstructured); ok && metav1.Object(u) == m && u.GroupVersionKind() == c.Resource.GroupVersionKind {
+		// It changes nothing else in the object. Entries are decoded and encoded each time they are read from, or set in, an object without a
+		// Go type, whose times have no fractions.
+		if out, ok := f.UpdateNoErrors(live, u, manager).(*unstructured.Unstructured); !ok || out != u {
+			return apierrors.NewInternalError(fmt.Errorf("%s was replaced while its managed fields were recorded", c.gr()))
+		}
+		return nil
+	}
 	// The field manager changes obj, which may share memory with m's object.
 	obj = obj.DeepCopyObject()
-	live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
 	obj.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
 	out, ok := f.UpdateNoErrors(live, obj, manager).(client.Object)
 	if !ok {
