@@ -1,0 +1,75 @@
+package clients
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// metricsServer adapts upstream's manifests: the program comes from the machine, and is probed at once. Kubelets' certificates are not verified, as
+// where an authority of their own signs them, which pods do not know.
+const metricsServer = `resources: [apiservice.yaml, deployment.yaml, rbac.yaml, service.yaml]
+labels: [{pairs: {k8s-app: metrics-server}, includeSelectors: true}]
+patches:
+- target: {kind: Deployment}
+  patch: |
+    - {op: replace, path: /spec/template/spec/containers/0/image, value: "busybox:1.36"}
+    - {op: add, path: /spec/template/spec/containers/0/command, value: [/metrics-server]}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --kubelet-insecure-tls}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --kubelet-request-timeout=5s}
+    - {op: replace, path: /spec/template/spec/containers/0/args/4, value: --metric-resolution=10s}
+    - {op: add, path: /spec/template/spec/volumes/-, value: {name: program, hostPath: {path: PROGRAM, type: File}}}
+    - {op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {name: program, mountPath: /metrics-server, readOnly: true}}
+    - {op: replace, path: /spec/template/spec/containers/0/readinessProbe/initialDelaySeconds, value: 0}
+    - {op: replace, path: /spec/template/spec/containers/0/readinessProbe/periodSeconds, value: 1}
+`
+
+// TestMetricsServer runs metrics-server, built from its module, as a pod behind an APIService: it reads what nodes and pods use from the agents, and
+// kubectl top shows its numbers instead of Coracle's own, which are back when it is gone.
+func TestMetricsServer(t *testing.T) {
+	const module = "sigs.k8s.io/metrics-server"
+	folder, err := filepath.Abs("metricsserver")
+	require.NoError(t, err)
+	in := func(args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		c.Dir = folder
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, "%s: %s", strings.Join(args, " "), out)
+		return strings.TrimSpace(string(out))
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "metrics-server")
+	in("go", "build", "-o", program, module+"/cmd/metrics-server")
+	manifests := filepath.Join(in("go", "list", "-m", "-f", "{{.Dir}}", module), "manifests/base")
+	for _, name := range []string{"apiservice.yaml", "deployment.yaml", "rbac.yaml", "service.yaml"} {
+		raw, err := os.ReadFile(filepath.Join(manifests, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(metricsServer, "PROGRAM", program)), 0o600))
+
+	h := host.New(t)
+	h.Start()
+	h.Ctl("run busy --image=busybox:1.36 --restart=Never -- sh -c while(:)do(:);done")
+	h.Ctl("wait pod/busy --for=condition=Ready --timeout=30s")
+	h.Ctl("apply -k " + dir)
+	// It is ready once it has read every node twice.
+	h.Ctl("wait apiservice/v1beta1.metrics.k8s.io --for=condition=Available --timeout=80s")
+
+	list := h.Ctl("get --raw /apis/metrics.k8s.io/v1beta1/nodes")
+	require.Contains(t, list, `"kind":"NodeMetricsList"`)
+	require.Regexp(t, `"window":"1\d\.\d+s"`, list, "the time between two reads of metrics-server")
+	require.Regexp(t, `(?m)^`+h.Name+` +\d+m +\d+% +[1-9]\d*Mi `, h.Ctl("top node"))
+	require.Regexp(t, `(?m)^busy +busy +[1-9]\d*m +`, h.Ctl("top pod --containers"))
+	require.Regexp(t, `(?m)^kube-system +metrics-server-\S+ +\d+m +[1-9]\d*Mi`, h.Ctl("top pod -A"))
+
+	h.Ctl("delete -k " + dir)
+	require.Regexp(t, `(?m)^`+h.Name+` +\d+m +\d+% +[1-9]\d*Mi `, h.Ctl("top node"))
+}
