@@ -14,6 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/cronjob"
 	"github.com/coracle-dev/coracle/pkg/reconcile/daemonset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/deployment"
+	"github.com/coracle-dev/coracle/pkg/reconcile/devicetaint"
 	"github.com/coracle-dev/coracle/pkg/reconcile/disruption"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpoints"
 	"github.com/coracle-dev/coracle/pkg/reconcile/endpointslice"
@@ -86,6 +87,8 @@ func All(cfg Config) []*engine.Reconciler {
 		storagemigration.New(cfg.Kinds),
 		resourceclaim.New(),
 		resourceclaim.NewRelease(),
+		devicetaint.New(),
+		devicetaint.NewStatus(),
 	}
 	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), cmp.Or(cfg.ServerVersion, version.Info().GitVersion), cfg.Tunnels)...)
 	list = append(list, buildbarn.New(metrics.Read, check.New(packed.Open))...)

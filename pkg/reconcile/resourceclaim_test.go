@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -106,4 +107,64 @@ func TestDevices(t *testing.T) {
 		var r resourcev1.ResourceClaim
 		return c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "shared"}, &r) == nil && len(r.Finalizers) == 0
 	}, patience, 2*time.Millisecond)
+}
+
+// TestDeviceTaints: pods leave devices with NoExecute taints, of drivers and of rules, unless they tolerate them; a rule's status says what it does.
+func TestDeviceTaints(t *testing.T) {
+	c := start(t, options{agent: true, log: slog.LevelError, http: true})
+	c.node("n1")
+	slice := deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"}, resourcev1.Device{Name: "gpu-2"})
+	c.create(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}, slice)
+	for name, tolerations := range map[string][]resourcev1.DeviceToleration{
+		"plain": nil, "patient": {{Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute}},
+	} {
+		spec := deviceSpec("gpu")
+		spec.Devices.Requests[0].Exactly.Tolerations = tolerations
+		c.create(&resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}})
+	}
+	reserved := func(name string) (*corev1.Pod, string) {
+		p := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && len(p.Status.ResourceClaimStatuses) == 1 })
+		claim := until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName, func(r *resourcev1.ResourceClaim) bool {
+			return len(r.Status.ReservedFor) == 1
+		})
+		return p, claim.Status.Allocation.Devices.Results[0].Device
+	}
+	c.create(devicePod("a", "plain"), devicePod("b", "plain"), devicePod("patient", "patient"))
+	a, first := reserved("a")
+	b, second := reserved("b")
+	stays, third := reserved("patient")
+	require.Len(t, map[string]bool{first: true, second: true, third: true}, 3)
+	says := func(name, reason, message string) {
+		t.Helper()
+		until(c, &resourcev1.DeviceTaintRuleList{}, "", name, func(r *resourcev1.DeviceTaintRule) bool {
+			return len(r.Status.Conditions) == 1 && r.Status.Conditions[0].Reason == reason && strings.Contains(r.Status.Conditions[0].Message, message)
+		})
+	}
+	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
+		DeviceSelector: &resourcev1.DeviceTaintSelector{Device: &first}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNone}}}
+	c.create(rule)
+	says("service", "NoEffect", "1 published device selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace")
+	require.NoError(t, c.Patch(c.ctx, rule, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"taint":{"effect":"NoExecute"}}}`))))
+	c.gone(a)
+
+	// The driver says that all of its devices are broken.
+	var now resourcev1.ResourceSlice
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(slice), &now))
+	broken := now.DeepCopy()
+	for i := range broken.Spec.Devices {
+		broken.Spec.Devices[i].Taints = []resourcev1.DeviceTaint{{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoExecute}}
+	}
+	broken.Spec.Pool.Generation++
+	require.NoError(t, c.Update(c.ctx, broken))
+	c.gone(b)
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(stays), stays))
+	require.Nil(t, stays.DeletionTimestamp, "it tolerates them")
+
+	// A pod that would be evicted at once, because it tolerates them for no time, is not put onto them again and again.
+	brief := deviceSpec("gpu")
+	brief.Devices.Requests[0].Exactly.Tolerations = []resourcev1.DeviceToleration{{Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute, TolerationSeconds: new(int64)}}
+	c.create(&resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "brief"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: brief}}, devicePod("brief", "brief"))
+	until(c, &corev1.PodList{}, "default", "brief", func(p *corev1.Pod) bool {
+		return len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "cannot allocate all claims")
+	})
 }

@@ -125,7 +125,7 @@ func (d *devices) look(pod *corev1.Pod) *deviceCycle {
 		out.wrong = "this scheduler does not allocate devices"
 		return out
 	}
-	inventory, err := d.inventory()
+	inventory, err := d.inventory(out.wanted)
 	if err == nil {
 		out.allocate, err = d.allocator(context.Background(), inventory)
 	}
@@ -178,8 +178,8 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 	return nil
 }
 
-// inventory reads what devices are allocated from. Its time is proportional to the number of claims and devices.
-func (d *devices) inventory() (Inventory, error) {
+// inventory reads what devices are allocated from for the wanted claims of a pod. Its time is proportional to the number of claims and devices.
+func (d *devices) inventory(wanted []*resourcev1.ResourceClaim) (Inventory, error) {
 	ctx := context.Background()
 	var slices resourcev1.ResourceSliceList
 	var rules resourcev1.DeviceTaintRuleList
@@ -194,7 +194,7 @@ func (d *devices) inventory() (Inventory, error) {
 		return &class, d.read.Get(ctx, types.NamespacedName{Name: name}, &class)
 	}}
 	for i := range slices.Items {
-		in.Slices = append(in.Slices, tainted(&slices.Items[i], rules.Items))
+		in.Slices = append(in.Slices, lasting(tainted(&slices.Items[i], rules.Items), wanted, now()))
 	}
 	for i := range claims.Items {
 		if a := claims.Items[i].Status.Allocation; a != nil {
@@ -204,28 +204,6 @@ func (d *devices) inventory() (Inventory, error) {
 		}
 	}
 	return in, nil
-}
-
-// tainted adds the taints of the rules that select devices of a slice (KEP-5055).
-func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule) *resourcev1.ResourceSlice {
-	out := slice
-	matches := func(want *string, is string) bool { return want == nil || *want == is }
-	for r := range rules {
-		s := rules[r].Spec.DeviceSelector
-		if s == nil || !matches(s.Driver, slice.Spec.Driver) || !matches(s.Pool, slice.Spec.Pool.Name) {
-			continue
-		}
-		for i := range slice.Spec.Devices {
-			if !matches(s.Device, slice.Spec.Devices[i].Name) {
-				continue
-			}
-			if out == slice {
-				out = slice.DeepCopy()
-			}
-			out.Spec.Devices[i].Taints = append(out.Spec.Devices[i].Taints, rules[r].Spec.Taint)
-		}
-	}
-	return out
 }
 
 func devicesFit(c *cycle, n *nodeInfo) bool { return c.devices.unfit(n) == "" }
