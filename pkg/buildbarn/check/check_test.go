@@ -74,9 +74,9 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""}, // not used, so not evaluated
 		{"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes", "maximumMessageSizeBytes: std.extVar('POD_NAME')",
 			": Undefined external variable: POD_NAME; the container has HOME, HOSTNAME"},
-		{"common.libsonnet", "maximumMessageSizeBytes: 2 * 1024 * 1024", "maximumMessageSizeBytes: 2 / 0", "common.libsonnet:9: Division by zero."},
+		{"common.libsonnet", "maximumMessageSizeBytes: 2 * 1024 * 1024", "maximumMessageSizeBytes: 2 / 0", "common.libsonnet:21: Division by zero."},
 		{"common.libsonnet", "healthCheckService: 'buildbarn'", "tls: {}, alts: {}", "grpcServers[0]: "},
-		{"common.libsonnet", "authenticationPolicy: { allow: {} }, healthCheckService", "healthCheckService", "grpcServers[0]: the field authenticationPolicy is required"},
+		{"common.libsonnet", "authenticationPolicy: { allow: {} },\n    healthCheckService", "healthCheckService", "grpcServers[0]: the field authenticationPolicy is required"},
 	} {
 		files := maps.Clone(good)
 		files[test.file] = strings.Replace(good[test.file], test.old, test.new, 1)

@@ -272,7 +272,7 @@ func (f farm) worker(w *buildbarn.FarmWorkers) object {
 			"native": object{"buildDirectoryPath": "/worker/build", "cacheDirectoryPath": "/worker/cache", "maximumCacheFileCount": c.WorkerCacheFiles,
 				"maximumCacheSizeBytes": c.WorkerCacheBytes, "cacheReplacementPolicy": "LEAST_RECENTLY_USED"},
 			"runners": []any{object{
-				"endpoint": object{"address": "unix:///worker/runner"}, "concurrency": w.Concurrency, "instanceNamePrefix": w.InstanceNamePrefix,
+				"endpoint": object{"address": "unix:///worker/runner", "defaultServiceConfig": patient}, "concurrency": w.Concurrency, "instanceNamePrefix": w.InstanceNamePrefix,
 				"platform": platform(w.Platform), "workerId": object{"pod": podName, "node": nodeName},
 			}},
 		}},

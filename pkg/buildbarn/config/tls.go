@@ -43,9 +43,15 @@ func keyPair() object {
 	return object{"files": object{"certificatePath": "/tls/tls.crt", "privateKeyPath": "/tls/tls.key", "refreshInterval": "60s"}}
 }
 
-// endpoint is a server of the farm, as its clients see it.
+// patient has calls repeated while a server starts, as all parts of a farm may do at once: five times within some four seconds (gRFC A6). The programs
+// themselves wait, at random, for up to five seconds after a call that failed.
+var patient = object{"methodConfig": []any{object{"name": []any{object{}}, "retryPolicy": object{"maxAttempts": 5, "initialBackoff": "0.4s",
+	"maxBackoff": "2s", "backoffMultiplier": 1.6, "retryableStatusCodes": []any{"UNAVAILABLE"}}}}}
+
+// endpoint is a server of the farm, as its clients see it: one on a machine that is gone is given up within 30 s.
 func (f farm) endpoint(address string) object {
-	o := object{"address": address}
+	o := object{"address": address, "defaultServiceConfig": patient,
+		"keepalive": object{"time": "20s", "timeout": "10s", "permitWithoutStream": true}}
 	if f.trust != nil {
 		o["tls"] = object{"serverCertificateAuthorities": authorities, "clientKeyPair": keyPair()}
 	}
@@ -54,7 +60,8 @@ func (f farm) endpoint(address string) object {
 
 // serve is a server that lets certain roles in. Without TLS it is everybody: the network of the cluster is the boundary.
 func (f farm) serve(port int32, roles ...string) []any {
-	s := object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow}
+	s := object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow,
+		"keepaliveEnforcementPolicy": object{"minTime": "10s", "permitWithoutStream": true}}
 	if f.trust == nil {
 		return []any{s}
 	}

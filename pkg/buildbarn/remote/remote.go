@@ -12,11 +12,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	remoteexecution "github.com/bazelbuild/remote-apis/build/bazel/remote/execution/v2"
 	"github.com/bazelbuild/remote-apis/build/bazel/semver"
 	"google.golang.org/genproto/googleapis/bytestream"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -92,6 +94,8 @@ func New(c Config) (*Client, error) {
 	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		// Usually it is a farm that starts.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}, MinConnectTimeout: 5 * time.Second}),
 	}, c.Dial...)
 	if c.Token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))

@@ -212,7 +212,8 @@ func service(part, owner buildbarn.Part) *corev1.Service {
 		s.Spec.Type = p.Spec.ServiceType
 		add("http", buildbarn.PortBrowser)
 	case *buildbarn.BuildbarnStorage:
-		s.Spec.Type, s.Spec.ClusterIP = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone
+		// Each name is of one pod: clients reach it as soon as it listens.
+		s.Spec.Type, s.Spec.ClusterIP, s.Spec.PublishNotReadyAddresses = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone, true
 		add("grpc", buildbarn.PortStorage)
 	default:
 		return nil

@@ -8,22 +8,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-func (p *plan) deployment(hash string, replicas int32) {
-	want := deployment(p.part, p.o.Part, p.mounts(hash), replicas)
-	have := p.o.Deployment
-	if have == nil {
+// adopt returns a copy of a child with its labels, to be changed as wanted. It returns false if there is no child yet, and plans to make it, or if it is
+// somebody else's.
+func adopt[T interface {
+	comparable
+	client.Object
+}](p *plan, want, have T) (next T, ok bool) {
+	var none T
+	if have == none {
 		p.create(want)
-		return
+		return none, false
 	}
 	if !p.owns(have) {
+		return none, false
+	}
+	next = have.DeepCopyObject().(T)
+	next.SetLabels(merged(have.GetLabels(), want.GetLabels()))
+	return next, true
+}
+
+func (p *plan) deployment(hash string, replicas int32) {
+	want, have := deployment(p.part, p.o.Part, p.mounts(hash), replicas), p.o.Deployment
+	next, ok := adopt(p, want, have)
+	if !ok {
 		return
 	}
-	next := have.DeepCopy()
-	next.Labels = merged(have.Labels, want.Labels)
 	next.Spec = want.Spec
 	next.Spec.Selector = have.Spec.Selector // immutable
 	if w, ok := p.part.(*buildbarn.BuildbarnWorker); ok && w.Spec.Scale != nil && have.Spec.Replicas != nil {
@@ -33,20 +47,16 @@ func (p *plan) deployment(hash string, replicas int32) {
 }
 
 func (p *plan) statefulSet(s *buildbarn.BuildbarnStorage, hash string, replicas int32) {
-	want := statefulSet(s, p.o.Part, p.mounts(hash), replicas)
-	have := p.o.StatefulSet
+	want, have := statefulSet(s, p.o.Part, p.mounts(hash), replicas), p.o.StatefulSet
 	p.sharding(replicas)
 	if have == nil {
-		p.create(want)
 		p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionTrue, "AsSpecified", "")
-		return
 	}
-	if !p.owns(have) {
+	next, ok := adopt(p, want, have)
+	if !ok {
 		return
 	}
 	p.claims(want, have)
-	next := have.DeepCopy()
-	next.Labels = merged(have.Labels, want.Labels)
 	next.Spec.Replicas, next.Spec.Template = want.Spec.Replicas, want.Spec.Template
 	next.Spec.UpdateStrategy.Type = want.Spec.UpdateStrategy.Type
 	p.change(have, next)
@@ -108,16 +118,12 @@ func (p *plan) service() {
 		return
 	}
 	have := p.o.Service
-	if have == nil {
-		p.create(want)
+	next, ok := adopt(p, want, have)
+	if !ok {
 		return
 	}
-	if !p.owns(have) {
-		return
-	}
-	next := have.DeepCopy()
-	next.Labels = merged(have.Labels, want.Labels)
 	next.Spec.Selector, next.Spec.Ports = want.Spec.Selector, want.Spec.Ports
+	next.Spec.PublishNotReadyAddresses = want.Spec.PublishNotReadyAddresses
 	if want.Spec.ClusterIP != corev1.ClusterIPNone {
 		next.Spec.Type = want.Spec.Type
 	}
@@ -158,12 +164,10 @@ func (p *plan) ingress() {
 	}
 	p.condition(buildbarn.ConditionIngressReady, metav1.ConditionTrue, "HostFree", "")
 	want := ingress(p.part, p.o.Part, host)
-	if have == nil {
-		p.create(want)
+	next, ok := adopt(p, want, have)
+	if !ok {
 		return
 	}
-	next := have.DeepCopy()
-	next.Labels = merged(have.Labels, want.Labels)
 	next.Spec.Rules, next.Spec.DefaultBackend = want.Spec.Rules, nil
 	p.change(have, next)
 }

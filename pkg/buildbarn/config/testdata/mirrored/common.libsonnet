@@ -11,14 +11,60 @@
                     "backendA": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-0.farm-storage.builds:8981"
+                          "address": "farm-storage-0.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
                     "backendB": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-1.farm-storage.builds:8981"
+                          "address": "farm-storage-1.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
@@ -38,14 +84,60 @@
                     "backendA": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-2.farm-storage.builds:8981"
+                          "address": "farm-storage-2.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
                     "backendB": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-3.farm-storage.builds:8981"
+                          "address": "farm-storage-3.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
@@ -74,14 +166,60 @@
                 "backendA": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-0.farm-storage.builds:8981"
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
                 "backendB": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-1.farm-storage.builds:8981"
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -101,14 +239,60 @@
                 "backendA": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-2.farm-storage.builds:8981"
+                      "address": "farm-storage-2.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
                 "backendB": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-3.farm-storage.builds:8981"
+                      "address": "farm-storage-3.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },

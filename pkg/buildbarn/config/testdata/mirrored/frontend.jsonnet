@@ -11,14 +11,60 @@
                     "backendA": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-0.farm-storage.builds:8981"
+                          "address": "farm-storage-0.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
                     "backendB": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-1.farm-storage.builds:8981"
+                          "address": "farm-storage-1.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
@@ -38,14 +84,60 @@
                     "backendA": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-2.farm-storage.builds:8981"
+                          "address": "farm-storage-2.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
                     "backendB": {
                       "grpc": {
                         "client": {
-                          "address": "farm-storage-3.farm-storage.builds:8981"
+                          "address": "farm-storage-3.farm-storage.builds:8981",
+                          "defaultServiceConfig": {
+                            "methodConfig": [
+                              {
+                                "name": [
+                                  {}
+                                ],
+                                "retryPolicy": {
+                                  "backoffMultiplier": 1.6,
+                                  "initialBackoff": "0.4s",
+                                  "maxAttempts": 5,
+                                  "maxBackoff": "2s",
+                                  "retryableStatusCodes": [
+                                    "UNAVAILABLE"
+                                  ]
+                                }
+                              }
+                            ]
+                          },
+                          "keepalive": {
+                            "permitWithoutStream": true,
+                            "time": "20s",
+                            "timeout": "10s"
+                          }
                         }
                       }
                     },
@@ -82,14 +174,60 @@
                 "backendA": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-0.farm-storage.builds:8981"
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
                 "backendB": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-1.farm-storage.builds:8981"
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -109,14 +247,60 @@
                 "backendA": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-2.farm-storage.builds:8981"
+                      "address": "farm-storage-2.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
                 "backendB": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-3.farm-storage.builds:8981"
+                      "address": "farm-storage-3.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -166,6 +350,10 @@
       "authenticationPolicy": {
         "allow": {}
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8980"
       ]
@@ -178,7 +366,30 @@
         "addMetadataJmespathExpression": {
           "expression": "{\"build.bazel.remote.execution.v2.requestmetadata-bin\": incomingGRPCMetadata.\"build.bazel.remote.execution.v2.requestmetadata-bin\"}"
         },
-        "address": "farm-scheduler.builds:8982"
+        "address": "farm-scheduler.builds:8982",
+        "defaultServiceConfig": {
+          "methodConfig": [
+            {
+              "name": [
+                {}
+              ],
+              "retryPolicy": {
+                "backoffMultiplier": 1.6,
+                "initialBackoff": "0.4s",
+                "maxAttempts": 5,
+                "maxBackoff": "2s",
+                "retryableStatusCodes": [
+                  "UNAVAILABLE"
+                ]
+              }
+            }
+          ]
+        },
+        "keepalive": {
+          "permitWithoutStream": true,
+          "time": "20s",
+          "timeout": "10s"
+        }
       }
     }
   }

@@ -34,6 +34,10 @@
       "authenticationPolicy": {
         "allow": {}
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8984"
       ]
@@ -43,6 +47,10 @@
     {
       "authenticationPolicy": {
         "allow": {}
+      },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
       },
       "listenAddresses": [
         ":8982"
@@ -58,14 +66,60 @@
               "backendA": {
                 "grpc": {
                   "client": {
-                    "address": "farm-storage-0.farm-storage.builds:8981"
+                    "address": "farm-storage-0.farm-storage.builds:8981",
+                    "defaultServiceConfig": {
+                      "methodConfig": [
+                        {
+                          "name": [
+                            {}
+                          ],
+                          "retryPolicy": {
+                            "backoffMultiplier": 1.6,
+                            "initialBackoff": "0.4s",
+                            "maxAttempts": 5,
+                            "maxBackoff": "2s",
+                            "retryableStatusCodes": [
+                              "UNAVAILABLE"
+                            ]
+                          }
+                        }
+                      ]
+                    },
+                    "keepalive": {
+                      "permitWithoutStream": true,
+                      "time": "20s",
+                      "timeout": "10s"
+                    }
                   }
                 }
               },
               "backendB": {
                 "grpc": {
                   "client": {
-                    "address": "farm-storage-1.farm-storage.builds:8981"
+                    "address": "farm-storage-1.farm-storage.builds:8981",
+                    "defaultServiceConfig": {
+                      "methodConfig": [
+                        {
+                          "name": [
+                            {}
+                          ],
+                          "retryPolicy": {
+                            "backoffMultiplier": 1.6,
+                            "initialBackoff": "0.4s",
+                            "maxAttempts": 5,
+                            "maxBackoff": "2s",
+                            "retryableStatusCodes": [
+                              "UNAVAILABLE"
+                            ]
+                          }
+                        }
+                      ]
+                    },
+                    "keepalive": {
+                      "permitWithoutStream": true,
+                      "time": "20s",
+                      "timeout": "10s"
+                    }
                   }
                 }
               },
@@ -85,14 +139,60 @@
               "backendA": {
                 "grpc": {
                   "client": {
-                    "address": "farm-storage-2.farm-storage.builds:8981"
+                    "address": "farm-storage-2.farm-storage.builds:8981",
+                    "defaultServiceConfig": {
+                      "methodConfig": [
+                        {
+                          "name": [
+                            {}
+                          ],
+                          "retryPolicy": {
+                            "backoffMultiplier": 1.6,
+                            "initialBackoff": "0.4s",
+                            "maxAttempts": 5,
+                            "maxBackoff": "2s",
+                            "retryableStatusCodes": [
+                              "UNAVAILABLE"
+                            ]
+                          }
+                        }
+                      ]
+                    },
+                    "keepalive": {
+                      "permitWithoutStream": true,
+                      "time": "20s",
+                      "timeout": "10s"
+                    }
                   }
                 }
               },
               "backendB": {
                 "grpc": {
                   "client": {
-                    "address": "farm-storage-3.farm-storage.builds:8981"
+                    "address": "farm-storage-3.farm-storage.builds:8981",
+                    "defaultServiceConfig": {
+                      "methodConfig": [
+                        {
+                          "name": [
+                            {}
+                          ],
+                          "retryPolicy": {
+                            "backoffMultiplier": 1.6,
+                            "initialBackoff": "0.4s",
+                            "maxAttempts": 5,
+                            "maxBackoff": "2s",
+                            "retryableStatusCodes": [
+                              "UNAVAILABLE"
+                            ]
+                          }
+                        }
+                      ]
+                    },
+                    "keepalive": {
+                      "permitWithoutStream": true,
+                      "time": "20s",
+                      "timeout": "10s"
+                    }
                   }
                 }
               },
@@ -171,6 +271,10 @@
     {
       "authenticationPolicy": {
         "allow": {}
+      },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
       },
       "keepaliveParameters": {
         "maxConnectionAge": "0s",

@@ -94,6 +94,10 @@
       "authenticationPolicy": {
         "allow": {}
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8981"
       ]

@@ -12,7 +12,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-0.farm-storage.builds:8981"
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -22,7 +45,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-1.farm-storage.builds:8981"
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -41,7 +87,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-0.farm-storage.builds:8981"
+                  "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },
@@ -51,7 +120,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-1.farm-storage.builds:8981"
+                  "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },

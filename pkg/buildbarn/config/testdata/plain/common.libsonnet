@@ -9,7 +9,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-0.farm-storage.builds:8981"
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -19,7 +42,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-1.farm-storage.builds:8981"
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -38,7 +84,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-0.farm-storage.builds:8981"
+                  "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },
@@ -48,7 +117,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-1.farm-storage.builds:8981"
+                  "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },

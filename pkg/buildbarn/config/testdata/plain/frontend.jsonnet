@@ -9,7 +9,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-0.farm-storage.builds:8981"
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -19,7 +42,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-1.farm-storage.builds:8981"
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -46,7 +92,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-0.farm-storage.builds:8981"
+                  "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },
@@ -56,7 +125,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-1.farm-storage.builds:8981"
+                  "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },
@@ -98,6 +190,10 @@
       "authenticationPolicy": {
         "allow": {}
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8980"
       ]
@@ -110,7 +206,30 @@
         "addMetadataJmespathExpression": {
           "expression": "{\"build.bazel.remote.execution.v2.requestmetadata-bin\": incomingGRPCMetadata.\"build.bazel.remote.execution.v2.requestmetadata-bin\"}"
         },
-        "address": "farm-scheduler.builds:8982"
+        "address": "farm-scheduler.builds:8982",
+        "defaultServiceConfig": {
+          "methodConfig": [
+            {
+              "name": [
+                {}
+              ],
+              "retryPolicy": {
+                "backoffMultiplier": 1.6,
+                "initialBackoff": "0.4s",
+                "maxAttempts": 5,
+                "maxBackoff": "2s",
+                "retryableStatusCodes": [
+                  "UNAVAILABLE"
+                ]
+              }
+            }
+          ]
+        },
+        "keepalive": {
+          "permitWithoutStream": true,
+          "time": "20s",
+          "timeout": "10s"
+        }
       }
     }
   }

@@ -34,6 +34,10 @@
       "authenticationPolicy": {
         "allow": {}
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8984"
       ]
@@ -43,6 +47,10 @@
     {
       "authenticationPolicy": {
         "allow": {}
+      },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
       },
       "listenAddresses": [
         ":8982"
@@ -56,7 +64,30 @@
           "backend": {
             "grpc": {
               "client": {
-                "address": "farm-storage-0.farm-storage.builds:8981"
+                "address": "farm-storage-0.farm-storage.builds:8981",
+                "defaultServiceConfig": {
+                  "methodConfig": [
+                    {
+                      "name": [
+                        {}
+                      ],
+                      "retryPolicy": {
+                        "backoffMultiplier": 1.6,
+                        "initialBackoff": "0.4s",
+                        "maxAttempts": 5,
+                        "maxBackoff": "2s",
+                        "retryableStatusCodes": [
+                          "UNAVAILABLE"
+                        ]
+                      }
+                    }
+                  ]
+                },
+                "keepalive": {
+                  "permitWithoutStream": true,
+                  "time": "20s",
+                  "timeout": "10s"
+                }
               }
             }
           },
@@ -66,7 +97,30 @@
           "backend": {
             "grpc": {
               "client": {
-                "address": "farm-storage-1.farm-storage.builds:8981"
+                "address": "farm-storage-1.farm-storage.builds:8981",
+                "defaultServiceConfig": {
+                  "methodConfig": [
+                    {
+                      "name": [
+                        {}
+                      ],
+                      "retryPolicy": {
+                        "backoffMultiplier": 1.6,
+                        "initialBackoff": "0.4s",
+                        "maxAttempts": 5,
+                        "maxBackoff": "2s",
+                        "retryableStatusCodes": [
+                          "UNAVAILABLE"
+                        ]
+                      }
+                    }
+                  ]
+                },
+                "keepalive": {
+                  "permitWithoutStream": true,
+                  "time": "20s",
+                  "timeout": "10s"
+                }
               }
             }
           },
@@ -119,6 +173,10 @@
     {
       "authenticationPolicy": {
         "allow": {}
+      },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
       },
       "keepaliveParameters": {
         "maxConnectionAge": "0s",

@@ -9,7 +9,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-0.farm-storage.builds:8981"
+                      "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -19,7 +42,30 @@
                 "backend": {
                   "grpc": {
                     "client": {
-                      "address": "farm-storage-1.farm-storage.builds:8981"
+                      "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      }
                     }
                   }
                 },
@@ -38,7 +84,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-0.farm-storage.builds:8981"
+                  "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },
@@ -48,7 +117,30 @@
             "backend": {
               "grpc": {
                 "client": {
-                  "address": "farm-storage-1.farm-storage.builds:8981"
+                  "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  }
                 }
               }
             },
@@ -72,7 +164,25 @@
         {
           "concurrency": 1,
           "endpoint": {
-            "address": "unix:///worker/runner"
+            "address": "unix:///worker/runner",
+            "defaultServiceConfig": {
+              "methodConfig": [
+                {
+                  "name": [
+                    {}
+                  ],
+                  "retryPolicy": {
+                    "backoffMultiplier": 1.6,
+                    "initialBackoff": "0.4s",
+                    "maxAttempts": 5,
+                    "maxBackoff": "2s",
+                    "retryableStatusCodes": [
+                      "UNAVAILABLE"
+                    ]
+                  }
+                }
+              ]
+            }
           },
           "instanceNamePrefix": "",
           "platform": {
@@ -113,6 +223,29 @@
   "maximumMessageSizeBytes": 2097152,
   "outputUploadConcurrency": 11,
   "scheduler": {
-    "address": "farm-scheduler.builds:8983"
+    "address": "farm-scheduler.builds:8983",
+    "defaultServiceConfig": {
+      "methodConfig": [
+        {
+          "name": [
+            {}
+          ],
+          "retryPolicy": {
+            "backoffMultiplier": 1.6,
+            "initialBackoff": "0.4s",
+            "maxAttempts": 5,
+            "maxBackoff": "2s",
+            "retryableStatusCodes": [
+              "UNAVAILABLE"
+            ]
+          }
+        }
+      ]
+    },
+    "keepalive": {
+      "permitWithoutStream": true,
+      "time": "20s",
+      "timeout": "10s"
+    }
   }
 }

@@ -13,6 +13,29 @@
                   "grpc": {
                     "client": {
                       "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      },
                       "tls": {
                         "clientKeyPair": {
                           "files": {
@@ -33,6 +56,29 @@
                   "grpc": {
                     "client": {
                       "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      },
                       "tls": {
                         "clientKeyPair": {
                           "files": {
@@ -62,6 +108,29 @@
               "grpc": {
                 "client": {
                   "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  },
                   "tls": {
                     "clientKeyPair": {
                       "files": {
@@ -82,6 +151,29 @@
               "grpc": {
                 "client": {
                   "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  },
                   "tls": {
                     "clientKeyPair": {
                       "files": {

@@ -10,6 +10,29 @@
                   "grpc": {
                     "client": {
                       "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      },
                       "tls": {
                         "clientKeyPair": {
                           "files": {
@@ -30,6 +53,29 @@
                   "grpc": {
                     "client": {
                       "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      },
                       "tls": {
                         "clientKeyPair": {
                           "files": {
@@ -67,6 +113,29 @@
               "grpc": {
                 "client": {
                   "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  },
                   "tls": {
                     "clientKeyPair": {
                       "files": {
@@ -87,6 +156,29 @@
               "grpc": {
                 "client": {
                   "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  },
                   "tls": {
                     "clientKeyPair": {
                       "files": {
@@ -176,6 +268,10 @@
           ]
         }
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8980"
       ],
@@ -198,6 +294,29 @@
           "expression": "{\"build.bazel.remote.execution.v2.requestmetadata-bin\": incomingGRPCMetadata.\"build.bazel.remote.execution.v2.requestmetadata-bin\"}"
         },
         "address": "farm-scheduler.builds:8982",
+        "defaultServiceConfig": {
+          "methodConfig": [
+            {
+              "name": [
+                {}
+              ],
+              "retryPolicy": {
+                "backoffMultiplier": 1.6,
+                "initialBackoff": "0.4s",
+                "maxAttempts": 5,
+                "maxBackoff": "2s",
+                "retryableStatusCodes": [
+                  "UNAVAILABLE"
+                ]
+              }
+            }
+          ]
+        },
+        "keepalive": {
+          "permitWithoutStream": true,
+          "time": "20s",
+          "timeout": "10s"
+        },
         "tls": {
           "clientKeyPair": {
             "files": {

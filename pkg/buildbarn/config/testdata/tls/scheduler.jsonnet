@@ -42,6 +42,10 @@
           }
         }
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8984"
       ],
@@ -69,6 +73,10 @@
           }
         }
       },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
+      },
       "listenAddresses": [
         ":8982"
       ],
@@ -91,6 +99,29 @@
             "grpc": {
               "client": {
                 "address": "farm-storage-0.farm-storage.builds:8981",
+                "defaultServiceConfig": {
+                  "methodConfig": [
+                    {
+                      "name": [
+                        {}
+                      ],
+                      "retryPolicy": {
+                        "backoffMultiplier": 1.6,
+                        "initialBackoff": "0.4s",
+                        "maxAttempts": 5,
+                        "maxBackoff": "2s",
+                        "retryableStatusCodes": [
+                          "UNAVAILABLE"
+                        ]
+                      }
+                    }
+                  ]
+                },
+                "keepalive": {
+                  "permitWithoutStream": true,
+                  "time": "20s",
+                  "timeout": "10s"
+                },
                 "tls": {
                   "clientKeyPair": {
                     "files": {
@@ -111,6 +142,29 @@
             "grpc": {
               "client": {
                 "address": "farm-storage-1.farm-storage.builds:8981",
+                "defaultServiceConfig": {
+                  "methodConfig": [
+                    {
+                      "name": [
+                        {}
+                      ],
+                      "retryPolicy": {
+                        "backoffMultiplier": 1.6,
+                        "initialBackoff": "0.4s",
+                        "maxAttempts": 5,
+                        "maxBackoff": "2s",
+                        "retryableStatusCodes": [
+                          "UNAVAILABLE"
+                        ]
+                      }
+                    }
+                  ]
+                },
+                "keepalive": {
+                  "permitWithoutStream": true,
+                  "time": "20s",
+                  "timeout": "10s"
+                },
                 "tls": {
                   "clientKeyPair": {
                     "files": {
@@ -185,6 +239,10 @@
             "expression": "contains(uris, 'buildbarn://builds/farm/worker')"
           }
         }
+      },
+      "keepaliveEnforcementPolicy": {
+        "minTime": "10s",
+        "permitWithoutStream": true
       },
       "keepaliveParameters": {
         "maxConnectionAge": "0s",

@@ -10,6 +10,29 @@
                   "grpc": {
                     "client": {
                       "address": "farm-storage-0.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      },
                       "tls": {
                         "clientKeyPair": {
                           "files": {
@@ -30,6 +53,29 @@
                   "grpc": {
                     "client": {
                       "address": "farm-storage-1.farm-storage.builds:8981",
+                      "defaultServiceConfig": {
+                        "methodConfig": [
+                          {
+                            "name": [
+                              {}
+                            ],
+                            "retryPolicy": {
+                              "backoffMultiplier": 1.6,
+                              "initialBackoff": "0.4s",
+                              "maxAttempts": 5,
+                              "maxBackoff": "2s",
+                              "retryableStatusCodes": [
+                                "UNAVAILABLE"
+                              ]
+                            }
+                          }
+                        ]
+                      },
+                      "keepalive": {
+                        "permitWithoutStream": true,
+                        "time": "20s",
+                        "timeout": "10s"
+                      },
                       "tls": {
                         "clientKeyPair": {
                           "files": {
@@ -59,6 +105,29 @@
               "grpc": {
                 "client": {
                   "address": "farm-storage-0.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  },
                   "tls": {
                     "clientKeyPair": {
                       "files": {
@@ -79,6 +148,29 @@
               "grpc": {
                 "client": {
                   "address": "farm-storage-1.farm-storage.builds:8981",
+                  "defaultServiceConfig": {
+                    "methodConfig": [
+                      {
+                        "name": [
+                          {}
+                        ],
+                        "retryPolicy": {
+                          "backoffMultiplier": 1.6,
+                          "initialBackoff": "0.4s",
+                          "maxAttempts": 5,
+                          "maxBackoff": "2s",
+                          "retryableStatusCodes": [
+                            "UNAVAILABLE"
+                          ]
+                        }
+                      }
+                    ]
+                  },
+                  "keepalive": {
+                    "permitWithoutStream": true,
+                    "time": "20s",
+                    "timeout": "10s"
+                  },
                   "tls": {
                     "clientKeyPair": {
                       "files": {
@@ -112,7 +204,25 @@
         {
           "concurrency": 1,
           "endpoint": {
-            "address": "unix:///worker/runner"
+            "address": "unix:///worker/runner",
+            "defaultServiceConfig": {
+              "methodConfig": [
+                {
+                  "name": [
+                    {}
+                  ],
+                  "retryPolicy": {
+                    "backoffMultiplier": 1.6,
+                    "initialBackoff": "0.4s",
+                    "maxAttempts": 5,
+                    "maxBackoff": "2s",
+                    "retryableStatusCodes": [
+                      "UNAVAILABLE"
+                    ]
+                  }
+                }
+              ]
+            }
           },
           "instanceNamePrefix": "",
           "platform": {
@@ -154,6 +264,29 @@
   "outputUploadConcurrency": 11,
   "scheduler": {
     "address": "farm-scheduler.builds:8983",
+    "defaultServiceConfig": {
+      "methodConfig": [
+        {
+          "name": [
+            {}
+          ],
+          "retryPolicy": {
+            "backoffMultiplier": 1.6,
+            "initialBackoff": "0.4s",
+            "maxAttempts": 5,
+            "maxBackoff": "2s",
+            "retryableStatusCodes": [
+              "UNAVAILABLE"
+            ]
+          }
+        }
+      ]
+    },
+    "keepalive": {
+      "permitWithoutStream": true,
+      "time": "20s",
+      "timeout": "10s"
+    },
     "tls": {
       "clientKeyPair": {
         "files": {
