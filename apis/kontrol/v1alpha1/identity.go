@@ -22,6 +22,9 @@ type header struct {
 
 // TargetOf returns which object a Resource is about; what cannot be read is empty.
 func TargetOf(r *Resource) Target {
+	if t, ok := scan(r.Spec.Template.Raw); ok {
+		return t
+	}
 	var h header
 	_ = json.Unmarshal(r.Spec.Template.Raw, &h) // it was validated
 	return Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}

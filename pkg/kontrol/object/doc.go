@@ -105,12 +105,23 @@ func Same(a, b []byte) bool {
 
 // Owned returns the fields that Kontrol applied, by the managed fields of an object, and their JSON.
 func Owned(managed []metav1.ManagedFieldsEntry) (*fieldpath.Set, []byte) {
-	for _, m := range managed {
-		if m.Manager == kontrol.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == "" && m.FieldsV1 != nil {
-			return Fields(m.FieldsV1.GetRawBytes()), m.FieldsV1.GetRawBytes()
+	text := OwnedText(managed)
+	return Fields(text), text
+}
+
+// OwnedText returns the JSON of the fields that Kontrol applied; nil if there are none.
+func OwnedText(managed []metav1.ManagedFieldsEntry) []byte {
+	for i := range managed {
+		if m := &managed[i]; ours(m) && m.FieldsV1 != nil {
+			return m.FieldsV1.GetRawBytes()
 		}
 	}
-	return fieldpath.NewSet(), nil
+	return nil
+}
+
+// ours reports whether an entry has the fields that Kontrol applied.
+func ours(m *metav1.ManagedFieldsEntry) bool {
+	return m.Manager == kontrol.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == ""
 }
 
 // Fields parses the JSON of managed fields; what cannot be parsed is empty.

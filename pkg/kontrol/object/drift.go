@@ -1,6 +1,7 @@
 package object
 
 import (
+	"bytes"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -56,6 +57,26 @@ func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fi
 	return changed, additions(owners, now, fields.Union(owned), ignored, secret)
 }
 
+// Untouched reports, at little cost, that Drifted would find nothing: Kontrol owns what it applied, whose JSON is fields, and nobody else owns anything
+// that counts as drift. It may be false without any drift.
+func Untouched(managed []metav1.ManagedFieldsEntry, fields []byte, ignored Ignored) bool {
+	if len(fields) == 0 || !bytes.Equal(OwnedText(managed), fields) {
+		return false
+	}
+	for i := range managed {
+		if m := &managed[i]; m.FieldsV1 != nil && !ours(m) && adds(m, ignored) {
+			return false
+		}
+	}
+	return true
+}
+
+// adds reports whether the fields that only this manager owns are additions of others.
+func adds(m *metav1.ManagedFieldsEntry, ignored Ignored) bool {
+	return m.Subresource == "" && m.Manager != kontrol.FieldManager && !strings.HasPrefix(m.Manager, kontrol.FieldManager+"-initial") &&
+		!ignored.Manager(m.Manager) && !system(m.Manager)
+}
+
 // additions returns the fields that others added to those in ours.
 func additions(owners []owner, now map[string]any, ours *fieldpath.Set, ignored Ignored, secret bool) (added []Change) {
 	inside := map[string]bool{} // what contains any of ours
@@ -66,7 +87,7 @@ func additions(owners []owner, now map[string]any, ours *fieldpath.Set, ignored 
 	})
 	var tops []fieldpath.Path
 	for _, o := range owners {
-		if o.Subresource != "" || o.Manager == kontrol.FieldManager || strings.HasPrefix(o.Manager, kontrol.FieldManager+"-initial") || ignored.Manager(o.Manager) || system(o.Manager) {
+		if !adds(&o.ManagedFieldsEntry, ignored) {
 			continue
 		}
 		o.set.Difference(ours).Iterate(func(p fieldpath.Path) {

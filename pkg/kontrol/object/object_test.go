@@ -67,9 +67,32 @@ func TestDrifted(t *testing.T) {
 				got = append(got, string(d.Type)+" "+d.Drift.Path+" by "+d.Manager)
 			}
 			require.Equal(t, c.want, got)
+			if Untouched(c.live.GetManagedFields(), OwnedText(liveDeployment(t, asApplied, ours).GetManagedFields()), NewIgnored(c.ignore)) {
+				require.Empty(t, got)
+			}
 			require.Equal(t, before, c.live, "the argument was changed")
 		})
 	}
+}
+
+// TestUntouchedObjectsAreNotCompared: those that nobody but Kontrol, parts of Kubernetes and ignored managers has changed since.
+func TestUntouchedObjectsAreNotCompared(t *testing.T) {
+	for name, c := range map[string]struct {
+		managed []string
+		want    bool
+	}{
+		"as applied":           {[]string{entry("kontrol", "Apply", "", owned)}, true},
+		"status and system":    {[]string{entry("kontrol", "Apply", "", owned), entry("x", "Update", "status", `{"f:status":{}}`), entry("kubelet", "Update", "", `{"f:spec":{}}`)}, true},
+		"ignored manager":      {[]string{entry("kontrol", "Apply", "", owned), entry("hpa", "Update", "", `{"f:spec":{"f:replicas":{}}}`)}, true},
+		"somebody else":        {[]string{entry("kontrol", "Apply", "", owned), entry("a", "Update", "", `{"f:x":{}}`)}, false},
+		"a field was taken":    {[]string{entry("kontrol", "Apply", "", `{"f:spec":{}}`)}, false},
+		"another manager's":    {[]string{entry("kontrol", "Update", "", owned)}, false},
+		"managed fields clear": {nil, false},
+	} {
+		applied := OwnedText(liveDeployment(t, asApplied, entry("kontrol", "Apply", "", owned)).GetManagedFields())
+		require.Equal(t, c.want, Untouched(liveDeployment(t, asApplied, c.managed...).GetManagedFields(), applied, NewIgnored(&kontrol.Ignore{Managers: []string{"hpa"}})), name)
+	}
+	require.False(t, Untouched(nil, nil, NewIgnored(nil)), "nothing was applied")
 }
 
 func TestRecordKeepsNoSecrets(t *testing.T) {

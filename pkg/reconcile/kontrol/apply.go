@@ -94,8 +94,9 @@ func finish(ctx context.Context, c client.WithWatch, o Observed, step Step, out 
 	if err != nil {
 		return Answer{}, err
 	}
-	owned, fields := object.Owned(out.GetManagedFields())
+	fields := object.OwnedText(out.GetManagedFields())
 	if step.Prune {
+		owned := object.Fields(fields)
 		if out, err = prune(ctx, c, o, out, owned); err != nil {
 			return Answer{}, err
 		}

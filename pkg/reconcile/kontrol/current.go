@@ -234,10 +234,16 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, see
 		return
 	}
 	// An apply under way is no drift, unless somebody else wrote the annotation.
-	if owned, _ := object.Owned(o.GetManagedFields()); generation != a.Generation && owned.Has(generationPath) {
+	managed, ignored := o.GetManagedFields(), object.NewIgnored(r.Spec.Ignore)
+	if generation != a.Generation {
+		if owned, _ := object.Owned(managed); owned.Has(generationPath) {
+			return
+		}
+	}
+	if object.Untouched(managed, a.Fields.Raw, ignored) {
 		return
 	}
-	changed, added := object.Drifted(o, object.Parse(a.Object.Raw), object.Fields(a.Fields.Raw), object.NewIgnored(r.Spec.Ignore))
+	changed, added := object.Drifted(o, object.Parse(a.Object.Raw), object.Fields(a.Fields.Raw), ignored)
 	count := len(changed)
 	if r.Spec.Mode == kontrol.ModeEnforce {
 		count += len(added)

@@ -1,0 +1,158 @@
+package v1alpha1
+
+import "strings"
+
+// scanner reads JSON without making anything of it but the strings that are asked for. It knows what a valid document looks like, not what an invalid
+// one does: on anything odd it gives up.
+type scanner struct {
+	text []byte
+	at   int
+	odd  bool
+}
+
+// next skips white space and returns the byte after it; 0 at the end.
+func (s *scanner) next() byte {
+	for ; s.at < len(s.text); s.at++ {
+		switch s.text[s.at] {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return s.text[s.at]
+		}
+	}
+	return 0
+}
+
+// plain reads a string that has no escapes.
+func (s *scanner) plain() string {
+	if s.next() != '"' {
+		s.odd = true
+		return ""
+	}
+	begin := s.at + 1
+	for i := begin; i < len(s.text); i++ {
+		switch c := s.text[i]; {
+		case c == '"':
+			s.at = i + 1
+			return string(s.text[begin:i])
+		case c == '\\' || c < ' ' || c >= 0x80:
+			s.odd = true
+			return ""
+		}
+	}
+	s.odd = true
+	return ""
+}
+
+// skip skips a value.
+func (s *scanner) skip() {
+	s.next()
+	for depth := 0; s.at < len(s.text); {
+		switch c := s.text[s.at]; c {
+		case '"':
+			s.skipString()
+		case '{', '[':
+			depth++
+			s.at++
+		case '}', ']':
+			if depth == 0 {
+				return // it ends what contains the value
+			}
+			depth--
+			s.at++
+		case ',':
+			if depth == 0 {
+				return
+			}
+			s.at++
+		default:
+			s.at++
+		}
+	}
+}
+
+func (s *scanner) skipString() {
+	for s.at++; s.at < len(s.text); s.at++ {
+		switch s.text[s.at] {
+		case '\\':
+			s.at++
+		case '"':
+			s.at++
+			return
+		}
+	}
+	s.odd = true
+}
+
+// other skips the value of a key. One that differs from a known key in case alone is odd: the real parser takes it for that.
+func (s *scanner) other(key string, known ...string) {
+	for _, k := range known {
+		s.odd = s.odd || strings.EqualFold(k, key)
+	}
+	s.skip()
+}
+
+// object reads an object: field is called for each key, and must read or skip its value.
+func (s *scanner) object(field func(key string)) {
+	if s.next() != '{' {
+		s.odd = true
+		return
+	}
+	s.at++
+	if s.next() == '}' {
+		s.at++
+		return
+	}
+	for !s.odd {
+		key := s.plain()
+		if s.next() != ':' {
+			s.odd = true
+			return
+		}
+		s.at++
+		field(key)
+		switch s.next() {
+		case ',':
+			s.at++
+		case '}':
+			s.at++
+			return
+		default:
+			s.odd = true
+		}
+	}
+}
+
+// scan returns which object a template is; false if it needs a real parser.
+func scan(template []byte) (t Target, ok bool) {
+	s := &scanner{text: template}
+	seen := 0
+	text := func(into *string) {
+		if *into != "" {
+			s.odd = true // twice
+		}
+		*into = s.plain()
+	}
+	s.object(func(key string) {
+		switch key {
+		case "apiVersion":
+			text(&t.APIVersion)
+		case "kind":
+			text(&t.Kind)
+		case "metadata":
+			seen++
+			s.object(func(key string) {
+				switch key {
+				case "name":
+					text(&t.Name)
+				case "namespace":
+					text(&t.Namespace)
+				default:
+					s.other(key, "name", "namespace")
+				}
+			})
+		default:
+			s.other(key, "apiVersion", "kind", "metadata")
+		}
+	})
+	return t, !s.odd && seen == 1
+}
