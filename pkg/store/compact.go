@@ -193,6 +193,9 @@ func (s *Store) compactTo(ctx context.Context, e endpoint, rev int64) error {
 	}
 	s.compacted.Store(rev)
 	s.history.drop(rev)
+	if err := s.releaseMapping(e); err != nil {
+		s.cfg.Logger.Warn("could not release the mapping of the database", "error", err)
+	}
 	return s.defragment(e)
 }
 
@@ -225,6 +228,8 @@ func (s *Store) defragment(e endpoint) error {
 	if free := size - used; free < defragBytes || free < used {
 		return nil
 	}
+	s.mapping.Lock()
+	defer s.mapping.Unlock()
 	began := time.Now()
 	if err := e.defragment(); err != nil {
 		return fmt.Errorf("defragment: %w", err)

@@ -78,6 +78,7 @@ type Store struct {
 	measure   chan struct{} // requests the sizes of kinds
 	replayed  func(member uint64) bool
 	biggest   atomic.Pointer[string]
+	mapping   sync.Mutex // held while the database is closed or defragmented, or its mapping released
 	watches   sync.WaitGroup
 	stopping  chan struct{}
 	stopMu    sync.Mutex
@@ -174,6 +175,8 @@ func (s *Store) Run(ctx context.Context) error {
 		defer close(closed)
 		s.watches.Wait()
 		<-compactor
+		s.mapping.Lock()
+		defer s.mapping.Unlock()
 		etcd.Close()
 	}()
 	if err == nil {
