@@ -145,7 +145,7 @@ func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, no
 		met = append(met, s)
 	}
 	for _, pod := range o.Pods {
-		if message := exceeds(pod); message != "" && !critical(pod.Pod) {
+		if message := exceeds(pod); message != "" && !Critical(pod.Pod) {
 			d.Evict = append(d.Evict, Eviction{Pod: pod.Pod, Message: message})
 		}
 	}
@@ -251,8 +251,8 @@ func containers(p *corev1.Pod) []corev1.Container {
 // lowestCritical is system-cluster-critical's priority, the lowest that the system keeps for itself.
 const lowestCritical = 2_000_000_000
 
-// critical pods are never evicted: those of the system, and those that no API server could make anew.
-func critical(p *corev1.Pod) bool {
+// Critical reports whether a pod is critical. Such pods are never evicted: those of the system, and those that no API server could make anew.
+func Critical(p *corev1.Pod) bool {
 	if source, has := p.Annotations["kubernetes.io/config.source"]; has && source != "api" {
 		return true
 	}
@@ -273,7 +273,7 @@ func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	var all []candidate
 	for i := range pods {
 		p := &pods[i]
-		if !p.Running || critical(p.Pod) {
+		if !p.Running || Critical(p.Pod) {
 			continue
 		}
 		c := candidate{Pod: p}
@@ -352,7 +352,7 @@ func lowOn(name corev1.ResourceName, threshold, available int64, p Pod) string {
 
 // Refuse says why a node under these pressures does not take a pod that would begin there, or nothing. It is pure.
 func Refuse(p *corev1.Pod, pressures []corev1.NodeConditionType) string {
-	if len(pressures) == 0 || critical(p) {
+	if len(pressures) == 0 || Critical(p) {
 		return ""
 	}
 	if len(pressures) == 1 && pressures[0] == corev1.NodeMemoryPressure {

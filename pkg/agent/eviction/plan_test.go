@@ -263,7 +263,7 @@ func TestPlanProperties(t *testing.T) {
 		if (d.Starved == "") != (len(d.Pressures) == 0) {
 			t.Fatalf("starved of %q under %v", d.Starved, d.Pressures)
 		}
-		if len(d.Evict) > 1 || len(d.Evict) == 1 && (d.Reclaim || d.Measure || critical(d.Evict[0].Pod) || d.Starved == "" || !o.Measured) {
+		if len(d.Evict) > 1 || len(d.Evict) == 1 && (d.Reclaim || d.Measure || Critical(d.Evict[0].Pod) || d.Starved == "" || !o.Measured) {
 			t.Fatalf("%+v", d)
 		}
 		if _, disk := d.Pressures[corev1.NodeDiskPressure]; disk && len(d.Pressures) == 1 && !o.Reclaimed && !d.Reclaim {

@@ -27,6 +27,12 @@ func (w *worker) admit() {
 		return
 	}
 	v := w.refuse(p, node)
+	if v != nil && eviction.Critical(w.trusted(p)) {
+		if victims := Victims(p, node, w.others()); len(victims) > 0 {
+			w.preempt(victims)
+			return
+		}
+	}
 	if v != nil {
 		w.mu.Lock()
 		w.end.verdict = v
@@ -71,7 +77,7 @@ func (w *worker) others() []*corev1.Pod {
 		o.mu.Lock()
 		v := o.view()
 		if !isTerminal(v) && o.end.verdict == nil && !(o.api.gone && v.Spec.NodeName == "") {
-			others = append(others, v)
+			others = append(others, o.trusted(v))
 		}
 		o.mu.Unlock()
 	}

@@ -91,6 +91,8 @@ type Verdict struct {
 	Reason, Message string
 	// Evicted pods get a minimal grace period, and their containers are removed, since the node needs the resources.
 	Evicted bool
+	// Preempted means that an evicted pod makes room for a critical one. It has its own grace period.
+	Preempted bool
 	// Disrupted means that the pod was evicted because of node pressure, not for exceeding its own limits.
 	Disrupted bool
 }
@@ -103,6 +105,8 @@ type Observed struct {
 	Deleted bool
 	// Began is when the agent started.
 	Began time.Time
+	// Waiting means that other pods end first, whose resources this one needs.
+	Waiting bool
 	// Draining means that the node is stopping: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict

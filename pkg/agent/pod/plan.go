@@ -142,6 +142,9 @@ func busy(o Observed, name string) bool { _, b := o.Busy[name]; return b }
 // run plans the actions that start a pod and keep it running.
 func (pl *planner) run() {
 	o := pl.o
+	if o.Waiting {
+		return
+	}
 	if !o.Sandbox {
 		pl.retry(string(SetupSandbox), Action{Kind: SetupSandbox, Target: string(SetupSandbox)})
 	}
@@ -330,8 +333,8 @@ func (pl *planner) stop() {
 	if o.Gone && p.DeletionTimestamp != nil {
 		grace = min(grace, 2*time.Second)
 	}
-	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted || p.Status.Phase == corev1.PodFailed && p.Status.Reason == eviction.Reason
-	if evicted {
+	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted || p.Status.Phase == corev1.PodFailed && (p.Status.Reason == eviction.Reason || p.Status.Reason == preempting)
+	if evicted && (pl.d.Verdict == nil || !pl.d.Verdict.Preempted) {
 		grace = min(grace, evictionGrace)
 	}
 	pl.d.Grace = grace

@@ -38,7 +38,7 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	defer w.mu.Unlock()
 	p := w.view()
 	o := Observed{
-		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Verdict: w.end.verdict,
+		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Waiting: w.end.waits, Verdict: w.end.verdict,
 		Sandbox: w.held.sandbox != nil, Volumes: w.held.volumes != nil, Stale: w.held.stale, Released: w.held.released,
 		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures), Applied: maps.Clone(w.actions.applied),
 		podIP: w.podIP(),

@@ -55,6 +55,7 @@ type termination struct {
 	verdict *Verdict
 	drained chan struct{} // set while the node stops; closed when nothing of the pod runs
 	evicted chan struct{} // set when the pod is evicted; closed when all its resources are released
+	waits   bool          // others end first, to make room for the pod
 }
 
 // holdings are the pod's resources on the node, except for its containers, which the runtime knows. Actions set them.
@@ -101,6 +102,9 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 	}
 	if p.Status.Reason == eviction.Reason && !isTerminal(p) { // an earlier agent began to evict it
 		w.end.verdict = &Verdict{Reason: eviction.Reason, Message: p.Status.Message, Evicted: true}
+	}
+	if p.Status.Reason == preempting && !isTerminal(p) {
+		w.end.verdict = &Verdict{Reason: preempting, Message: p.Status.Message, Evicted: true, Preempted: true, Disrupted: true}
 	}
 	return w
 }

@@ -1,0 +1,107 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+)
+
+// The reason and message of pods that make room, as the kubelet's.
+const (
+	preempting       = "Preempting"
+	preemptedMessage = "Preempted in order to admit critical pod"
+)
+
+// Victims returns which of the others have to end so that the node can run a critical pod: none if that is impossible, or is not a question of
+// resources. No victim could be spared. Pods of higher quality of service, then of higher priority, are spared first, and of equal ones the smaller.
+// It is a pure function.
+func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.Pod {
+	if v := Admit(p, node, others); v == nil || !strings.HasPrefix(v.Reason, "OutOf") {
+		return nil
+	}
+	var stay, may []*corev1.Pod
+	for _, o := range others {
+		if eviction.Critical(o) {
+			stay = append(stay, o)
+		} else {
+			may = append(may, o)
+		}
+	}
+	if Admit(p, node, stay) != nil {
+		return nil
+	}
+	quality := map[corev1.PodQOSClass]int{corev1.PodQOSGuaranteed: -2, corev1.PodQOSBurstable: -1}
+	memory := func(p *corev1.Pod) int64 {
+		q := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})[corev1.ResourceMemory]
+		return q.Value()
+	}
+	priority := func(p *corev1.Pod) int32 {
+		if p.Spec.Priority == nil {
+			return 0
+		}
+		return *p.Spec.Priority
+	}
+	slices.SortStableFunc(may, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(quality[a.Status.QOSClass], quality[b.Status.QOSClass]), cmp.Compare(priority(b), priority(a)), cmp.Compare(memory(a), memory(b)))
+	})
+	var out []*corev1.Pod
+	for _, o := range may {
+		if Admit(p, node, append(slices.Clip(stay), o)) == nil {
+			stay = append(stay, o)
+		} else {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// preempt ends the victims, and lets the pod start when nothing is left of them.
+func (w *worker) preempt(victims []*corev1.Pod) {
+	m := w.m
+	var ended []<-chan struct{}
+	for _, v := range victims {
+		if v := m.worker(v.UID); v != nil {
+			if done := v.makeRoom(); done != nil {
+				ended = append(ended, done)
+			}
+		}
+	}
+	w.mu.Lock()
+	w.end.waits = true
+	w.mu.Unlock()
+	m.goRun(func() { w.awaitRoom(m.ctx, ended) })
+}
+
+func (w *worker) awaitRoom(ctx context.Context, ended []<-chan struct{}) {
+	for _, done := range ended {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end.waits = false
+	w.loop.wake()
+}
+
+// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or nil if it ends anyway.
+func (w *worker) makeRoom() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.api.gone || w.end.verdict != nil || isTerminal(w.view()) {
+		return w.end.evicted
+	}
+	w.end.verdict = &Verdict{Reason: preempting, Message: preemptedMessage, Evicted: true, Preempted: true, Disrupted: true}
+	w.end.evicted = make(chan struct{})
+	w.m.event(w.api.pod, "", corev1.EventTypeWarning, preempting, preemptedMessage)
+	w.loop.wake()
+	return w.end.evicted
+}

@@ -1,0 +1,97 @@
+package pod
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+)
+
+func asking(p *corev1.Pod, memory string) *corev1.Pod {
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+	return p
+}
+
+// TestCriticalPodsMakeRoom: a static pod that does not fit ends as few others as it needs, within their grace periods, and starts when they have ended.
+func TestCriticalPodsMakeRoom(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		critical := asking(podOf("critical", "sleep", "1000000"), "100Mi")
+		critical.Spec.Priority = new(int32(2_000_000_000))
+		r.create(critical)
+		r.create(asking(podOf("small", "sleep", "1000000"), "200Mi"))
+		r.create(asking(podOf("large", "sleep", "1000000"), "600Mi"))
+		r.pass(time.Second)
+		require.Len(t, r.running(), 3)
+		r.m.StartStatic(asking(staticPod("static", "static", "sleep", "1000000"), "500Mi"))
+		r.pass(time.Second)
+		require.NotContains(t, r.events.text(), "OutOf")
+		r.pass(time.Minute)
+		require.Len(t, r.running(), 3, "critical, small and static")
+		large := r.pod("large")
+		require.Equal(t, corev1.PodFailed, large.Status.Phase)
+		require.Equal(t, "Preempting", large.Status.Reason)
+		require.Equal(t, corev1.ConditionTrue, conditionOf(large, corev1.DisruptionTarget).Status)
+		for _, name := range []string{"critical", "small"} {
+			require.Equal(t, corev1.PodRunning, r.pod(name).Status.Phase)
+		}
+		p, _ := r.m.Find("default", "static", "")
+		require.Equal(t, corev1.PodRunning, p.Status.Phase)
+
+		// Critical pods do not make room, and others for no ordinary pod.
+		r.m.StartStatic(asking(staticPod("more", "more", "sleep", "1000000"), "900Mi"))
+		r.create(asking(podOf("ordinary", "sleep", "1000000"), "900Mi"))
+		r.pass(time.Minute)
+		p, _ = r.m.Find("default", "more", "")
+		require.Equal(t, "OutOfmemory", p.Status.Reason)
+		require.Equal(t, "OutOfmemory", r.pod("ordinary").Status.Reason)
+		require.Len(t, r.running(), 3)
+	})
+}
+
+// TestVictims: with the victims gone the pod fits, none of them could stay, and none is critical.
+func TestVictims(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceMemory: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("100"), corev1.ResourcePods: resource.MustParse("4")}}}
+		one := func(name string) *corev1.Pod {
+			p := podOf(name)
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+				corev1.ResourceMemory: *resource.NewQuantity(rapid.Int64Range(0, 110).Draw(t, "memory"), resource.BinarySI),
+				corev1.ResourceCPU:    *resource.NewQuantity(rapid.Int64Range(0, 110).Draw(t, "cpu"), resource.DecimalSI)}
+			p.Status.QOSClass = rapid.SampledFrom([]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}).Draw(t, "class")
+			if rapid.Bool().Draw(t, "critical") {
+				p.Spec.Priority = new(int32(2_000_000_000))
+			}
+			return p
+		}
+		p := one("p")
+		var others []*corev1.Pod
+		for range rapid.IntRange(0, 6).Draw(t, "others") {
+			others = append(others, one("o"))
+		}
+		victims := Victims(p, node, others)
+		if len(victims) == 0 {
+			return
+		}
+		stay := slices.DeleteFunc(slices.Clone(others), func(o *corev1.Pod) bool { return slices.Contains(victims, o) })
+		if v := Admit(p, node, stay); v != nil {
+			t.Fatalf("it does not fit: %v", v)
+		}
+		for _, v := range victims {
+			if eviction.Critical(v) || Admit(p, node, append(slices.Clone(stay), v)) == nil {
+				t.Fatalf("%v should stay", v)
+			}
+		}
+	})
+	port := podOf("a")
+	port.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 1}}
+	require.Empty(t, Victims(port, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*corev1.Pod{port}), "ports are no resource")
+}
