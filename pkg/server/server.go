@@ -208,14 +208,12 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 				p.log.Warn("could not label node as control plane", "error", err)
 			}
 		}
-		if err := forgetStart(); err != nil {
-			p.log.Warn("could not release start-up memory", "error", err)
-		}
+		p.forgetStart()
 		status := p.Status(ctx)
 		report(control.Event{Done: true, Status: &status})
 		close(p.started)
 		p.log.Info("running", "url", status.Server, "after", time.Since(p.began).Round(time.Millisecond))
-	}})
+	}, settled: p.forgetStart})
 	return run.All(ctx, run.Observer{
 		Started: func(name string, took time.Duration) {
 			p.parts.started(name, took)
@@ -248,17 +246,36 @@ func failure(report func(control.Event), err error) {
 
 const lastName = "running"
 
+func (p *process) forgetStart() {
+	if err := forgetStart(); err != nil {
+		p.log.Warn("could not release start-up memory", "error", err)
+	}
+}
+
 // last is the last component: when it starts, all others are ready.
 type last struct {
-	ready  chan struct{}
-	notify func(context.Context)
+	ready   chan struct{}
+	notify  func(context.Context)
+	settled func() // called once, after settling; may be nil
 }
+
+// settling is how long after the start what waited for its end, and the controllers' first look at everything, go on.
+const settling = 5 * time.Second
 
 func (l *last) Name() string           { return lastName }
 func (l *last) Ready() <-chan struct{} { return l.ready }
 func (l *last) Run(ctx context.Context) error {
 	l.notify(ctx)
 	close(l.ready)
+	if l.settled != nil {
+		after := time.NewTimer(settling)
+		defer after.Stop()
+		select {
+		case <-after.C:
+			l.settled()
+		case <-ctx.Done():
+		}
+	}
 	<-ctx.Done()
 	return nil
 }
