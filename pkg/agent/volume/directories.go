@@ -30,10 +30,11 @@ type Directories struct {
 // ErrInUse means that a pod on this node still uses a volume.
 var ErrInUse = errors.New("the volume is in use")
 
-// The prefixes of directories that are being made or removed. Names of volumes do not begin with a dot.
+// The prefixes of directories that are being made or removed, and of the records of volumes' projects. Names of volumes do not begin with a dot.
 const (
-	newPrefix = ".new-"
-	removing  = ".removing-"
+	newPrefix     = ".new-"
+	removing      = ".removing-"
+	projectPrefix = ".project-"
 )
 
 func (d *Directories) path(volume string) (string, error) {
@@ -62,7 +63,7 @@ func (d *Directories) make(volume, want string, size int64) error {
 		if !info.IsDir() {
 			return &os.PathError{Op: "use", Path: path, Err: unix.ENOTDIR}
 		}
-		return limit(path, size)
+		return d.limit(volume, size)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -77,10 +78,10 @@ func (d *Directories) make(volume, want string, size int64) error {
 	if err := d.fail.At("local.mkdir"); err != nil {
 		return err
 	}
-	if err := d.assign(next); err != nil {
+	if err := d.assign(volume, next); err != nil {
 		return err
 	}
-	if err := limit(next, size); err != nil {
+	if err := d.limit(volume, size); err != nil {
 		return err
 	}
 	if err := d.fail.At("local.limited"); err != nil {
@@ -97,8 +98,7 @@ func (d *Directories) make(volume, want string, size int64) error {
 
 // Resize sets the size of a volume's directory, in bytes. It succeeds if there is none: it gets its size when it is made.
 func (d *Directories) Resize(volume string, size int64) error {
-	path, err := d.path(volume)
-	if err != nil {
+	if _, err := d.path(volume); err != nil {
 		return err
 	}
 	if size <= 0 {
@@ -106,10 +106,7 @@ func (d *Directories) Resize(volume string, size int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := limit(path, size); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return d.limit(volume, size)
 }
 
 // Remove removes a volume's directory with everything in it. It succeeds if there is none, and fails with ErrInUse while a pod on this node
@@ -126,7 +123,7 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	} else if pod != "" {
 		return fmt.Errorf("%w by the pod with UID %s", ErrInUse, pod)
 	}
-	if err := limit(path, 0); err != nil && !errors.Is(err, fs.ErrNotExist) { // its project will be another volume's
+	if err := d.limit(volume, 0); err != nil { // its project will be another volume's
 		return err
 	}
 	gone := filepath.Join(d.dir, removing+volume)
@@ -143,6 +140,9 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 		if err := disk.RemoveAll(ctx, path); err != nil {
 			return err
 		}
+	}
+	if err := os.Remove(filepath.Join(d.dir, projectPrefix+volume)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return d.fail.At("local.removed")
 }

@@ -3,8 +3,10 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -77,25 +79,26 @@ func attributesOf(dir *os.File) (a attributes, err error) {
 	return a, err
 }
 
-// project returns the project of a volume's directory, 0 if it has none.
-func project(path string) (uint32, error) {
-	dir, err := os.Open(path)
+// projectOf returns a volume's project, 0 if it has none. It is recorded beside the directory, as what a link says: root in a container owns the
+// directory itself, and may give it the project of another volume.
+func (d *Directories) projectOf(volume string) (uint32, error) {
+	path := filepath.Join(d.dir, projectPrefix+volume)
+	text, err := os.Readlink(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}
-	defer dir.Close()
-	a, err := attributesOf(dir)
-	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
-		return 0, nil // a file system without projects
+	id, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || id < firstProject || id >= firstProject+maxProjects {
+		return 0, fmt.Errorf("%s is not the record of a volume's project: %q", path, text)
 	}
-	if err != nil || a.flags&projectInherit == 0 || a.project < firstProject || a.project-firstProject >= maxProjects {
-		return 0, err
-	}
-	return a.project, nil
+	return uint32(id), nil
 }
 
-// assign gives an empty directory a project that no other volume has. It does nothing where quotas are not enforced.
-func (d *Directories) assign(path string) error {
+// assign gives a volume's directory, which is new and empty, a project that no other volume has. It does nothing where quotas are not enforced.
+func (d *Directories) assign(volume, path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
@@ -104,13 +107,47 @@ func (d *Directories) assign(path string) error {
 	if !limited(dir) {
 		return nil
 	}
-	taken, err := d.projects()
-	if err != nil {
-		return err
-	}
 	a, err := attributesOf(dir)
 	if err != nil {
 		return &os.PathError{Op: "read the project of", Path: path, Err: err}
+	}
+	id, err := d.projectOf(volume)
+	if err != nil {
+		return err
+	}
+	if id == 0 {
+		if id, err = d.free(dir); err != nil {
+			return err
+		}
+		if err := os.Symlink(strconv.FormatUint(uint64(id), 10), filepath.Join(d.dir, projectPrefix+volume)); err != nil {
+			return err
+		}
+	}
+	if err := d.fail.At("local.assigned"); err != nil {
+		return err
+	}
+	a.project, a.flags = id, a.flags|projectInherit
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), setAttributes, uintptr(unsafe.Pointer(&a))); errno != 0 {
+		return &os.PathError{Op: "assign a project to", Path: path, Err: errno}
+	}
+	return nil
+}
+
+// free returns a project that no volume has, and no file on the file system of dir.
+func (d *Directories) free(dir *os.File) (uint32, error) {
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return 0, err
+	}
+	taken := map[uint32]bool{}
+	for _, e := range entries {
+		if volume, record := strings.CutPrefix(e.Name(), projectPrefix); record {
+			id, err := d.projectOf(volume)
+			if err != nil {
+				return 0, err
+			}
+			taken[id] = true
+		}
 	}
 	for id := uint32(firstProject); id < firstProject+maxProjects; id++ {
 		if taken[id] {
@@ -120,55 +157,31 @@ func (d *Directories) assign(path string) error {
 		if err := quotaOf(dir, id, &q); err == nil && (q.bytes > 0 || q.inodes > 0) {
 			continue // files that somebody moved out of a volume keep its project
 		}
-		a.project, a.flags = id, a.flags|projectInherit
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, dir.Fd(), setAttributes, uintptr(unsafe.Pointer(&a))); errno != 0 {
-			return &os.PathError{Op: "assign a project to", Path: path, Err: errno}
-		}
-		return nil
+		return id, nil
 	}
-	return fmt.Errorf("all %d projects for volumes are taken", maxProjects)
+	return 0, fmt.Errorf("all %d projects for volumes are taken", maxProjects)
 }
 
-// projects returns the projects of the directories of volumes.
-func (d *Directories) projects() (map[uint32]bool, error) {
-	entries, err := os.ReadDir(d.dir)
-	if err != nil {
-		return nil, err
-	}
-	taken := map[uint32]bool{}
-	for _, e := range entries {
-		id, err := project(filepath.Join(d.dir, e.Name()))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-		if id != 0 && !strings.HasPrefix(e.Name(), newPrefix) {
-			taken[id] = true
-		}
-	}
-	return taken, nil
-}
-
-// limit sets the size of a volume's directory, in bytes; 0 lifts the limit. It does nothing if the directory has no project.
-func limit(path string, bytes int64) error {
-	id, err := project(path)
+// limit sets the size of a volume, in bytes; 0 lifts the limit. It does nothing if the volume has no project, or quotas are not enforced any more.
+func (d *Directories) limit(volume string, bytes int64) error {
+	id, err := d.projectOf(volume)
 	if err != nil || id == 0 {
 		return err
 	}
-	dir, err := os.Open(path)
+	dir, err := os.Open(d.dir)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return limitProject(dir, id, bytes)
-}
-
-func limitProject(dir *os.File, id uint32, bytes int64) error {
+	if !limited(dir) {
+		return nil
+	}
 	q := quota{valid: limitBlocks}
 	if bytes > 0 {
 		q.hardBlocks = (uint64(bytes) + blockSize - 1) / blockSize
 	}
 	if err := quotactl(dir, quotaSet, uintptr(id), unsafe.Pointer(&q)); err != nil {
-		return &os.PathError{Op: "limit the size of", Path: dir.Name(), Err: err}
+		return fmt.Errorf("limit the size of volume %s: %w", volume, err)
 	}
 	return nil
 }

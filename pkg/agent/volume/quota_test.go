@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -58,13 +59,14 @@ func TestSizesOfVolumes(t *testing.T) {
 		return nil
 	}}
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	fail = "local.limited"
-	require.ErrorIs(t, d.make("b", b, 1<<20), os.ErrDeadlineExceeded, "killed")
+	for _, fail = range []string{"local.assigned", "local.limited"} {
+		require.ErrorIs(t, d.make("b", b, 1<<20), os.ErrDeadlineExceeded, "killed")
+	}
 	require.NoError(t, d.make("a", a, 4<<20))
 	require.NoError(t, d.make("b", b, 1<<20))
-	first, err := project(a)
+	first, err := d.projectOf("a")
 	require.NoError(t, err)
-	second, err := project(b)
+	second, err := d.projectOf("b")
 	require.NoError(t, err)
 	require.NotZero(t, first)
 	require.NotEqual(t, first, second)
@@ -87,12 +89,12 @@ func TestSizesOfVolumes(t *testing.T) {
 	fail = "local.renamed"
 	require.ErrorIs(t, d.Remove(t.Context(), "a"), os.ErrDeadlineExceeded)
 	require.NoError(t, d.make("c", filepath.Join(dir, "c"), 2<<20))
-	third, err := project(filepath.Join(dir, "c"))
+	third, err := d.projectOf("c")
 	require.NoError(t, err)
 	require.NotEqual(t, first, third, "files of the volume that goes still have its project")
 	require.NoError(t, d.Remove(t.Context(), "a"))
 	require.NoError(t, d.make("d", filepath.Join(dir, "d"), 2<<20))
-	fourth, err := project(filepath.Join(dir, "d"))
+	fourth, err := d.projectOf("d")
 	require.NoError(t, err)
 	require.Equal(t, first, fourth)
 	require.ErrorContains(t, writeZeros(filepath.Join(dir, "d", "file"), 3<<20), "quota exceeded")
@@ -108,6 +110,42 @@ func TestSizesOfVolumes(t *testing.T) {
 			require.Zero(t, q.hardBlocks, "no limit is left behind")
 		}
 	}
+}
+
+// TestForgedProjects: a container that gives its volume the project of another one does not make the agent change that one's size.
+func TestForgedProjects(t *testing.T) {
+	dir := filepath.Join(quotaFS(t), "local-volumes")
+	d := &Directories{dir: dir, inUse: func(string) (types.UID, error) { return "", nil }}
+	mine, other := filepath.Join(dir, "mine"), filepath.Join(dir, "other")
+	require.NoError(t, d.make("mine", mine, 8<<20))
+	require.NoError(t, d.make("other", other, 2<<20))
+	id, err := d.projectOf("other")
+	require.NoError(t, err)
+	f, err := os.Open(mine)
+	require.NoError(t, err)
+	defer f.Close()
+	a, err := attributesOf(f)
+	require.NoError(t, err)
+	a.project = id
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), setAttributes, uintptr(unsafe.Pointer(&a)))
+	require.Zero(t, errno)
+
+	size := func() uint64 {
+		var q quota
+		require.NoError(t, quotaOf(f, id, &q))
+		return q.hardBlocks * blockSize
+	}
+	require.NoError(t, d.Resize("mine", 1<<10))
+	require.EqualValues(t, 2<<20, size())
+	require.NoError(t, d.make("mine", mine, 32<<20))
+	require.EqualValues(t, 2<<20, size())
+	require.NoError(t, d.Remove(t.Context(), "mine"))
+	require.EqualValues(t, 2<<20, size())
+	require.ErrorContains(t, writeZeros(filepath.Join(other, "file"), 4<<20), "quota exceeded")
+	require.NoError(t, d.Remove(t.Context(), "other"))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "nothing is left")
 }
 
 // TestSizesWithoutQuotas: where the file system has none, volumes are not limited.
