@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,8 +32,9 @@ type folder struct {
 	decode func(file string, data []byte) (*corev1.Pod, error)
 	watch  *watch
 
-	files map[string]*manifest // by name
-	told  map[string]string    // what was last refused, by path
+	files map[string]*manifest            // by name
+	told  map[string]string               // what was last refused, by path
+	from  map[types.NamespacedName]string // which file each pod is of
 }
 
 // manifest is a file that was read.
@@ -53,47 +55,61 @@ var (
 )
 
 // read reads the files that changed. It returns the pods of all files, and what is newly refused. A file whose content is refused keeps the pod
-// that it had before; without the file there is no pod.
-func (f *folder) read() (map[types.NamespacedName]*corev1.Pod, []refusal) {
+// that it had before; without the file there is no pod. Of several files with one pod that has it which had it before, in an earlier process that whose pod runs, or else the first by name.
+func (f *folder) read(runs func(types.UID) bool) (map[types.NamespacedName]*corev1.Pod, []refusal) {
 	wrong := map[string]error{}
 	names, err := f.names()
 	if err != nil {
 		wrong[f.dir] = err
 	}
-	if err == nil || errors.Is(err, errMany) {
-		for name := range f.files {
-			if _, there := slices.BinarySearch(names, name); !there {
-				delete(f.files, name)
-			}
-		}
+	if err != nil && !errors.Is(err, errMany) {
+		names = slices.Sorted(maps.Keys(f.files)) // those that are known go on
 	}
+	maps.DeleteFunc(f.files, func(name string, _ *manifest) bool {
+		_, there := slices.BinarySearch(names, name)
+		return !there
+	})
 	changed, all := f.watch.take()
 	for _, name := range names {
 		if f.files[name] == nil || all || changed[name] {
 			f.readFile(name)
 		}
 	}
-	pods, from := map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]string{}
-	for _, name := range names {
-		file := f.files[name]
-		if file == nil {
-			continue
-		}
-		path := filepath.Join(f.dir, name)
-		if file.err != nil {
-			wrong[path] = file.err
-		}
-		if file.pod == nil {
-			continue
-		}
-		key := nameOf(file.pod)
-		if other := from[key]; other != "" {
-			wrong[path] = fmt.Errorf("%s has the same pod %s: remove one of them", other, key)
-			continue
-		}
-		pods[key], from[key] = file.pod, path
-	}
+	pods := f.choose(names, runs, wrong)
 	return pods, f.news(wrong)
+}
+
+// choose returns the pods of the files, and adds to wrong what is wrong with files.
+func (f *folder) choose(names []string, runs func(types.UID) bool, wrong map[string]error) map[types.NamespacedName]*corev1.Pod {
+	pods, from := map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]string{}
+	first := func(p *corev1.Pod, path string) bool {
+		if before := f.from[nameOf(p)]; before != "" {
+			return before == path
+		}
+		return runs(p.UID)
+	}
+	for _, round := range []bool{true, false} {
+		for _, name := range names {
+			file, path := f.files[name], filepath.Join(f.dir, name)
+			if file == nil {
+				continue
+			}
+			if file.err != nil {
+				wrong[path] = file.err
+			}
+			if file.pod == nil || first(file.pod, path) != round {
+				continue
+			}
+			key := nameOf(file.pod)
+			if other := from[key]; other != "" {
+				wrong[path] = fmt.Errorf("%s has the same pod %s: remove one of them", other, key)
+				continue
+			}
+			pods[key], from[key] = file.pod, path
+		}
+	}
+	f.from = from
+	return pods
 }
 
 // news returns those refusals that were not reported before.

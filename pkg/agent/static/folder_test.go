@@ -65,6 +65,33 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	r.until("the other file has the pod now", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
 }
 
+// TestCopies: a copy of a manifest, as an editor or a person makes it, does not disturb the pod that runs, now or in the next process.
+func TestCopies(t *testing.T) {
+	r := newRig(t)
+	stop := r.start()
+	r.write("web.yaml", manifestOf("web", "one"))
+	r.until("it runs", func() bool { return r.named("web-node") != nil })
+	uid := r.named("web-node").UID
+	r.write("a-copy.yaml", manifestOf("web", "one"))
+	r.until("the copy is refused", func() bool {
+		return strings.Contains(strings.Join(r.events, "\n"), "a-copy.yaml: "+r.dir+"/web.yaml has the same pod")
+	})
+	require.Empty(t, r.stopped)
+	r.write("web.yaml", manifestOf("web", "two"))
+	r.until("the file is changed", func() bool { return r.stopped[uid] })
+	r.ends(uid)
+	r.until("its pod runs, not the copy's", func() bool { p := r.named("web-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
+	uid = r.named("web-node").UID
+	stop()
+	r.left[uid] = nameOf(r.pods[uid])
+	r.start()
+	require.Empty(t, r.stopped)
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "web.yaml")))
+	r.until("the copy has the pod when the file is gone", func() bool { return r.stopped[uid] })
+	r.ends(uid)
+	r.until("it runs", func() bool { p := r.named("web-node"); return p != nil && p.UID != uid })
+}
+
 // TestTooManyFiles: further ones are not used, and those that are remain.
 func TestTooManyFiles(t *testing.T) {
 	r := newRig(t)
@@ -77,6 +104,11 @@ func TestTooManyFiles(t *testing.T) {
 	require.Contains(t, strings.Join(r.events, "\n"), "more than 1000 manifests")
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "0000.yaml")))
 	r.until("the next one is used", func() bool { return r.named(fmt.Sprintf("p%d-node", maxFiles)) != nil })
+	for i := range maxEntries {
+		r.write(fmt.Sprint(".", i), "")
+	}
+	r.until("it is said", func() bool { return strings.Contains(strings.Join(r.events, "\n"), "more than 4000 entries") })
+	require.Len(t, r.stopped, 1, "the pods that run go on")
 }
 
 // TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they come.

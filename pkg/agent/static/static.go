@@ -106,7 +106,13 @@ func (m *Manager) Run(ctx context.Context) {
 
 // read reads what changed in the folder, reports what is refused, and starts and stops pods accordingly.
 func (m *Manager) read() {
-	pods, refused := m.folder.read()
+	m.mu.Lock()
+	runs := map[types.UID]bool{}
+	for _, r := range m.runs {
+		runs[r.uid] = !r.stopping
+	}
+	m.mu.Unlock()
+	pods, refused := m.folder.read(func(uid types.UID) bool { return runs[uid] })
 	for _, r := range refused {
 		m.c.Logger.Error("refused the manifest of a static pod", "file", r.file, "error", r.err)
 		m.c.Event(corev1.EventTypeWarning, "InvalidStaticPod", fmt.Sprintf("%s: %v", r.file, r.err))
