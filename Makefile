@@ -125,8 +125,8 @@ conformance-sample: conformance-deps build images ## tests of all its parts (tes
 conformance-deps: # before anything is built for minutes
 	@hack/deps.sh conformance
 
-clients: build images ## a client generated from our OpenAPI, and controller-runtime's own test suites
-	go test -count=1 -v -timeout 20m ./test/clients
+clients: build images ## a client generated from our OpenAPI, each command of kubectl, helm, metrics-server, and controller-runtime's own test suites
+	go test -count=1 -v -timeout 40m ./test/clients
 
 robustness: build images ## kill -9 in the middle of writes, linearizability of what was acknowledged, and watches that miss nothing
 	go test -count=1 -v -timeout 30m ./test/robustness/...

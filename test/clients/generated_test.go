@@ -43,7 +43,7 @@ func TestGeneratedClient(t *testing.T) {
 	}
 	for _, name := range []string{"documents", "use"} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*host.Patience) // validating the documents takes processor time
+			ctx, cancel := context.WithTimeout(t.Context(), 6*host.Patience) // validating the documents takes processor time
 			defer cancel()
 			c := h.Command(ctx, filepath.Join(dir, name), "-test.v")
 			c.Dir = dir

@@ -34,20 +34,9 @@ patches:
 // kubectl top shows its numbers instead of Coracle's own, which are back when it is gone.
 func TestMetricsServer(t *testing.T) {
 	const module = "sigs.k8s.io/metrics-server"
-	folder, err := filepath.Abs("metricsserver")
-	require.NoError(t, err)
-	in := func(args ...string) string {
-		t.Helper()
-		c := exec.CommandContext(t.Context(), args[0], args[1:]...)
-		c.Dir = folder
-		out, err := c.CombinedOutput()
-		require.NoError(t, err, "%s: %s", strings.Join(args, " "), out)
-		return strings.TrimSpace(string(out))
-	}
 	dir := t.TempDir()
-	program := filepath.Join(dir, "metrics-server")
-	in("go", "build", "-o", program, module+"/cmd/metrics-server")
-	manifests := filepath.Join(in("go", "list", "-m", "-f", "{{.Dir}}", module), "manifests/base")
+	program := built(t, "metricsserver", module+"/cmd/metrics-server")
+	manifests := filepath.Join(in(t, "metricsserver", "go", "list", "-m", "-f", "{{.Dir}}", module), "manifests/base")
 	for _, name := range []string{"apiservice.yaml", "deployment.yaml", "rbac.yaml", "service.yaml"} {
 		raw, err := os.ReadFile(filepath.Join(manifests, name))
 		require.NoError(t, err)
@@ -72,4 +61,22 @@ func TestMetricsServer(t *testing.T) {
 
 	h.Ctl("delete -k " + dir)
 	require.Regexp(t, `(?m)^`+h.Name+` +\d+m +\d+% +[1-9]\d*Mi `, h.Ctl("top node"))
+}
+
+// built compiles a program of the module in a folder, and returns its path.
+func built(t *testing.T, folder, pkg string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	in(t, folder, "go", "build", "-o", file, pkg)
+	return file
+}
+
+// in runs a command in a folder, and returns its output.
+func in(t *testing.T, folder string, args ...string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	c.Dir = folder
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s: %s", strings.Join(args, " "), out)
+	return strings.TrimSpace(string(out))
 }
