@@ -4,6 +4,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // Stats describes the cache of one kind.
@@ -39,6 +41,17 @@ func (c *Cache) Stats() []Stats {
 		all = append(all, s)
 	}
 	return all
+}
+
+// Count returns how many objects of a kind there are; 0 for a kind that is not cached.
+func (c *Cache) Count(r *kind.Resource) int {
+	t := c.kindCache(r)
+	if t == nil {
+		return 0
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.objects.Len()
 }
 
 func (b *notifier) count() int {

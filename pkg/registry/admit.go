@@ -15,10 +15,13 @@ import (
 )
 
 // mayCreate refuses to create objects in a namespace that does not exist or is terminating, as upstream's
-// NamespaceLifecycle plugin does.
+// NamespaceLifecycle plugin does, and more objects than the kind may have.
 func (c *call) mayCreate(name string) error {
 	if why := c.Resource.NoCreate; why != "" && c.Subresource == "" {
 		return apierrors.NewForbidden(c.gr(), name, errors.New(why))
+	}
+	if most := c.row.Most; most > 0 && c.Subresource == "" && c.cache.Count(c.row) >= most && c.entry() == nil {
+		return apierrors.NewForbidden(c.gr(), name, fmt.Errorf("this cluster has %d %s, and can have no more: delete what is not used", most, c.gr()))
 	}
 	if c.Namespace == "" || c.namespaces == nil {
 		return nil

@@ -61,12 +61,17 @@ func Definitions() *kind.Resource {
 		return table.ConvertToTable(context.Background(), in, &metav1.TableOptions{NoHeaders: !headers})
 	}}
 	r.Pack, r.Unpack = pack, unpack
+	r.Most = MaxDefinitions
 	r.BeginDelete = beginDelete
 	r.Managers = definitionManagers
 	r.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	r.Also = []*kind.Resource{definitions(apiextensionsv1beta1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1beta1.CustomResourceDefinition{} })}
 	return r
 }
+
+// MaxDefinitions is how many definitions a cluster can have. Each is a kind of its own, with a cache, routes, discovery and documents: 100 to 300 KB for
+// schemas of the usual size.
+const MaxDefinitions = 5000
 
 // definitions creates the part of the row that all versions have in common.
 func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resource {

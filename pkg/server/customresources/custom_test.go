@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/kind/custom"
 )
 
 const widgets = `
@@ -213,4 +215,33 @@ func TestNamesConflict(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.do("DELETE", definitionsPath+"/widgets.example.org", "").code)
 	w.until("gadgets.example.org", apiextensionsv1.Established, apiextensionsv1.ConditionTrue)
 	require.Equal(t, http.StatusOK, w.do("GET", "/apis/example.org/v1/gadgets", "").code)
+}
+
+// A cluster has a limited number of definitions. Those that it has can be changed and applied at the limit, and one can take the place of another.
+func TestTooManyDefinitions(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	row := w.kinds.Table().ByGVK(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	require.Equal(t, custom.MaxDefinitions, row.Most)
+	row.Most = 2
+	t.Cleanup(func() { row.Most = custom.MaxDefinitions })
+	named := func(name string) string {
+		return strings.NewReplacer("widgets", name+"s", "singular: widget", "singular: "+name, "Widget", strings.ToUpper(name[:1])+name[1:], "shortNames: [wd]", "shortNames: []").Replace(widgets)
+	}
+	w.define(named("first"))
+	w.define(named("second"))
+	got := w.do("POST", definitionsPath, named("third"))
+	require.Equal(t, http.StatusForbidden, got.code)
+	const refused = `customresourcedefinitions.apiextensions.k8s.io "thirds.example.org" is forbidden: ` +
+		`this cluster has 2 customresourcedefinitions.apiextensions.k8s.io, and can have no more: delete what is not used`
+	require.Equal(t, refused, got.message(t))
+	apply := func(name string) reply {
+		return w.do("PATCH", definitionsPath+"/"+name+"s.example.org?fieldManager=author&force=true", named(name), "Content-Type", string(types.ApplyPatchType))
+	}
+	require.Equal(t, refused, apply("third").message(t))
+	require.Equal(t, http.StatusOK, apply("second").code)
+	require.Equal(t, http.StatusConflict, w.do("POST", definitionsPath, named("second")).code)
+
+	require.Equal(t, http.StatusOK, w.do("DELETE", definitionsPath+"/firsts.example.org", "").code)
+	w.wait("firsts.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil })
+	w.define(named("third"))
 }
