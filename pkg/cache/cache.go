@@ -68,7 +68,7 @@ type Config struct {
 	// RingFor is the maximum time a change is retained, so that memory is released after a burst. Default 5 minutes.
 	RingFor time.Duration
 	// Encodings is how many bytes of encodings the cache keeps for further readers; those that were not read for longest are made again when
-	// they are wanted. Default 64 MiB.
+	// they are wanted. Default 32 MiB.
 	Encodings int64
 	// CheckImmutable hashes every object when it is added, and panics if a reader modified it before it is
 	// replaced. Always on in builds with the race detector.

@@ -17,34 +17,45 @@ const (
 	maxInternedSet = 8 << 10
 )
 
-// interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods of a Deployment: each is
-// held once. What is no longer used is forgotten when the limits are reached, by beginning anew.
+// interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods of a Deployment, and their
+// namespaces: each is held once. What is no longer used is forgotten when the limits are reached, by beginning anew.
 type interned struct {
 	mu    sync.Mutex
 	sets  map[string]*metav1.FieldsV1
 	names map[string]string
+	time  *metav1.Time // the last one
 	bytes int
 }
 
-// share makes an object share its managed fields with others. The object must be new: its metadata is changed, but nothing that it refers to.
+// share makes an object share its managed fields and its namespace with others. The object must be new: its metadata is changed, but nothing that it refers to.
 func (n *interned) share(o client.Object) {
 	if _, ok := o.(runtime.Unstructured); ok {
 		return
 	}
-	managed := o.GetManagedFields()
-	if len(managed) == 0 {
+	managed, namespace := o.GetManagedFields(), o.GetNamespace()
+	if len(managed) == 0 && namespace == "" {
 		return
 	}
 	managed = slices.Clone(managed)
 	n.mu.Lock()
+	namespace = n.name(namespace)
 	for i := range managed {
 		m := &managed[i]
 		m.FieldsV1 = n.set(m.FieldsV1)
 		m.Manager, m.APIVersion, m.FieldsType, m.Subresource = n.name(m.Manager), n.name(m.APIVersion), n.name(m.FieldsType), n.name(m.Subresource)
+		if n.time == nil || m.Time == nil || *n.time != *m.Time {
+			n.time = m.Time
+		}
+		m.Time = n.time
 		m.Operation = metav1.ManagedFieldsOperationType(n.name(string(m.Operation)))
 	}
 	n.mu.Unlock()
-	o.SetManagedFields(managed)
+	if namespace != "" {
+		o.SetNamespace(namespace)
+	}
+	if len(managed) > 0 {
+		o.SetManagedFields(managed)
+	}
 }
 
 func (n *interned) set(f *metav1.FieldsV1) *metav1.FieldsV1 {

@@ -3,6 +3,7 @@ package cache
 import (
 	"fmt"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -42,4 +43,24 @@ func TestInternedIsBounded(t *testing.T) {
 		n.share(managed(string(large)))
 		require.LessOrEqual(t, n.bytes, maxInternedBytes)
 	}
+}
+
+// Namespaces, and the time of writes of the same second, are held once, also of objects without managed fields.
+func TestNamespacesAreHeldOnce(t *testing.T) {
+	var n interned
+	written := metav1.Unix(1, 0)
+	made := func(at metav1.Time) *corev1.ConfigMap {
+		o := managed(`{}`)
+		o.Namespace, o.ManagedFields[0].Time = string([]byte("work")), &at
+		return o
+	}
+	a, b, later, plain := made(written), made(written), made(metav1.Unix(2, 0)), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: string([]byte("work"))}}
+	for _, o := range []*corev1.ConfigMap{a, b, later, plain} {
+		n.share(o)
+		require.Equal(t, "work", o.Namespace)
+		require.Same(t, unsafe.StringData(a.Namespace), unsafe.StringData(o.Namespace))
+	}
+	require.Same(t, a.ManagedFields[0].Time, b.ManagedFields[0].Time)
+	require.Equal(t, metav1.Unix(2, 0), *later.ManagedFields[0].Time)
+	require.Empty(t, plain.ManagedFields)
 }

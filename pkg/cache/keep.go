@@ -7,7 +7,7 @@ import (
 )
 
 // keptEncodings is how many bytes of encodings entries keep together, by default.
-const keptEncodings = 64 << 20
+const keptEncodings = 32 << 20
 
 // keeper bounds the encodings that entries keep. Readers of an encoding that is kept take no lock; the one that was not read for longest, by
 // second chance, is dropped first, and is made again when it is wanted. It does not keep entries alive.

@@ -40,6 +40,7 @@ func nodeUser(name string) string { return "system:node:" + name }
 // RunServer runs the control plane and, if node is set, this machine as a node, until ctx is done. Containers keep
 // running.
 func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
+	defer boundGarbage()()
 	report := reporter()
 	defer func() { failure(report, err) }()
 	if err := preflight(c, true, node); err != nil {
