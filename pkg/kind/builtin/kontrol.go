@@ -13,31 +13,32 @@ import (
 
 // kontrolKinds returns the kinds of Kontrol.
 func kontrolKinds() []ourKind {
+	held := newShared()
 	return []ourKind{
 		{tunnelled(own.Row(own.Definition[*kontrol.Cluster]{
 			Kind: kontrol.GroupVersion.WithKind("Cluster"), Plural: "clusters", ShortNames: []string{"kcl"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.Cluster { return &kontrol.Cluster{} }, NewList: func() client.ObjectList { return &kontrol.ClusterList{} },
 			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns, Cells: kontrol.ClusterCells, Source: kontrol.Source,
 		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status })), kontrol.ClusterRights},
-		{kontrolResource(), kontrol.ResourceRights},
+		{held.pack(kontrolResource()), kontrol.ResourceRights},
 		{own.Row(own.Definition[*kontrol.Bundle]{
 			Kind: kontrol.GroupVersion.WithKind("Bundle"), Plural: "bundles", ShortNames: []string{"kbu"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.Bundle { return &kontrol.Bundle{} }, NewList: func() client.ObjectList { return &kontrol.BundleList{} },
 			Default: kontrol.DefaultBundle, Validate: kontrol.ValidateBundle, Columns: kontrol.BundleColumns, Cells: kontrol.BundleCells,
 			Source: kontrol.BundleSourceText,
 		}, func(b *kontrol.Bundle) *kontrol.BundleStatus { return &b.Status }), kontrol.BundleRights},
-		{kontrolState(own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
+		{held.pack(kontrolState(own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
 			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.AppliedState { return &kontrol.AppliedState{} }, NewList: func() client.ObjectList { return &kontrol.AppliedStateList{} },
 			Validate: kontrol.ValidateApplied, Columns: kontrol.AppliedColumns, Cells: kontrol.AppliedCells, Source: kontrol.StateSource,
 			Fields: kontrol.AppliedFields,
-		}, nil)), kontrol.AppliedRights},
-		{kontrolState(own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
+		}, nil))), kontrol.AppliedRights},
+		{held.pack(kontrolState(own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
 			Kind: kontrol.GroupVersion.WithKind("CurrentState"), Plural: "currentstates", ShortNames: []string{"kcs"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New: func() *kontrol.CurrentState { return &kontrol.CurrentState{} }, NewList: func() client.ObjectList { return &kontrol.CurrentStateList{} },
 			Validate: kontrol.ValidateCurrent, Columns: kontrol.CurrentColumns, Cells: kontrol.CurrentCells, Source: kontrol.StateSource,
 			Fields: kontrol.CurrentFields,
-		}, nil)), kontrol.CurrentRights},
+		}, nil))), kontrol.CurrentRights},
 	}
 }
 
