@@ -20,10 +20,11 @@ mount -t sysfs sys /sys
 mount -t tmpfs tmpfs /run
 for module in fs/quota/quota_tree fs/quota/quota_v2 drivers/block/loop; do busybox insmod $modules/\$module.ko; done
 cd /run
-$out/volume.test -test.v -test.run TestSizes && echo "all passed"
+$out/volume.test -test.v -test.run "TestSizes|TestForgedProjects" && echo "all passed"
 busybox poweroff -f
 END
 chmod +x "$out/init"
 timeout 300 "$out/usr/bin/linux.uml" mem=512M root=/dev/root rootfstype=hostfs ro init="$out/init" con=null con0=fd:0,fd:1 quiet </dev/null >"$out/log" 2>&1 || true
 cat "$out/log"
-grep -q "^--- PASS: TestSizesOfVolumes" "$out/log" && grep -q "^all passed" "$out/log"
+for test in TestSizesOfVolumes TestForgedProjects; do grep -q "^--- PASS: $test" "$out/log"; done
+grep -q "^all passed" "$out/log"
