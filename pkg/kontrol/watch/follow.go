@@ -154,7 +154,7 @@ func (w *watcher) take(ctx context.Context, c client.WithWatch, e apiwatch.Event
 		return err
 	}
 	if older(version, w.reached.version) {
-		return errExpired // the cluster has gone back, as one that was restored from a copy
+		return errExpired // the cluster has gone back
 	}
 	if u != nil {
 		if err := w.event(ctx, c, e.Type, u); err != nil {

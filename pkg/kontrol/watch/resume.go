@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,7 +19,11 @@ import (
 type position struct {
 	cluster types.UID // empty if it may not be read
 	version string
+	listed  time.Time
 }
+
+// listAgain is after how long a list comes first anyway: a cluster that was restored from a copy may have passed the version that was reached.
+const listAgain = time.Hour
 
 // identityNamespace is in every cluster for as long as that exists: its UID tells one cluster from another.
 const identityNamespace = "kube-system"
@@ -44,15 +49,35 @@ func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error
 	if err != nil {
 		return err
 	}
-	if w.reached.version == "" || w.reached.cluster != id {
+	goesOn, err := w.goesOn(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	if !goesOn {
+		began := time.Now()
 		version, err := w.list(ctx, c)
 		if err != nil {
 			return err
 		}
-		w.reached = position{id, version}
+		w.reached = position{id, version, began}
 	}
 	g.update()
 	return w.watch(ctx, c, g)
+}
+
+// goesOn reports whether a watch can go on from what was reached. A server that is asked for the changes after a version that it does not have yet, as
+// one that was restored from a copy, refuses nothing: it says nothing until it gets there.
+func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) (bool, error) {
+	if w.reached.version == "" || w.reached.cluster != id || time.Since(w.reached.listed) > listAgain {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	l := w.newList()
+	if err := c.List(ctx, l, &client.ListOptions{LabelSelector: selector, Limit: 1}); err != nil {
+		return false, err
+	}
+	return !older(l.GetResourceVersion(), w.reached.version), nil
 }
 
 // useless reports whether an error means that the next watch cannot go on from where this one ended.

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -57,21 +58,43 @@ func TestAWatchGoesOnWhereItEnded(t *testing.T) {
 	become("another")
 	events.Stop()
 	events = next()
-	is(2, "1", "4", "10", "1")
+	is(2, "1", "4", "10", "10")
 
 	events.Modify(s.put("m", "20", true))
 	until(version("20"))
-	events.Modify(s.put("m", "3", true)) // from a copy
+	s.put("m", "3", true) // from a copy: the server says nothing, and has a version of before
+	events.Stop()
 	events = next()
-	is(3, "1", "4", "10", "1", "1")
+	is(3, "1", "4", "10", "10", "3")
+	until(version("3"))
 
 	become("")
 	events.Stop()
 	events = next()
-	is(4, "1", "4", "10", "1", "1", "1")
+	is(4, "1", "4", "10", "10", "3", "3")
 	events.Stop()
 	_ = next()
-	is(5, "1", "4", "10", "1", "1", "1", "1")
+	is(5, "1", "4", "10", "10", "3", "3", "3")
+}
+
+// TestEverythingIsListedHourly: a cluster that was restored from a copy, and has newer versions by now, is seen as it is.
+func TestEverythingIsListedHourly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.put("m", "7", true)
+		h, until := hub(t, s)
+		h.Want(pair, at)
+		until(version("7"))
+		events := <-s.began
+		time.Sleep(listAgain / 2)
+		s.put("m", "8", true) // without an event
+		events.Stop()
+		events = <-s.began
+		require.True(t, version("7")(h.Look(pair)))
+		time.Sleep(listAgain)
+		events.Stop()
+		until(version("8"))
+	})
 }
 
 // TestVersionsAreComparedAsNumbers, if they are numbers.

@@ -31,7 +31,8 @@ type server struct {
 
 	mu             sync.Mutex
 	objects        map[string]*unstructured.Unstructured
-	lists, watches int
+	version        string    // the present one
+	lists, watches int       // lists of all objects
 	from           []string  // the versions that watches began after
 	id             types.UID // of the cluster; empty if it may not be read
 	began          chan *apiwatch.FakeWatcher
@@ -39,7 +40,7 @@ type server struct {
 }
 
 func newServer() *server {
-	s := &server{id: "one", mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10), alone: make(chan *apiwatch.FakeWatcher, 10)}
+	s := &server{id: "one", version: "1", mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10), alone: make(chan *apiwatch.FakeWatcher, 10)}
 	s.mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
 	return s
 }
@@ -53,15 +54,18 @@ func (s *server) RESTMapper() meta.RESTMapper {
 func (s *server) List(_ context.Context, l client.ObjectList, opts ...client.ListOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lists++
 	list := l.(*unstructured.UnstructuredList)
 	o := (&client.ListOptions{}).ApplyOptions(opts)
+	list.SetResourceVersion(s.version)
+	if o.Limit == 1 {
+		return nil // only the version is asked for
+	}
+	s.lists++
 	for _, u := range s.objects {
 		if o.LabelSelector.Matches(labelsOf(u)) {
 			list.Items = append(list.Items, *u)
 		}
 	}
-	list.SetResourceVersion("1")
 	return nil
 }
 
@@ -109,7 +113,7 @@ func (s *server) put(name, version string, labelled bool) *unstructured.Unstruct
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.objects[name] = u
+	s.objects[name], s.version = u, version
 	return u
 }
 
