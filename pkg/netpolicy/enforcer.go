@@ -47,8 +47,8 @@ type Enforcer struct {
 	rules   *Rules                   // the latest; nil: none yet
 	local   map[types.UID]netip.Addr // pods that were set up, before the API knows their addresses
 	written map[types.UID]netip.Addr // pods whose rules the kernel has, or that need none
-	none    bool                     // there is no policy, and the kernel has no table
-	changed chan struct{}            // closed when written or none changes
+	none    bool                     // what was written last had no policy, and the kernel has no table
+	changed chan struct{}            // closed after each sync
 }
 
 var _ run.Component = (*Enforcer)(nil)
@@ -86,8 +86,12 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 		var again <-chan time.Time
 		var timer *time.Timer
 		var err error
-		if p := e.guard.Do("sync", func() { err = e.sync() }); p != nil {
-			err, e.kernel.last = p, nil
+		if p := e.guard.Do("sync", func() { err = e.sync(ctx) }); p != nil {
+			e.kernel.abandon()
+			err = p
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 		if err != nil {
 			e.Logger.Error("could not write network policy rules, retrying", "after", retry, "error", err)
@@ -103,9 +107,6 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 		}
 		if timer != nil {
 			timer.Stop()
-		}
-		if ctx.Err() != nil {
-			return nil
 		}
 	}
 }
@@ -146,7 +147,7 @@ func (e *Enforcer) mark() {
 }
 
 // sync writes the rules.
-func (e *Enforcer) sync() error {
+func (e *Enforcer) sync(ctx context.Context) error {
 	e.mu.Lock()
 	rules, none := e.rules, e.none
 	var s *state
@@ -156,14 +157,15 @@ func (e *Enforcer) sync() error {
 	}
 	e.mu.Unlock()
 	switch {
-	case rules == nil || s == nil && none:
+	case rules == nil:
 		return nil
+	case s == nil && none: // nothing to write; new pods may wait for policies that are gone again
 	case s == nil:
-		if err := e.kernel.reset(); err != nil {
+		if err := e.kernel.reset(ctx); err != nil {
 			return err
 		}
 	default:
-		if err := e.kernel.write(s); err != nil {
+		if err := e.kernel.write(ctx, s); err != nil {
 			return err
 		}
 	}
@@ -221,7 +223,9 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	defer timeout.Stop()
 	for {
 		e.mu.Lock()
-		known, done, changed := e.rules != nil, e.none || e.written[uid] == a, e.changed
+		known, changed := e.rules != nil, e.changed
+		free := known && !e.rules.Active && e.none // not before the kernel has the first policy: it may refuse it
+		done := free || e.written[uid] == a
 		e.mu.Unlock()
 		if done || !known && static(p) {
 			return nil
@@ -263,5 +267,5 @@ func Reset(prefix string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(k.reset(), k.close())
+	return errors.Join(k.reset(context.Background()), k.close())
 }

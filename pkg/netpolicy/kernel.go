@@ -1,12 +1,14 @@
 package netpolicy
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -23,11 +25,13 @@ import (
 // The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains, and the set "self" has their addresses twice. It is not
 // safe for concurrent use.
 type kernel struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-	ids   uint32
-	sets  map[string]*nftables.Set // of the last state
-	last  *state                   // what the kernel has; nil: not known
+	conn     *nftables.Conn // nil after a failure; the next change dials
+	socket   *netlink.Conn  // of conn
+	patience time.Duration
+	table    *nftables.Table
+	ids      uint32
+	sets     map[string]*nftables.Set // of the last state
+	last     *state                   // what the kernel has; nil: not known
 }
 
 // state is the content of the table.
@@ -45,6 +49,8 @@ const (
 	piece = 300
 	// buffer is the size of the socket's buffers, in bytes; memory is used only as needed.
 	buffer = 64 << 20
+	// flushTimeout limits a transaction. The kernel is done with it when it is sent; an answer that is not there by then was lost.
+	flushTimeout = time.Minute
 	// prohibited is "communication administratively prohibited" (RFC 1812, 5.2.7.1).
 	prohibited = 13
 )
@@ -57,34 +63,90 @@ const (
 )
 
 func newKernel(prefix string) (*kernel, error) {
-	conn, err := dial()
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	return &kernel{conn: conn, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: prefix + "_policy"}}, nil
+	k := &kernel{patience: flushTimeout, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: prefix + "_policy"}}
+	return k, k.dial()
 }
 
-func dial() (*nftables.Conn, error) {
-	return nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+// dial opens a connection, unless there is one.
+func (k *kernel) dial() error {
+	if k.conn != nil {
+		return nil
+	}
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+		k.socket = c
 		// Without CAP_NET_ADMIN the machine's limit applies, and large changes may fail with an error.
 		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer))
 	}))
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	k.conn = conn
+	return nil
 }
 
-func (k *kernel) close() error { return k.conn.CloseLasting() }
+func (k *kernel) close() error {
+	if k.conn == nil {
+		return nil
+	}
+	return k.conn.CloseLasting()
+}
+
+// abandon closes the connection, with the messages that are queued and the answers that were not read: a later change would take those for its own.
+// What the kernel has is not known any longer.
+func (k *kernel) abandon() {
+	_ = k.close()
+	k.conn, k.socket, k.last = nil, nil, nil
+}
+
+// flush sends what is queued, and reads the answers until ctx ends.
+func (k *kernel) flush(ctx context.Context) error {
+	if err := k.socket.SetReadDeadline(time.Now().Add(k.patience)); err != nil {
+		return err
+	}
+	socket := k.socket
+	defer context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })()
+	err := k.conn.Flush()
+	if first := (*netlink.OpError)(nil); errors.As(err, &first) {
+		return first // of one for each message
+	}
+	return err
+}
 
 // reset removes the table. It succeeds if there is none.
-func (k *kernel) reset() error {
+func (k *kernel) reset(ctx context.Context) error {
+	if err := k.dial(); err != nil {
+		return err
+	}
 	k.last = nil
 	k.conn.AddTable(k.table)
 	k.conn.DelTable(k.table)
-	return k.conn.Flush()
+	if err := k.flush(ctx); err != nil {
+		k.abandon()
+		return fmt.Errorf("remove nftables table %s: %w", k.table.Name, err)
+	}
+	return nil
 }
 
-// write makes the table's content s, in one transaction.
-func (k *kernel) write(s *state) error {
+// write makes the table's content s, in one transaction. After an error the next call replaces the table.
+func (k *kernel) write(ctx context.Context, s *state) error {
+	if err := k.dial(); err != nil {
+		return err
+	}
+	err := k.change(s)
+	if err == nil {
+		err = k.flush(ctx)
+	}
+	if err != nil {
+		k.abandon()
+		return fmt.Errorf("write nftables table %s: %w", k.table.Name, err)
+	}
+	k.last = s
+	return nil
+}
+
+// change queues what makes the table's content s.
+func (k *kernel) change(s *state) error {
 	was := k.last
-	k.last = nil
 	if was == nil {
 		was = &state{}
 		if err := k.begin(); err != nil {
@@ -93,18 +155,9 @@ func (k *kernel) write(s *state) error {
 	}
 	if err := errors.Join(k.addSets(was, s), k.addChains(was, s),
 		k.verdicts("ingress", was.ingress, s.ingress), k.verdicts("egress", was.egress, s.egress), k.self(was, s)); err != nil {
-		_ = k.conn.CloseLasting() // with what is queued
-		conn, again := dial()
-		if again == nil {
-			k.conn = conn
-		}
-		return errors.Join(err, again)
+		return err
 	}
 	k.drop(was, s)
-	if err := k.conn.Flush(); err != nil {
-		return fmt.Errorf("write nftables table %s: %w", k.table.Name, err)
-	}
-	k.last = s
 	return nil
 }
 

@@ -1,11 +1,16 @@
 package netpolicy
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
@@ -17,7 +22,7 @@ func TestMain(m *testing.M) { netns.Main(m) }
 func newTestKernel(t *testing.T) *kernel {
 	k, err := newKernel("test")
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, k.reset()); require.NoError(t, k.close()) })
+	t.Cleanup(func() { require.NoError(t, k.reset(context.Background())); require.NoError(t, k.close()) })
 	return k
 }
 
@@ -83,7 +88,7 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 		ingress:   map[netip.Addr]string{a: "in-1"},
 		egress:    map[netip.Addr]string{a: "out-1", b: "out-1"},
 	}
-	require.NoError(t, k.write(first))
+	require.NoError(t, k.write(t.Context(), first))
 	k.has(t, first)
 	// Elements and chains change, sets come and go.
 	many := []netip.Addr{c}
@@ -96,22 +101,61 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 		blocks:    first.blocks,
 		ingress:   map[netip.Addr]string{a: "in-2", c: "in-1"},
 	}
-	require.NoError(t, k.write(second))
+	require.NoError(t, k.write(t.Context(), second))
 	k.has(t, second)
-	require.NoError(t, k.write(first))
+	require.NoError(t, k.write(t.Context(), first))
 	k.has(t, first)
 	// A new process takes the place of a killed one, whatever that left.
 	next, err := newKernel("test")
 	require.NoError(t, err)
-	require.NoError(t, next.write(second))
+	require.NoError(t, next.write(t.Context(), second))
 	next.has(t, second)
 	require.NoError(t, next.close())
 	// Of what the kernel does not take nothing is left, and the next change replaces everything.
 	broken := &state{chains: map[string][]Rule{"in-1": {}}, ingress: map[netip.Addr]string{a: "in-none"}}
-	require.Error(t, k.write(broken))
-	require.NoError(t, k.write(first))
+	require.Error(t, k.write(t.Context(), broken))
+	require.NoError(t, k.write(t.Context(), first))
 	k.has(t, first)
-	require.NoError(t, k.write(&state{}))
+	require.NoError(t, k.write(t.Context(), &state{}))
+	k.has(t, &state{})
+}
+
+// TestAnswersThatNeverCome end a change after a while, or with its context.
+func TestAnswersThatNeverCome(t *testing.T) {
+	k := newTestKernel(t)
+	deaf := func() {
+		require.NoError(t, k.dial())
+		require.NoError(t, k.socket.SetBPF([]bpf.RawInstruction{{Op: unix.BPF_RET}}))
+	}
+	deaf()
+	k.patience = time.Millisecond
+	require.ErrorIs(t, k.write(t.Context(), &state{}), os.ErrDeadlineExceeded)
+	k.patience = flushTimeout
+	deaf()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, k.write(ctx, &state{}), os.ErrDeadlineExceeded)
+	require.NoError(t, k.write(t.Context(), &state{}))
+	k.has(t, &state{})
+}
+
+// TestAnswersThatWereNotRead are not taken for those of the next change.
+func TestAnswersThatWereNotRead(t *testing.T) {
+	k := newTestKernel(t)
+	many := &state{chains: map[string][]Rule{}}
+	for i := range 500 {
+		many.chains[fmt.Sprint("in-", i)] = []Rule{{}}
+	}
+	require.NoError(t, k.socket.SetReadBuffer(1)) // the kernel drops all but a few
+	k.patience = time.Second
+	require.Error(t, k.write(t.Context(), many))
+	k.patience = flushTimeout
+	broken := &state{chains: map[string][]Rule{"in-1": {}}, ingress: map[netip.Addr]string{netip.MustParseAddr("10.42.0.2"): "in-none"}}
+	require.Error(t, k.write(t.Context(), broken))
+	require.NoError(t, k.write(t.Context(), many))
+	k.has(t, many)
+	k.abandon() // as after a panic
+	require.NoError(t, k.write(t.Context(), &state{}))
 	k.has(t, &state{})
 }
 

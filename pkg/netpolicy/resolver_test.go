@@ -159,14 +159,9 @@ func TestNewPodsWait(t *testing.T) {
 
 	rules := &Rules{Active: true, Chains: map[string][]Rule{"in-1": {}}, Pods: []Pod{{UID: "other", Address: netip.MustParseAddr("10.42.0.9"), Ingress: "in-1"}}}
 	source <- rules.seal()
-	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return !e.none }, patience, time.Millisecond)
+	source <- nil // asked for once the rules are known
 	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
 	waiting = setup(pod)
-	select {
-	case err := <-waiting:
-		t.Fatal("it did not wait", err)
-	case <-time.After(50 * time.Millisecond):
-	}
 	rules = &Rules{Active: true, Chains: rules.Chains, Pods: append(rules.Pods, Pod{UID: "new", Ingress: "in-1"})}
 	source <- rules.seal()
 	require.NoError(t, <-waiting)
@@ -179,4 +174,37 @@ func TestNewPodsWait(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.NoError(t, Reset("wait"))
 	require.NoError(t, Reset("wait"), "twice")
+}
+
+// TestPodsWhoseRulesAreNotInTheKernel do not start: not for the first policy, whether the kernel takes it or not, nor for others.
+func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
+	e := NewEnforcer(Config{})
+	e.kernel = newTestKernel(t)
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	with := func(r Rules) { e.rules = &r }
+	with(Rules{})
+	require.ErrorIs(t, e.Setup(now, p, "10.42.0.5"), context.Canceled, "of an earlier process there may be a table")
+	require.NoError(t, e.sync(t.Context()))
+	require.NoError(t, e.Setup(now, p, "10.42.0.5"), "there are no policies")
+
+	in := map[string][]Rule{"in-1": {}}
+	with(Rules{Active: true, Chains: in, Pods: []Pod{{UID: "new", Ingress: "in-none"}}})
+	require.Error(t, e.Setup(now, p, "10.42.0.5"), "the first policy is not written yet")
+	require.Error(t, e.sync(t.Context()))
+	require.Error(t, e.Setup(now, p, "10.42.0.5"), "the kernel refused it")
+	changed := e.changed
+	with(Rules{})
+	require.NoError(t, e.sync(t.Context()))
+	<-changed // who waits looks again when it is deleted before it was written
+	require.NoError(t, e.Setup(now, p, "10.42.0.5"))
+
+	with(Rules{Active: true, Chains: in})
+	require.NoError(t, e.sync(t.Context()))
+	require.Error(t, e.Setup(now, p, "10.42.0.5"), "the rules are older than the pod")
+	with(Rules{Active: true, Chains: in, Pods: []Pod{{UID: "new", Ingress: "in-1"}}})
+	require.NoError(t, e.sync(t.Context()))
+	require.NoError(t, e.Setup(now, p, "10.42.0.5"))
+	require.Error(t, e.Setup(now, p, "10.42.0.6"), "at another address")
 }
