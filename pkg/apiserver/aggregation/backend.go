@@ -227,7 +227,8 @@ const (
 	collectWatch   = time.Hour
 )
 
-// RoundTrip sends a request of the API server's own client, as a user of the cluster. Of its URL, only path and query matter.
+// RoundTrip sends a request of the API server's own client, as a user of the cluster. Of its URL, only path and query matter. A redirection is an
+// error: the client would follow it with this identity to whatever the server names, another group's server included.
 func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, error) {
 	base, err := b.cfg.Resolve()
 	if err != nil {
@@ -245,6 +246,11 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	if where := resp.Header.Get("Location"); resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
+		_ = resp.Body.Close()
+		cancel()
+		return nil, fmt.Errorf("%w: it answers %d and names %.200q, which is not followed", ErrUnavailable, resp.StatusCode, where)
 	}
 	limited := io.Reader(resp.Body)
 	if !watch {

@@ -123,6 +123,8 @@ func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
 	case req.URL.Path == wardle:
 		_ = json.NewEncoder(rw).Encode(metav1.APIResourceList{GroupVersion: "wardle.example.com/v1alpha1", APIResources: []metav1.APIResource{
 			{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: metav1.Verbs{"get", "list", "watch", "delete", "deletecollection"}}}})
+	case req.URL.Path == wardle+"/namespaces/prod/flunders/evil":
+		http.Redirect(rw, req, wardle+"/namespaces/prod/flunders/victim", http.StatusTemporaryRedirect)
 	case req.URL.Path == wardle+"/namespaces/gone/flunders":
 		w.serveObjects(rw, req)
 	case req.URL.Path == "/openapi/v2":
