@@ -6,9 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for objects without a Go type. Shared:
-// do not modify.
+// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for objects without a Go type, and for
+// packed ones, whose encoding is large and not kept. Shared: do not modify.
 func (e *Entry) Metadata() []byte {
+	if e.row.Pack != nil {
+		return nil
+	}
 	if _, ok := e.Object.(runtime.Unstructured); ok {
 		return nil
 	}

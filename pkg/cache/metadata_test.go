@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Whatever is in it, the metadata is cut out of the object's encoding as encoding it alone would give.
@@ -27,6 +28,16 @@ func TestMetadata(t *testing.T) {
 		require.Equal(t, string(want), string(NewEntry(pods, "", p, 1).Metadata()))
 	})
 	require.Nil(t, NewEntry(pods, "", &unstructured.Unstructured{Object: map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"name": "a"}}}, 1).Metadata())
+}
+
+// Packed objects are not encoded for their metadata: their encoding is large and made anew each time.
+func TestMetadataOfPackedObjects(t *testing.T) {
+	row := *pods
+	row.Pack = func(o client.Object) client.Object { return o }
+	p := pod("a", "b")
+	p.Kind, p.APIVersion = "Pod", "v1"
+	require.NotNil(t, NewEntry(pods, "", p, 1).Metadata())
+	require.Nil(t, NewEntry(&row, "", p, 1).Metadata())
 }
 
 func FuzzObjectLength(f *testing.F) {

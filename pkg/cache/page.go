@@ -78,7 +78,7 @@ func (s *snapshot) page(m *matcher, from string, limit int64) Page {
 			p.More = true
 			return false
 		}
-		if p.Entries == nil {
+		if p.Entries == nil && all && m.prefix == "" { // otherwise, most may be left out
 			p.Entries = make([]*Entry, 0, min(limit, int64(s.objects.Len())))
 		}
 		p.Entries = append(p.Entries, e)

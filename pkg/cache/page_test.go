@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -149,4 +151,26 @@ func TestPagesOutliveChanges(t *testing.T) {
 	require.NotEmpty(t, c.kindCache(pods).pinned)
 	c.trim(time.Now().Add(time.Hour))
 	require.Empty(t, c.kindCache(pods).pinned)
+}
+
+// A list of little takes memory for what it returns, not for all objects of the kind, also while its answer is written.
+func TestPagesAreAsLargeAsWhatTheyReturn(t *testing.T) {
+	m := newMemory()
+	for i := range 1000 {
+		m.write(t, pod("many", fmt.Sprintf("p%d", i)), false)
+	}
+	m.write(t, pod("few", "p", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "x"} }), false)
+	c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m})
+	require.NoError(t, err)
+	require.NoError(t, c.load(t.Context()))
+	for name, q := range map[string]Query{
+		"namespace": {Namespace: "few"},
+		"labels":    {Labels: labels.SelectorFromSet(labels.Set{"app": "x"})},
+		"fields":    {Fields: fields.OneTermEqualSelector("metadata.namespace", "few")},
+	} {
+		p, ok := c.Page(pods, q, "", 0, 0)
+		require.True(t, ok)
+		require.Len(t, p.Entries, 1)
+		require.LessOrEqual(t, cap(p.Entries), 16, name)
+	}
 }
