@@ -25,6 +25,7 @@ done
 [ -n "${beside:-}" ] || { echo "upstream's programs did not start" >&2; exit 1; }
 until inside kubectl --kubeconfig "$dir/data/kubeconfig" get --raw /readyz >/dev/null 2>&1; do
   kill -0 "${background[0]}" 2>/dev/null || { cat "$dir/server.log" >&2; exit 1; }
+  sleep 0.2 # there is no event to wait for
 done
 # Both need a controller of namespaces, since the groups remove theirs.
 nsenter --net="/run/netns/$name" -- "$coracle" controllers --kubeconfig "$beside" --only namespace >"$dir/controllers.log" 2>&1 &

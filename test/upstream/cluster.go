@@ -74,6 +74,9 @@ const Patience = 3 * time.Minute
 // interval between two questions whether the API server is ready. There is no event to wait for.
 const interval = 20 * time.Millisecond
 
+// answerTime is how long the answer to one of them may take.
+const answerTime = 10 * time.Second
+
 // Start starts the programs and returns when the API server is ready, with its roles and default namespaces. The caller must call Stop.
 func Start(ctx context.Context, c Config) (*Cluster, error) {
 	if err := c.complete(); err != nil {
@@ -161,9 +164,12 @@ func (s *Cluster) ready(ctx context.Context) error {
 		if isReady(ctx, client, s.REST().Host) {
 			return nil
 		}
+		for _, p := range s.running {
+			if p.hasEnded() {
+				return p.failure()
+			}
+		}
 		select {
-		case <-last.ended:
-			return last.failure()
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w; the end of its log:\n%s", last.name, ctx.Err(), last.tail())
 		case <-tick.C:
@@ -172,6 +178,8 @@ func (s *Cluster) ready(ctx context.Context) error {
 }
 
 func isReady(ctx context.Context, client *http.Client, host string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/readyz", nil)
 	if err != nil {
 		return false

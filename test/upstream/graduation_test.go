@@ -155,7 +155,7 @@ func managers(o *unstructured.Unstructured) (names []string) {
 }
 
 // notCreated are kinds that Coracle serves, but refuses to create rather than accept and not honour.
-var notCreated = map[string]bool{"networkpolicies.networking.k8s.io": true, "servicecidrs.networking.k8s.io": true}
+var notCreated = map[string]bool{"servicecidrs.networking.k8s.io": true}
 
 // create creates an object of each version of each kind that is served; and returns how many.
 func create(t *testing.T, config *rest.Config, namespace string) int {

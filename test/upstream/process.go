@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -33,15 +34,35 @@ func begin(c Config, name string, flags []string) (*process, error) {
 	defer out.Close()
 	p.cmd = c.Command(context.Background(), filepath.Join(c.Programs, name), flags...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the caller, who stops them in order
-	if err := p.cmd.Start(); err != nil {
+	// An interrupt at the terminal is for the caller, who stops them in order. If the caller is killed, they are too.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	go func() {
-		defer close(p.ended)
-		p.err = p.cmd.Wait()
-	}()
 	return p, nil
+}
+
+// run starts the program and waits for its end, in one thread: the death of a thread, not of its process, kills what it started.
+func (p *process) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	started <- err
+	if err == nil {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}
+}
+
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // failure says why a program ended that should not have.
@@ -59,10 +80,8 @@ func (p *process) tail() string {
 
 // stop ends the program. One that had ended by itself is an error.
 func (p *process) stop() error {
-	select {
-	case <-p.ended:
+	if p.hasEnded() {
 		return p.failure()
-	default:
 	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	late := time.NewTimer(grace)
