@@ -228,6 +228,9 @@ func newTarget(name string, c Config, p *Pool) *Target {
 // limited limits the answers of a cluster, except for watches, which are read event by event.
 type limited struct{ http.RoundTripper }
 
+// WrappedRoundTripper lets client-go find what it cancels requests of.
+func (l limited) WrappedRoundTripper() http.RoundTripper { return l.RoundTripper }
+
 func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := l.RoundTripper.RoundTrip(req)
 	if err != nil || req.URL.Query().Get("watch") != "" {
