@@ -34,11 +34,11 @@ const (
 	chunk = 64 << 10
 )
 
-// retries lets gRPC repeat calls that are safe to repeat while a server restarts: up to five times within some five seconds.
+// retries lets gRPC repeat calls that are safe to repeat while a server starts: up to twelve times within some five seconds.
 const retries = `{"methodConfig": [{
 	"name": [{"service": "build.bazel.remote.execution.v2.Capabilities"}, {"service": "build.bazel.remote.execution.v2.ContentAddressableStorage"},
 		{"service": "build.bazel.remote.execution.v2.ActionCache"}],
-	"retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.2s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+	"retryPolicy": {"maxAttempts": 12, "initialBackoff": "0.1s", "maxBackoff": "0.5s", "backoffMultiplier": 1.5, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
 // Config says which service to use.
 type Config struct {
@@ -94,8 +94,8 @@ func New(c Config) (*Client, error) {
 	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		// Usually it is a farm that starts.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithMaxCallAttempts(12), // gRPC's own bound is five
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}, MinConnectTimeout: 5 * time.Second}),
 	}, c.Dial...)
 	if c.Token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))

@@ -367,24 +367,6 @@
           "expression": "{\"build.bazel.remote.execution.v2.requestmetadata-bin\": incomingGRPCMetadata.\"build.bazel.remote.execution.v2.requestmetadata-bin\"}"
         },
         "address": "farm-scheduler.builds:8982",
-        "defaultServiceConfig": {
-          "methodConfig": [
-            {
-              "name": [
-                {}
-              ],
-              "retryPolicy": {
-                "backoffMultiplier": 1.6,
-                "initialBackoff": "0.4s",
-                "maxAttempts": 5,
-                "maxBackoff": "2s",
-                "retryableStatusCodes": [
-                  "UNAVAILABLE"
-                ]
-              }
-            }
-          ]
-        },
         "keepalive": {
           "permitWithoutStream": true,
           "time": "20s",
