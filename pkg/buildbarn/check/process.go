@@ -15,7 +15,7 @@ import (
 )
 
 // patience is for a process that does not get the processor.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // run runs the program in an executable file on a request, and returns the first answer with a problem; one without if there is none. An error says
 // nothing about the files: the process could not be started, or was killed by others.
