@@ -63,7 +63,7 @@ func TestBuildbarnFarm(t *testing.T) {
 	h.Ctl("wait -n builds " + farmParts + " --for=condition=Ready --timeout=60s")
 
 	t.Run("what is asked for wrongly is refused with advice", func(t *testing.T) {
-		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "30s"), "No worker serves this instance and platform {OS=plan9}")
+		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"), "No worker serves this instance and platform {OS=plan9}")
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"), "The frontend's TLS is not as asked for")
 		require.Contains(t, h.Fails("buildbarn", "smoke"), "namespace default has no service with port 8980")
 	})
