@@ -89,7 +89,7 @@ var ordered = []plugin{
 	{name: nodetaint.PluginName, register: nodetaint.Register},
 	{name: alwayspullimages.PluginName, register: alwayspullimages.Register, off: true},
 	{name: podsecurity.PluginName, register: podsecurity.Register},
-	{name: priority.PluginName, register: priority.Register},
+	{name: priority.PluginName, register: registerPriority},
 	{name: defaulttolerationseconds.PluginName, register: defaulttolerationseconds.Register},
 	{name: storageInUse, register: registerInUse},
 	{name: resize.PluginName, register: resize.Register},

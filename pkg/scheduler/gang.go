@@ -95,7 +95,7 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	key := p.info.gang
 	least, reason := s.state.gangs.least(key)
 	if reason != "" {
-		return s.hold(p, reason, false)
+		return s.hold(p, reason)
 	}
 	if least == 0 {
 		return nil
@@ -103,7 +103,7 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	members := append(s.queue.members(key), p)
 	need := least - s.state.gangs.assigned[key]
 	if len(members) < need {
-		return s.hold(p, fmt.Sprintf("waiting for more pods of pod group %q: it is scheduled once there are %d, and %d are missing", key.Name, least, need-len(members)), false)
+		return s.hold(p, fmt.Sprintf("waiting for more pods of pod group %q: it is scheduled once there are %d, and %d are missing", key.Name, least, need-len(members)))
 	}
 	slices.SortFunc(members, func(a, b *pending) int {
 		switch h := (activeHeap{a, b}); {
@@ -114,7 +114,7 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 		}
 		return 0
 	})
-	t := &together{s: s, members: members}
+	t := &together{s: s, members: members, least: least}
 	for _, m := range members {
 		if m != p {
 			s.queue.claim(m)
@@ -137,6 +137,7 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 type together struct {
 	s       *Scheduler
 	members []*pending
+	least   int // how many pods of the group must have nodes
 	placed  []*pending
 	failed  []*failedMember
 	done    bool
@@ -181,7 +182,14 @@ func (t *together) commit(key types.NamespacedName) func(context.Context) {
 		}
 	}
 	t.done = true
-	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, "") })
+	return s.inParallel(writes, func(ctx context.Context) {
+		s.mu.Lock()
+		bound := s.state.gangs.assigned[key] // without those whose binding failed
+		s.mu.Unlock()
+		if bound >= t.least {
+			s.groupScheduled(ctx, key, "")
+		}
+	})
 }
 
 // fail returns the function that says why no pod of the group got a node.
@@ -198,7 +206,7 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 	for _, m := range t.members {
 		f := refused[m]
 		m.wide = f != nil && (f.failure == nil || f.failure.wide())
-		writes = append(writes, s.hold(m, message, f == nil))
+		writes = append(writes, s.hold(m, message))
 	}
 	t.done = true
 	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, message) })
@@ -241,13 +249,14 @@ func (s *Scheduler) inParallel(writes []func(context.Context), last func(context
 	}
 }
 
-// hold lets a pod wait for what the message says, and returns the function that reports it. With held, no change of a node wakes it: others
-// of its group do.
-func (s *Scheduler) hold(p *pending, message string, held bool) func(context.Context) {
+// hold lets a pod wait for what the message says, and returns the function that reports it.
+func (s *Scheduler) hold(p *pending, message string) func(context.Context) {
 	s.metrics.unschedulable.count(p)
 	p.attempts++
 	p.failed = time.Now()
-	p.held = held
+	if n := s.state.clearNomination(p.info.pod.UID); n != nil {
+		s.help(n)
+	}
 	s.queue.put(p)
 	pod := p.info.pod
 	if p.report != nil || message != p.reported || pod.Status.NominatedNodeName != "" {

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -113,6 +115,50 @@ func TestAGangsMinimumMayFall(t *testing.T) {
 	require.NoError(t, c.Update(c.ctx, less))
 	c.wait(2, isBound)
 	c.group("x", metav1.ConditionTrue)
+}
+
+// TestAGangIsHelpedThroughAnyMember: room for one that had a node helps one that had none.
+func TestAGangIsHelpedThroughAnyMember(t *testing.T) {
+	c := start(t)
+	c.node("a", "2")
+	c.node("b", "1")
+	full := inGroup(pod("full"), "none", "1")
+	full.Spec.SchedulingGroup, full.Spec.NodeName = nil, "b"
+	require.NoError(t, c.Create(c.ctx, full))
+	require.NoError(t, c.Create(c.ctx, gang("x", 2)))
+	prefers, needs := inGroup(pod("x0"), "x", "1"), inGroup(pod("x1"), "x", "2")
+	prefers.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100,
+		Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}
+	needs.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "a"}
+	require.NoError(t, c.Create(c.ctx, prefers))
+	require.NoError(t, c.Create(c.ctx, needs))
+	defer c.schedule()()
+	c.says("x0", `found nodes for 1; pod x1`)
+	zero := int64(0)
+	require.NoError(t, c.Delete(c.ctx, full, &ctrl.DeleteOptions{GracePeriodSeconds: &zero}))
+	c.wait(2, isBound)
+	c.group("x", metav1.ConditionTrue)
+}
+
+// TestAGroupWithoutMinimum: its pods are scheduled one by one, also those that waited until the scheduler knew of pod groups. Groups have no
+// priority, whatever the default of pods is.
+func TestAGroupWithoutMinimum(t *testing.T) {
+	c := start(t)
+	c.node("a", "8")
+	require.NoError(t, c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "usual"}, Value: 5, GlobalDefault: true}))
+	require.Eventually(t, func() bool { // as soon as the admission plugin knows it
+		p := pod("probe")
+		require.NoError(t, c.Create(c.ctx, p, ctrl.DryRunAll))
+		return p.Spec.PriorityClassName == "usual"
+	}, time.Minute, time.Millisecond)
+	group := gang("x", 0)
+	group.Spec.SchedulingPolicy = schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}}
+	require.NoError(t, c.Create(c.ctx, group))
+	for i := range 5 {
+		require.NoError(t, c.Create(c.ctx, inGroup(pod(fmt.Sprint("x", i)), "x", "1")))
+	}
+	defer c.schedule()()
+	c.wait(5, isBound)
 }
 
 // TestWhatAGangCannotHaveIsRefused: fields that the scheduler does not honour are not dropped in silence.

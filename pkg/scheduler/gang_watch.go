@@ -62,13 +62,13 @@ func (h gangHandler) changed(was, is any) {
 	h.s.helpGroup(ctrlclient.ObjectKeyFromObject(after))
 }
 
-// helpGroup retries a waiting pod of a group, and with it all others.
+// helpGroup retries the waiting pods of a group. The first of a gang to be tried takes the others along.
 func (s *Scheduler) helpGroup(key types.NamespacedName) {
+	at := now()
 	for p := range s.queue.groups[key] {
 		if p.where == unschedulable {
 			p.attempts = 0 // this is news
-			s.queue.retry(p, now())
-			return
+			s.queue.retry(p, at)
 		}
 	}
 }

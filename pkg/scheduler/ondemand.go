@@ -3,18 +3,25 @@ package scheduler
 import (
 	"context"
 	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // onDemand returns a function that starts watch, once, until ctx ends, and one that tells whether watch has called synced. Both and
-// synced are called with the scheduler locked.
+// synced are called with the scheduler locked. A watch that fails is started again, after a back-off of a second to a minute.
 func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what string, watch func(ctx context.Context, synced func()) error) (start func(), synced func() bool) {
 	known := false
 	start = sync.OnceFunc(func() {
 		wg.Go(func() {
 			s.guard.Loop(ctx, what, func(ctx context.Context) {
-				if err := watch(ctx, func() { known = true }); err != nil && ctx.Err() == nil {
-					s.log.Error("could not watch", "what", what, "error", err)
-				}
+				pause := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 7, Cap: time.Minute}
+				_ = pause.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (done bool, err error) {
+					if err := watch(ctx, func() { known = true }); err != nil && ctx.Err() == nil {
+						s.log.Error("could not watch, retrying", "what", what, "error", err)
+					}
+					return false, nil // until ctx ends
+				})
 			})
 		})
 	})

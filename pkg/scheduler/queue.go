@@ -35,7 +35,6 @@ type pending struct {
 	failed   time.Time // last attempt
 	where    where
 	wide     bool // rejected by a filter that depends on other nodes
-	held     bool // it would have had a node: it waits for other pods of its group
 	timer    *time.Timer
 	index    int
 	reported string    // why the last attempt found no node
@@ -120,7 +119,6 @@ func (q *queue) take(p *pending) {
 
 func (q *queue) activate(p *pending) {
 	q.take(p)
-	p.held = false
 	if p.timer != nil {
 		p.timer.Stop()
 		p.timer = nil

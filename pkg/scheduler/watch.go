@@ -87,7 +87,7 @@ func (s *Scheduler) help(n *nodeInfo) {
 	}
 	at := now()
 	for p := range s.queue.unschedulable {
-		if !p.held && (n == nil || p.wide || s.state.mayFit(p.info, n)) {
+		if n == nil || p.wide || s.state.mayFit(p.info, n) {
 			s.queue.retry(p, at)
 		}
 	}

@@ -62,8 +62,9 @@ func (s podGroupStrategy) Validate(ctx context.Context, o runtime.Object) field.
 	}{
 		{"schedulingConstraints", g.Spec.SchedulingConstraints != nil, "pods of a group are not kept in one topology domain here; use podAffinity in the pods"},
 		{"resourceClaims", len(g.Spec.ResourceClaims) > 0, "claims of a group are not supported here; name a ResourceClaim in the pods"},
-		{"preemptionPolicy", g.Spec.PreemptionPolicy != nil, "it is not supported here; use a PriorityClass in the pods"},
+		{"preemptionPolicy", g.Spec.PreemptionPolicy != nil, "it is not supported here: pods of a group with a minimum evict no others"},
 		{"priorityClassName", g.Spec.PriorityClassName != "", "pods of a group have the priority of their own priorityClassName here"},
+		{"priority", g.Spec.Priority != nil, "pods of a group have the priority of their own priorityClassName here"},
 		{"parentCompositePodGroupName", g.Spec.ParentCompositePodGroupName != nil, "groups of groups are not supported here"},
 		{"disruptionMode", g.Spec.DisruptionMode != nil && g.Spec.DisruptionMode.All != nil, "pods of a group are disrupted one by one here"},
 	} {
