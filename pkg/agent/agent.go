@@ -112,7 +112,7 @@ func New(c Config) (*Agent, error) {
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
-		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded,
+		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
 		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
 		Failpoints: c.Failpoints,
 	})
@@ -208,9 +208,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.eviction.Look()
-	if err := a.startStatic(ctx, spawn); err != nil {
-		return err
-	}
+	a.startStatic(ctx, spawn)
 	spawn(a.pods.Wait)
 	spawn(func() error { a.guard.Loop(ctx, "eviction", a.eviction.Run); return nil })
 	spawn(func() (err error) {

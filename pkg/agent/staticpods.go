@@ -15,16 +15,13 @@ import (
 )
 
 // startStatic starts the static pods, before an API server has answered and before what they left running is taken for orphans.
-func (a *Agent) startStatic(ctx context.Context, spawn func(func() error)) error {
+func (a *Agent) startStatic(ctx context.Context, spawn func(func() error)) {
 	if a.static == nil {
-		return nil
+		return
 	}
 	a.restoreRange(ctx)
-	if err := a.static.Start(); err != nil {
-		return err
-	}
+	a.static.Start()
 	spawn(func() error { a.guard.Loop(ctx, "static pods", a.static.Run); return nil })
-	return nil
 }
 
 func (a *Agent) staticEnded(uid types.UID) {

@@ -67,6 +67,8 @@ type Config struct {
 	VolumePlugins []volume.Plugin
 	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
 	Share func(path string) error
+	// StaticPods: somebody starts or stops each pod that LeftStatic returns, also after Sync.
+	StaticPods bool
 	// Messages has the queues of pods that receive messages; nil if none can.
 	Messages Messages
 	// Policies enforces network policies; nil if nothing does.

@@ -239,6 +239,11 @@ func (m *Manager) Sync(ctx context.Context) error {
 	if m.c.Messages != nil {
 		m.c.Messages.Synced(func(uid types.UID) bool { return m.worker(uid) != nil })
 	}
+	if m.c.StaticPods {
+		for uid := range m.LeftStatic() {
+			delete(orphans, uid)
+		}
+	}
 	for uid, p := range orphans {
 		m.mu.Lock()
 		w := m.workers[uid]

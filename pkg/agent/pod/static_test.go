@@ -100,6 +100,10 @@ func TestStaticPodOfAnEarlierProcess(t *testing.T) {
 		r.m.mu.Lock()
 		delete(r.m.workers, "hash") // as if this process had not started it
 		r.m.mu.Unlock()
+		r.m.c.StaticPods = true
+		require.NoError(t, r.m.Sync(t.Context()))
+		r.pass(time.Minute)
+		require.Equal(t, []string{"main", "main"}, r.running(), "it is no orphan while its manifest cannot be read")
 		r.m.StopStatic("hash")
 		r.pass(time.Minute)
 		require.Equal(t, []types.UID{"hash"}, ended)

@@ -34,13 +34,16 @@ type folder struct {
 
 	files map[string]*manifest            // by name
 	told  map[string]string               // what was last refused, by path
-	from  map[types.NamespacedName]string // which file each pod is of
+	from  map[types.NamespacedName]string // which file each pod is of; nil until the folder was read
+	// failed: the folder could not be read, and no event says when it can.
+	failed bool
 }
 
 // manifest is a file that was read.
 type manifest struct {
-	pod *corev1.Pod // as last read without an error; nil if there is none
-	err error       // of the last reading
+	pod  *corev1.Pod // as last read without an error; nil if there is none
+	err  error       // of the last reading
+	link bool        // a change of what it leads to is no event of it
 }
 
 // refusal is why a file is not used, or not in its present form.
@@ -52,17 +55,22 @@ type refusal struct {
 var (
 	errNotFile = errors.New("it is not a file: only files are read, not folders below this one, sockets, devices or FIFOs")
 	errWritten = errors.New("it is being written")
+	errOutside = errors.New("it is a link to a file outside of this folder, where changes are not seen: copy the file")
 )
 
 // read reads the files that changed. It returns the pods of all files, and what is newly refused. A file whose content is refused keeps the pod
-// that it had before; without the file there is no pod. Of several files with one pod that has it which had it before, in an earlier process that whose pod runs, or else the first by name.
-func (f *folder) read(runs func(types.UID) bool) (map[types.NamespacedName]*corev1.Pod, []refusal) {
+// that it had before; without the file there is no pod. It returns false if the folder was never read yet, and cannot be. Of several files with one pod that has it which had it before, in an earlier process that whose pod runs, or else the first by name.
+func (f *folder) read(runs func(types.UID) bool) (map[types.NamespacedName]*corev1.Pod, []refusal, bool) {
 	wrong := map[string]error{}
 	names, err := f.names()
 	if err != nil {
 		wrong[f.dir] = err
 	}
+	f.failed = err != nil && !errors.Is(err, errMany) && !errors.Is(err, errEntries)
 	if err != nil && !errors.Is(err, errMany) {
+		if f.from == nil {
+			return nil, f.news(wrong), false
+		}
 		names = slices.Sorted(maps.Keys(f.files)) // those that are known go on
 	}
 	maps.DeleteFunc(f.files, func(name string, _ *manifest) bool {
@@ -71,12 +79,12 @@ func (f *folder) read(runs func(types.UID) bool) (map[types.NamespacedName]*core
 	})
 	changed, all := f.watch.take()
 	for _, name := range names {
-		if f.files[name] == nil || all || changed[name] {
+		if f.files[name] == nil || all || changed[name] || f.files[name].link {
 			f.readFile(name)
 		}
 	}
 	pods := f.choose(names, runs, wrong)
-	return pods, f.news(wrong)
+	return pods, f.news(wrong), true
 }
 
 // choose returns the pods of the files, and adds to wrong what is wrong with files.
@@ -126,7 +134,10 @@ func (f *folder) news(wrong map[string]error) (out []refusal) {
 	return out
 }
 
-var errMany = fmt.Errorf("there are more than %d manifests: the others are not used", maxFiles)
+var (
+	errMany    = fmt.Errorf("there are more than %d manifests: the others are not used", maxFiles)
+	errEntries = fmt.Errorf("it has more than %d entries: it is not read any more", maxEntries)
+)
 
 // names returns the names of the manifests, sorted.
 func (f *folder) names() ([]string, error) {
@@ -143,7 +154,7 @@ func (f *folder) names() ([]string, error) {
 		return nil, err
 	}
 	if len(all) > maxEntries {
-		return nil, fmt.Errorf("it has more than %d entries: it is not read any more", maxEntries)
+		return nil, errEntries
 	}
 	names := slices.DeleteFunc(all, func(name string) bool { return strings.HasPrefix(name, ".") })
 	slices.Sort(names)
@@ -156,10 +167,18 @@ func (f *folder) names() ([]string, error) {
 // readFile reads a file, whatever it is: a link that leads nowhere or in a circle, or something that would block.
 func (f *folder) readFile(name string) {
 	path := filepath.Join(f.dir, name)
-	data, err := readManifest(path)
+	info, err := os.Lstat(path)
+	link := err == nil && info.Mode()&fs.ModeSymlink != 0
+	var data []byte
+	if link {
+		err = f.within(path)
+	}
+	if err == nil {
+		data, err = readManifest(path)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		if info, linked := os.Lstat(path); linked == nil && info.Mode()&fs.ModeSymlink != 0 {
-			f.files[name] = &manifest{err: errors.New("the link leads to no file")}
+		if link {
+			f.files[name] = &manifest{err: errors.New("the link leads to no file"), link: true}
 			return
 		}
 		delete(f.files, name)
@@ -169,7 +188,7 @@ func (f *folder) readFile(name string) {
 		return
 	}
 	if errors.Is(err, errNotFile) {
-		f.files[name] = &manifest{err: err}
+		f.files[name] = &manifest{err: err, link: link}
 		return
 	}
 	file := f.files[name]
@@ -177,6 +196,7 @@ func (f *folder) readFile(name string) {
 		file = &manifest{}
 		f.files[name] = file
 	}
+	file.link = link
 	var p *corev1.Pod
 	if err == nil {
 		p, err = f.decode(path, data)
@@ -187,6 +207,19 @@ func (f *folder) readFile(name string) {
 		err = fmt.Errorf("%w; the pod of its former content goes on", err)
 	}
 	file.err = err
+}
+
+// within fails if a link leads out of the folder.
+func (f *folder) within(path string) error {
+	dir, err := filepath.EvalSymlinks(f.dir)
+	if err != nil {
+		return err
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err == nil && !strings.HasPrefix(target, dir+"/") {
+		err = errOutside
+	}
+	return err
 }
 
 func readManifest(path string) ([]byte, error) {
@@ -202,7 +235,7 @@ func readManifest(path string) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errNotFile
 	}
-	if info.Size() == 0 || written(file) {
+	if written(file) {
 		return nil, errWritten
 	}
 	return bounded.All(file, maxManifest)

@@ -33,7 +33,12 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	require.NoError(t, os.Symlink(at("loop-a"), at("loop-b")))
 	require.NoError(t, os.Symlink(at("nowhere"), at("dangling")))
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(r.dir), "elsewhere"), []byte(manifestOf("linked", "one")), 0o600))
-	require.NoError(t, os.Symlink("../elsewhere", at("linked.yaml")))
+	require.NoError(t, os.Symlink("../elsewhere", at("outside.yaml")))
+	require.NoError(t, os.Mkdir(at("..one"), 0o700))
+	r.write("..one/linked", manifestOf("linked", "one"))
+	require.NoError(t, os.Symlink("..one", at("..data")))
+	require.NoError(t, os.Symlink("..data/linked", at("linked.yaml")))
+	r.write("empty.yaml", "")
 	require.NoError(t, unix.Mkfifo(at("fifo"), 0o600))
 	require.NoError(t, os.Mkdir(at("folder"), 0o700))
 	r.start()
@@ -51,8 +56,8 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	}
 	for file, why := range map[string]string{
 		"broken.yaml": "yaml", "unknown.yaml": "imgae", "nameless.yaml": "metadata.name", "z-again.yaml": "a.yaml has the same pod", "huge.yaml": "1048576",
-		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many levels", "loop-b": "too many levels",
-		"dangling": "no file", "fifo": "not a file", "folder": "not a file",
+		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many links", "loop-b": "too many links",
+		"dangling": "no file", "outside.yaml": "outside of this folder", "empty.yaml": "metadata.name", "fifo": "not a file", "folder": "not a file",
 	} {
 		require.Contains(t, refused[file], why, file)
 		delete(refused, file)
@@ -109,6 +114,53 @@ func TestTooManyFiles(t *testing.T) {
 	}
 	r.until("it is said", func() bool { return strings.Contains(strings.Join(r.events, "\n"), "more than 4000 entries") })
 	require.Len(t, r.stopped, 1, "the pods that run go on")
+}
+
+// TestFolderThatCannotBeRead at the start: pods of an earlier process run on, and the folder is read when it can be.
+func TestFolderThatCannotBeRead(t *testing.T) {
+	r := newRig(t)
+	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file is in the way
+	r.left["left"] = types.NamespacedName{Namespace: "default", Name: "a-node"}
+	r.start()
+	require.Contains(t, strings.Join(r.events, "\n"), r.dir)
+	require.Empty(t, r.stopped)
+	require.NoError(t, os.Remove(r.dir))
+	r.until("its manifest is gone", func() bool { return r.stopped["left"] })
+	r.write("b.yaml", manifestOf("b", "one"))
+	r.until("it is followed", func() bool { return r.named("b-node") != nil })
+}
+
+// TestFailedReadingsAreRepeated: without an event.
+func TestFailedReadingsAreRepeated(t *testing.T) {
+	f := folder{dir: t.TempDir(), failed: true}
+	w, err := f.open()
+	require.NoError(t, err)
+	f.watch = w
+	f.events(func() {
+		f.failed = false
+		require.NoError(t, w.file.Close())
+	})
+	require.False(t, f.failed)
+	require.True(t, w.all)
+}
+
+// TestLinks: what a link leads to within the folder is read again when anything in the folder changes, as the link of another link.
+func TestLinks(t *testing.T) {
+	r := newRig(t)
+	at := func(name string) string { return filepath.Join(r.dir, name) }
+	require.NoError(t, os.MkdirAll(at("..one"), 0o700))
+	require.NoError(t, os.MkdirAll(at("..two"), 0o700))
+	r.write("..one/a", manifestOf("a", "one"))
+	r.write("..two/a", manifestOf("a", "two"))
+	require.NoError(t, os.Symlink("..one", at("..data")))
+	require.NoError(t, os.Symlink("..data/a", at("a.yaml")))
+	r.start()
+	uid := r.named("a-node").UID
+	require.NoError(t, os.Symlink("..two", at("..next")))
+	require.NoError(t, os.Rename(at("..next"), at("..data")))
+	r.until("the other file is read", func() bool { return r.stopped[uid] })
+	r.ends(uid)
+	r.until("its pod runs", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
 }
 
 // TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they come.

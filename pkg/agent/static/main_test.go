@@ -45,7 +45,9 @@ type rig struct {
 	events  []string
 	api     map[types.NamespacedName]*corev1.Pod
 	refuse  error
+	block   chan struct{} // mirrors are made when it is closed
 	made    int
+	blocked bool
 }
 
 func newRig(t *testing.T) *rig {
@@ -66,7 +68,7 @@ func (r *rig) start() (stop func()) {
 	}, Event: func(_, reason, message string) {
 		r.change(func() { r.events = append(r.events, reason+": "+message) })
 	}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	require.NoError(r, r.m.Start())
+	r.m.Start()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); r.m.Run(ctx) }()
@@ -119,7 +121,7 @@ func (r *rig) LeftStatic() map[types.UID]types.NamespacedName { return r.left }
 
 // ends says that nothing is left of a pod.
 func (r *rig) ends(uid types.UID) {
-	r.change(func() { delete(r.pods, uid); delete(r.stopped, uid) })
+	r.change(func() { delete(r.pods, uid); delete(r.stopped, uid); delete(r.mirrors, uid) })
 	r.m.Ended(uid)
 }
 
@@ -158,6 +160,13 @@ func (a api) Create(_ context.Context, o ctrl.Object, _ ...ctrl.CreateOption) er
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return errors.New("not a pod")
+	}
+	a.mu.Lock()
+	block := a.block
+	a.mu.Unlock()
+	if block != nil {
+		a.change(func() { a.blocked = true })
+		<-block
 	}
 	var err error
 	a.change(func() {

@@ -77,7 +77,7 @@ type mirrors struct {
 	known   map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool // while a create is in flight
 	retry   map[types.NamespacedName]backOff
-	shown   map[types.UID]*corev1.Pod // the mirror that each static pod was told
+	shown   map[*corev1.Pod]*corev1.Pod // the mirror that each static pod was told; one that comes back is another, with the same UID
 }
 
 type backOff struct {
@@ -87,7 +87,7 @@ type backOff struct {
 
 func newMirrors(c Config, state func() State) *mirrors {
 	return &mirrors{c: c, state: state, wake: make(chan struct{}, 1), known: map[types.UID]*corev1.Pod{},
-		retry: map[types.NamespacedName]backOff{}, shown: map[types.UID]*corev1.Pod{}}
+		retry: map[types.NamespacedName]backOff{}, shown: map[*corev1.Pod]*corev1.Pod{}}
 }
 
 func (m *mirrors) mark() {
@@ -211,10 +211,10 @@ func (m *mirrors) tell(s State) {
 			by[nameOf(mirror)] = mirror
 		}
 	}
-	told := map[types.UID]*corev1.Pod{}
+	told := map[*corev1.Pod]*corev1.Pod{}
 	for name, p := range s.Pods {
-		told[p.UID] = by[name]
-		if before, known := m.shown[p.UID]; !known || before != by[name] {
+		told[p] = by[name]
+		if before, known := m.shown[p]; !known || before != by[name] {
 			m.c.Pods.SetMirror(p.UID, by[name])
 		}
 	}

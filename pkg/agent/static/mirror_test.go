@@ -148,6 +148,30 @@ func TestRefusedMirrors(t *testing.T) {
 	require.Equal(t, other, r.api[nameOf(other)])
 }
 
+// TestMirrorOfAPodThatComesBack while the API does not answer: it is told its mirror.
+func TestMirrorOfAPodThatComesBack(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.m.Synced()
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.until("it runs", func() bool { return r.named("a-node") != nil })
+	uid := r.named("a-node").UID
+	r.until("it has its mirror", func() bool { return r.mirrors[uid] != nil })
+	answer := make(chan struct{})
+	r.change(func() { r.block = answer })
+	r.write("b.yaml", manifestOf("b", "one"))
+	r.until("its mirror is being made", func() bool { return r.blocked })
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "a.yaml")))
+	r.until("it is stopped", func() bool { return r.stopped[uid] })
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.write("c.yaml", manifestOf("c", "one"))
+	r.until("the folder was read", func() bool { return r.named("c-node") != nil })
+	r.ends(uid)
+	r.until("it runs again", func() bool { return r.named("a-node") != nil })
+	close(answer)
+	r.until("it has its mirror again", func() bool { return r.mirrors[uid] != nil })
+}
+
 // TestUIDs: the UID says what the manifest says, and where, and nothing else.
 func TestUIDs(t *testing.T) {
 	uid := func(text, file, node string) types.UID {

@@ -77,12 +77,12 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start reads the folder and starts its pods; pods that an earlier process left running are continued, or stopped if their manifests are gone. It
-// must be called before other leftovers are released. Run follows changes.
-func (m *Manager) Start() error {
+// Start reads the folder and starts its pods; pods that an earlier process left running are continued, or stopped if their manifests are gone. While
+// the folder cannot be read, they run on. It must be called before other leftovers are released. Run follows changes.
+func (m *Manager) Start() {
 	w, err := m.folder.open()
-	if err != nil {
-		return fmt.Errorf("folder of static pods: %w", err)
+	if err != nil { // Run tries again, and says so
+		w = unwatched()
 	}
 	for uid, name := range m.c.Pods.LeftStatic() {
 		if old := m.runs[name]; old != nil { // killed between the end of one and the start of the next
@@ -93,7 +93,6 @@ func (m *Manager) Start() error {
 	}
 	m.folder.watch = w
 	m.read()
-	return nil
 }
 
 // Run follows the folder and keeps the mirrors until ctx is done. The pods keep running.
@@ -112,10 +111,13 @@ func (m *Manager) read() {
 		runs[r.uid] = !r.stopping
 	}
 	m.mu.Unlock()
-	pods, refused := m.folder.read(func(uid types.UID) bool { return runs[uid] })
+	pods, refused, ok := m.folder.read(func(uid types.UID) bool { return runs[uid] })
 	for _, r := range refused {
 		m.c.Logger.Error("refused the manifest of a static pod", "file", r.file, "error", r.err)
 		m.c.Event(corev1.EventTypeWarning, "InvalidStaticPod", fmt.Sprintf("%s: %v", r.file, r.err))
+	}
+	if !ok {
+		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

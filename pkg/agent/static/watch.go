@@ -16,7 +16,7 @@ import (
 // watch is an inotify(7) watch of the folder. Unlike portable libraries it says when a file's writer has closed it, so that a manifest that is
 // written in pieces is read when it is complete.
 type watch struct {
-	file    *os.File
+	file    *os.File // nil if the folder could not be watched
 	changed map[string]bool
 	all     bool // events were lost
 }
@@ -24,12 +24,18 @@ type watch struct {
 const watched = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
+// unwatched stands for a watch that could not be made.
+func unwatched() *watch { return &watch{changed: map[string]bool{}, all: true} }
+
 // open makes the folder if it is missing, and watches it.
 func (f *folder) open() (*watch, error) {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return nil, err
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if errors.Is(err, unix.EMFILE) {
+		return nil, fmt.Errorf("all inotify instances of this user are taken, also by containers: raise the sysctl fs.inotify.max_user_instances: %w", err)
+	}
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
@@ -47,29 +53,37 @@ func (w *watch) take() (changed map[string]bool, all bool) {
 	return changed, all
 }
 
-// The pauses after the folder could not be watched.
+// The pauses after the folder could not be watched, or read.
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
 )
 
-// follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no manifests; it is made again.
+// follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no manifests; it is made again. One that
+// cannot be watched is read whenever that is tried again.
 func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
-	for wait := retryFirst; ; {
-		end := context.AfterFunc(ctx, func() { _ = f.watch.file.Close() })
-		f.events(read)
-		end()
-		_ = f.watch.file.Close()
+	for wait, said := retryFirst, ""; ; {
+		if file := f.watch.file; file != nil {
+			end := context.AfterFunc(ctx, func() { _ = file.Close() })
+			f.events(read)
+			end()
+			_ = file.Close()
+		}
 		for {
 			if ctx.Err() != nil {
 				return
 			}
 			w, err := f.open()
 			if err == nil {
-				f.watch, wait = w, retryFirst
+				f.watch, wait, said = w, retryFirst, ""
 				break
 			}
-			log.Error("could not watch the folder of static pods, retrying", "folder", f.dir, "after", wait, "error", err)
+			if said != err.Error() {
+				said = err.Error()
+				log.Error("could not watch the folder of static pods, retrying", "folder", f.dir, "error", err)
+			}
+			f.watch = unwatched()
+			read()
 			select {
 			case <-ctx.Done():
 			case <-time.After(wait):
@@ -84,7 +98,17 @@ func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 func (f *folder) events(read func()) {
 	buffer := make([]byte, 64<<10)
 	for {
+		var retry time.Time
+		if f.failed {
+			retry = time.Now().Add(retryFirst)
+		}
+		_ = f.watch.file.SetReadDeadline(retry)
 		n, err := f.watch.file.Read(buffer)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			f.watch.all = true
+			read()
+			continue
+		}
 		if err != nil {
 			return
 		}
