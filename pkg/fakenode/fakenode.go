@@ -45,7 +45,7 @@ const (
 	// cleanupTimeout is the time for removing nodes and pods at the end.
 	cleanupTimeout = 5 * time.Minute
 	// registerWorkers, renewWorkers and podWorkers write at the same time.
-	registerWorkers, renewWorkers, podWorkers = 16, 4, 32
+	registerWorkers, renewWorkers, podWorkers = 16, 16, 32
 )
 
 // Config configures Nodes.
@@ -154,6 +154,7 @@ func (n *Nodes) play(ctx context.Context) {
 	defer all.Wait()
 	defer n.timers.stop()
 	all.Go(func() { n.renew(ctx) })
+	all.Go(func() { n.revive(ctx) })
 	all.Go(func() { n.report(ctx) })
 	for range podWorkers {
 		all.Go(func() { n.work(ctx) })

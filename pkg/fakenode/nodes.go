@@ -37,7 +37,8 @@ func (n *Nodes) number(name string) (int, bool) {
 
 func (n *Nodes) selector() string { return Label + "=" + n.label() }
 
-// each calls f with the numbers of all nodes, by several workers, until one fails.
+// each calls f with the numbers of all nodes, by several workers, until one fails or ctx is done. Calls that have begun are waited for: what
+// an abandoned request does, it may do after the nodes have been removed.
 func (n *Nodes) each(ctx context.Context, workers int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -50,9 +51,11 @@ func (n *Nodes) each(ctx context.Context, workers int, f func(ctx context.Contex
 				if i >= n.Count {
 					return
 				}
-				if err := f(ctx, i); err != nil {
+				request, done := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+				if err := f(request, i); err != nil {
 					cancel(err)
 				}
+				done()
 			}
 		})
 	}
