@@ -129,7 +129,8 @@ func (h leaseHandler) changed(was, is any) {
 func (s *Scheduler) hear(node string, record func(*heartbeat.Record, time.Time)) {
 	h := &s.heartbeats
 	n := s.state.nodes[node]
-	waited := n != nil && n.node != nil && h.overdue(n, h.heard.Last(node, now()))
+	watched := h.synced != nil && h.synced()
+	waited := watched && n != nil && n.node != nil && h.overdue(n, h.heard.Last(node, now()))
 	record(&h.heard, now())
 	if waited {
 		s.help(n)
