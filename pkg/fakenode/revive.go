@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 )
@@ -16,8 +15,6 @@ import (
 // late. It returns when ctx is done.
 func (n *Nodes) revive(ctx context.Context) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]())
-	factory := informers.NewSharedInformerFactoryWithOptions(n.client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = n.selector() }), informers.WithTransform(lostOnly))
 	seen := func(o any) {
 		node, ok := o.(*corev1.Node)
 		if !ok || len(node.Status.Conditions) == 0 {
@@ -27,12 +24,11 @@ func (n *Nodes) revive(ctx context.Context) {
 			queue.Add(i)
 		}
 	}
-	_, err := factory.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: seen, UpdateFunc: func(_, o any) { seen(o) }})
-	if err != nil {
-		n.failed(ctx, "watch nodes", err)
-	}
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewFilteredListWatchFromClient(n.client.CoreV1().RESTClient(), "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = n.selector() }),
+		ObjectType:    &corev1.Node{}, Transform: lostOnly,
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: seen, UpdateFunc: func(_, o any) { seen(o) }},
+	})
 	var worker sync.WaitGroup
 	defer worker.Wait()
 	defer queue.ShutDown()
@@ -47,7 +43,7 @@ func (n *Nodes) revive(ctx context.Context) {
 			queue.Done(i)
 		}
 	})
-	<-ctx.Done()
+	informer.RunWithContext(ctx)
 }
 
 // lostOnly reduces a node to its name, and to its Ready condition if that is not true.

@@ -85,6 +85,8 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
 		{"github.com/bazelbuild/remote-apis", ours("pkg/buildbarn/remote")},
+		// The factory is pkg/client/local's: upstream's links the informers of all groups, 4.5 MB.
+		{"k8s.io/client-go/informers", ours("pkg/client/local", "pkg/webhook", "pkg/admission")},
 		{"github.com/google/go-jsonnet", ours("pkg/buildbarn/check/program")},
 	}
 	for _, p := range packages(t) {
