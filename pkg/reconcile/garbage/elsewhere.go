@@ -3,6 +3,7 @@ package garbage
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -11,16 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientmetadata "k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
 const (
-	// maxElsewhere is how many objects of one kind are followed in another server. A kind with more is not collected.
-	maxElsewhere = 100_000
 	// maxWaiting is how many objects with owners of unknown kinds are remembered, until such a kind becomes known. Others are looked at when they
 	// change.
 	maxWaiting = 10_000
@@ -44,16 +41,14 @@ type others struct {
 	event   func(gvk schema.GroupVersionKind, was, is client.Object)
 	enqueue func(engine.Request)
 
+	most limits
+
 	mu      sync.Mutex
 	kinds   map[schema.GroupKind]*other
-	waiting map[object]schema.GroupKind // objects with an owner of an unknown kind
-}
-
-// other is a kind of another server, with its objects as they were last seen.
-type other struct {
-	engine.Kind
-	objects toolscache.Store
-	stop    context.CancelFunc
+	loads   map[any]*load                        // by the Storage of kinds, which is their server
+	over    map[engine.Kind]bool                 // kinds with too many objects
+	ending  map[schema.GroupKind]<-chan struct{} // closed when the last one that was followed has ended
+	waiting map[object]schema.GroupKind          // objects with an owner of an unknown kind
 }
 
 // newOthers follows what other servers keep while the reconciler runs; nil if elsewhere is.
@@ -66,14 +61,23 @@ func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
 		env.Log.Error("what aggregated API servers keep is not collected", "error", err)
 		return nil
 	}
-	o := &others{Elsewhere: elsewhere, client: reach, log: env.Log, kinds: map[schema.GroupKind]*other{}, waiting: map[object]schema.GroupKind{},
-		enqueue: func(req engine.Request) { env.Enqueue(req, 0) },
-		event: func(gvk schema.GroupVersionKind, was, is client.Object) {
-			for _, req := range g.see(gvk, was, is) {
-				env.Enqueue(req, 0)
-			}
-		}}
+	o := makeOthers(elsewhere, reach, env.Log, func(req engine.Request) { env.Enqueue(req, 0) }, g)
 	env.Go(o.follow)
+	return o
+}
+
+func makeOthers(elsewhere Elsewhere, reach clientmetadata.Interface, log *slog.Logger, enqueue func(engine.Request), g *graph) *others {
+	o := &others{
+		Elsewhere: elsewhere, client: reach, log: log, enqueue: enqueue, most: limits{objects: maxElsewhere, bytes: maxHeld},
+		kinds: map[schema.GroupKind]*other{}, loads: map[any]*load{}, over: map[engine.Kind]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
+		waiting: map[object]schema.GroupKind{},
+	}
+	o.event = func(gvk schema.GroupVersionKind, was, is client.Object) {
+		o.notice(gvk, was, is)
+		for _, req := range g.see(gvk, was, is) {
+			enqueue(req)
+		}
+	}
 	return o
 }
 
@@ -119,10 +123,11 @@ func (o *others) follow(ctx context.Context) {
 func (o *others) update(ctx context.Context, kinds []engine.Kind, running *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	present := map[schema.GroupKind]bool{}
+	present, listed, servers := map[schema.GroupKind]bool{}, map[engine.Kind]bool{}, map[any]bool{}
 	for _, k := range kinds {
 		gk := k.GroupKind()
-		if !k.Deletable || present[gk] {
+		listed[k], servers[k.Storage] = true, true
+		if !k.Deletable || present[gk] || o.over[k] {
 			continue
 		}
 		present[gk] = true
@@ -140,57 +145,8 @@ func (o *others) update(ctx context.Context, kinds []engine.Kind, running *sync.
 			delete(o.kinds, gk)
 		}
 	}
-}
-
-// start follows a kind.
-func (o *others) start(ctx context.Context, k engine.Kind, running *sync.WaitGroup) *other {
-	ctx, stop := context.WithCancel(ctx)
-	informer := metadatainformer.NewFilteredMetadataInformer(o.client, gvrOf(k), metav1.NamespaceAll, 0, nil, nil).Informer()
-	objects := informer.GetStore()
-	followed := 0 // handlers are called one after the other
-	see := func(was, is any) {
-		a, _ := was.(*metav1.PartialObjectMetadata)
-		b, _ := is.(*metav1.PartialObjectMetadata)
-		switch {
-		case ctx.Err() != nil:
-		case a != nil && b != nil:
-			o.event(k.GroupVersionKind, a, b)
-		case a != nil:
-			o.event(k.GroupVersionKind, a, nil)
-		case b != nil:
-			o.event(k.GroupVersionKind, nil, b)
-		}
-		switch {
-		case a == nil && b != nil:
-			followed++
-		case a != nil && b == nil:
-			followed--
-		}
-		if followed > maxElsewhere && ctx.Err() == nil {
-			o.log.Error("an aggregated API server has too many objects of a kind, which are not collected", "kind", k.GroupVersionKind, "most", maxElsewhere)
-			stop()
-		}
-	}
-	_ = informer.SetTransform(slim) // it fails only for informers that were started
-	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(is any) { see(nil, is) },
-		UpdateFunc: func(was, is any) { see(was, is) },
-		DeleteFunc: func(was any) {
-			if d, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
-				was = d.Obj
-			}
-			see(was, nil)
-		},
-	})
-	running.Go(func() { informer.RunWithContext(ctx) })
-	running.Go(func() {
-		select {
-		case <-informer.HasSyncedChecker().Done():
-			o.known(k.GroupKind())
-		case <-ctx.Done():
-		}
-	})
-	return &other{Kind: k, objects: objects, stop: stop}
+	maps.DeleteFunc(o.over, func(k engine.Kind, _ bool) bool { return !listed[k] })
+	maps.DeleteFunc(o.loads, func(server any, _ *load) bool { return !servers[server] })
 }
 
 // await remembers an object with an owner of a kind that is not known, as long as a server has not been reached.
@@ -208,6 +164,23 @@ func (o *others) await(gk schema.GroupKind, dependent object) {
 	}
 }
 
+// notice forgets what await remembers of an object that is gone, or has no owners any more: neither is looked at again.
+func (o *others) notice(gvk schema.GroupVersionKind, was, is client.Object) {
+	if was != nil && len(was.GetOwnerReferences()) > 0 && (is == nil || len(is.GetOwnerReferences()) == 0) {
+		o.forget(object{gvk, was.GetNamespace(), was.GetName()})
+	}
+}
+
+// forget forgets what await remembers of an object.
+func (o *others) forget(dependent object) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.waiting, dependent)
+}
+
 // known has the objects looked at that waited for a kind.
 func (o *others) known(gk schema.GroupKind) {
 	o.mu.Lock()
@@ -218,18 +191,6 @@ func (o *others) known(gk schema.GroupKind) {
 			o.enqueue(dependent.request())
 		}
 	}
-}
-
-// slim drops the metadata that does not matter here, which others may fill.
-func slim(o any) (any, error) {
-	m, ok := o.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return o, nil
-	}
-	return &metav1.PartialObjectMetadata{TypeMeta: m.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
-		Finalizers: m.Finalizers, OwnerReferences: m.OwnerReferences,
-	}}, nil
 }
 
 func gvrOf(k engine.Kind) schema.GroupVersionResource {

@@ -22,7 +22,7 @@ import (
 
 // New declares the reconciler; kinds are all that may own or be owned here, elsewhere is what may in other servers, or nil.
 func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
-	var g *graph
+	var r *reconciler
 	return &engine.Reconciler{
 		Name: "garbage", Account: "generic-garbage-collector", Workers: 8,
 		Writes: []engine.Write{{Parts: []engine.Part{engine.Delete, engine.Metadata, engine.Finalizers}}},
@@ -35,12 +35,16 @@ func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
 				return k.Metadata()
 			},
 			Event: func(_ context.Context, _ engine.Env, k engine.Kind, was, is client.Object) []engine.Request {
-				return g.see(k.GroupVersionKind, was, is)
+				if r.others != nil {
+					r.others.notice(k.GroupVersionKind, was, is)
+				}
+				return r.g.see(k.GroupVersionKind, was, is)
 			},
 		},
 		New: func(env engine.Env) engine.Func {
-			g = newGraph()
-			return (&reconciler{Env: env, g: g, known: known{kinds: kinds}, others: newOthers(env, g, elsewhere)}).reconcile
+			g := newGraph()
+			r = &reconciler{Env: env, g: g, known: known{kinds: kinds}, others: newOthers(env, g, elsewhere)}
+			return r.reconcile
 		},
 	}
 }
@@ -137,6 +141,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if !ok {
 		return engine.Result{}, nil
 	}
+	r.others.forget(self) // if it still has to wait, it is remembered again
 	m, err := r.get(ctx, self)
 	if err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)
@@ -190,6 +195,9 @@ func (r *reconciler) observe(ctx context.Context, self object, m *metav1.Partial
 		}
 	}
 	for _, d := range candidates {
+		if _, known := r.at(d); !known {
+			continue // its kind is not followed any more
+		}
 		dm, err := r.get(ctx, d)
 		if apierrors.IsNotFound(err) {
 			continue
@@ -243,6 +251,9 @@ func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerRefer
 	at, ok := r.at(named)
 	if !ok {
 		r.others.await(named.GroupKind(), of)
+		if _, err := r.get(ctx, of); apierrors.IsNotFound(err) {
+			r.others.forget(of) // it was deleted meanwhile
+		}
 		return Solid, nil
 	}
 	if r.g.isAbsent(ref.UID) {
