@@ -2,6 +2,7 @@ package netpolicy
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -38,149 +38,156 @@ type cluster struct {
 	pods       map[string]map[string]*pod // by namespace and name
 }
 
-// compiled is a cluster whose policies were resolved, for all nodes.
+func (c *cluster) clone() *cluster {
+	out := &cluster{policies: maps.Clone(c.policies), namespaces: maps.Clone(c.namespaces), pods: make(map[string]map[string]*pod, len(c.pods))}
+	for namespace, pods := range c.pods {
+		out.pods[namespace] = maps.Clone(pods)
+	}
+	return out
+}
+
+// compiled is a cluster whose policies were resolved, for all nodes. It does not change.
 type compiled struct {
-	policies  map[string][]*policy // by namespace, in the order of names
+	sets
+	limits limits
+	nodes  map[string][]*pod
+	ends   map[*pod]ends // of pods that are isolated
+	over   []excess
+	first  map[string]*networkingv1.NetworkPolicy // of each namespace, by name
+}
+
+// sets are chains and what they refer to, by name.
+type sets struct {
+	chains    map[string][]Rule
 	addresses map[string][]netip.Addr
 	blocks    map[string][]Range
 	endpoints map[string][]Destination
 }
 
-// policy is a resolved policy. The rules of a direction that it does not isolate are nil.
-type policy struct {
-	selects         labels.Selector
-	ingress, egress []allowed
-	in, out         bool
+// ends are the chains for connections to and from a pod; an empty name means that it is not isolated.
+type ends struct{ ingress, egress string }
+
+// excess is a policy with which its namespace is over a limit.
+type excess struct {
+	policy *networkingv1.NetworkPolicy
+	why    string
 }
 
-// allowed is one rule of a policy: peers, each with each port.
-type allowed struct {
-	peers []Rule // without ports; one empty rule for all peers
-	ports []portRange
-	// endpoints are the named ports of an egress rule's peers.
-	endpoints string
-	any       bool // all ports
+func newSets() sets {
+	return sets{map[string][]Rule{}, map[string][]netip.Addr{}, map[string][]Range{}, map[string][]Destination{}}
 }
 
-// portRange is a protocol with ports, or with a name that differs from pod to pod.
-type portRange struct {
-	protocol byte
-	from, to uint16
-	name     string
+func (s *sets) add(o sets) {
+	maps.Copy(s.chains, o.chains)
+	maps.Copy(s.addresses, o.addresses)
+	maps.Copy(s.blocks, o.blocks)
+	maps.Copy(s.endpoints, o.endpoints)
 }
 
-// compile resolves the policies. Its time is proportional to the number of rules and the pods in the namespaces they select.
-func compile(c *cluster) *compiled {
-	out := &compiled{policies: map[string][]*policy{}, addresses: map[string][]netip.Addr{}, blocks: map[string][]Range{}, endpoints: map[string][]Destination{}}
-	for _, name := range slices.SortedFunc(maps.Keys(c.policies), func(a, b types.NamespacedName) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	}) {
-		p := c.policies[name]
-		selects, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
-		if err != nil {
-			continue // validation refuses it
+// compile resolves the policies, those of each namespace within the limits.
+func compile(c *cluster, l limits) *compiled {
+	out := &compiled{limits: l, sets: newSets(), nodes: map[string][]*pod{}, ends: map[*pod]ends{}, first: map[string]*networkingv1.NetworkPolicy{}}
+	byNamespace := map[string][]*networkingv1.NetworkPolicy{}
+	for name, p := range c.policies {
+		byNamespace[name.Namespace] = append(byNamespace[name.Namespace], p)
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
+		policies := byNamespace[namespace]
+		slices.SortFunc(policies, func(a, b *networkingv1.NetworkPolicy) int { return cmp.Compare(a.Name, b.Name) })
+		out.first[namespace] = policies[0]
+		t := newTenant(c, namespace, l)
+		t.resolve(policies)
+		out.add(t.sets)
+		maps.Copy(out.ends, t.ends)
+		if t.over != nil {
+			out.over = append(out.over, *t.over)
 		}
-		r := &policy{selects: selects, in: slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress), out: slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)}
-		if r.in {
-			for _, rule := range p.Spec.Ingress {
-				r.ingress = append(r.ingress, out.allow(c, name.Namespace, rule.From, rule.Ports, false))
-			}
+	}
+	for _, pods := range c.pods {
+		for _, p := range pods {
+			out.nodes[p.node] = append(out.nodes[p.node], p)
 		}
-		if r.out {
-			for _, rule := range p.Spec.Egress {
-				r.egress = append(r.egress, out.allow(c, name.Namespace, rule.To, rule.Ports, true))
-			}
-		}
-		out.policies[name.Namespace] = append(out.policies[name.Namespace], r)
 	}
 	return out
 }
 
-// allow resolves one rule.
-func (o *compiled) allow(c *cluster, namespace string, peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, egress bool) allowed {
-	var out allowed
-	var selected []networkingv1.NetworkPolicyPeer
-	var blocks []Range
-	for _, p := range peers {
-		if p.IPBlock != nil {
-			blocks = append(blocks, rangesOf(p.IPBlock)...)
-		} else {
-			selected = append(selected, p)
+// node returns the rules of a node, and the policies of namespaces whose rules have no room there: the largest, which allow nothing on this node.
+func (o *compiled) node(name string) (*Rules, []excess) {
+	parts := map[string]*sets{}
+	r := &Rules{Active: true}
+	for _, p := range o.nodes[name] {
+		at := o.ends[p]
+		r.Pods = append(r.Pods, Pod{Namespace: p.Namespace, Name: p.Name, UID: p.uid, Address: p.address, Ingress: at.ingress, Egress: at.egress})
+		for _, chain := range []string{at.ingress, at.egress} {
+			if chain != "" {
+				if parts[p.Namespace] == nil {
+					parts[p.Namespace] = new(newSets())
+				}
+				parts[p.Namespace].take(&o.sets, chain)
+			}
 		}
 	}
-	var pods []*pod
-	switch {
-	case len(peers) == 0:
-		out.peers = []Rule{{}}
-		pods = c.matching(namespace, []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}})
-	default:
-		if len(selected) > 0 {
-			pods = c.matching(namespace, selected)
-			name := "p" + digest([]any{namespace, selected})
-			o.addresses[name] = addressesOf(pods)
-			out.peers = append(out.peers, Rule{Addresses: name})
-		}
-		if len(blocks) > 0 {
-			blocks = union(blocks)
-			name := "b" + digest(blocks)
-			o.blocks[name] = blocks
-			out.peers = append(out.peers, Rule{Blocks: name})
-		}
+	slices.SortFunc(r.Pods, func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
+	total, sizes := 0, map[string]int{}
+	for namespace, part := range parts {
+		sizes[namespace] = part.size()
+		total += sizes[namespace]
 	}
-	out.any = len(ports) == 0
-	var named []portRange
-	for _, p := range ports {
-		r := rangeOf(p)
+	var over []excess
+	for _, namespace := range slices.SortedFunc(maps.Keys(parts), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) }) {
+		if total <= o.limits.node {
+			break
+		}
+		total -= sizes[namespace]
+		*parts[namespace] = newSets()
+		for i := range r.Pods {
+			if p := &r.Pods[i]; p.Namespace == namespace {
+				parts[namespace].deny(&p.Ingress, &p.Egress)
+			}
+		}
+		over = append(over, excess{o.first[namespace], fmt.Sprintf("the policies of all pods of node %s are larger than %d MiB, those of this namespace most of all", name, o.limits.node>>20)})
+	}
+	all := newSets()
+	for _, part := range parts {
+		all.add(*part)
+	}
+	r.Chains, r.Addresses, r.Blocks, r.Endpoints = all.chains, all.addresses, all.blocks, all.endpoints
+	return r.seal(), over
+}
+
+// take adds a chain of another, and the sets that it uses.
+func (s *sets) take(from *sets, chain string) {
+	if _, there := s.chains[chain]; there {
+		return
+	}
+	s.chains[chain] = from.chains[chain]
+	for _, rule := range from.chains[chain] {
 		switch {
-		case r.name == "" || !egress:
-			out.ports = append(out.ports, r)
-		default:
-			named = append(named, r)
+		case rule.Addresses != "":
+			s.addresses[rule.Addresses] = from.addresses[rule.Addresses]
+		case rule.Blocks != "":
+			s.blocks[rule.Blocks] = from.blocks[rule.Blocks]
+		case rule.Endpoints != "":
+			s.endpoints[rule.Endpoints] = from.endpoints[rule.Endpoints]
 		}
 	}
-	if len(named) > 0 {
-		name := "e" + digest([]any{namespace, peers, ports})
-		o.endpoints[name] = endpointsOf(pods, named)
-		out.endpoints = name
-	}
-	return out
 }
 
-// matching returns the pods that one of the peers selects.
-func (c *cluster) matching(own string, peers []networkingv1.NetworkPolicyPeer) []*pod {
-	var out []*pod
-	seen := map[*pod]bool{}
-	for _, p := range peers {
-		names := []string{own}
-		if p.NamespaceSelector != nil {
-			names = nil
-			selector, err := metav1.LabelSelectorAsSelector(p.NamespaceSelector)
-			if err != nil {
-				continue
-			}
-			for name, labels := range c.namespaces {
-				if selector.Matches(labels) {
-					names = append(names, name)
-				}
-			}
-		}
-		selector := labels.Everything()
-		if p.PodSelector != nil {
-			var err error
-			if selector, err = metav1.LabelSelectorAsSelector(p.PodSelector); err != nil {
-				continue
-			}
-		}
-		for _, name := range names {
-			for _, one := range c.pods[name] {
-				if one.address.IsValid() && !seen[one] && selector.Matches(one.labels) {
-					seen[one] = true
-					out = append(out, one)
-				}
-			}
-		}
+// deny makes the chains of a pod, where it has any, such that allow nothing.
+func (s *sets) deny(ingress, egress *string) {
+	if *ingress != "" {
+		*ingress = s.chain("in", nil)
 	}
-	return out
+	if *egress != "" {
+		*egress = s.chain("out", nil)
+	}
+}
+
+// chain adds a chain, and returns its name.
+func (s *sets) chain(direction string, rules []Rule) string {
+	name := direction + "-" + digest(rules)
+	s.chains[name] = rules
+	return name
 }
 
 func addressesOf(pods []*pod) []netip.Addr {
@@ -244,77 +251,4 @@ func protocolOf(p corev1.Protocol) byte {
 		return unix.IPPROTO_SCTP
 	}
 	return unix.IPPROTO_TCP
-}
-
-// node returns the rules of a node with these pods.
-func (o *compiled) node(pods []*pod) *Rules {
-	r := &Rules{Active: true, Chains: map[string][]Rule{}, Addresses: map[string][]netip.Addr{}, Blocks: map[string][]Range{}, Endpoints: map[string][]Destination{}}
-	for _, p := range pods {
-		var ingress, egress []Rule
-		var in, out bool
-		for _, policy := range o.policies[p.Namespace] {
-			if !policy.selects.Matches(p.labels) {
-				continue
-			}
-			in, out = in || policy.in, out || policy.out
-			for i := range policy.ingress {
-				ingress = policy.ingress[i].rules(p, ingress)
-			}
-			for i := range policy.egress {
-				egress = policy.egress[i].rules(p, egress)
-			}
-		}
-		at := Pod{Namespace: p.Namespace, Name: p.Name, UID: p.uid, Address: p.address}
-		if in {
-			at.Ingress = o.chain(r, "in", ingress)
-		}
-		if out {
-			at.Egress = o.chain(r, "out", egress)
-		}
-		r.Pods = append(r.Pods, at)
-	}
-	slices.SortFunc(r.Pods, func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
-	return r.seal()
-}
-
-// chain adds a chain with the sets it uses, and returns its name.
-func (o *compiled) chain(r *Rules, direction string, rules []Rule) string {
-	name := direction + "-" + digest(rules)
-	r.Chains[name] = rules
-	for _, rule := range rules {
-		switch {
-		case rule.Addresses != "":
-			r.Addresses[rule.Addresses] = o.addresses[rule.Addresses]
-		case rule.Blocks != "":
-			r.Blocks[rule.Blocks] = o.blocks[rule.Blocks]
-		case rule.Endpoints != "":
-			r.Endpoints[rule.Endpoints] = o.endpoints[rule.Endpoints]
-		}
-	}
-	return name
-}
-
-// rules appends what is allowed for a pod, whose ports the names of ingress rules mean.
-func (a *allowed) rules(p *pod, to []Rule) []Rule {
-	for _, peer := range a.peers {
-		if a.any {
-			to = append(to, peer)
-		}
-		for _, port := range a.ports {
-			rule := peer
-			rule.Protocol, rule.From, rule.To = port.protocol, port.from, port.to
-			if port.name == "" {
-				to = append(to, rule)
-				continue
-			}
-			for _, n := range p.named(port) {
-				rule.From, rule.To = n, n
-				to = append(to, rule)
-			}
-		}
-	}
-	if a.endpoints != "" {
-		to = append(to, Rule{Endpoints: a.endpoints})
-	}
-	return to
 }

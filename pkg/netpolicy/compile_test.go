@@ -2,6 +2,7 @@ package netpolicy
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -71,16 +72,17 @@ func (r *Rules) allows(chain string, peer, destination netip.Addr, protocol byte
 
 // connects reports whether one pod may connect to another, or to an address outside.
 func connects(c *cluster, from, to *pod, protocol byte, port uint16) bool {
-	made := compile(c)
+	made := compile(c, usual)
 	ok := true
 	for _, end := range []struct{ pod, peer *pod }{{from, to}, {to, from}} {
 		if end.pod.node == "" {
 			continue
 		}
-		rules := made.node([]*pod{end.pod})
-		chain := rules.Pods[0].Egress
+		rules, _ := made.node(end.pod.node)
+		at := rules.Pods[slices.IndexFunc(rules.Pods, func(p Pod) bool { return p.UID == end.pod.uid })]
+		chain := at.Egress
 		if end.pod == to {
-			chain = rules.Pods[0].Ingress
+			chain = at.Ingress
 		}
 		ok = ok && rules.allows(chain, end.peer.address, to.address, protocol, port) && rules.check() == nil
 	}
@@ -174,7 +176,8 @@ func TestPodsThatMatter(t *testing.T) {
 func TestVersions(t *testing.T) {
 	policy := `{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}}]}]}}`
 	version := func(c *cluster) string {
-		return compile(c).node([]*pod{c.pods["shop"]["web"], c.pods["bank"]["web"]}).Version
+		rules, _ := compile(c, usual).node("n1")
+		return rules.Version
 	}
 	first := version(world(t, policy))
 	for range 20 {

@@ -82,7 +82,7 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 	wg.Go(func() { e.guard.Loop(ctx, "rules", e.follow) })
 	close(e.ready)
 	retry := retryFirst
-	for {
+	for ctx.Err() == nil {
 		var again <-chan time.Time
 		var timer *time.Timer
 		var err error
@@ -109,6 +109,7 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 			timer.Stop()
 		}
 	}
+	return nil
 }
 
 // follow asks for rules until ctx ends.

@@ -1,0 +1,334 @@
+package netpolicy
+
+import (
+	"encoding/binary"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// tenant resolves the policies of one namespace, within its limits.
+type tenant struct {
+	sets
+	ends    map[*pod]ends
+	over    *excess // the first; nothing is resolved after it
+	cluster *cluster
+	name    string
+	limits  limits
+	left    limits
+	policy  *networkingv1.NetworkPolicy // the one that is resolved now
+	matches map[string][]*pod           // by the names of sets
+}
+
+// policy is a resolved policy. The rules of a direction that it does not isolate are nil.
+type policy struct {
+	number          int
+	ingress, egress []allowed
+	in, out         bool
+}
+
+// allowed is one rule of a policy: peers, each with each port.
+type allowed struct {
+	peers []Rule // without ports; one empty rule for all peers
+	ports []portRange
+	// endpoints are the named ports of an egress rule's peers.
+	endpoints string
+	any       bool // all ports
+}
+
+// portRange is a protocol with ports, or with a name that differs from pod to pod.
+type portRange struct {
+	protocol byte
+	from, to uint16
+	name     string
+}
+
+func newTenant(c *cluster, namespace string, l limits) *tenant {
+	return &tenant{sets: newSets(), ends: map[*pod]ends{}, cluster: c, name: namespace, limits: l, left: l, matches: map[string][]*pod{}}
+}
+
+// resolve makes the chains of the namespace's pods. Over a limit, all that are selected are isolated, or all pods if even that is not known.
+func (t *tenant) resolve(list []*networkingv1.NetworkPolicy) {
+	selected := map[*pod][]*policy{}
+	var all []*policy
+	for i, p := range list {
+		t.policy = p
+		one := &policy{number: i, in: slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress), out: slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)}
+		all = append(all, one)
+		pods := t.cluster.pods[t.name]
+		selects, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
+		if err != nil {
+			continue // validation refuses it
+		}
+		if !t.spend((1 + len(pods)) * weight(&p.Spec.PodSelector)) {
+			t.isolate(pods)
+			return
+		}
+		for _, pod := range pods {
+			if selects.Matches(pod.labels) {
+				selected[pod] = append(selected[pod], one)
+			}
+		}
+	}
+	for i, p := range list {
+		t.policy = p
+		if all[i].in {
+			for _, rule := range p.Spec.Ingress {
+				all[i].ingress = append(all[i].ingress, t.allow(rule.From, rule.Ports, false))
+			}
+		}
+		if all[i].out {
+			for _, rule := range p.Spec.Egress {
+				all[i].egress = append(all[i].egress, t.allow(rule.To, rule.Ports, true))
+			}
+		}
+	}
+	known := map[string]ends{}
+	for p, policies := range selected {
+		t.ends[p] = t.endsOf(p, policies, list, known)
+	}
+	if t.over == nil {
+		return
+	}
+	t.sets = newSets()
+	for p, at := range t.ends {
+		t.deny(&at.ingress, &at.egress)
+		t.ends[p] = at
+	}
+}
+
+// isolate gives pods chains that allow nothing.
+func (t *tenant) isolate(pods map[string]*pod) {
+	for _, p := range pods {
+		t.ends[p] = ends{t.chain("in", nil), t.chain("out", nil)}
+	}
+}
+
+// endsOf returns the chains of a pod, which pods with the same policies and ports have in common.
+func (t *tenant) endsOf(p *pod, policies []*policy, list []*networkingv1.NetworkPolicy, known map[string]ends) ends {
+	var key []byte
+	for _, one := range policies {
+		key = binary.AppendUvarint(key, uint64(one.number)+1)
+	}
+	key = append(key, 0)
+	for _, port := range p.ports {
+		key = binary.BigEndian.AppendUint16(append(key, port.protocol), port.port)
+		key = append(append(key, port.name...), 0)
+	}
+	if at, there := known[string(key)]; there {
+		return at
+	}
+	var at ends
+	for _, one := range policies {
+		if one.in {
+			at.ingress = "in-"
+		}
+		if one.out {
+			at.egress = "out-"
+		}
+	}
+	var ingress, egress []Rule
+	for _, one := range policies {
+		t.policy = list[one.number]
+		if !t.spend(1 + len(one.ingress) + len(one.egress)) {
+			return at // resolve replaces it
+		}
+		for i := range one.ingress {
+			ingress = t.rules(&one.ingress[i], p, ingress)
+		}
+		for i := range one.egress {
+			egress = t.rules(&one.egress[i], p, egress)
+		}
+	}
+	if at.ingress != "" {
+		at.ingress = t.keep("in", ingress)
+	}
+	if at.egress != "" {
+		at.egress = t.keep("out", egress)
+	}
+	known[string(key)] = at
+	return at
+}
+
+// keep adds a chain, if there is none with these rules, and returns its name.
+func (t *tenant) keep(direction string, rules []Rule) string {
+	before := len(t.chains)
+	name := t.chain(direction, rules)
+	if len(t.chains) > before {
+		t.hold(len(rules), ruleSize)
+	}
+	return name
+}
+
+// rules appends what a rule allows for a pod, whose ports the names of ingress rules mean.
+func (t *tenant) rules(a *allowed, p *pod, to []Rule) []Rule {
+	for _, peer := range a.peers {
+		if !t.spend(1 + len(a.ports)) {
+			return to
+		}
+		if a.any {
+			to = append(to, peer)
+		}
+		for _, port := range a.ports {
+			rule := peer
+			rule.Protocol, rule.From, rule.To = port.protocol, port.from, port.to
+			if port.name == "" {
+				to = append(to, rule)
+				continue
+			}
+			if !t.spend(len(p.ports)) {
+				return to
+			}
+			for _, n := range p.named(port) {
+				rule.From, rule.To = n, n
+				to = append(to, rule)
+			}
+		}
+	}
+	if a.endpoints != "" {
+		to = append(to, Rule{Endpoints: a.endpoints})
+	}
+	return to
+}
+
+// allow resolves one rule.
+func (t *tenant) allow(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, egress bool) allowed {
+	var out allowed
+	if !t.spend(1 + len(peers) + len(ports)) {
+		return out
+	}
+	var selected []networkingv1.NetworkPolicyPeer
+	var blocks []Range
+	for _, p := range peers {
+		if p.IPBlock == nil {
+			selected = append(selected, p)
+		} else if t.spend(len(p.IPBlock.Except)) {
+			blocks = append(blocks, rangesOf(p.IPBlock)...)
+		}
+	}
+	if len(peers) == 0 {
+		out.peers = []Rule{{}}
+		selected = []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}} // for named ports
+	} else if len(selected) > 0 {
+		out.peers = append(out.peers, Rule{Addresses: t.addressSet(selected)})
+	}
+	if len(blocks) > 0 {
+		blocks = union(blocks)
+		name := "b" + digest(blocks)
+		if _, known := t.blocks[name]; !known && t.hold(len(blocks), rangeSize) {
+			t.blocks[name] = blocks
+		}
+		out.peers = append(out.peers, Rule{Blocks: name})
+	}
+	out.any = len(ports) == 0
+	var named []portRange
+	for _, p := range ports {
+		if r := rangeOf(p); r.name == "" || !egress {
+			out.ports = append(out.ports, r)
+		} else {
+			named = append(named, r)
+		}
+	}
+	if len(named) > 0 {
+		out.endpoints = t.endpointSet(selected, named)
+	}
+	return out
+}
+
+// addressSet returns the name of the set of the pods that peers select.
+func (t *tenant) addressSet(peers []networkingv1.NetworkPolicyPeer) string {
+	name, pods := t.selected(peers)
+	if _, known := t.addresses[name]; !known && t.hold(len(pods), addressSize) {
+		t.addresses[name] = addressesOf(pods)
+	}
+	return name
+}
+
+// endpointSet returns the name of the set of ports of the pods that peers select.
+func (t *tenant) endpointSet(peers []networkingv1.NetworkPolicyPeer, named []portRange) string {
+	of, pods := t.selected(peers)
+	name := "e" + digest([]any{of, portNames(named)})
+	if _, known := t.endpoints[name]; known {
+		return name
+	}
+	work := 0
+	for _, p := range pods {
+		work += (1 + len(p.ports)) * len(named)
+	}
+	if !t.spend(work) {
+		return name
+	}
+	if all := endpointsOf(pods, named); t.hold(len(all), destinationSize) {
+		t.endpoints[name] = all
+	}
+	return name
+}
+
+func portNames(named []portRange) (out []any) {
+	for _, n := range named {
+		out = append(out, n.protocol, n.name)
+	}
+	return out
+}
+
+// selected returns the pods that peers select and a name for them. Equal peers are resolved once.
+func (t *tenant) selected(peers []networkingv1.NetworkPolicyPeer) (string, []*pod) {
+	name := "p" + digest([]any{t.name, peers})
+	pods, known := t.matches[name]
+	if !known {
+		pods = t.matching(peers)
+		t.matches[name] = pods
+	}
+	return name, pods
+}
+
+// matching returns the pods that one of the peers selects.
+func (t *tenant) matching(peers []networkingv1.NetworkPolicyPeer) []*pod {
+	var out []*pod
+	seen := map[*pod]bool{}
+	for _, p := range peers {
+		if !t.spend(weight(p.PodSelector)) {
+			return nil
+		}
+		selector := labels.Everything()
+		if p.PodSelector != nil {
+			var err error
+			if selector, err = metav1.LabelSelectorAsSelector(p.PodSelector); err != nil {
+				continue
+			}
+		}
+		for _, name := range t.namespaces(p.NamespaceSelector) {
+			pods := t.cluster.pods[name]
+			if !t.spend(len(pods) * weight(p.PodSelector)) {
+				return nil
+			}
+			for _, one := range pods {
+				if one.address.IsValid() && !seen[one] && selector.Matches(one.labels) {
+					seen[one] = true
+					out = append(out, one)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// namespaces returns the names of those that a selector selects; nil is this one.
+func (t *tenant) namespaces(s *metav1.LabelSelector) []string {
+	if s == nil {
+		return []string{t.name}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil || !t.spend(len(t.cluster.namespaces)*weight(s)) {
+		return nil
+	}
+	var out []string
+	for name, labels := range t.cluster.namespaces {
+		if selector.Matches(labels) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
