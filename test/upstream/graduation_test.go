@@ -84,7 +84,7 @@ func (w world) newest(t *testing.T) (rev int64) {
 }
 
 // rewritten are objects that a server writes for itself when it starts or ends: its identity, where it is, what it repairs, and which groups it serves.
-var rewritten = regexp.MustCompile(`Resource=(leases kube-system/apiserver-|configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking$|(endpoints|endpointslices) default/kubernetes$|events |apiservices /v1alpha1\.(\w+\.coracle\.dev|buildbarn\.io)$)`)
+var rewritten = regexp.MustCompile(`Resource=(leases kube-system/apiserver-|configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking$|(endpoints|endpointslices) default/kubernetes$|events |apiservices /(v1alpha1\.(\w+\.coracle\.dev|buildbarn\.io)|v1beta1\.scheduling\.k8s\.io)$)`)
 
 // same fails for each object that differs, but for those that the second server wrote for itself.
 func same(t *testing.T, before, after world) {
