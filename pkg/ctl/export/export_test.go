@@ -204,6 +204,22 @@ func TestDirectory(t *testing.T) {
 	require.ErrorContains(t, to(t.Context(), true), "is not empty: name a directory that does not exist")
 }
 
+// TestDirectoriesThatCannotBeReplaced are refused before anything is read; a relative one is made where it is meant.
+func TestDirectoriesThatCannotBeReplaced(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, err := export.ToDirectory(".")
+	require.ErrorContains(t, err, "name a directory in it")
+	entries, err := os.ReadDir(".")
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	require.NoError(t, os.Mkdir("empty", 0o755))
+	out, err := export.ToDirectory("empty")
+	require.NoError(t, err)
+	require.NoError(t, out.Commit())
+	require.NoError(t, out.Close())
+	require.DirExists(t, "empty")
+}
+
 func TestFileIsReplacedWhenTheExportIsWhole(t *testing.T) {
 	t.Parallel()
 	c := testcluster.New(t, testcluster.Config{})

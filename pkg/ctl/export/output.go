@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Output is where an export goes. The caller must call Commit when it is whole, and Close in any case.
@@ -77,9 +79,12 @@ type directory struct {
 	file              *os.File
 }
 
-// ToDirectory returns an Output of files below a directory that does not exist, or is empty. Only its owner may read them.
+// ToDirectory returns an Output of files below a directory that does not exist, or is empty and can be replaced. Only its owner may read them.
 func ToDirectory(path string) (Output, error) {
-	path = filepath.Clean(path)
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -87,11 +92,28 @@ func ToDirectory(path string) (Output, error) {
 	if len(entries) > 0 {
 		return nil, fmt.Errorf("%s is not empty: name a directory that does not exist, or empty it first", path)
 	}
+	if err == nil && !replaceable(path) {
+		return nil, fmt.Errorf("%s is the working directory or a mount point, which cannot be replaced: name a directory in it that does not exist", path)
+	}
 	temporary, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return nil, err
 	}
 	return &directory{target: path, temporary: temporary}, nil
+}
+
+// replaceable reports whether a directory is not one that others hold on to: the working directory, or where a file system is mounted.
+func replaceable(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil {
+		return true // what is wrong with it is said where it is used
+	}
+	here, err := os.Stat(".")
+	if err == nil && os.SameFile(info, here) {
+		return false
+	}
+	var of, above unix.Stat_t
+	return unix.Stat(path, &of) != nil || unix.Stat(filepath.Dir(path), &above) != nil || of.Dev == above.Dev
 }
 
 func (d *directory) write(file string, document []byte) error {
