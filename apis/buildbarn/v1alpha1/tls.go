@@ -58,7 +58,7 @@ func validateFarmTLS(t *FarmTLS, path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Duplicate(one, name))
 		}
 		seen[name] = true
-		if _, err := netip.ParseAddr(name); err == nil {
+		if a, err := netip.ParseAddr(name); err == nil && a.Zone() == "" {
 			continue
 		}
 		for _, msg := range validation.IsDNS1123Subdomain(strings.TrimPrefix(name, "*.")) {
