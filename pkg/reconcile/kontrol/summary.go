@@ -104,7 +104,9 @@ func passing(inputs []state.Input, sum kontrol.State, now time.Time) (left time.
 	}
 	for _, in := range inputs {
 		if in.Applied != nil && in.Applied.AppliedAt != nil {
-			left = max(left, in.Applied.AppliedAt.Add(passes).Sub(now))
+			if d := in.Applied.AppliedAt.Add(passes).Sub(now); d <= passes { // or another server's clock is ahead
+				left = max(left, d)
+			}
 		}
 	}
 	return left
