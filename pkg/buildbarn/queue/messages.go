@@ -62,6 +62,9 @@ func parseWorkers(data []byte) (list []worker, err error) {
 		if n != 1 {
 			return nil
 		}
+		if len(list) == pageSize {
+			return errMessage // more than was asked for
+		}
 		w := worker{id: map[string]string{}}
 		err := fields(content, func(n protowire.Number, content []byte) error {
 			switch n {

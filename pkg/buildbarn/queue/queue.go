@@ -6,12 +6,14 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -23,8 +25,10 @@ import (
 
 const (
 	wait     = 2 * time.Second
-	maxBytes = 4 << 20 // of an answer
-	pageSize = 1000    // workers
+	linger   = wait / 4 // how long a worker's termination is waited for
+	atOnce   = 100      // terminations
+	maxBytes = 4 << 20  // of an answer
+	pageSize = 1000     // workers
 	maxPages = 100
 	service  = "/buildbarn.buildqueuestate.BuildQueueState/"
 )
@@ -35,6 +39,8 @@ type Scheduler struct {
 	Address string
 	// TLS is nil for plain text.
 	TLS *tls.Config
+
+	wait, linger time.Duration // of tests; 0 is as of others
 }
 
 // Name names a queue. The properties of the platform are sorted by name and value.
@@ -77,18 +83,33 @@ func (s Scheduler) Busy(ctx context.Context, n Name) (map[string]int, error) {
 // Terminate tells the scheduler to give pods' workers no more actions. It does not wait for those that they execute.
 func (s Scheduler) Terminate(ctx context.Context, pods []string) error {
 	return s.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		var errs []error
+		var g errgroup.Group
+		g.SetLimit(atOnce)
 		for _, pod := range pods {
-			// The call lasts as long as the worker is busy; what it is for has happened when it began.
-			ctx, cancel := context.WithTimeout(ctx, wait/4)
-			_, err := invoke(ctx, conn, "TerminateWorkers", terminateWorkers(pod))
-			cancel()
-			if err != nil && status.Code(err) != codes.DeadlineExceeded {
-				errs = append(errs, err)
-			}
+			g.Go(func() error { return terminate(ctx, conn, pod, cmp.Or(s.linger, linger)) })
 		}
-		return errors.Join(errs...)
+		return g.Wait()
 	})
+}
+
+// terminate tells the scheduler of one pod. The call lasts as long as a worker of it is busy; what it is for has happened when it began.
+func terminate(ctx context.Context, conn *grpc.ClientConn, pod string, linger time.Duration) error {
+	calling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(calling, &grpc.StreamDesc{}, service+"TerminateWorkers")
+	if err != nil {
+		return err
+	}
+	request, answer := terminateWorkers(pod), []byte(nil)
+	if err := errors.Join(stream.SendMsg(&request), stream.CloseSend()); err != nil {
+		return err
+	}
+	over := time.AfterFunc(linger, cancel)
+	defer over.Stop()
+	if err := stream.RecvMsg(&answer); err != nil && (ctx.Err() != nil || status.Code(err) != codes.Canceled) {
+		return err
+	}
+	return nil
 }
 
 func (s Scheduler) call(ctx context.Context, do func(context.Context, *grpc.ClientConn) error) error {
@@ -102,7 +123,7 @@ func (s Scheduler) call(ctx context.Context, do func(context.Context, *grpc.Clie
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.wait, wait))
 	defer cancel()
 	return do(ctx, conn)
 }

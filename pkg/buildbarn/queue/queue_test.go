@@ -1,10 +1,13 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -74,15 +77,51 @@ func TestBusy(t *testing.T) {
 }
 
 func TestTerminate(t *testing.T) {
-	s := &scheduler{terminated: make(chan string, 2)}
-	require.NoError(t, s.serve(t).Terminate(t.Context(), []string{"a", "b"}), "busy workers are not waited for")
-	require.Equal(t, "a", <-s.terminated)
-	require.Equal(t, "b", <-s.terminated)
-	_, err := Scheduler{Address: "127.0.0.1:1"}.Busy(t.Context(), Name{})
+	s := &scheduler{terminated: make(chan string, 10)}
+	c := s.serve(t)
+	c.wait, c.linger = time.Minute, 10*time.Millisecond
+	require.NoError(t, c.Terminate(t.Context(), []string{"a"}), "busy workers are not waited for")
+
+	// One does not wait for another.
+	s = &scheduler{terminated: make(chan string, 10)}
+	c = s.serve(t)
+	c.wait, c.linger = time.Minute, time.Minute
+	pods := strings.Split("abcdefghij", "")
+	calling, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- c.Terminate(calling, pods) }()
+	var told []string
+	for range pods {
+		select {
+		case pod := <-s.terminated:
+			told = append(told, pod)
+		case err := <-done:
+			t.Fatal(err)
+		}
+	}
+	end()
+	require.ErrorContains(t, <-done, "canceled")
+	require.ElementsMatch(t, pods, told)
+
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // no connection is made
+	require.NoError(t, err)
+	defer silent.Close()
+	require.Error(t, Scheduler{Address: silent.Addr().String(), wait: 50 * time.Millisecond, linger: time.Millisecond}.Terminate(t.Context(), pods))
+	_, err = Scheduler{Address: "127.0.0.1:1"}.Busy(t.Context(), Name{})
 	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Error(t, Scheduler{Address: "127.0.0.1:1"}.Terminate(ctx, []string{"a"}))
+}
+
+// TestMoreThanAPage is no answer, and not kept.
+func TestMoreThanAPage(t *testing.T) {
+	page := bytes.Repeat(message(nil, 1, nil), pageSize)
+	list, err := parseWorkers(page)
+	require.NoError(t, err)
+	require.Len(t, list, pageSize)
+	_, err = parseWorkers(message(page, 1, nil))
+	require.ErrorIs(t, err, errMessage)
 }
 
 // FuzzParse: answers come from pods.
