@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -118,6 +119,7 @@ func TestHostileFilesEnd(t *testing.T) {
 		"output":         {"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON"},
 		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
 		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
+		"traces":         {"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 256 MiB of memory"},
 		"a native":       {"std.native('exec')('id')", "null"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,6 +136,15 @@ func TestHostileFilesEnd(t *testing.T) {
 	require.ErrorAs(t, err, &invalid)
 	_, err = c.Files(t.Context(), example(t), "storage", "", true)
 	require.NoError(t, err, "others are checked as before")
+}
+
+// TestOutputIsBounded, however it is copied: what a process says is decided by the files that it evaluates.
+func TestOutputIsBounded(t *testing.T) {
+	c := capped{limit: 10}
+	n, err := io.Copy(&c, strings.NewReader(strings.Repeat("x", 1<<20)))
+	require.NoError(t, err)
+	require.EqualValues(t, 1<<20, n, "all is taken")
+	require.Equal(t, strings.Repeat("x", 10), c.kept.String())
 }
 
 func TestVerdictsAreRemembered(t *testing.T) {

@@ -42,14 +42,14 @@ func run(ctx context.Context, program *os.File, r protocol.Request) (a protocol.
 	if ctx.Err() != nil {
 		return a, fmt.Errorf("checking %s: %w", r.Mains[0].File, context.Cause(ctx))
 	}
-	answers := json.NewDecoder(&out)
+	answers := json.NewDecoder(&out.kept)
 	for _, m := range r.Mains {
 		a = protocol.Answer{}
 		if answers.Decode(&a) != nil { // it did not get that far
-			if reason, ok := excess(cmd.ProcessState, complaint.String()); ok {
+			if reason, ok := excess(cmd.ProcessState, complaint.kept.String()); ok {
 				return protocol.Answer{Problem: m.File + ": " + reason}, nil
 			}
-			return a, errors.Join(fmt.Errorf("coracle-buildbarn-check ended: %s", strings.TrimSpace(complaint.String())), err)
+			return a, errors.Join(fmt.Errorf("coracle-buildbarn-check ended: %s", strings.TrimSpace(complaint.kept.String())), err)
 		}
 		if a.Problem != "" {
 			return a, nil
@@ -76,13 +76,13 @@ func excess(state *os.ProcessState, complaint string) (string, bool) {
 
 // capped keeps the beginning of what is written to it, and takes the rest without keeping it.
 type capped struct {
-	bytes.Buffer
+	kept  bytes.Buffer // not embedded: io.Copy would use its ReadFrom, which has no limit
 	limit int
 }
 
 func (c *capped) Write(p []byte) (int, error) {
-	if room := c.limit - c.Len(); room > 0 {
-		c.Buffer.Write(p[:min(room, len(p))])
+	if room := c.limit - c.kept.Len(); room > 0 {
+		c.kept.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil
 }

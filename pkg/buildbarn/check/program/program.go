@@ -91,6 +91,7 @@ func evaluate(files importer, m protocol.Main) (output string, err error) {
 	}()
 	vm := evaluator.MakeVM()
 	vm.Importer(files)
+	vm.SetTraceOut(io.Discard) // what the process says is why it ended
 	for k, v := range m.Variables {
 		vm.ExtVar(k, v)
 	}
