@@ -25,7 +25,9 @@ type Observed struct {
 	Source  *corev1.ConfigMap
 	Files   map[string]string
 	Problem string
-	Copies  []*corev1.ConfigMap
+	// Unchecked is why the files could not be checked, which says nothing about them.
+	Unchecked string
+	Copies    []*corev1.ConfigMap
 	// The objects of the part's name; nil if there are none.
 	Deployment  *appsv1.Deployment
 	StatefulSet *appsv1.StatefulSet
@@ -208,6 +210,9 @@ func (p *plan) config() string {
 	reason, message := "ConfigMissing", fmt.Sprintf("there is no ConfigMap %s: make one with the files %s", spec.ConfigMapName, p.mainFiles())
 	switch {
 	case p.o.Source == nil:
+	case p.o.Unchecked != "":
+		reason, message = "NotChecked", p.o.Unchecked
+		p.Again = refusedAgain
 	case p.o.Problem != "":
 		reason, message = "ConfigInvalid", fmt.Sprintf("ConfigMap %s: %s", spec.ConfigMapName, p.o.Problem)
 	default:

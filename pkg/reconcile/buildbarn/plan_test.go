@@ -283,6 +283,23 @@ func TestConverges(t *testing.T) {
 	})
 }
 
+// TestUncheckedConfig: while the configuration cannot be checked, the rest of the part is looked after, and the check is tried again.
+func TestUncheckedConfig(t *testing.T) {
+	w := newWorld("scheduler")
+	w.settle(t)
+	good := w.Deployment.Spec.Template.Annotations[buildbarn.AnnotationConfig]
+	o := w.Observed
+	o.Unchecked, o.Service = "the configuration could not be checked: no memory", nil
+	a := Plan(o, now)
+	require.NotZero(t, a.Again)
+	require.Len(t, a.Create, 1, "its Service is made again")
+	require.Empty(t, a.Update, "the pods stay as they are")
+	require.Equal(t, good, a.Status.ConfigHash)
+	w.apply(a)
+	require.Equal(t, "NotChecked", conditionOf(w.Part, buildbarn.ConditionConfigValid).Reason)
+	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigValid).Message, "no memory; the pods keep the last valid one")
+}
+
 // TestBadConfig: a bad configuration never reaches the pods, which keep the last good one.
 func TestBadConfig(t *testing.T) {
 	w := newWorld("scheduler")

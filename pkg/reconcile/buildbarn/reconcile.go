@@ -200,6 +200,10 @@ func (r *reconciler) check(ctx context.Context, p buildbarn.Part, o *Observed) e
 		o.Problem = invalid.Problem
 		return nil
 	}
+	if err != nil && ctx.Err() == nil { // the rest of the part is looked after
+		o.Unchecked = err.Error()
+		return nil
+	}
 	return err
 }
 
