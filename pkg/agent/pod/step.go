@@ -292,10 +292,13 @@ func hooked(p *corev1.Pod, name string) bool {
 // replaced returns until when the status is not updated because a container is being restarted with a changed specification: until the new
 // instance runs, but at most a second. Zero means that nothing is to be waited for.
 func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
+	if p.DeletionTimestamp != nil {
+		return time.Time{}
+	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		l := o.latest(c.Name)
-		if l == nil || l.State != runtime.Exited || o.Busy[c.Name] != Start || !changed(l, c) {
+		l, doing := o.latest(c.Name), o.Busy[c.Name]
+		if l == nil || l.State != runtime.Exited || doing != Kill && doing != Start || !changed(l, c) {
 			continue
 		}
 		if until := l.FinishedAt.Add(time.Second); now.Before(until) {
