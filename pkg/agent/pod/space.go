@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,10 +33,48 @@ type fullVolume struct {
 	name string
 }
 
+// readAtOnce is how many volumes are read at once: each may take a second not to answer.
+const readAtOnce = 32
+
+// reading is the space of a volume, or why it could not be read.
+type reading struct {
+	VolumeSpace
+	path string
+	err  error
+}
+
 // VolumeSpaces returns the space of the claims' volumes in the pods of this node that have not ended, without block volumes and without those whose
 // file system does not answer.
 func (m *Manager) VolumeSpaces() []VolumeSpace {
 	var out []VolumeSpace
+	for _, r := range m.readVolumes() {
+		if r.err == nil {
+			out = append(out, r.VolumeSpace)
+		}
+	}
+	return out
+}
+
+func (m *Manager) readVolumes() []reading {
+	all := m.claimVolumes()
+	var g errgroup.Group
+	g.SetLimit(readAtOnce)
+	for i := range all {
+		r := &all[i]
+		g.Go(func() error {
+			if r.Space, r.err = m.fullness.spaces.Read(r.path); r.err != nil {
+				m.log.Debug("could not read the space of a volume", "pod", r.Pod.Namespace+"/"+r.Pod.Name, "volume", r.Volume, "error", r.err)
+			}
+			r.At = time.Now()
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return all
+}
+
+// claimVolumes returns what VolumeSpaces reads.
+func (m *Manager) claimVolumes() (all []reading) {
 	for _, w := range m.all() {
 		w.mu.Lock()
 		p, held, ended := w.api.pod, w.held.volumes, w.api.gone || isTerminal(w.view())
@@ -45,39 +84,43 @@ func (m *Manager) VolumeSpaces() []VolumeSpace {
 		}
 		for i := range p.Spec.Volumes {
 			v := &p.Spec.Volumes[i]
-			claim, mounted := volume.ClaimOf(p, v), held.Volumes[v.Name]
-			if claim == "" || mounted.Path == "" || mounted.Block {
-				continue
+			if claim, mounted := volume.ClaimOf(p, v), held.Volumes[v.Name]; claim != "" && mounted.Path != "" && !mounted.Block {
+				all = append(all, reading{VolumeSpace: VolumeSpace{Pod: p, Volume: v.Name, Claim: claim}, path: mounted.Path})
 			}
-			space, err := m.fullness.spaces.Read(mounted.Path)
-			if err != nil {
-				m.log.Debug("could not read the space of a volume", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "error", err)
-				continue
-			}
-			out = append(out, VolumeSpace{Pod: p, Volume: v.Name, Claim: claim, Space: space, At: time.Now()})
 		}
 	}
-	return out
+	return all
 }
 
 // LookAtVolumes records an event about each pod whose volume has become full, and when it has room again. The reasons are those of KEP-1432.
 func (m *Manager) LookAtVolumes() {
 	m.fullness.mu.Lock()
 	defer m.fullness.mu.Unlock()
-	now := map[fullVolume]bool{}
-	for _, s := range m.VolumeSpaces() {
-		key := fullVolume{s.Pod.UID, s.Volume}
-		was := m.fullness.full[key]
-		now[key] = s.Full()
-		switch {
-		case now[key] && !was:
+	for _, s := range m.fullness.changes(m.readVolumes()) {
+		if s.Full() {
 			m.event(s.Pod, "", corev1.EventTypeWarning, "VolumeConditionAbnormal", fmt.Sprintf("Volume %s: the volume of claim %s is full: %s and %d inodes are free of %s and %d",
 				s.Volume, s.Claim, inKiB(s.Available), s.InodesFree, inKiB(s.Capacity), s.Inodes))
-		case was && !now[key]:
+		} else {
 			m.event(s.Pod, "", corev1.EventTypeNormal, "VolumeConditionNormal", fmt.Sprintf("Volume %s: the volume of claim %s has room again: %s are free", s.Volume, s.Claim, inKiB(s.Available)))
 		}
 	}
-	m.fullness.full = now
+}
+
+// changes returns the volumes that have become full, or have room again. One that could not be read is as it was. Called with the lock held.
+func (f *fullness) changes(all []reading) (changed []VolumeSpace) {
+	now := map[fullVolume]bool{}
+	for _, r := range all {
+		key := fullVolume{r.Pod.UID, r.Volume}
+		was := f.full[key]
+		if now[key] = was; r.err != nil {
+			continue
+		}
+		if now[key] = r.Full(); now[key] != was {
+			changed = append(changed, r.VolumeSpace)
+		}
+	}
+	f.full = now
+	return changed
 }
 
 // inKiB writes a number of bytes as Kubernetes does, in whole KiB.

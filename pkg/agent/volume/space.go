@@ -23,55 +23,59 @@ func (s Space) Full() bool {
 	return s.Capacity > 0 && s.Available < s.Capacity/100+1 || s.Inodes > 0 && s.InodesFree < s.Inodes/100+1
 }
 
-// Spaces reads the space of volumes. A file system that does not answer is asked again only after it has. The zero value is ready to use, and safe for
-// concurrent use.
+// Spaces reads the space of volumes. Who asks while somebody else does gets the same answer; a file system that does not answer is asked again only
+// after it has. The zero value is ready to use, and safe for concurrent use.
 type Spaces struct {
 	stat func(path string) (Space, error) // statfs, but for tests
 
 	mu    sync.Mutex
-	asked map[string]bool // by path
+	asked map[string]*question // by path
+}
+
+// question is one to a file system. Its answer may be read when done is closed.
+type question struct {
+	began time.Time
+	done  chan struct{}
+	space Space
+	err   error
 }
 
 // Read returns the space of the file system at path within a second.
 func (s *Spaces) Read(path string) (Space, error) {
-	if !s.ask(path) {
-		return Space{}, fmt.Errorf("the file system at %s does not answer", path)
+	q := s.ask(path)
+	late := time.NewTimer(time.Until(q.began.Add(answerTime)))
+	defer late.Stop()
+	select {
+	case <-q.done:
+		return q.space, q.err
+	case <-late.C:
+		return Space{}, fmt.Errorf("the file system at %s has not answered for %v", path, time.Since(q.began).Round(time.Second))
 	}
-	stat, answer := s.stat, make(chan func() (Space, error), 1)
+}
+
+// ask returns the question that a file system has not answered yet, or a new one.
+func (s *Spaces) ask(path string) *question {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.asked[path]; q != nil {
+		return q
+	}
+	if s.asked == nil {
+		s.asked = map[string]*question{}
+	}
+	stat, q := s.stat, &question{began: time.Now(), done: make(chan struct{})}
 	if stat == nil {
 		stat = statfs
 	}
+	s.asked[path] = q
 	go func() {
-		space, err := stat(path)
-		s.answered(path)
-		answer <- func() (Space, error) { return space, err }
+		q.space, q.err = stat(path)
+		s.mu.Lock()
+		delete(s.asked, path)
+		s.mu.Unlock()
+		close(q.done)
 	}()
-	select {
-	case read := <-answer:
-		return read()
-	case <-time.After(answerTime):
-		return Space{}, fmt.Errorf("the file system at %s has not answered for %v", path, answerTime)
-	}
-}
-
-// ask reports whether a file system may be asked.
-func (s *Spaces) ask(path string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.asked[path] {
-		return false
-	}
-	if s.asked == nil {
-		s.asked = map[string]bool{}
-	}
-	s.asked[path] = true
-	return true
-}
-
-func (s *Spaces) answered(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.asked, path)
+	return q
 }
 
 func statfs(path string) (Space, error) {

@@ -1,12 +1,39 @@
 package volume
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// TestTwoReadersOfOneVolume get the same answer.
+func TestTwoReadersOfOneVolume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer, calls := make(chan struct{}), atomic.Int32{}
+		s := Spaces{stat: func(string) (Space, error) {
+			calls.Add(1)
+			<-answer
+			return Space{Capacity: 7}, nil
+		}}
+		var readers sync.WaitGroup
+		for range 2 {
+			readers.Go(func() {
+				space, err := s.Read("/mnt")
+				assert.NoError(t, err)
+				assert.EqualValues(t, 7, space.Capacity)
+			})
+			synctest.Wait()
+		}
+		close(answer)
+		readers.Wait()
+		require.EqualValues(t, 1, calls.Load())
+	})
+}
 
 func TestFullVolumes(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -37,7 +64,12 @@ func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 		_, err := s.Read("/mnt")
 		require.ErrorContains(t, err, "has not answered for 1s")
 		_, err = s.Read("/mnt")
-		require.ErrorContains(t, err, "does not answer")
+		require.ErrorContains(t, err, "has not answered for 1s")
+		time.Sleep(time.Minute)
+		before := time.Now()
+		_, err = s.Read("/mnt")
+		require.ErrorContains(t, err, "has not answered for 1m1s")
+		require.Equal(t, before, time.Now(), "nobody waits for it again")
 		require.EqualValues(t, 1, calls.Load())
 		close(hang)
 		synctest.Wait()
