@@ -14,19 +14,20 @@ type limits struct {
 }
 
 // usual is well below what a node takes (maxRules). A cluster of 10,000 pods has room for 100 different selectors of all pods in the rules of each namespace,
-// or 20 if all of them select all pods.
+// or 20 if all of them select all pods; 2,000 different sets are the most.
 var usual = limits{work: 1_000_000, size: 4 << 20, node: 48 << 20}
 
-// The most that elements take as JSON, in bytes.
+// The most that elements take as JSON, in bytes. A set or a chain counts more than its name: the kernel takes a kilobyte and more for each, and looks at all
+// of a table to make another.
 const (
-	nameSize        = 30
+	nameSize        = 2 << 10
 	addressSize     = 18
 	rangeSize       = 52
 	destinationSize = 52
 	ruleSize        = 84
 )
 
-// size is an upper limit of what the sets take as JSON, in bytes.
+// size is an upper limit of what the sets take, in bytes.
 func (s *sets) size() int {
 	n := nameSize * (len(s.chains) + len(s.addresses) + len(s.blocks) + len(s.endpoints))
 	for _, all := range s.chains {

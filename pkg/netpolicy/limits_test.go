@@ -36,6 +36,7 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 		}
 		return strings.Join(all, ",")
 	}
+	room := func(sets, rules int) int { return sets*nameSize + rules*ruleSize }
 	for name, c := range map[string]struct {
 		policy string
 		limits limits
@@ -43,14 +44,15 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 		db     bool // the pod that is not selected is isolated, too
 	}{
 		"many selectors":       {fmt.Sprintf(webOf, repeat(100, `{namespaceSelector: {}, podSelector: {matchLabels: {a%d: b}}}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 pods", false},
-		"many addresses":       {fmt.Sprintf(webOf, `{namespaceSelector: {}}`), limits{1000, 240, 1 << 20}, "take more than", false},
-		"many blocks":          {fmt.Sprintf(webOf, repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, 1000, 1 << 20}, "take more than", false},
+		"many addresses":       {fmt.Sprintf(webOf, `{namespaceSelector: {}}`), limits{1000, room(3, 1), 1 << 20}, "take more than", false},
+		"many sets":            {fmt.Sprintf(strings.Replace(webOf, "[{from: [%s]}]", "[%s]", 1), repeat(100, `{from: [{podSelector: {matchLabels: {a%d: b}}}]}`)), limits{10000, room(90, 100), 1 << 20}, "take more than", false},
+		"many blocks":          {fmt.Sprintf(webOf, repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, room(3, 20), 1 << 20}, "take more than", false},
 		"many exceptions":      {fmt.Sprintf(webOf, `{ipBlock: {cidr: 10.0.0.0/8, except: [`+repeat(200, `10.0.%d.0/24`)+`]}}`), limits{100, 1 << 20, 1 << 20}, "more than 100 pods", false},
-		"many rules":           {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "ingress: [%s]", 1), repeat(100, `{ports: [{port: %d}]}`)), limits{10000, 1000, 1 << 20}, "take more than", false},
+		"many rules":           {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "ingress: [%s]", 1), repeat(100, `{ports: [{port: %d}]}`)), limits{10000, room(3, 20), 1 << 20}, "take more than", false},
 		"a long list of ports": {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "egress: [{ports: [%s]}]", 1), repeat(100, `{port: p%d}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 pods", false},
 		"a long pod selector": {`{metadata: {namespace: bank}, spec: {podSelector: {matchExpressions: [{key: a, operator: NotIn, values: [` + repeat(900, "v%d") + `]}]}, policyTypes: [Ingress]}}`,
 			limits{100, 1 << 20, 1 << 20}, "more than 100 pods", true},
-		"all of a node": {fmt.Sprintf(webOf, `{namespaceSelector: {}},`+repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, 1 << 20, 1000}, "all pods of node n1", false},
+		"all of a node": {fmt.Sprintf(webOf, `{namespaceSelector: {}},`+repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, 1 << 20, room(4, 20)}, "all pods of node n1", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world(t, allowDB, c.policy)
