@@ -43,13 +43,13 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	require.NoError(t, os.Mkdir(at("folder"), 0o700))
 	r.start()
 	names := []string{}
-	for _, p := range r.pods {
+	for _, p := range r.all() {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}
 	require.ElementsMatch(t, []string{"default/a-node", "kube-system/b-node", "default/linked-node"}, names)
-	require.Equal(t, "one", r.named("a-node").Spec.Containers[0].Image, "the first file by name has the pod")
+	require.Equal(t, "one", r.pod("a-node").Spec.Containers[0].Image, "the first file by name has the pod")
 	refused := map[string]string{}
-	for _, e := range r.events {
+	for _, e := range r.said() {
 		file, why, _ := strings.Cut(strings.TrimPrefix(e, "InvalidStaticPod: "+r.dir+"/"), ": ")
 		require.Empty(t, refused[file], "once")
 		refused[file] = why
@@ -66,7 +66,7 @@ func TestWhatIsInTheFolder(t *testing.T) {
 
 	require.NoError(t, os.Remove(at("a.yaml")))
 	r.until("the pod of the removed file is stopped", func() bool { return r.stopped[r.named("a-node").UID] })
-	r.ends(r.named("a-node").UID)
+	r.ends(r.pod("a-node").UID)
 	r.until("the other file has the pod now", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
 }
 
@@ -76,21 +76,21 @@ func TestCopies(t *testing.T) {
 	stop := r.start()
 	r.write("web.yaml", manifestOf("web", "one"))
 	r.until("it runs", func() bool { return r.named("web-node") != nil })
-	uid := r.named("web-node").UID
+	uid := r.pod("web-node").UID
 	r.write("a-copy.yaml", manifestOf("web", "one"))
 	r.until("the copy is refused", func() bool {
 		return strings.Contains(strings.Join(r.events, "\n"), "a-copy.yaml: "+r.dir+"/web.yaml has the same pod")
 	})
-	require.Empty(t, r.stopped)
+	require.Empty(t, r.stops())
 	r.write("web.yaml", manifestOf("web", "two"))
 	r.until("the file is changed", func() bool { return r.stopped[uid] })
 	r.ends(uid)
 	r.until("its pod runs, not the copy's", func() bool { p := r.named("web-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
-	uid = r.named("web-node").UID
+	uid = r.pod("web-node").UID
 	stop()
 	r.left[uid] = nameOf(r.pods[uid])
 	r.start()
-	require.Empty(t, r.stopped)
+	require.Empty(t, r.stops())
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "web.yaml")))
 	r.until("the copy has the pod when the file is gone", func() bool { return r.stopped[uid] })
 	r.ends(uid)
@@ -105,15 +105,15 @@ func TestTooManyFiles(t *testing.T) {
 		r.write(fmt.Sprintf("%04d.yaml", i), manifestOf(fmt.Sprint("p", i), "one"))
 	}
 	r.start()
-	require.Len(t, r.pods, maxFiles)
-	require.Contains(t, strings.Join(r.events, "\n"), "more than 1000 manifests")
+	require.Len(t, r.all(), maxFiles)
+	require.Contains(t, strings.Join(r.said(), "\n"), "more than 1000 manifests")
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "0000.yaml")))
 	r.until("the next one is used", func() bool { return r.named(fmt.Sprintf("p%d-node", maxFiles)) != nil })
 	for i := range maxEntries {
 		r.write(fmt.Sprint(".", i), "")
 	}
 	r.until("it is said", func() bool { return strings.Contains(strings.Join(r.events, "\n"), "more than 4000 entries") })
-	require.Len(t, r.stopped, 1, "the pods that run go on")
+	require.Len(t, r.stops(), 1, "the pods that run go on")
 }
 
 // TestFolderThatCannotBeRead at the start: pods of an earlier process run on, and the folder is read when it can be.
@@ -122,8 +122,8 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file is in the way
 	r.left["left"] = types.NamespacedName{Namespace: "default", Name: "a-node"}
 	r.start()
-	require.Contains(t, strings.Join(r.events, "\n"), r.dir)
-	require.Empty(t, r.stopped)
+	require.Contains(t, strings.Join(r.said(), "\n"), r.dir)
+	require.Empty(t, r.stops())
 	require.NoError(t, os.Remove(r.dir))
 	r.until("its manifest is gone", func() bool { return r.stopped["left"] })
 	r.write("b.yaml", manifestOf("b", "one"))
@@ -155,7 +155,7 @@ func TestLinks(t *testing.T) {
 	require.NoError(t, os.Symlink("..one", at("..data")))
 	require.NoError(t, os.Symlink("..data/a", at("a.yaml")))
 	r.start()
-	uid := r.named("a-node").UID
+	uid := r.pod("a-node").UID
 	require.NoError(t, os.Symlink("..two", at("..next")))
 	require.NoError(t, os.Rename(at("..next"), at("..data")))
 	r.until("the other file is read", func() bool { return r.stopped[uid] })
@@ -190,19 +190,19 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	}
 	end := begin(text)
 	reads()
-	require.Nil(t, r.named("a-node"), "a file that is being written")
+	require.Nil(t, r.pod("a-node"), "a file that is being written")
 	end()
 	r.until("the complete file is read", func() bool { return r.named("a-node") != nil })
-	first := r.named("a-node").UID
+	first := r.pod("a-node").UID
 
 	end = begin(strings.Replace(text, "one", "two", 1))
 	reads()
-	require.False(t, r.stopped[first], "a file that is rewritten in place")
+	require.False(t, r.stops()[first], "a file that is rewritten in place")
 	end()
 	r.until("the changed pod replaces the former one", func() bool { return r.stopped[first] })
 	r.ends(first)
 	r.until("it starts", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
-	second := r.named("a-node").UID
+	second := r.pod("a-node").UID
 	require.NotEqual(t, first, second)
 
 	r.write(".a.next", manifestOf("a", "three"))
@@ -210,13 +210,13 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	r.until("a renamed file is read", func() bool { return r.stopped[second] })
 	r.ends(second)
 	r.until("it starts", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "three" })
-	third := r.named("a-node").UID
+	third := r.pod("a-node").UID
 
 	r.write("a.yaml", "kind: [")
 	r.until("the mistake is reported", func() bool {
 		return strings.Contains(strings.Join(r.events, "\n"), "the pod of its former content goes on")
 	})
-	require.False(t, r.stopped[third])
+	require.False(t, r.stops()[third])
 	require.NoError(t, os.Rename(path, filepath.Join(filepath.Dir(r.dir), "taken")))
 	r.until("the file was moved away", func() bool { return r.stopped[third] })
 }
@@ -227,14 +227,14 @@ func TestSamePodAgain(t *testing.T) {
 	r.start()
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
-	uid := r.named("a-node").UID
+	uid := r.pod("a-node").UID
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "a.yaml")))
 	r.until("it is stopped", func() bool { return r.stopped[uid] })
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.write("c.yaml", manifestOf("c", "one"))
 	r.until("the folder was read", func() bool { return r.named("c-node") != nil })
-	require.True(t, r.stopped[uid])
+	require.True(t, r.stops()[uid])
 	r.ends(uid)
 	r.until("it runs again", func() bool { p := r.named("a-node"); return p != nil && p.UID == uid && !r.stopped[uid] })
 }
@@ -252,7 +252,7 @@ func TestFolderThatGoes(t *testing.T) {
 			return os.Rename(filepath.Join(filepath.Dir(r.dir), "next"), filepath.Join(r.dir, "a.yaml")) == nil
 		}, patience, time.Millisecond)
 		r.until("it runs", func() bool { return r.named("a-node") != nil })
-		uid := r.named("a-node").UID
+		uid := r.pod("a-node").UID
 		require.NoError(t, away())
 		r.until("it is stopped", func() bool { return r.stopped[uid] })
 		r.ends(uid)
@@ -268,7 +268,7 @@ func TestNextProcess(t *testing.T) {
 	r.write("removed.yaml", manifestOf("removed", "one"))
 	r.until("they run", func() bool { return len(r.pods) == 3 })
 	before := map[string]types.UID{}
-	for _, p := range r.pods {
+	for _, p := range r.all() {
 		before[p.Name] = p.UID
 		r.left[p.UID] = nameOf(p)
 	}
@@ -277,10 +277,10 @@ func TestNextProcess(t *testing.T) {
 	r.write("changed.yaml", manifestOf("changed", "two"))
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "removed.yaml")))
 	r.start()
-	require.Equal(t, map[types.UID]bool{before["changed-node"]: true, before["removed-node"]: true}, r.stopped)
-	require.Len(t, r.pods, 1)
-	require.Equal(t, before["same-node"], r.named("same-node").UID)
+	require.Equal(t, map[types.UID]bool{before["changed-node"]: true, before["removed-node"]: true}, r.stops())
+	require.Len(t, r.all(), 1)
+	require.Equal(t, before["same-node"], r.pod("same-node").UID)
 	r.m.Ended(before["changed-node"])
 	r.until("the changed one starts", func() bool { return r.named("changed-node") != nil })
-	require.NotEqual(t, before["changed-node"], r.named("changed-node").UID)
+	require.NotEqual(t, before["changed-node"], r.pod("changed-node").UID)
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +125,31 @@ func (r *rig) LeftStatic() map[types.UID]types.NamespacedName { return r.left }
 func (r *rig) ends(uid types.UID) {
 	r.change(func() { delete(r.pods, uid); delete(r.stopped, uid); delete(r.mirrors, uid) })
 	r.m.Ended(uid)
+}
+
+// pod, all, stops and said return what there is now; named and the fields are for conditions of until.
+func (r *rig) pod(name string) *corev1.Pod {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.named(name)
+}
+
+func (r *rig) all() map[types.UID]*corev1.Pod {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.pods)
+}
+
+func (r *rig) stops() map[types.UID]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.stopped)
+}
+
+func (r *rig) said() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
 }
 
 // named returns the pod of a name that was started last, or nil. Called with the lock held.

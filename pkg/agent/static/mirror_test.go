@@ -82,46 +82,51 @@ func TestMirrors(t *testing.T) {
 	r.m.Synced()
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
-	uid := r.named("a-node").UID
+	uid := r.pod("a-node").UID
 	r.until("it has no mirror without a Node", func() bool { m, told := r.mirrors[uid]; return told && m == nil && len(r.api) == 0 })
 	r.change(func() { r.node = "node-1" })
 	r.m.NodeChanged()
 	of := func() *corev1.Pod { return r.api[types.NamespacedName{Namespace: "default", Name: "a-node"}] }
+	mirror := func() *corev1.Pod {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return of()
+	}
 	told := func() bool { m := r.mirrors[uid]; return m != nil && of() != nil && m.UID == of().UID }
 	r.until("it has one when the node is registered", told)
-	first := of().UID
+	first := mirror().UID
 
 	// A user deletes it; the API keeps it until the node agrees.
-	deleted := of().DeepCopy()
+	deleted := mirror().DeepCopy()
 	now := metav1.Now()
 	deleted.DeletionTimestamp = &now
 	r.m.Seen(deleted)
 	r.until("it is replaced", func() bool { return told() && of().UID != first })
-	second := of().UID
+	second := mirror().UID
 	// Somebody deletes it at once.
 	var gone *corev1.Pod
 	r.change(func() { gone = of(); delete(r.api, nameOf(gone)) })
 	r.m.Gone(gone)
 	r.until("it is made again", func() bool { return told() && of().UID != second })
 	// The Node is another one.
-	third := of().UID
+	third := mirror().UID
 	r.change(func() { r.node = "node-2" })
 	r.m.NodeChanged()
 	r.until("it belongs to it", func() bool { return told() && of().UID != third && of().OwnerReferences[0].UID == "node-2" })
-	require.Empty(t, r.stopped, "the pod ran all the time")
+	require.Empty(t, r.stops(), "the pod ran all the time")
 
 	r.write("a.yaml", manifestOf("a", "two"))
 	r.until("the changed pod replaces it", func() bool { return r.stopped[uid] })
-	fourth := of().UID
+	fourth := mirror().UID
 	r.ends(uid)
 	r.until("the next has another mirror", func() bool {
 		p := r.named("a-node")
 		return p != nil && of() != nil && of().UID != fourth && r.mirrors[p.UID] != nil
 	})
-	last := r.named("a-node").UID
+	last := r.pod("a-node").UID
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "a.yaml")))
 	r.until("it is stopped", func() bool { return r.stopped[last] })
-	require.NotNil(t, of(), "its mirror is there until it has ended")
+	require.NotNil(t, mirror(), "its mirror is there until it has ended")
 	r.ends(last)
 	r.until("its mirror is gone", func() bool { return of() == nil })
 }
@@ -136,7 +141,7 @@ func TestRefusedMirrors(t *testing.T) {
 	r.until("an event", func() bool {
 		return slices.Contains(r.events, "FailedMirrorPod: mirror of static pod default/a-node: quota exceeded")
 	})
-	require.NotNil(t, r.named("a-node"))
+	require.NotNil(t, r.pod("a-node"))
 	r.change(func() { r.refuse = nil })
 	r.until("it is made", func() bool { return len(r.api) == 1 })
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b-node"}}
@@ -155,7 +160,7 @@ func TestMirrorOfAPodThatComesBack(t *testing.T) {
 	r.m.Synced()
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
-	uid := r.named("a-node").UID
+	uid := r.pod("a-node").UID
 	r.until("it has its mirror", func() bool { return r.mirrors[uid] != nil })
 	answer := make(chan struct{})
 	r.change(func() { r.block = answer })
