@@ -181,6 +181,11 @@ func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	worker.VolumeMounts = append(worker.VolumeMounts, work)
 	worker.Env = []corev1.EnvVar{fromField("NODE_NAME", "spec.nodeName"), fromField("POD_NAME", "metadata.name")}
 
+	if s.TLS != nil { // another user than the runner, whatever the image says: they share their processes, and so what a user's processes may read
+		root := int64(0)
+		worker.SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
+	}
+
 	user, no := nobody, false
 	runner := container("runner", s.RunnerImage, s.RunnerResources, s.ImagePullPolicy, config.Runner(s.Instance))
 	runner.Command = []string{"/bb/bb_runner"}

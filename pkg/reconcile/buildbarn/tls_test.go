@@ -202,3 +202,14 @@ func TestPartTLS(t *testing.T) {
 		require.Empty(t, w.settle(t), "a missing Secret replaces none")
 	}
 }
+
+// TestActionsCannotReadCertificates: the worker is another user than its runner, whatever its image says.
+func TestActionsCannotReadCertificates(t *testing.T) {
+	w := newPartOf("worker").(*buildbarn.BuildbarnWorker)
+	require.Nil(t, template(w, mounts{}).Spec.Containers[0].SecurityContext, "its image decides")
+	w.Spec.TLS = &buildbarn.PartTLS{SecretName: "s"}
+	pod := template(w, mounts{}).Spec
+	require.Zero(t, *pod.Containers[0].SecurityContext.RunAsUser)
+	require.NotZero(t, *pod.Containers[1].SecurityContext.RunAsUser)
+	require.NotContains(t, mounted(pod.Containers[1]), "tls")
+}
