@@ -58,7 +58,7 @@ func (t *tenant) spend(work int) bool {
 // hold takes elements of a size off what is left to the namespace, and reports whether there was enough.
 func (t *tenant) hold(elements, size int) bool {
 	if bytes := nameSize + elements*size; bytes > t.left.size {
-		t.exceeded(fmt.Sprintf("the addresses and rules of its policies take more than %d KiB", t.limits.size>>10))
+		t.exceeded(fmt.Sprintf("the sets, addresses and rules of its policies take more than %d KiB", t.limits.size>>10))
 	} else {
 		t.left.size -= bytes
 	}

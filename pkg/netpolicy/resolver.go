@@ -274,7 +274,7 @@ func (r *Resolver) tell(over []excess) {
 		r.told[namespace] = time.Now()
 		r.log.Warn("the network policies of a namespace are too large, they allow nothing", "namespace", namespace, "policy", o.policy.Name, "reason", o.why)
 		r.events.Event(o.policy, corev1.EventTypeWarning, "PoliciesTooLarge", "The policies of namespace %s allow nothing, and pods that they select are isolated, because %s. "+
-			"Use fewer peers and different selectors, one label that the peers have in common, or an ipBlock.", namespace, o.why)
+			"Write fewer rules with fewer different selectors: by one label that the peers have in common, or by an ipBlock.", namespace, o.why)
 	}
 }
 
