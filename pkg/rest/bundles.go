@@ -151,23 +151,21 @@ func (s *bundles) approve(c *Call) error {
 
 // change writes a Bundle, again if somebody else has written it meanwhile, and answers with it.
 func (s *bundles) change(c *Call, write func(*kontrol.Bundle) error) error {
-	for c.Err() == nil {
-		b, err := s.find(c)
-		if err != nil {
+	var b *kontrol.Bundle
+	err := again(c, func() (err error) {
+		if b, err = s.find(c); err != nil {
 			return err
 		}
 		b = b.DeepCopy()
-		switch err := write(b); {
-		case apierrors.IsConflict(err):
-			continue
-		case apierrors.IsNotFound(err):
-			return errNoBundle
-		case err != nil:
-			return err
-		}
-		return c.Answer(http.StatusOK, view.Bundle(b))
+		return write(b)
+	})
+	if apierrors.IsNotFound(err) {
+		return errNoBundle
 	}
-	return c.Err()
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Bundle(b))
 }
 
 func (s *bundles) remove(c *Call) error {

@@ -208,23 +208,21 @@ func generationGone(r *kontrol.Resource, read int64) error {
 
 // change writes a Resource, again if somebody else has written it meanwhile, and answers with it.
 func (s *resources) change(c *Call, write func(*kontrol.Resource) error) error {
-	for c.Err() == nil {
-		r, err := s.find(c)
-		if err != nil {
+	var r *kontrol.Resource
+	err := again(c, func() (err error) {
+		if r, err = s.find(c); err != nil {
 			return err
 		}
 		r = r.DeepCopy()
-		switch err := write(r); {
-		case apierrors.IsConflict(err):
-			continue
-		case apierrors.IsNotFound(err):
-			return errNoResource
-		case err != nil:
-			return err
-		}
-		return s.answer(c, r)
+		return write(r)
+	})
+	if apierrors.IsNotFound(err) {
+		return errNoResource
 	}
-	return c.Err()
+	if err != nil {
+		return err
+	}
+	return s.answer(c, r)
 }
 
 func (s *resources) remove(c *Call) error {
