@@ -297,8 +297,15 @@ func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
 	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		l, doing := o.latest(c.Name), o.Busy[c.Name]
-		if l == nil || l.State != runtime.Exited || doing != Kill && doing != Start || !changed(l, c) {
+		instances, doing := o.Containers[c.Name], o.Busy[c.Name]
+		if len(instances) > 1 && instances[0].State == runtime.Created {
+			instances = instances[1:] // the next one was made, and does not run yet
+		}
+		if len(instances) == 0 || doing != Kill && doing != Start {
+			continue
+		}
+		l := &instances[0]
+		if l.State != runtime.Exited || !changed(l, c) {
 			continue
 		}
 		if until := l.FinishedAt.Add(time.Second); now.Before(until) {
