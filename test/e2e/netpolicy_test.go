@@ -97,7 +97,7 @@ func TestNetworkPolicies(t *testing.T) {
 		if err == nil && strings.Contains(out, "hello") {
 			return nil
 		}
-		return fmt.Errorf("%v: %s", err, out)
+		return fmt.Errorf("%w: %s", err, out)
 	}
 	url := "http://" + web + ":8080/"
 	eventually := func(reaches bool, pod, url string) {

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -50,7 +51,7 @@ func TestProgramsEndWithTheirCaller(t *testing.T) {
 	_ = caller.Wait()
 	ended := []unix.PollFd{{Fd: int32(program), Events: unix.POLLIN}}
 	for n := 0; n == 0; {
-		if n, err = unix.Poll(ended, 60_000); err != unix.EINTR {
+		if n, err = unix.Poll(ended, 60_000); !errors.Is(err, unix.EINTR) {
 			require.NoError(t, err)
 			require.Equal(t, 1, n, "it still runs")
 		}

@@ -49,14 +49,12 @@ func TestValidate(t *testing.T) {
 			r.Spec.Windows = []SyncWindow{{Kind: WindowAllow, Schedule: "0 22 * * 1-5", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Europe/Berlin"}}
 		}, nil},
 		"bad windows": {func(r *Resource) {
-			for _, w := range []SyncWindow{
+			r.Spec.Windows = append(r.Spec.Windows, []SyncWindow{
 				{Kind: "Maybe", Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowAllow, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Second}},
 				{Kind: WindowAllow, Schedule: "now and then", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowAllow, Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
 				{Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Middle/Earth"}, {Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Local"},
 				{Kind: WindowDeny, Schedule: "TZ=UTC 0 0 * * *", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowDeny, Schedule: "@every 5m", Duration: metav1.Duration{Duration: time.Hour}},
-			} {
-				r.Spec.Windows = append(r.Spec.Windows, w)
-			}
+			}...)
 		}, []string{"spec.windows[0].kind", "spec.windows[1].duration", "spec.windows[2].schedule", "spec.windows[3].schedule", "spec.windows[4].timeZone",
 			"spec.windows[5].timeZone", "spec.windows[6].schedule", "spec.windows[7].schedule"}},
 		"approval":            {func(r *Resource) { r.Spec.Approval = "Perhaps" }, []string{"spec.approval"}},

@@ -49,8 +49,7 @@ func TestStatesShareWhatTheyHave(t *testing.T) {
 	require.Equal(t, want, s.share(other))
 	require.NotSame(t, &applied[0].ManagedFields[0], &other.ManagedFields[0])
 
-	// What nobody has any more is not kept.
-	applied, current = nil, nil
+	// What nobody has any more, as those above are not used below, is not kept.
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		for _, left := range s.texts {

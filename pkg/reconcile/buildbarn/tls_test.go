@@ -180,7 +180,7 @@ func TestPartTLS(t *testing.T) {
 		w.Secret = secret()
 		w.settle(t)
 		require.Equal(t, buildbarn.Ready, w.Part.Observed().State, kind)
-		pod := &corev1.PodTemplateSpec{}
+		var pod *corev1.PodTemplateSpec
 		if w.Deployment != nil {
 			pod = &w.Deployment.Spec.Template
 		} else {

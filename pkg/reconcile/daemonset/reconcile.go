@@ -39,7 +39,7 @@ func New() *engine.Reconciler {
 			{Object: &appsv1.DaemonSet{}},
 			{Object: &corev1.Pod{}, Map: sets, Batch: owner},
 			{Object: &corev1.Node{}, Map: all, Batch: func(client.Object) string { return "" }, Changed: placementChanged},
-			{Object: &appsv1.ControllerRevision{}, Map: engine.Controller(kind.GroupKind())},
+			{Object: &appsv1.ControllerRevision{}, Event: revisionChanged},
 		},
 		Writes: []engine.Write{
 			{Object: &appsv1.DaemonSet{}, Parts: []engine.Part{engine.Status}},
@@ -83,6 +83,21 @@ func placementChanged(was, is client.Object) bool {
 	a, ok1 := was.(*corev1.Node)
 	b, ok2 := is.(*corev1.Node)
 	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(a.Labels, b.Labels) || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints)
+}
+
+var controllerOf = engine.Controller(kind.GroupKind())
+
+// revisionChanged maps a changed or deleted revision to its set. As upstream, a new one is no news: it is the set's own, or somebody's copy,
+// which is dealt with when the set is looked at again.
+func revisionChanged(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if was == nil {
+		return nil
+	}
+	sets := controllerOf(ctx, env, was)
+	if is != nil {
+		sets = append(sets, controllerOf(ctx, env, is)...)
+	}
+	return sets
 }
 
 type reconciler struct {
