@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -18,28 +17,12 @@ func (s *Scheduler) useGangs(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 func (s *Scheduler) watchGangs(ctx context.Context, synced func()) error {
-	inf, err := s.client.Cache().GetInformer(ctx, &schedulingv1beta1.PodGroup{})
-	if err != nil {
-		return fmt.Errorf("informer of pod groups: %w", err)
-	}
-	reg, err := inf.AddEventHandler(gangHandler{s})
-	if err != nil {
-		return fmt.Errorf("informer of pod groups: %w", err)
-	}
-	defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
-	select {
-	case <-reg.HasSyncedChecker().Done():
-	case <-ctx.Done():
-		return nil
-	}
-	s.mu.Lock()
-	synced()
-	for key := range s.queue.groups {
-		s.helpGroup(key)
-	}
-	s.mu.Unlock()
-	<-ctx.Done()
-	return nil
+	return s.follow(ctx, &schedulingv1beta1.PodGroup{}, gangHandler{s}, func() {
+		synced()
+		for key := range s.queue.groups {
+			s.helpGroup(key)
+		}
+	})
 }
 
 // gangHandler retries the pods of a group that was created or changed.

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -84,25 +83,7 @@ func (s *Scheduler) useHeartbeats(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 func (s *Scheduler) watchHeartbeats(ctx context.Context, synced func()) error {
-	inf, err := s.client.Cache().GetInformer(ctx, &coordinationv1.Lease{})
-	if err != nil {
-		return fmt.Errorf("informer of leases: %w", err)
-	}
-	reg, err := inf.AddEventHandler(leaseHandler{s})
-	if err != nil {
-		return fmt.Errorf("informer of leases: %w", err)
-	}
-	defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
-	select {
-	case <-reg.HasSyncedChecker().Done():
-	case <-ctx.Done():
-		return nil
-	}
-	s.mu.Lock()
-	synced()
-	s.mu.Unlock()
-	<-ctx.Done()
-	return nil
+	return s.follow(ctx, &coordinationv1.Lease{}, leaseHandler{s}, synced)
 }
 
 // leaseHandler records heartbeats.

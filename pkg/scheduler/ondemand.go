@@ -2,10 +2,13 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // onDemand returns a function that starts watch, once, until ctx ends, and one that tells whether watch has called synced. Both and
@@ -26,4 +29,28 @@ func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what strin
 		})
 	})
 	return start, func() bool { return known }
+}
+
+// follow hands the events of a kind to a handler until ctx ends, and calls synced once, with the scheduler locked, when all that there was has been
+// handed over.
+func (s *Scheduler) follow(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler, synced func()) error {
+	inf, err := s.client.Cache().GetInformer(ctx, kind)
+	if err != nil {
+		return fmt.Errorf("informer of %T: %w", kind, err)
+	}
+	reg, err := inf.AddEventHandler(handler)
+	if err != nil {
+		return fmt.Errorf("informer of %T: %w", kind, err)
+	}
+	defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
+	select {
+	case <-reg.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		return nil
+	}
+	s.mu.Lock()
+	synced()
+	s.mu.Unlock()
+	<-ctx.Done()
+	return nil
 }
