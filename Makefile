@@ -8,6 +8,7 @@ IMAGES := dist/images
 EXAMPLES := dist/images-examples
 DATABASE := dist/images-database/postgres.tar
 BUILDBARN := dist/images-buildbarn
+CSI := dist/images-csi
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # kubectl inside says which release it is.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/version/version.go)
@@ -18,7 +19,7 @@ TOOL := CGO_ENABLED=0 go run -trimpath
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
-.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images example-images database database-images lint generate bench bench-upstream clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
+.PHONY: start build test unit race e2e upstream upstream-tests buildbarn buildbarn-images csi csi-images example-images database database-images lint generate bench bench-upstream clients conformance conformance-sample conformance-deps robustness fuzz nightly images deps sbom release clean
 
 start: build images ## a one-node cluster that serves manifests/examples/hello.yaml
 	@hack/start.sh
@@ -37,7 +38,7 @@ $(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/de
 	@$(TOOL) ./hack/pack dist/coracle-shim $@
 
 # So is what checks Buildbarn's configurations: only its own process has the evaluator, and only while it checks.
-$(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/buildbarn/check/program pkg/buildbarn/check/protocol pkg/buildbarn/schema -type f -not -name '*_test.go') go.mod go.sum
+$(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/buildbarn/check/program pkg/buildbarn/check/protocol pkg/buildbarn/schema pkg/bounded -type f -not -name '*_test.go') go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=0 hack/build.sh -trimpath -ldflags "-s -w" -o dist/coracle-buildbarn-check ./cmd/coracle-buildbarn-check
@@ -70,6 +71,12 @@ $(BUILDBARN)/.done: $(shell find hack/buildbarn hack/images/buildbarn hack/image
 	@echo "building Buildbarn"
 	@$(TOOL) ./hack/images/buildbarn -out $(BUILDBARN) && touch $@
 
+csi-images: deps $(CSI)/.done ## upstream's sidecars of CSI drivers, compiled for minutes, in images for their test
+
+$(CSI)/.done: $(shell find hack/csi hack/images/csi hack/images/archive test/csidriver test/nodeplugin -type f -not -name "*_test.go" 2>/dev/null)
+	@echo "building CSI's sidecars"
+	@$(TOOL) ./hack/images/csi -out $(CSI) && touch $@
+
 deps: ## what a new machine lacks
 	@hack/deps.sh
 
@@ -95,6 +102,10 @@ upstream-tests: build images upstream ## Coracle beside them, on their data, and
 buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our configurations against Buildbarn's own schemas, and a real farm that executes actions
 	cd hack/buildbarn && go test -count=1 ./...
 	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
+
+# CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' own.
+csi: build images csi-images ## a CSI driver with upstream's sidecars: provisioning, snapshots, expansion and the rest, over the deaths of all involved
+	CORACLE_TEST_CSI=1 go test -count=1 -v -timeout 20m -run TestSidecars ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)
 	@$(TOOL) ./hack/sbom -out dist/coracle.cdx.json -version "$$($(BIN) version | sed 's/^coracle \(v[^ ,]*\) (\([0-9a-f]*\).*/\1+\2/; s/,.*//')" $(BIN) coracle-shim=$(SHIM) coracle-buildbarn-check=$(CHECK)

@@ -7,25 +7,26 @@
 #
 # The cluster has two nodes, as the suite wants, in two network namespaces; NODES=1 leaves the second out.
 # PROCS (16) tests run at once, for at most TIMEOUT (2h). UPDATE=1 adds what passed to test/conformance/passing.txt.
-# Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance.
+# Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance, and in dist/conformance/sample and netpol.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for tool in busybox curl dig nslookup; do # they go into the stand-in images
   command -v $tool >/dev/null || { echo "$tool is missing: apt-get install busybox-static curl bind9-dnsutils" >&2; exit 1; }
 done
 focus=${1:-} list=test/conformance/passing.txt all= labels=Conformance label=Conformance
+out=$PWD/dist/conformance
+logs=$out # of this run: what is built is for all
 if [ "$focus" = --sample ]; then
-  list=test/conformance/sample.txt all=-all TIMEOUT=${TIMEOUT:-10m} PROCS=${PROCS:-4}
+  logs=$out/sample list=test/conformance/sample.txt all=-all TIMEOUT=${TIMEOUT:-10m} PROCS=${PROCS:-4}
   focus=$(sed 's/[][\\.*^$+?(){}|]/\\&/g' $list | paste -sd '|')
 fi
 if [ "$focus" = --netpol ]; then
   # Those of SCTP need it in the kernel.
-  list=test/conformance/netpol.txt all=-all focus= label=Feature:NetworkPolicy PROCS=${PROCS:-4}
+  logs=$out/netpol list=test/conformance/netpol.txt all=-all focus= label=Feature:NetworkPolicy PROCS=${PROCS:-4}
   labels='Feature: containsAny NetworkPolicy && !(Feature: containsAny SCTPConnectivity)'
 fi
 coracle=$(realpath "${CORACLE:-bin/coracle}")
-out=$PWD/dist/conformance
-mkdir -p "$out"
+mkdir -p "$out" "$logs"
 
 # What is built once, and again when the module or the stand-ins change.
 stale() { # FILE SOURCE...
@@ -55,7 +56,7 @@ end() {
   trap - EXIT
   for pid in "${background[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
   if [ -e "/run/netns/${name}b" ]; then
-    (become "$coracle" delete) >"$out/delete.log" 2>&1 || { echo "coracle delete of the second node failed:" >&2; cat "$out/delete.log" >&2; }
+    (become "$coracle" delete) >"$logs/delete.log" 2>&1 || { echo "coracle delete of the second node failed:" >&2; cat "$logs/delete.log" >&2; }
     ip netns del "${name}b"
   fi
   cleanup
@@ -65,7 +66,7 @@ coproc registry { exec nsenter --net="/run/netns/$name" -- "$out/registry" -list
 background+=("$registry_PID")
 read -r _ <&"${registry[0]}" || { echo "the registry of the images does not run" >&2; exit 1; }
 inside "$coracle" start
-inside "$coracle" image load "$out/images.tar" >"$out/coracle.txt"
+inside "$coracle" image load "$out/images.tar" >"$logs/coracle.txt"
 if [ "${NODES:-2}" != 1 ]; then
   ip netns add "${name}b"
   ip -n "$name" link set wire0 netns "${name}b" name eth0
@@ -74,21 +75,21 @@ if [ "${NODES:-2}" != 1 ]; then
     ip -n "${name}b" $line
   done
   inside "$coracle" token create >"$dir/token"
-  become "$coracle" agent --join https://198.51.100.2:6443 --token-file "$dir/token" >"$out/agent.log" 2>&1 &
+  become "$coracle" agent --join https://198.51.100.2:6443 --token-file "$dir/token" >"$logs/agent.log" 2>&1 &
   background+=($!)
   become "$out/registry" -forward 198.51.100.2:5000 &
   background+=($!)
   inside kubectl wait --for=create "node/${name}b" --timeout=60s >/dev/null
   inside kubectl wait --for=condition=Ready "node/${name}b" --timeout=60s >/dev/null
-  (become "$coracle" image load "$out/images.tar") >>"$out/coracle.txt"
+  (become "$coracle" image load "$out/images.tar") >>"$logs/coracle.txt"
 fi
-echo "running the suite; its log is $out/suite.log"
-rm -f "$out/report.json"
+echo "running the suite; its log is $logs/suite.log"
+rm -f "$logs/report.json"
 cd hack/conformance # ginkgo asks the go command for its version, which must not need the network
 inside "$out/ginkgo" --procs="${PROCS:-16}" --timeout="${TIMEOUT:-2h}" --no-color --label-filter="$labels" --focus="$focus" \
-  --keep-going --output-dir="$out" --json-report=report.json "$out/e2e.test" -- \
-  --provider=skeleton --kubeconfig="$dir/data/kubeconfig" >"$out/suite.log" 2>&1 || true
+  --keep-going --output-dir="$logs" --json-report=report.json "$out/e2e.test" -- \
+  --provider=skeleton --kubeconfig="$dir/data/kubeconfig" >"$logs/suite.log" 2>&1 || true
 cd ../..
-cp "$dir/data/coracle.log" "$out/coracle.log"
-[ -e "$out/report.json" ] || { tail -20 "$out/suite.log" >&2; echo "the suite wrote no report" >&2; exit 1; }
-"$out/report" -label $label -passing $list $all ${UPDATE:+-update} "$out/report.json"
+cp "$dir/data/coracle.log" "$logs/coracle.log"
+[ -e "$logs/report.json" ] || { tail -20 "$logs/suite.log" >&2; echo "the suite wrote no report" >&2; exit 1; }
+"$out/report" -label $label -passing $list $all ${UPDATE:+-update} "$logs/report.json"

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release conformance netpol robustness clients upstream buildbarn database quota kills storms fleet abuse fuzz)
+steps=(lint release conformance netpol robustness clients upstream buildbarn csi database quota kills storms fleet abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -25,13 +25,15 @@ run() { # STEP
   clients) make clients ;;
   upstream) make upstream-tests ;;
   buildbarn) make buildbarn ;;
+  csi) make csi ;;
   database) make database ;;
   quota) hack/quota.sh ;; # needs a kernel that not every machine has
   kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills|TestJoinedAgentIsKilled' ./test/e2e ;;
-  # Ten clusters with 1,000 Resources, one that is killed while it is applied to, and many interleavings of what can happen to a few.
+  # Ten clusters with 1,000 Resources, some that are offline for minutes, one that is killed while it is applied to, and many interleavings of what can
+  # happen to a few.
   fleet)
-    CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 30m ./test/kontrol &&
+    CORACLE_TEST_FLEET=1 CORACLE_TEST_OFFLINE=4m go test -count=1 -v -timeout 30m ./test/kontrol &&
       make build && CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 10m -run TestKontrolTargetKilled ./test/e2e &&
       go test -count=1 -timeout 30m -run TestKontrolNeverLies ./pkg/reconcile -rapid.checks=300
     ;;

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/coracle-dev/coracle/pkg/ctl"
 )
@@ -268,6 +269,7 @@ func kontrolClusterAdd() *cobra.Command {
 	f.BoolVar(&o.Pull, "pull", false, "add a cluster that cannot be reached: the command coracle agent kontrol connects it to this one")
 	f.StringVar(&o.TokenFile, "token-file", "", "with --pull: the file to which the agent's token is written")
 	f.BoolVar(&o.Local, "local", false, "add the cluster that has the resources itself")
+	f.StringVar(&o.SecretNamespace, "secret-namespace", metav1.NamespaceSystem, "namespace of that Secret: one that is read, if the hub is an operator with --source-namespaces")
 	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name = args[0]

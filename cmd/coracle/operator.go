@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -12,6 +11,7 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/ctl/export"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
@@ -27,6 +27,8 @@ type operator struct {
 	// rights are what the reconcilers need on the API server, advice what its administrator may want to add to that: lines of comments.
 	rights func() []rbacv1.PolicyRule
 	advice string
+	// sources: it reads Secrets and ConfigMaps that its objects name, and these can be kept to some namespaces.
+	sources bool
 }
 
 // operators are the sets there are.
@@ -34,7 +36,7 @@ var operators = []operator{
 	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: builtin.BuildbarnDefinitions, listen: "127.0.0.1:10261", rights: builtin.BuildbarnRights,
 		reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"}},
 	{name: "kontrol", short: "Kontrol: objects of many clusters as they should be", group: kontrol.GroupVersion.String(), definitions: builtin.KontrolDefinitions, listen: "127.0.0.1:10262", rights: builtin.KontrolRights,
-		advice:      "# A Cluster with spec.local is this API server itself: bind the account to a role with the objects that Resources bring there as well.\n",
+		sources: true, advice: "# For a Cluster with spec.local, which is this API server itself, also bind the account to a role that may read and write the objects of your Resources.\n",
 		reconcilers: []string{"kontrolcluster", "kontrol", "kontrolwatcher", "kontrolresource", "kontrolbundle"}},
 }
 
@@ -62,12 +64,16 @@ func (o operator) command() *cobra.Command {
 	definitions := cmd.Flags().Bool("print-crds", false, "print the definitions of the kinds, and end")
 	rights := cmd.Flags().Bool("print-rbac", false, "print a service account with the rights that this needs, and end")
 	cmd.MarkFlagsMutuallyExclusive("print-crds", "print-rbac", "kubeconfig")
+	var namespaces []string
+	if o.sources {
+		cmd.Flags().StringSliceVar(&namespaces, "source-namespaces", nil, "namespaces whose Secrets and ConfigMaps it reads, for those that Clusters and Bundles name (default all)")
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *definitions:
-			return printDefinitions(cmd.OutOrStdout(), o.definitions())
+			return export.Print(cmd.OutOrStdout(), o.definitions()...)
 		case *rights:
-			return o.printRBAC(cmd.OutOrStdout())
+			return o.printRBAC(cmd.OutOrStdout(), namespaces)
 		}
 		c, err := cluster()
 		if err != nil {
@@ -82,17 +88,8 @@ func (o operator) command() *cobra.Command {
 		} else if err != nil {
 			return err
 		}
-		c.Only = o.reconcilers
+		c.Only, c.SourceNamespaces = o.reconcilers, namespaces
 		return server.RunControllers(cmd.Context(), c)
 	}
 	return cmd
-}
-
-func printDefinitions(out io.Writer, list []*apiextensionsv1.CustomResourceDefinition) error {
-	for _, d := range list {
-		if err := printManifest(out, d); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -14,6 +14,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 
+// etcdRestored is what to do after another cluster's objects were restored.
+const etcdRestored = `restored the objects of an etcd snapshot. Before the first start:
+  - start with that cluster's addresses: coracle start --service-cidr CIDR --cluster-cidr CIDR (kubeadm's services are in 10.96.0.0/12)
+  - with --encryption-provider-config FILE if its API server had one
+After it:
+  - delete the nodes of that cluster, whose pods then start here: coracle ctl delete node NAME
+  - delete what Coracle does itself, such as kubeadm's: coracle ctl -n kube-system delete daemonset/kube-proxy deployment/coredns
+  - give people and programs new kubeconfigs: keys and tokens of that cluster are not valid here
+`
+
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
@@ -36,7 +46,10 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 in a directory beside the new one if --replace is given.
 
 Other machines of the cluster join the restored one by themselves if its address is the old one. If this machine has another name than
-the one that was saved, delete the Node of that one: coracle ctl delete node NAME.`,
+the one that was saved, delete the Node of that one: coracle ctl delete node NAME.
+
+FILE may also be a snapshot of the etcd of another Kubernetes cluster, such as kubeadm's, written by "etcdctl snapshot save". It has all objects, but
+no keys: clients, nodes and tokens of that cluster are not let in.`,
 	}
 	replace := restore.Flags().Bool("replace", false, "move a cluster that is there aside")
 	onMachine(restore, func(ctx context.Context, c config.Config, args []string) error {
@@ -55,6 +68,10 @@ the one that was saved, delete the Node of that one: coracle ctl delete node NAM
 		}
 		if old != "" {
 			fmt.Printf("the cluster that was here is in %s now\n", old)
+		}
+		if m.Etcd {
+			fmt.Print(etcdRestored)
+			return nil
 		}
 		if m.EncryptionConfig != "" {
 			fmt.Printf("stored objects are encrypted with the keys of %s, which the snapshot does not contain: start with --encryption-provider-config\n", m.EncryptionConfig)

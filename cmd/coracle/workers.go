@@ -43,7 +43,7 @@ func convertCommand() *cobra.Command {
 		Short: "Convert Containers, ReplicaSets and Services of an in-process mini Kubernetes, and print the result",
 		Args:  exactly(0, "-f FILE"),
 	}
-	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")
+	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
 	_ = cmd.MarkFlagRequired("filename")
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -58,7 +58,7 @@ func applyLegacyCommand() *cobra.Command {
 		Short: "Convert manifests of an in-process mini Kubernetes, and apply the result",
 		Args:  exactly(0, "-f FILE"),
 	}
-	file := cmd.Flags().StringP("filename", "f", "", "manifests, - for standard input")
+	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
 	_ = cmd.MarkFlagRequired("filename")
 	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
 		return c.ApplyLegacy(ctx, *file, os.Stdin, os.Stdout)

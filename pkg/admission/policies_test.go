@@ -68,7 +68,7 @@ func TestMutatingPolicies(t *testing.T) {
 		return value.(metav1.Object).GetLabels()
 	}
 	// Upstream reads policies once a second.
-	require.Eventually(t, func() bool { return len(made("ConfigMap", settings("one", nil))) == len(want) }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(made("ConfigMap", settings("one", nil))) == len(want) }, 2*time.Minute, 10*time.Millisecond)
 	require.Equal(t, want, made("ConfigMap", settings("one", map[string]string{"k": "v"})))
 	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "t", Namespace: "work", Labels: map[string]string{"a": "b"}}, Spec: tasks.TaskSpec{Image: "i"}}
 	require.Equal(t, want, made("Task", task), "a kind of our own, which is not in upstream's scheme")
@@ -84,7 +84,7 @@ func TestMutatingPoliciesThatFail(t *testing.T) {
 		return err
 	}
 	var err error
-	require.Eventually(t, func() bool { err = dry(); return err != nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { err = dry(); return err != nil }, 2*time.Minute, 10*time.Millisecond)
 	requireStatus(t, err, 403, "policy 'wrong' with binding 'wrong' denied request", "division by zero")
 }
 

@@ -286,7 +286,7 @@ func TestValidatingPolicies(t *testing.T) {
 	}
 	// Upstream evaluates policies once a second.
 	var err error
-	require.Eventually(t, func() bool { err = dry("Secret", &corev1.Secret{ObjectMeta: bad}); return err != nil }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { err = dry("Secret", &corev1.Secret{ObjectMeta: bad}); return err != nil }, 2*time.Minute, 10*time.Millisecond)
 	requireStatus(t, err, 422, `ValidatingAdmissionPolicy 'no-bad' with binding 'no-bad' denied request: a label is forbidden`)
 	requireStatus(t, dry("Task", &tasks.Task{ObjectMeta: bad, Spec: tasks.TaskSpec{Image: "i"}}), 422, "a label is forbidden")
 	bad.Labels["l"] = "good"

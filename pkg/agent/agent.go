@@ -30,6 +30,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
+	"github.com/coracle-dev/coracle/pkg/agent/shutdown"
 	"github.com/coracle-dev/coracle/pkg/agent/static"
 	"github.com/coracle-dev/coracle/pkg/connlimit"
 	"github.com/coracle-dev/coracle/pkg/events"
@@ -44,6 +45,7 @@ type Agent struct {
 	ready    chan struct{}
 	pods     *pod.Manager
 	eviction *eviction.Manager
+	shutdown *shutdown.Manager // nil if shutdowns of the machine do not wait for pods
 	messages *messages.Manager
 	recorder *events.Recorder
 	machine  machine
@@ -54,7 +56,9 @@ type Agent struct {
 	csi      *csi.Manager
 	static   *static.Manager // nil without a folder of manifests
 	share    func(path string) error
+	serves   func(*corev1.Pod) bool
 	known    chan struct{} // closed when the node is registered
+	synced   chan struct{} // closed when the pods that exist are known
 
 	mu         sync.Mutex
 	node       *corev1.Node      // newest known version
@@ -78,7 +82,7 @@ func New(c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), known: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
+	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), known: make(chan struct{}), synced: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
 	a.guard = run.Guard{Log: c.Logger, Component: a.Name()}
 	c.Metrics.MustRegister(a.guard.Metrics(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.network = c.OnPodCIDR == nil
@@ -111,14 +115,19 @@ func New(c Config) (*Agent, error) {
 		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
-		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures,
+		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures, ShuttingDown: a.shuttingDown,
 		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
-		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
+		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
 		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event, Beside: a.pods.LookAtVolumes, Logger: c.Logger,
 	})
+	if len(c.Shutdown) > 0 {
+		a.shutdown = shutdown.New(shutdown.Config{
+			Periods: c.Shutdown, Connect: c.Logind, Pods: a.pods, Known: a.synced, Changed: a.shutdownChanged, Event: a.event, Logger: c.Logger,
+		})
+	}
 	if c.ManifestDir != "" {
 		a.static = static.New(static.Config{
 			Dir: c.ManifestDir, NodeName: c.NodeName, Decode: c.DecodeManifest, Pods: a.pods, Client: c.Client, Node: a.registered, Event: a.event, Logger: c.Logger,
@@ -208,6 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.eviction.Look()
+	a.startShutdown(ctx, spawn)
 	a.startStatic(ctx, spawn)
 	spawn(a.pods.Wait)
 	spawn(func() error { a.guard.Loop(ctx, "eviction", a.eviction.Run); return nil })

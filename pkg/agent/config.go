@@ -22,6 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/agent/shutdown"
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
@@ -68,6 +69,10 @@ type Config struct {
 	Eviction eviction.Policy
 	// Machine measures the machine's resources; nil disables eviction.
 	Machine eviction.Machine
+	// Shutdown are the periods in which pods end when the machine shuts down, ordered by priority; none disables that.
+	Shutdown []config.ShutdownPeriod
+	// Logind connects to systemd-logind; default shutdown.Connect.
+	Logind func(context.Context) (shutdown.Logind, error)
 	// Reserved resources are not allocatable to pods.
 	Reserved config.Reserved
 	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default 85 and 80.
@@ -137,6 +142,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Eviction.Transition == 0 {
 		c.Eviction.Transition = 5 * time.Minute
+	}
+	if c.Logind == nil {
+		c.Logind = shutdown.Connect
 	}
 	if c.ImageGCHigh == 0 {
 		c.ImageGCHigh, c.ImageGCLow = 85, 80

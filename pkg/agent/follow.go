@@ -75,6 +75,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	if err := a.pods.Sync(ctx); err != nil {
 		return err
 	}
+	close(a.synced)
 	if a.static != nil {
 		a.static.Synced()
 	}

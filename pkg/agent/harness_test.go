@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -257,8 +258,11 @@ type bench struct {
 	machine eviction.Machine // nil is never short of anything
 	// onPodCIDR, if not nil, makes pods wait for the node's podCIDR.
 	onPodCIDR func(context.Context, netip.Prefix) error
-	stop      func()
-	agent     *Agent // the one that runs
+	// logind, if not nil, is the machine's, with the periods in which pods end when it shuts down.
+	logind  *logind
+	periods []config.ShutdownPeriod
+	stop    func()
+	agent   *Agent // the one that runs
 }
 
 // node runs f against an agent in fake time.
@@ -286,9 +290,13 @@ func node(t *testing.T, rc fakeruntime.Config, f func(b *bench)) {
 
 // start runs an agent, as if the process was started (again).
 func (b *bench) start() {
-	a, err := New(Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
+	c := Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
 		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
-		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR})
+		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR, Shutdown: b.periods}
+	if b.logind != nil {
+		c.Logind = b.logind.connect
+	}
+	a, err := New(c)
 	require.NoError(b, err)
 	b.agent = a
 	ctx, cancel := context.WithCancel(b.ctx)

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/coracle-dev/coracle/pkg/agent/csi"
@@ -27,7 +30,10 @@ func (a *Agent) openPlugins() error {
 		a.log.Info("something else uses the usual directory of plugins, they find this agent at another", "used", link, "path", dir.Path())
 	}
 	a.share = (&plugins.Sharer{Dir: dir}).Share
-	if a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, Logger: a.log}); err != nil {
+	a.serves = func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && dir.HasSockets(v.HostPath.Path) })
+	}
+	if a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, HealthChanged: a.devicesChanged, Logger: a.log}); err != nil {
 		return err
 	}
 	a.csi, err = csi.New(csi.Config{
@@ -37,10 +43,13 @@ func (a *Agent) openPlugins() error {
 	if err != nil {
 		return err
 	}
-	a.claims, err = dra.New(dra.Config{Client: a.c.Client, NodeName: a.c.NodeName, Dir: dir, File: filepath.Join(a.c.DataDir, "claims.json"), Logger: a.log})
+	a.claims, err = dra.New(dra.Config{Client: a.c.Client, NodeName: a.c.NodeName, Dir: dir, File: filepath.Join(a.c.DataDir, "claims.json"), HealthChanged: a.devicesChanged, Logger: a.log})
 	a.plugins = plugins.New(plugins.Config{Dir: dir, Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi, registration.DRAPlugin: a.claims}, Logger: a.log})
 	return err
 }
+
+// devicesChanged lets the status of pods say how their devices are.
+func (a *Agent) devicesChanged(pods []types.UID) { a.pods.DevicesChanged(pods) }
 
 func (a *Agent) volumePlugins() []volume.Plugin {
 	if a.csi == nil {

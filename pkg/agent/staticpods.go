@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -11,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -65,12 +65,7 @@ func (a *Agent) rangeFile() string { return filepath.Join(a.c.DataDir, "pod-rang
 
 // keepRange stores the node's pod range for the next process, whose static pods may start when no API server answers.
 func (a *Agent) keepRange(p netip.Prefix) {
-	next := a.rangeFile() + ".next"
-	err := os.WriteFile(next, []byte(p.String()+"\n"), 0o600)
-	if err == nil {
-		err = os.Rename(next, a.rangeFile())
-	}
-	if err != nil {
+	if err := atomicfile.WriteDurably(a.rangeFile(), []byte(p.String()+"\n")); err != nil {
 		a.log.Warn("could not store the node's pod range, static pods will wait for an API server after the next boot", "error", err)
 	}
 }

@@ -94,7 +94,7 @@ func auditResult(ctx context.Context, res registry.Result) {
 	}
 	obj := res.Object
 	if res.Entry != nil {
-		obj = res.Entry.Object
+		obj = res.Entry.Whole().Object
 	}
 	if obj != nil { // encoding sets its kind, and cached objects must not be modified
 		obj = obj.DeepCopyObject()

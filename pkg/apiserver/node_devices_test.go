@@ -23,7 +23,7 @@ func TestNodesReadTheirClaimsAndSlices(t *testing.T) {
 	post(group+"/namespaces/default/resourceclaims", `{"metadata":{"name":"c"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"x"}}]}}}`)
 	post("/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"default"}}`)
 	post("/api/v1/namespaces/default/pods", `{"metadata":{"name":"p"},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}],"resourceClaims":[{"name":"r","resourceClaimTemplateName":"t"}]}}`)
-	require.Eventually(t, func() bool { return w.do(one, "GET", group+"/resourceslices/s", "").code == 200 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.do(one, "GET", group+"/resourceslices/s", "").code == 200 }, 2*time.Minute, time.Millisecond)
 	require.Equal(t, 403, w.do(two, "GET", group+"/resourceslices/s", "").code)
 	require.Equal(t, 403, w.do(two, "DELETE", group+"/resourceslices/s", "").code)
 
@@ -31,7 +31,7 @@ func TestNodesReadTheirClaimsAndSlices(t *testing.T) {
 	require.Equal(t, 403, w.do(one, "GET", claim, "").code)
 	res := w.do(w.http, "PATCH", "/api/v1/namespaces/default/pods/p/status", `{"status":{"resourceClaimStatuses":[{"name":"r","resourceClaimName":"c"}]}}`, "Content-Type", "application/merge-patch+json")
 	require.Equal(t, 200, res.code, string(res.body))
-	require.Eventually(t, func() bool { return w.do(one, "GET", claim, "").code == 200 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.do(one, "GET", claim, "").code == 200 }, 2*time.Minute, time.Millisecond)
 	require.Equal(t, 403, w.do(two, "GET", claim, "").code)
 
 	require.Equal(t, 200, w.do(one, "DELETE", group+"/resourceslices/s", "").code)

@@ -56,9 +56,10 @@ func (s *Server) forms(t registry.Target) may {
 func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target, res registry.Result) {
 	auditResult(req.Context(), res)
 	if n.as.Kind != "" {
-		obj := res.Object
-		if res.Entry != nil {
-			obj = res.Entry.Object
+		obj, err := res.Value()
+		if err != nil {
+			s.fail(w, req, err)
+			return
 		}
 		s.writeConverted(w, req, n, code, t, obj, res.Entry)
 		return
@@ -121,18 +122,15 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 		s.writeJSON(w, req, n, http.StatusOK, b.Bytes())
 	default:
 		w.Header().Set("Content-Type", typeJSON)
-		if len(l.Entries) > mostSized {
-			out, done := body(w, req, http.StatusOK, -1)
-			defer done()
-			_ = streamJSON(out, gvk, meta, l.Entries)
-			return
-		}
-		size := len(jsonListHead(gvk, meta)) + len(jsonListTail)
-		for i, e := range l.Entries {
-			begin, rest := e.JSONItem()
-			size += len(begin) + len(rest)
-			if i > 0 {
-				size++
+		size := -1
+		if len(l.Entries) <= cache.LongList { // otherwise they may not all be kept until they are sent
+			size = len(jsonListHead(gvk, meta)) + len(jsonListTail)
+			for i, e := range l.Entries {
+				begin, rest := e.JSONItem(nil)
+				size += len(begin) + len(rest)
+				if i > 0 {
+					size++
+				}
 			}
 		}
 		out, done := body(w, req, http.StatusOK, size)
@@ -140,9 +138,6 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 		_ = streamJSON(out, gvk, meta, l.Entries)
 	}
 }
-
-// mostSized is up to how many items the size of a list is computed before it is sent. The encodings of more may not all be kept in between.
-const mostSized = 10000
 
 type writer interface{ Write([]byte) (int, error) }
 
@@ -159,8 +154,10 @@ func streamJSON(out writer, gvk schema.GroupVersionKind, meta metav1.ListMeta, e
 		return err
 	}
 	var lead []byte
+	scratch, done := cache.ScratchFor(len(entries))
+	defer done()
 	for i, e := range entries {
-		begin, rest := e.JSONItem()
+		begin, rest := e.JSONItem(scratch)
 		lead = lead[:0]
 		if i > 0 {
 			lead = append(lead, ',')
@@ -186,7 +183,7 @@ func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schem
 	}
 	size := 1 + uvarintSize(uint64(len(m))) + len(m)
 	for _, e := range entries {
-		n := len(e.Proto())
+		n := e.ProtoSize()
 		size += 1 + uvarintSize(uint64(n)) + n
 	}
 	head := envelope(nil, gvk, size)
@@ -200,8 +197,10 @@ func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schem
 		return
 	}
 	var frame [11]byte
+	scratch, release := cache.ScratchFor(len(entries))
+	defer release()
 	for _, e := range entries {
-		p := e.Proto()
+		p := e.ProtoItem(scratch)
 		f := binary.AppendUvarint(append(frame[:0], 0x12), uint64(len(p)))
 		if _, err := out.Write(f); err != nil {
 			return

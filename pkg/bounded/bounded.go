@@ -2,7 +2,8 @@
 // request's body) into memory, up to a limit given by the caller.
 //
 // It may import only the standard library and golang.org/x/sys. Its invariant: a source larger than its limit is
-// refused with a *TooLargeError before more than limit+1 bytes of it are in memory, whatever size it claims to have.
+// refused with a *TooLargeError (or cut, in a Buffer) before more than limit+1 bytes of it are in memory, whatever size
+// it claims to have.
 package bounded
 
 import (
@@ -65,8 +66,13 @@ func (r *reader) Read(p []byte) (int, error) {
 // File reads a regular file of at most limit bytes. The last element of the path is not followed if it is a symbolic
 // link, and opening never blocks, so an untrusted process may be able to replace the file. Anything but a regular file
 // is ErrNotRegular. Files in /proc and /sys, whose size is reported as 0, are read up to the limit.
-func File(path string, limit int64) ([]byte, error) {
-	f, err := Open(path)
+func File(path string, limit int64) ([]byte, error) { return read(path, unix.O_NOFOLLOW, limit) }
+
+// Configured is File for what the operator of this process named, as by a flag: symbolic links are followed, which the files of a mounted Secret are.
+func Configured(path string, limit int64) ([]byte, error) { return read(path, 0, limit) }
+
+func read(path string, flags int, limit int64) ([]byte, error) {
+	f, err := open(path, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +93,10 @@ func File(path string, limit int64) ([]byte, error) {
 }
 
 // Open opens a regular file for reading, under the same rules as File. The caller closes it.
-func Open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+func Open(path string) (*os.File, error) { return open(path, unix.O_NOFOLLOW) }
+
+func open(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) {
 			return nil, &os.PathError{Op: "open", Path: path, Err: ErrNotRegular}

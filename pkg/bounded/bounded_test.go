@@ -46,9 +46,24 @@ func TestFileReadsRegularFilesAlone(t *testing.T) {
 		_, err := File(path, 64)
 		require.ErrorIs(t, err, ErrNotRegular, path)
 	}
-	_, err := File(filepath.Join(dir, "none"), 64)
+	for _, path := range []string{fifo, dir, "/dev/zero"} {
+		_, err := Configured(path, 64)
+		require.ErrorIs(t, err, ErrNotRegular, path)
+	}
+	followed, err := Configured(link, 64)
+	require.NoError(t, err)
+	require.Equal(t, "secret", string(followed))
+	_, err = File(filepath.Join(dir, "none"), 64)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	status, err := File("/proc/self/status", 64<<10)
 	require.NoError(t, err)
 	require.Contains(t, string(status), "Pid:")
+}
+
+func TestTextIsShortAndValid(t *testing.T) {
+	require.Equal(t, "four", Text("four", 4))
+	require.Equal(t, "f...", Text("fives", 4))
+	require.Equal(t, "\uFFFD", Text("\xff\xff", 4))
+	require.Equal(t, "é...", Text(strings.Repeat("é", 1<<20), 6))
+	require.Equal(t, "...", Text("\xff\xffxxx", 5), "what replaces invalid bytes is longer than they are")
 }

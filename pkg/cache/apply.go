@@ -45,11 +45,11 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 			return
 		}
 		broken.drop(kv.Key, kv.Revision)
-		c.interned.share(obj)
+		c.interned.share(kv.Key, obj)
 		if t.row.Pack != nil {
 			obj = t.row.Pack(obj)
 		}
-		e := &Entry{Object: obj, Key: kv.Key, Revision: kv.Revision, row: t.row, keeper: &c.encodings}
+		e := &Entry{Object: obj, Key: kv.Key, Revision: kv.Revision, row: t.row, keeper: &c.encodings, stored: sumOf(kv.Value)}
 		if c.cfg.CheckImmutable {
 			e.sum = e.hash()
 		}
@@ -159,7 +159,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 	seen := map[string]bool{}
 	c.unreadable.reset()
 	for from := ""; ; {
-		kvs, at, remaining, err := c.cfg.Source.Range(ctx, kind.Root, from, loadPage, rev)
+		kvs, at, more, err := c.cfg.Source.Page(ctx, kind.Root, from, loadPage, rev)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (c *Cache) loadOnce(ctx context.Context) error {
 				changes = append(changes, &change{rev: e.Revision, entry: e, prev: prev})
 			}
 		}
-		if remaining == 0 || len(kvs) == 0 {
+		if !more {
 			break
 		}
 		from = kvs[len(kvs)-1].Key + "\x00"

@@ -32,7 +32,7 @@ func realistic(name string, node int) *corev1.Pod {
 	})
 }
 
-func filled(b testing.TB, n int) (*Cache, *memory) {
+func filled(b testing.TB, n int) (*Cache, *fakeSource) {
 	m := newMemory()
 	for i := range n {
 		m.write(b, realistic(fmt.Sprintf("p-%06d", i), i%100), false)
@@ -72,7 +72,7 @@ func BenchmarkList3000(b *testing.B) {
 		for b.Loop() {
 			entries, _ := c.List(pods, Query{})
 			for _, e := range entries {
-				_, _ = e.JSONItem()
+				_, _ = e.JSONItem(nil)
 			}
 		}
 	})
@@ -81,7 +81,7 @@ func BenchmarkList3000(b *testing.B) {
 			entries, _ := c.List(pods, Query{})
 			for _, e := range entries {
 				e.kept[encodingJSON].Store(nil)
-				_, _ = e.JSONItem()
+				_, _ = e.JSONItem(nil)
 			}
 		}
 	})

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/memory"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -41,9 +42,9 @@ var (
 
 // Source provides the cache's data; *store.Store implements it.
 type Source interface {
-	// Range reads up to limit values (0: all) under prefix with keys >= from, in key order, at revision rev
-	// (0: the latest). It returns the revision of the read and the number of remaining values.
-	Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at, remaining int64, err error)
+	// Page reads up to limit values under prefix with keys >= from, in key order, at revision rev (0: the latest). It returns the revision of the read and
+	// whether there are further values.
+	Page(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at int64, more bool, err error)
 	// Changes streams the changes after revision rev, in batches of whole revisions. When the channel
 	// closes, the function returns the reason: kind.ErrCompacted if the history was compacted.
 	Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error)
@@ -68,7 +69,7 @@ type Config struct {
 	// RingFor is the maximum time a change is retained, so that memory is released after a burst. Default 5 minutes.
 	RingFor time.Duration
 	// Encodings is how many bytes of encodings the cache keeps for further readers; those that were not read for longest are made again when
-	// they are wanted. Default 32 MiB.
+	// they are wanted. Default 16 MiB.
 	Encodings int64
 	// CheckImmutable hashes every object when it is added, and panics if a reader modified it before it is
 	// replaced. Always on in builds with the race detector.
@@ -167,6 +168,7 @@ func (c *Cache) kindCache(r *kind.Resource) *kindCache { return c.caches.Load().
 func (c *Cache) Run(ctx context.Context) error {
 	defer c.stop()
 	defer c.verify()
+	defer c.forgetting(ctx)()
 	if err := c.loadFirst(ctx); err != nil {
 		return ended(ctx, err)
 	}
@@ -185,6 +187,25 @@ func (c *Cache) Run(ctx context.Context) error {
 		if err := c.load(ctx); err != nil {
 			return ended(ctx, err)
 		}
+	}
+}
+
+// forgetting has the encodings forgotten after collections that nobody reads, until the returned function is called.
+func (c *Cache) forgetting(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	collected := make(chan struct{}, 1)
+	end := memory.AfterCollections(func() {
+		select {
+		case collected <- struct{}{}:
+		default:
+		}
+	})
+	var running sync.WaitGroup
+	running.Go(func() { c.encodings.forget(ctx, collected) })
+	return func() {
+		end()
+		cancel()
+		running.Wait()
 	}
 }
 

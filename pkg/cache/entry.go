@@ -1,11 +1,13 @@
 package cache
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
@@ -21,6 +23,7 @@ type Entry struct {
 	kept   slots
 	keeper *keeper     // nil: the entry keeps its encodings for as long as it is there
 	read   atomic.Bool // an encoding was read since the keeper has looked
+	stored uint32      // of the value in the store; 0 if it is not known
 	other  atomic.Pointer[converted]
 	sum    uint64 // of the JSON when the entry was created, if CheckImmutable is set
 }
@@ -33,12 +36,20 @@ func (e *Entry) JSON() []byte {
 	if b := e.load(encodingJSON); b != nil {
 		return b
 	}
-	return e.keep(encodingJSON, e.marshal())
+	return e.keep(encodingJSON, e.marshal(nil))
 }
 
-// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts, of which rest is shared: do not modify.
-func (e *Entry) JSONItem() (begin string, rest []byte) {
-	full := e.JSON()
+// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts, of which rest is shared: do not modify. With scratch, which may
+// be nil, it is of a long list.
+func (e *Entry) JSONItem(scratch *Scratch) (begin string, rest []byte) {
+	full := e.load(encodingJSON)
+	switch {
+	case full != nil:
+	case scratch == nil:
+		full = e.JSON()
+	default:
+		full = e.keepCopy(encodingJSON, e.marshal(&scratch.json))
+	}
 	if rest, ok := e.withoutTypeMeta(full); ok {
 		return "{", rest
 	}
@@ -62,9 +73,20 @@ func (e *Entry) withoutTypeMeta(full []byte) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// marshal encodes as upstream's serializer does, without its trailing newline.
-func (e *Entry) marshal() []byte {
-	b, err := json.Marshal(e.Object)
+// marshal encodes as upstream's serializer does, without its trailing newline; in scratch, unless that is nil.
+func (e *Entry) marshal(scratch *bytes.Buffer) (b []byte) {
+	var err error
+	_, untyped := e.Object.(*unstructured.Unstructured)
+	switch packed, ok := e.Object.(json.Marshaler); {
+	case ok && e.row.Unpack != nil:
+		b, err = packed.MarshalJSON() // which package json would read and copy once more
+	case scratch == nil || untyped:
+		b, err = kind.MarshalJSON(e.Object)
+	default:
+		scratch.Reset()
+		err = json.NewEncoder(scratch).Encode(e.Object)
+		b = bytes.TrimSuffix(scratch.Bytes(), []byte("\n"))
+	}
 	if err != nil {
 		// The object was decoded from an encoding of its own type, so it can be encoded.
 		panic(fmt.Sprintf("cache: %s has no JSON form: %v", e.Key, err))
@@ -73,15 +95,34 @@ func (e *Entry) marshal() []byte {
 }
 
 // Proto is the bare protobuf message (no envelope); nil if the kind has none.
-func (e *Entry) Proto() []byte {
+func (e *Entry) Proto() []byte { return e.ProtoItem(nil) }
+
+// ProtoItem is Proto; with scratch, which may be nil, of a long list.
+func (e *Entry) ProtoItem(scratch *Scratch) []byte {
 	if b := e.load(encodingProto); b != nil {
 		return b
 	}
-	b, err := e.row.Message(e.Object)
+	var in []byte
+	if scratch != nil {
+		in = scratch.proto
+	}
+	b, err := e.row.MessageIn(in, e.Object)
 	if err != nil {
 		panic(fmt.Sprintf("cache: %s has no protobuf form: %v", e.Key, err))
 	}
-	return e.keep(encodingProto, b)
+	if scratch == nil {
+		return e.keep(encodingProto, b)
+	}
+	scratch.proto = b
+	return e.keepCopy(encodingProto, b)
+}
+
+// ProtoSize is the length of Proto.
+func (e *Entry) ProtoSize() int {
+	if b := e.load(encodingProto); b != nil {
+		return len(b)
+	}
+	return e.row.MessageSize(e.Object)
 }
 
 // converted is a linked list of an entry's conversions to other versions.
@@ -198,11 +239,17 @@ func (e *Entry) at(rev int64) *Entry {
 
 var seed = maphash.MakeSeed()
 
-func (e *Entry) hash() uint64 { return maphash.Bytes(seed, e.marshal()) }
+func (e *Entry) hash() uint64 { return maphash.Bytes(seed, e.marshal(nil)) }
+
+// sumOf returns a sum of a value, which is not 0.
+func sumOf(value []byte) uint32 { return uint32(maphash.Bytes(seed, value)) | 1 }
+
+// MayBe reports whether the store may have the entry as this value: if not, it certainly has another.
+func (e *Entry) MayBe(value []byte) bool { return e.stored == 0 || e.stored == sumOf(value) }
 
 // verify panics if a reader modified the object, which all readers share.
 func (e *Entry) verify() {
 	if e.sum != 0 && e.sum != e.hash() {
-		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key, e.Revision, e.marshal()))
+		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key, e.Revision, e.marshal(nil)))
 	}
 }

@@ -32,7 +32,7 @@ func samplePods() []*corev1.Pod {
 }
 
 func item(e *Entry) []byte {
-	begin, rest := e.JSONItem()
+	begin, rest := e.JSONItem(nil)
 	return append([]byte(begin), rest...)
 }
 

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,23 +25,42 @@ type interned struct {
 	sets  map[string]*metav1.FieldsV1
 	names map[string]string
 	time  *metav1.Time // the last one
+	last  []metav1.ManagedFieldsEntry
 	bytes int
+
+	scratch []metav1.ManagedFieldsEntry
 }
 
-// share makes an object share its managed fields and its namespace with others. The object must be new: its metadata is changed, but nothing that it refers to.
-func (n *interned) share(o client.Object) {
+// share makes the object of a key share its name with the key, and its namespace and managed fields with other objects. The object must be new: its metadata is
+// changed, but nothing that it refers to.
+func (n *interned) share(key string, o client.Object) {
 	if _, ok := o.(runtime.Unstructured); ok {
 		return
+	}
+	if name := o.GetName(); strings.HasSuffix(key, name) {
+		o.SetName(key[len(key)-len(name):])
 	}
 	managed, namespace := o.GetManagedFields(), o.GetNamespace()
 	if len(managed) == 0 && namespace == "" {
 		return
 	}
-	managed = slices.Clone(managed)
 	n.mu.Lock()
 	namespace = n.name(namespace)
-	for i := range managed {
-		m := &managed[i]
+	managed = n.managers(managed)
+	n.mu.Unlock()
+	if namespace != "" {
+		o.SetNamespace(namespace)
+	}
+	if len(managed) > 0 {
+		o.SetManagedFields(managed)
+	}
+}
+
+// managers returns an equal list: the last one that it returned, if it is that.
+func (n *interned) managers(list []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	n.scratch = append(n.scratch[:0], list...)
+	for i := range n.scratch {
+		m := &n.scratch[i]
 		m.FieldsV1 = n.set(m.FieldsV1)
 		m.Manager, m.APIVersion, m.FieldsType, m.Subresource = n.name(m.Manager), n.name(m.APIVersion), n.name(m.FieldsType), n.name(m.Subresource)
 		if n.time == nil || m.Time == nil || *n.time != *m.Time {
@@ -49,13 +69,11 @@ func (n *interned) share(o client.Object) {
 		m.Time = n.time
 		m.Operation = metav1.ManagedFieldsOperationType(n.name(string(m.Operation)))
 	}
-	n.mu.Unlock()
-	if namespace != "" {
-		o.SetNamespace(namespace)
+	if !slices.Equal(n.last, n.scratch) { // by pointers, where there are any
+		n.last = slices.Clip(slices.Clone(n.scratch))
 	}
-	if len(managed) > 0 {
-		o.SetManagedFields(managed)
-	}
+	clear(n.scratch)
+	return n.last
 }
 
 func (n *interned) set(f *metav1.FieldsV1) *metav1.FieldsV1 {

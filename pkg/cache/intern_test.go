@@ -21,10 +21,13 @@ func TestManagedFieldsAreHeldOnce(t *testing.T) {
 	var n interned
 	a, b, other := managed(`{"f:data":{}}`), managed(`{"f:data":{}}`), managed(`{"f:immutable":{}}`)
 	given, before := *b, b.ManagedFields[0].FieldsV1
-	n.share(a)
-	n.share(b)
-	n.share(other)
+	n.share("/registry/configmaps/work/a", a)
+	n.share("/registry/configmaps/work/a", b)
+	n.share("/registry/configmaps/work/a", other)
 	require.Same(t, a.ManagedFields[0].FieldsV1, b.ManagedFields[0].FieldsV1)
+	require.Same(t, &a.ManagedFields[0], &b.ManagedFields[0], "the whole list")
+	require.NotSame(t, &a.ManagedFields[0], &given.ManagedFields[0])
+	require.NotSame(t, &a.ManagedFields[0], &other.ManagedFields[0])
 	require.Same(t, before, given.ManagedFields[0].FieldsV1)
 	require.Equal(t, managed(`{"f:immutable":{}}`), other)
 	require.Equal(t, managed(`{"f:data":{}}`), b)
@@ -34,13 +37,13 @@ func TestManagedFieldsAreHeldOnce(t *testing.T) {
 func TestInternedIsBounded(t *testing.T) {
 	var n interned
 	for i := range 3 * maxInterned {
-		n.share(managed(fmt.Sprintf(`{"f:data":{"f:%d":{}}}`, i)))
+		n.share("/registry/configmaps/work/a", managed(fmt.Sprintf(`{"f:data":{"f:%d":{}}}`, i)))
 		require.LessOrEqual(t, len(n.sets)+len(n.names), maxInterned)
 	}
 	large := make([]byte, maxInternedSet)
 	for i := range 3 * maxInternedBytes / maxInternedSet {
 		large[i%100]++
-		n.share(managed(string(large)))
+		n.share("/registry/configmaps/work/a", managed(string(large)))
 		require.LessOrEqual(t, n.bytes, maxInternedBytes)
 	}
 }
@@ -56,11 +59,24 @@ func TestNamespacesAreHeldOnce(t *testing.T) {
 	}
 	a, b, later, plain := made(written), made(written), made(metav1.Unix(2, 0)), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: string([]byte("work"))}}
 	for _, o := range []*corev1.ConfigMap{a, b, later, plain} {
-		n.share(o)
+		n.share("/registry/configmaps/work/a", o)
 		require.Equal(t, "work", o.Namespace)
 		require.Same(t, unsafe.StringData(a.Namespace), unsafe.StringData(o.Namespace))
 	}
 	require.Same(t, a.ManagedFields[0].Time, b.ManagedFields[0].Time)
 	require.Equal(t, metav1.Unix(2, 0), *later.ManagedFields[0].Time)
 	require.Empty(t, plain.ManagedFields)
+}
+
+// The name of an object is a part of its key.
+func TestNamesAreParts(t *testing.T) {
+	var n interned
+	key := "/registry/configmaps/work/a"
+	o := managed(`{}`)
+	for name, shared := range map[string]bool{"a": true, "other": false} {
+		o.Name = string([]byte(name))
+		n.share(key, o)
+		require.Equal(t, name, o.Name)
+		require.Equal(t, shared, unsafe.StringData(o.Name) == unsafe.StringData(key[len(key)-1:]))
+	}
 }

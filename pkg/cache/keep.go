@@ -1,16 +1,19 @@
 package cache
 
 import (
+	"bytes"
+	"context"
 	"sync"
 	"sync/atomic"
 	"weak"
 )
 
 // keptEncodings is how many bytes of encodings entries keep together, by default.
-const keptEncodings = 32 << 20
+const keptEncodings = 16 << 20
 
 // keeper bounds the encodings that entries keep. Readers of an encoding that is kept take no lock; the one that was not read for longest, by
-// second chance, is dropped first, and is made again when it is wanted. It does not keep entries alive.
+// second chance, is dropped first, and is made again when it is wanted. After each garbage collection the older half is dropped as far as it was not
+// read. It does not keep entries alive.
 type keeper struct {
 	limit int64
 
@@ -57,6 +60,14 @@ func (e *Entry) keep(which encoding, b []byte) []byte {
 	return b
 }
 
+// keepCopy is keep of a copy of b, if there is room.
+func (e *Entry) keepCopy(which encoding, b []byte) []byte {
+	if e.row.Pack != nil || !e.keeper.fits(int64(len(b))) {
+		return b
+	}
+	return e.keep(which, bytes.Clone(b))
+}
+
 // load returns an encoding if it is kept.
 func (e *Entry) load(which encoding) []byte {
 	b := e.kept[which].Load()
@@ -75,23 +86,81 @@ func (k *keeper) add(e *Entry, which encoding, size int64) {
 	k.used += size
 	k.queue = append(k.queue, kept{weak.Make(e), which, size})
 	for spared := 0; k.used > k.limit && k.first < len(k.queue); {
-		oldest := k.queue[k.first]
-		k.queue[k.first] = kept{}
-		k.first++
-		old := oldest.entry.Value()
-		if old != nil && spared < mostSpared && old.read.Swap(false) {
+		if k.next(spared < mostSpared) {
 			spared++
-			k.queue = append(k.queue, oldest)
-			continue
 		}
-		if old != nil {
-			old.kept[oldest.which].Store(nil)
-		}
-		k.used -= oldest.size
 	}
+	k.tidy()
+}
+
+// next drops the first of the queue, or spares it if that is allowed and it was read: then it is the last. It is called with the lock held.
+func (k *keeper) next(spare bool) (spared bool) {
+	oldest := k.queue[k.first]
+	k.queue[k.first] = kept{}
+	k.first++
+	old := oldest.entry.Value()
+	if old != nil && spare && old.read.Swap(false) {
+		k.queue = append(k.queue, oldest)
+		return true
+	}
+	if old != nil {
+		old.kept[oldest.which].Store(nil)
+	}
+	k.used -= oldest.size
+	return false
+}
+
+// tidy gives back the room of what was dropped from the queue. It is called with the lock held.
+func (k *keeper) tidy() {
 	if k.first > 1024 && k.first > len(k.queue)/2 {
 		k.queue, k.first = append(make([]kept, 0, 2*(len(k.queue)-k.first)), k.queue[k.first:]...), 0
 	}
+}
+
+// fits reports whether an encoding of a size can be kept without dropping others; never by a keeper that is nil.
+func (k *keeper) fits(size int64) bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.used+size+keptOverhead <= k.limit
+}
+
+// forget drops the older half as far as it was not read since it was last looked at, each time that something is collected, until ctx ends.
+func (k *keeper) forget(ctx context.Context, collected <-chan struct{}) {
+	for {
+		select {
+		case <-collected:
+		case <-ctx.Done():
+			return
+		}
+		k.mu.Lock()
+		left := (len(k.queue) - k.first + 1) / 2
+		k.mu.Unlock()
+		for left > 0 {
+			left = k.pass(left)
+		}
+	}
+}
+
+// mostPassed is how many encodings are looked at while the lock is held.
+const mostPassed = 128
+
+// pass looks at the oldest of the queue, mostPassed at most, and returns how many of n are left.
+func (k *keeper) pass(n int) (left int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for now := min(n, mostPassed, len(k.queue)-k.first); now > 0; now-- {
+		k.next(true)
+		n--
+	}
+	k.tidy()
+	if k.first == len(k.queue) {
+		k.queue, k.first = nil, 0
+		return 0
+	}
+	return n
 }
 
 // mostSpared is how many encodings get a second chance for each one that is added, so that adding takes bounded time.

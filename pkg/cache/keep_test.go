@@ -1,11 +1,13 @@
 package cache
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -79,7 +81,7 @@ func TestKeeperConcurrently(t *testing.T) {
 			for range 20 {
 				for i, e := range all {
 					name := fmt.Sprintf(`"name":"p%d"`, i)
-					if _, rest := e.JSONItem(); !strings.Contains(string(rest), name) || !strings.Contains(string(e.JSON()), name) || !strings.Contains(string(e.Proto()), fmt.Sprint("p", i)) {
+					if _, rest := e.JSONItem(nil); !strings.Contains(string(rest), name) || !strings.Contains(string(e.JSON()), name) || !strings.Contains(string(e.Proto()), fmt.Sprint("p", i)) {
 						t.Errorf("%s is not there", name)
 					}
 				}
@@ -88,6 +90,78 @@ func TestKeeperConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 	require.LessOrEqual(t, k.size(), k.limit)
+}
+
+// TestLongListsDropNothing: a list that is longer than what can be kept leaves the encodings of others where they are, and keeps as many of its own as there is
+// room for.
+func TestLongListsDropNothing(t *testing.T) {
+	k := &keeper{limit: 20 << 10}
+	hot := largeEntries(4, k)
+	for _, e := range hot {
+		_ = e.JSON()
+	}
+	used := k.size()
+	scratch, done := ScratchFor(LongList + 1)
+	defer done()
+	all := largeEntries(50, k)
+	for _, which := range []encoding{encodingJSON, encodingProto} {
+		for range 2 {
+			kept := 0
+			for i, e := range all {
+				if which == encodingJSON {
+					begin, rest := e.JSONItem(scratch)
+					require.JSONEq(t, string(e.marshal(nil)), begin+string(rest))
+				} else {
+					size := e.ProtoSize()
+					got := e.ProtoItem(scratch)
+					require.Len(t, got, size)
+					require.Contains(t, string(got), fmt.Sprint("p", i))
+				}
+				if e.keeps(which) {
+					kept++
+				}
+			}
+			require.LessOrEqual(t, k.size(), k.limit)
+			require.Equal(t, which == encodingJSON, kept > 0, "protobuf had no room left")
+		}
+	}
+	require.Greater(t, k.size(), used)
+	for _, e := range hot {
+		require.True(t, e.keeps(encodingJSON))
+	}
+	short, _ := ScratchFor(LongList)
+	require.Nil(t, short)
+}
+
+// TestUnreadEncodingsAreForgotten: after each collection half of what nobody reads goes.
+func TestUnreadEncodingsAreForgotten(t *testing.T) {
+	k := &keeper{limit: 1 << 30}
+	all := largeEntries(1000, k)
+	for _, e := range all {
+		_ = e.JSON()
+	}
+	collected := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { k.forget(ctx, collected) })
+	for _, left := range []int{500, 250, 125, 63} {
+		_ = all[0].JSON()
+		collected <- struct{}{}
+		require.Eventually(t, func() bool {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return len(k.queue)-k.first <= left+1
+		}, time.Minute, time.Millisecond)
+		require.True(t, all[0].keeps(encodingJSON), "it is read each time")
+	}
+	for k.size() > 0 {
+		collected <- struct{}{}
+	}
+	require.False(t, all[0].keeps(encodingJSON))
+	_ = all[1].JSON()
+	require.Positive(t, k.size())
+	cancel()
+	running.Wait()
 }
 
 // BenchmarkKept reports the memory that the encodings of 50,000 pods of 2 KB take after each was listed as JSON and as protobuf.
@@ -105,7 +179,7 @@ func BenchmarkKept(b *testing.B) {
 				}
 				before := heap()
 				for _, e := range all {
-					_, _ = e.JSONItem()
+					_, _ = e.JSONItem(nil)
 					_ = e.Proto()
 				}
 				b.ReportMetric(float64(heap()-before)/float64(len(all)), "B/entry")

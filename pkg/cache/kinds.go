@@ -237,7 +237,7 @@ func (c *Cache) readKind(ctx context.Context, t *kindCache, rev int64) ([]*Entry
 	var all []*Entry
 	prefix := t.row.Storage.Prefix()
 	for from := ""; ; {
-		kvs, _, remaining, err := c.cfg.Source.Range(ctx, prefix, from, loadPage, rev)
+		kvs, _, more, err := c.cfg.Source.Page(ctx, prefix, from, loadPage, rev)
 		if err != nil {
 			return nil, err
 		}
@@ -246,7 +246,7 @@ func (c *Cache) readKind(ctx context.Context, t *kindCache, rev int64) ([]*Entry
 				all = append(all, e)
 			}
 		}
-		if remaining == 0 || len(kvs) == 0 {
+		if !more {
 			return all, nil
 		}
 		from = kvs[len(kvs)-1].Key + "\x00"

@@ -94,11 +94,11 @@ type broken struct {
 	fail   atomic.Bool
 }
 
-func (b *broken) Range(ctx context.Context, prefix, from string, limit, rev int64) ([]kind.KV, int64, int64, error) {
+func (b *broken) Page(ctx context.Context, prefix, from string, limit, rev int64) ([]kind.KV, int64, bool, error) {
 	if prefix == b.prefix && b.fail.Load() {
-		return nil, 0, 0, errors.New("disk on fire")
+		return nil, 0, false, errors.New("disk on fire")
 	}
-	return b.Source.Range(ctx, prefix, from, limit, rev)
+	return b.Source.Page(ctx, prefix, from, limit, rev)
 }
 
 func TestKindThatCannotBeReadIsNotServed(t *testing.T) {

@@ -6,8 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for objects without a Go type, and for
-// packed ones, whose encoding is large and not kept. Shared: do not modify.
+// maxForMetadata is the size, in bytes, of the largest object that is encoded for its metadata. Of a larger one encoding the metadata alone costs less, and
+// keeping the whole would take the room of others' encodings.
+const maxForMetadata = 16 << 10
+
+// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for objects without a Go type, for
+// large ones whose encoding is not kept already, and for packed ones, whose encoding never is. Shared: do not modify.
 func (e *Entry) Metadata() []byte {
 	if e.row.Pack != nil {
 		return nil
@@ -15,8 +19,17 @@ func (e *Entry) Metadata() []byte {
 	if _, ok := e.Object.(runtime.Unstructured); ok {
 		return nil
 	}
-	_, rest := e.JSONItem()
-	rest, ok := bytes.CutPrefix(rest, []byte(`"metadata":`))
+	full := e.load(encodingJSON)
+	if full == nil {
+		if e.size() > maxForMetadata {
+			return nil
+		}
+		full = e.JSON()
+	}
+	rest, ok := e.withoutTypeMeta(full)
+	if ok {
+		rest, ok = bytes.CutPrefix(rest, []byte(`"metadata":`))
+	}
 	if !ok {
 		return nil
 	}

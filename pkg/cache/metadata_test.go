@@ -3,6 +3,7 @@ package cache
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -38,6 +39,17 @@ func TestMetadataOfPackedObjects(t *testing.T) {
 	p.Kind, p.APIVersion = "Pod", "v1"
 	require.NotNil(t, NewEntry(pods, "", p, 1).Metadata())
 	require.Nil(t, NewEntry(&row, "", p, 1).Metadata())
+}
+
+// Large objects are not encoded for their metadata, but an encoding that is there is used.
+func TestMetadataOfLargeObjects(t *testing.T) {
+	p := pod("a", "b", func(p *corev1.Pod) { p.Spec.NodeName = strings.Repeat("n", maxForMetadata) })
+	p.Kind, p.APIVersion = "Pod", "v1"
+	e := NewEntry(pods, "", p, 1)
+	require.Nil(t, e.Metadata())
+	require.False(t, e.keeps(encodingJSON))
+	e.JSON()
+	require.NotNil(t, e.Metadata())
 }
 
 func FuzzObjectLength(f *testing.F) {

@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// memory is an in-memory Source with its whole history, driven by hand.
-type memory struct {
+// fakeSource is an in-memory Source with its whole history, driven by hand.
+type fakeSource struct {
 	now map[string]kind.KV
 	rev int64
 	end error
@@ -37,13 +37,13 @@ type memory struct {
 	followed chan struct{} // has one item once Changes was called
 }
 
-func newMemory() *memory {
-	return &memory{now: map[string]kind.KV{}, rev: 1, changes: make(chan kind.Batch), followed: make(chan struct{}, 1)}
+func newMemory() *fakeSource {
+	return &fakeSource{now: map[string]kind.KV{}, rev: 1, changes: make(chan kind.Batch), followed: make(chan struct{}, 1)}
 }
 
-func (m *memory) Range(_ context.Context, prefix, from string, limit, rev int64) ([]kind.KV, int64, int64, error) {
+func (m *fakeSource) Page(_ context.Context, prefix, from string, limit, rev int64) (_ []kind.KV, at int64, more bool, _ error) {
 	if rev != 0 && rev != m.rev {
-		return nil, 0, 0, kind.ErrCompacted
+		return nil, 0, false, kind.ErrCompacted
 	}
 	var kvs []kind.KV
 	for k, kv := range m.now {
@@ -52,15 +52,13 @@ func (m *memory) Range(_ context.Context, prefix, from string, limit, rev int64)
 		}
 	}
 	sort.Slice(kvs, func(i, j int) bool { return kvs[i].Key < kvs[j].Key })
-	var remaining int64
-	if limit > 0 && int64(len(kvs)) > limit {
-		remaining = int64(len(kvs)) - limit
+	if more = int64(len(kvs)) > limit; more {
 		kvs = kvs[:limit]
 	}
-	return kvs, m.rev, remaining, nil
+	return kvs, m.rev, more, nil
 }
 
-func (m *memory) Changes(context.Context, string, int64) (<-chan kind.Batch, func() error) {
+func (m *fakeSource) Changes(context.Context, string, int64) (<-chan kind.Batch, func() error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
@@ -70,7 +68,7 @@ func (m *memory) Changes(context.Context, string, int64) (<-chan kind.Batch, fun
 	return m.changes, func() error { return m.end }
 }
 
-func (m *memory) History(_ context.Context, _ string, after, to, limit int64) (changes []kind.Change, begin int64, err error) {
+func (m *fakeSource) History(_ context.Context, _ string, after, to, limit int64) (changes []kind.Change, begin int64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
@@ -84,7 +82,7 @@ func (m *memory) History(_ context.Context, _ string, after, to, limit int64) (c
 }
 
 // write makes one change and returns it.
-func (m *memory) write(t require.TestingT, p *corev1.Pod, deleted bool) (made kind.Change) {
+func (m *fakeSource) write(t require.TestingT, p *corev1.Pod, deleted bool) (made kind.Change) {
 	m.rev++
 	key := pods.Key(p.Namespace, p.Name)
 	prev := m.now[key]
@@ -125,7 +123,7 @@ var queries = []Query{
 }
 
 // slow computes a query's answer with nothing but the selectors.
-func slow(t require.TestingT, m *memory, q Query) view {
+func slow(t require.TestingT, m *fakeSource, q Query) view {
 	v := view{}
 	for key, kv := range m.now {
 		obj, err := pods.Decode(kv.Value, kv.Revision)

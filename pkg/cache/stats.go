@@ -112,7 +112,7 @@ func (e *Entry) size() int64 {
 	if b := e.kept[encodingJSON].Load(); b != nil {
 		return int64(len(*b))
 	}
-	return int64(len(e.marshal()))
+	return int64(len(e.marshal(nil)))
 }
 
 type metrics struct{ wait prometheus.Histogram }

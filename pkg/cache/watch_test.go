@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// loaded is a cache over a memory, driven by hand through applyBatch.
-func loaded(t *testing.T, cfg Config) (*Cache, *memory) {
+// loaded is a cache over a fakeSource, driven by hand through applyBatch.
+func loaded(t *testing.T, cfg Config) (*Cache, *fakeSource) {
 	m := newMemory()
 	cfg.Kinds, cfg.Source, cfg.Logger, cfg.CheckImmutable = kind.NewCatalog(testTable), m, slog.New(slog.DiscardHandler), true
 	c, err := New(cfg)
@@ -26,7 +26,7 @@ func loaded(t *testing.T, cfg Config) (*Cache, *memory) {
 	return c, m
 }
 
-func (m *memory) apply(t *testing.T, c *Cache, name string, deleted bool) {
+func (m *fakeSource) apply(t *testing.T, c *Cache, name string, deleted bool) {
 	ch := m.write(t, pod("a", name), deleted)
 	c.applyBatch(kind.Batch{Events: []kind.Change{ch}, Revision: m.rev})
 }

@@ -112,26 +112,36 @@ func New(c Config) (*Client, error) {
 
 // Create creates an object.
 func (c *Client) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
-	if len((&ctrl.CreateOptions{}).ApplyOptions(opts).DryRun) > 0 {
-		return c.plain.Create(ctx, obj, opts...)
-	}
-	return c.WithWatch.Create(ctx, obj, opts...)
+	to := c.writer((&ctrl.CreateOptions{}).ApplyOptions(opts).DryRun)
+	return apart(obj, func(own ctrl.Object) error { return to.Create(ctx, own, opts...) })
 }
 
 // Update replaces an object.
 func (c *Client) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.UpdateOption) error {
-	if len((&ctrl.UpdateOptions{}).ApplyOptions(opts).DryRun) > 0 {
-		return c.plain.Update(ctx, obj, opts...)
-	}
-	return c.WithWatch.Update(ctx, obj, opts...)
+	to := c.writer((&ctrl.UpdateOptions{}).ApplyOptions(opts).DryRun)
+	return apart(obj, func(own ctrl.Object) error { return to.Update(ctx, own, opts...) })
 }
 
 // Patch changes an object.
 func (c *Client) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.PatchOption) error {
-	if len((&ctrl.PatchOptions{}).ApplyOptions(opts).DryRun) > 0 {
-		return c.plain.Patch(ctx, obj, patch, opts...)
+	to := c.writer((&ctrl.PatchOptions{}).ApplyOptions(opts).DryRun)
+	return apart(obj, func(own ctrl.Object) error { return to.Patch(ctx, own, patch, opts...) })
+}
+
+// writer returns the client for a write, which cannot be waited for if it is a dry run.
+func (c *Client) writer(dryRun []string) ctrl.Client {
+	if len(dryRun) > 0 {
+		return c.plain
 	}
-	return c.WithWatch.Patch(ctx, obj, patch, opts...)
+	return c.WithWatch
+}
+
+// Status writes the status of objects.
+func (c *Client) Status() ctrl.SubResourceWriter { return c.SubResource("status") }
+
+// SubResource reads and writes a subresource of objects.
+func (c *Client) SubResource(name string) ctrl.SubResourceClient {
+	return subresource{c.WithWatch.SubResource(name)}
 }
 
 // Delete deletes an object.

@@ -11,6 +11,7 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
@@ -22,6 +23,7 @@ var Scheme = sync.OnceValue(func() *runtime.Scheme {
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(apiextensionsv1.AddToScheme(s))
 	utilruntime.Must(apiregistrationv1.AddToScheme(s))
+	utilruntime.Must(snapshots.AddToScheme(s))
 	utilruntime.Must(tasks.AddToScheme(s))
 	utilruntime.Must(workers.AddToScheme(s))
 	utilruntime.Must(kontrol.AddToScheme(s))

@@ -114,21 +114,23 @@ func (d drawing) parts(ctx context.Context, list []buildbarn.Part) {
 
 // details says what is wrong with a part, and what its pods say.
 func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string) {
-	if c := meta.FindStatusCondition(p.Observed().Conditions, buildbarn.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
-		lines = append(lines, c.Reason+": "+c.Message)
+	for _, kind := range []string{buildbarn.ConditionReady, buildbarn.ConditionConfigFits} {
+		if c := meta.FindStatusCondition(p.Observed().Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
+			lines = append(lines, c.Reason+": "+c.Message)
+		}
 	}
 	switch p := p.(type) {
 	case *buildbarn.BuildbarnScheduler:
 		d.eachPod(ctx, p, func(_ string, f metrics.Families) {
 			for _, q := range metrics.Queues(f) {
 				busy := min(q.Executing, q.Workers)
-				lines = append(lines, fmt.Sprintf("queue %s: %d queued, %d executing; %d workers, %d busy, %d idle", queueName(q), q.Queued, q.Executing, q.Workers, busy, q.Workers-busy))
+				lines = append(lines, fmt.Sprintf("queue %s: %d queued, %d executing; workers: %d busy, %d idle", queueName(q), q.Queued, q.Executing, busy, q.Workers-busy))
 			}
 		}, &lines)
 	case *buildbarn.BuildbarnStorage:
 		d.eachPod(ctx, p, func(pod string, f metrics.Families) {
 			if fill := metrics.Fill(f); len(fill) > 0 {
-				lines = append(lines, fmt.Sprintf("%s: %d%% of the blocks for files are in use, %d%% of those for results of actions", pod, fill["cas"], fill["ac"]))
+				lines = append(lines, fmt.Sprintf("%s: %d%% of the blocks for files are begun (most are at once), %d%% of those for results; at 100%% the oldest are replaced", pod, fill["cas"], fill["ac"]))
 			}
 		}, &lines)
 	case *buildbarn.BuildbarnFrontend:

@@ -113,7 +113,7 @@ func (o BuildbarnSmokeOptions) transport() (*tls.Config, string, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: o.ServerName}
 	if o.CA != "" {
-		text, err := bounded.File(o.CA, 1<<20)
+		text, err := bounded.Configured(o.CA, 1<<20)
 		if err != nil {
 			return nil, "", err
 		}
@@ -135,7 +135,7 @@ func (o BuildbarnSmokeOptions) transport() (*tls.Config, string, error) {
 	if o.Token == "" {
 		return c, "", nil
 	}
-	text, err := bounded.File(o.Token, 64<<10)
+	text, err := bounded.Configured(o.Token, 64<<10)
 	return c, strings.TrimSpace(string(text)), err
 }
 

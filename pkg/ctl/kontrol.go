@@ -257,6 +257,7 @@ func (c *Cluster) WatchResources(ctx context.Context, o KontrolOptions, t Termin
 	fmt.Fprintf(t.Out, format, "RESOURCE", "OBJECT", "CLUSTERS", "STATE", "REVISION", "MESSAGE")
 	printed := map[string]string{}
 	for ctx.Err() == nil {
+		began := time.Now()
 		w, err := c.Client.Watch(ctx, &kontrol.ResourceList{})
 		if err != nil {
 			if ctx.Err() != nil {
@@ -286,6 +287,15 @@ func (c *Cluster) WatchResources(ctx context.Context, o KontrolOptions, t Termin
 			}
 		}
 		w.Stop()
+		if time.Since(began) < watchPause { // a server that ends watches at once is not asked all the time
+			select {
+			case <-time.After(watchPause):
+			case <-ctx.Done():
+			}
+		}
 	}
 	return nil
 }
+
+// watchPause is the shortest time between two watches.
+const watchPause = time.Second

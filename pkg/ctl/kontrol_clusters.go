@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,11 +70,13 @@ type ClusterOptions struct {
 	Pull                bool
 	TokenFile           string
 	Kubeconfig, Context string
+	// SecretNamespace is that of the Secret with the kubeconfig; empty is kube-system.
+	SecretNamespace string
 	// Labels is a list of KEY=VALUE.
 	Labels []string
 }
 
-// AddCluster makes a Cluster, and the Secret with its kubeconfig.
+// AddCluster makes a Cluster, and the Secret with its kubeconfig. Of one that it made before it replaces the kubeconfig.
 func (c *Cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Writer) error {
 	if ways := []bool{o.Local, o.Pull, o.Kubeconfig != ""}; len(slices.DeleteFunc(ways, func(is bool) bool { return !is })) != 1 {
 		return errors.New("give one of --kubeconfig FILE, --pull and --local")
@@ -96,10 +99,20 @@ func (c *Cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 			return fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
 		}
 		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: kontrolNamespace, Name: secretPrefix + o.Name, Labels: map[string]string{clusterLabel: o.Name}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(o.SecretNamespace, kontrolNamespace), Name: secretPrefix + o.Name, Labels: map[string]string{clusterLabel: o.Name}},
 			Data:       map[string][]byte{kontrol.DefaultKey: data},
 		}
 		k.Spec.KubeconfigSecret = &kontrol.SecretReference{Namespace: secret.Namespace, Name: secret.Name, Key: kontrol.DefaultKey}
+	}
+	if secret != nil {
+		var old kontrol.Cluster
+		err := c.Client.Get(ctx, ctrl.ObjectKeyFromObject(k), &old)
+		if err == nil {
+			return c.renewKubeconfig(ctx, &old, k, secret, out)
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
 	}
 	if err := c.Client.Create(ctx, k, ctrl.DryRunAll); err != nil {
 		return err
@@ -118,6 +131,21 @@ func (c *Cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 		}
 	}
 	_, err := fmt.Fprintf(out, "cluster %s added\n", o.Name)
+	return err
+}
+
+// renewKubeconfig replaces the kubeconfig of a Cluster that was added before, also if its Secret is gone.
+func (c *Cluster) renewKubeconfig(ctx context.Context, old, k *kontrol.Cluster, secret *corev1.Secret, out io.Writer) error {
+	if s := old.Spec.KubeconfigSecret; s == nil || *s != *k.Spec.KubeconfigSecret {
+		return fmt.Errorf("there is a cluster %[1]s, which is reached in another way: choose another name, or `coracle kontrol clusters remove %[1]s` first", k.Name)
+	}
+	if len(k.Labels) > 0 {
+		return fmt.Errorf("there is a cluster %[1]s: change its labels with `coracle ctl label cluster.kontrol.coracle.dev %[1]s KEY=VALUE`; without --label its kubeconfig is replaced", k.Name)
+	}
+	if err := c.setSecret(ctx, secret); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "cluster %s has this kubeconfig now\n", k.Name)
 	return err
 }
 

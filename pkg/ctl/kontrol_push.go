@@ -141,7 +141,7 @@ func (c *Cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bund
 	}
 	var credentials artifact.Credentials
 	if o.Credentials != "" {
-		data, err := bounded.File(o.Credentials, 1<<20)
+		data, err := bounded.Configured(o.Credentials, 1<<20)
 		if err != nil {
 			return err
 		}

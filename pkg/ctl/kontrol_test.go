@@ -308,6 +308,23 @@ func TestKontrolClusters(t *testing.T) {
 	require.Equal(t, []string{"https://10.0.0.1:6443", "hush", "the authority"}, []string{got.Host, got.BearerToken, string(got.CAData)})
 	require.NotContains(t, string(secret.Data["kubeconfig"]), "10.0.0.2", "only what is needed")
 
+	// Its kubeconfig can be replaced, also if its Secret is gone; nothing else is.
+	config(`{"token":"new"}`)
+	for range 2 {
+		out, wrong, code = add(ClusterOptions{Name: "edge", Kubeconfig: file})
+		require.Zero(t, code, wrong)
+		require.Equal(t, "cluster edge has this kubeconfig now\n", out)
+		require.NoError(t, c.Client.Get(t.Context(), ctrl.ObjectKeyFromObject(&secret), &secret))
+		require.Contains(t, string(secret.Data["kubeconfig"]), "token: new")
+		require.NoError(t, c.Client.Delete(t.Context(), &secret))
+	}
+	_, _, code = add(ClusterOptions{Name: "edge", Kubeconfig: file})
+	require.Zero(t, code)
+	_, wrong, _ = add(ClusterOptions{Name: "edge", Kubeconfig: file, Labels: []string{"env=test"}})
+	require.Contains(t, wrong, "change its labels with")
+	_, wrong, _ = add(ClusterOptions{Name: "edge", Kubeconfig: file, SecretNamespace: "default"})
+	require.Contains(t, wrong, "which is reached in another way")
+
 	_, wrong, _ = add(ClusterOptions{Name: "this"})
 	require.Contains(t, wrong, "--local")
 	_, wrong, _ = add(ClusterOptions{Name: "this", Local: true, Labels: []string{"x"}})

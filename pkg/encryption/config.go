@@ -4,8 +4,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,6 +22,9 @@ const (
 	maxResources = 1024
 	maxKeys      = 256
 	maxKeyName   = 253 // bytes
+	// maxPlugins is the number of KMS plugins, maxPluginTimeout the longest time that one may take for an answer.
+	maxPlugins       = 16
+	maxPluginTimeout = time.Minute
 )
 
 // parse decodes an EncryptionConfiguration strictly: an unknown field is an error.
@@ -46,12 +51,22 @@ func validate(c *apiserver.EncryptionConfiguration) error {
 		return errors.New("resources: at least one entry is required")
 	}
 	resources, keys := 0, 0
+	plugins := map[string]bool{}
 	for i, r := range c.Resources {
 		resources += len(r.Resources)
 		for _, p := range r.Providers {
 			for _, set := range [][]apiserver.Key{keysOf(p.AESCBC), keysOf(p.AESGCM), secretboxKeys(p.Secretbox)} {
 				keys += len(set)
 			}
+			if p.KMS != nil && plugins[p.KMS.Name] {
+				return fmt.Errorf("resources[%d]: there are two KMS providers with the name %q: list all resources of one in one entry", i, p.KMS.Name)
+			}
+			if p.KMS != nil {
+				plugins[p.KMS.Name] = true
+			}
+		}
+		if len(plugins) > maxPlugins {
+			return fmt.Errorf("there are more than %d KMS providers", maxPlugins)
 		}
 		if resources > maxResources || keys > maxKeys {
 			return fmt.Errorf("there are more than %d resources or %d keys", maxResources, maxKeys)
@@ -122,17 +137,36 @@ func validateProvider(p apiserver.ProviderConfiguration) error {
 	}
 	switch {
 	case n == 0:
-		return errors.New("there is no provider: use one of secretbox, aesgcm, aescbc, identity")
+		return errors.New("there is no provider: use one of kms, secretbox, aesgcm, aescbc, identity")
 	case n > 1:
 		return errors.New("there is more than one provider: make an entry of the list for each")
 	case p.KMS != nil:
-		return errors.New("kms is not supported: use secretbox, aesgcm, aescbc or identity")
+		return validatePlugin(p.KMS)
 	case p.AESCBC != nil:
 		return validateKeys(p.AESCBC.Keys, 16, 24, 32)
 	case p.AESGCM != nil:
 		return validateKeys(p.AESGCM.Keys, 16, 24, 32)
 	case p.Secretbox != nil:
 		return validateKeys(p.Secretbox.Keys, 32)
+	}
+	return nil
+}
+
+func validatePlugin(c *apiserver.KMSConfiguration) error {
+	u, err := url.Parse(c.Endpoint)
+	switch {
+	case c.APIVersion != "v2":
+		return fmt.Errorf("kms.apiVersion: %q is not supported, as in Kubernetes unless a feature gate says otherwise: use a plugin for v2, and write it here", c.APIVersion)
+	case c.Name == "" || len(c.Name) > maxKeyName || strings.Contains(c.Name, ":"):
+		return fmt.Errorf("kms.name: 1 to %d bytes without a colon are required", maxKeyName)
+	case c.CacheSize != nil:
+		return errors.New("kms.cachesize is of v1: remove it")
+	case c.Timeout == nil || c.Timeout.Duration <= 0 || c.Timeout.Duration > maxPluginTimeout:
+		return fmt.Errorf("kms.timeout must be more than 0 and at most %s", maxPluginTimeout)
+	case c.Endpoint == "":
+		return errors.New("kms.endpoint is required: the URL of the plugin's socket, such as unix:///run/kms.sock")
+	case err != nil || u.Scheme != "unix":
+		return fmt.Errorf("kms.endpoint: %q is not the URL of a Unix socket, such as unix:///run/kms.sock", c.Endpoint)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 // Package encryption encrypts stored objects: upstream's EncryptionConfiguration, its transformers, and key rotation at
 // run time.
 //
-// It may import kind, cache, bounded and the Kubernetes libraries. Its invariant: a key is removed from the
+// It may import kind, cache, run, bounded and the Kubernetes libraries. Its invariant: a key is removed from the
 // configuration in use only when nothing stored, or about to be stored, needs it. Stored values have upstream's format,
 // including the storage key as associated data, so that an upstream kube-apiserver with the same file can read them and
 // vice versa.
@@ -11,7 +11,8 @@
 //
 // # Decisions
 //
-// KMS providers are refused: their client would add more to the binary than the rest of this package.
+// KMS plugins (pkg/encryption/kms) are waited for before anything that is stored is read, since the cache reads all of it once, at the start: a server
+// without its plugin does not start. Later, a plugin that is away stops writes after three minutes, as upstream, but no reads of what is in memory.
 //
 // A changed file is used at once, without upstream's --encryption-provider-config-automatic-reload, but only if it can
 // read everything that is stored. Otherwise the previous configuration stays in use, and the status reports it.

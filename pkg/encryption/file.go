@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,6 +13,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -49,31 +49,10 @@ func write(path string, data []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	next := path + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := atomicfile.WriteDurably(path, data); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	// Both the file's name and its directory's must be on disk before the key is used.
-	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir)))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.SyncDir(filepath.Dir(dir)) // the directory's own name must be on disk too before the key is used
 }
 
 // newKey generates a secretbox key whose name begins with the date.

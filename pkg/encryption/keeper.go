@@ -67,8 +67,10 @@ type Keeper struct {
 	halfway string // warning about an unfinished rotation
 
 	working sync.Mutex // held by the operation in progress
-	life    context.Context
+	lifeMu  sync.Mutex
+	life    context.Context // nil while it does not run
 	ops     sync.WaitGroup
+	again   chan struct{} // capacity 1: objects are to be read again
 
 	// at, if not nil, is called between the steps of an operation. If it returns an error, the operation ends as if the
 	// process had been killed.
@@ -79,7 +81,7 @@ var _ run.Component = (*Keeper)(nil)
 
 // New reads the file and sets it in cfg.Values.
 func New(cfg Config) (*Keeper, error) {
-	k := &Keeper{cfg: cfg, ready: make(chan struct{})}
+	k := &Keeper{cfg: cfg, ready: make(chan struct{}), again: make(chan struct{}, 1)}
 	if cfg.File == "" {
 		return k, nil
 	}
@@ -129,20 +131,29 @@ func (k *Keeper) Run(ctx context.Context) error {
 		k.unsaved = false
 		k.cfg.Logger.Info("generated an encryption key for Secrets", "file", k.cfg.File)
 	}
-	k.mu.Lock()
-	k.life = ctx
-	k.mu.Unlock()
+	k.live(ctx)
+	k.ops.Go(func() { k.rereads(ctx) })
 	if k.cfg.File == "" {
 		close(k.ready)
 		<-ctx.Done()
 	} else {
 		k.follow(ctx)
 	}
-	k.mu.Lock()
-	k.life = nil
-	k.mu.Unlock()
+	k.ended()
 	k.ops.Wait()
 	return nil
+}
+
+func (k *Keeper) live(ctx context.Context) {
+	k.lifeMu.Lock()
+	defer k.lifeMu.Unlock()
+	k.life = ctx
+}
+
+func (k *Keeper) ended() {
+	k.lifeMu.Lock()
+	defer k.lifeMu.Unlock()
+	k.life = nil
 }
 
 // refuse returns an error if objects are encrypted with keys that are not configured.
@@ -204,10 +215,19 @@ func (k *Keeper) take(ctx context.Context, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := k.readable(ctx, next); err != nil {
+	err = next.check(ctx)
+	if err == nil {
+		err = k.readable(ctx, next)
+	}
+	if err != nil {
+		next.close()
 		return err
 	}
+	next.start(k.cfg.Logger, k.reread)
+	was := k.settings()
 	k.use(next, data)
+	was.close()
+	k.reread() // what the plugins of before did not decrypt
 	return nil
 }
 
@@ -286,6 +306,7 @@ func (k *Keeper) Warnings() (all []string) {
 		}
 	}
 	k.noteMu.Unlock()
+	all = append(all, k.pluginWarnings()...)
 	if broken := k.cfg.Unreadable(); len(broken) > 0 {
 		text := fmt.Sprintf("%d stored objects cannot be read, and requests for them fail, such as %s", len(broken), broken[0].Key)
 		all = append(all, fmt.Sprintf("%s: %v", text, broken[0].Err))

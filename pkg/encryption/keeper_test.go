@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cache"
 )
 
-// Accepts and refuses what upstream does, except for the limits and kms.
+// Accepts and refuses what upstream does, except for the limits and version 1 of KMS, which upstream refuses later.
 func TestConfigurationsAreUpstreams(t *testing.T) {
 	box := keys("secretbox", "a")
 	short := "{secretbox: {keys: [{name: a, secret: c2hvcnQ=}]}}"
@@ -58,11 +58,25 @@ func TestConfigurationsAreUpstreams(t *testing.T) {
 		{config: configured("secrets", box) + "more: x\n", want: "unknown field"},
 		{config: "apiVersion: v1\nkind: Secret\n", want: "no kind"},
 		{config: "text", want: "couldn't get version/kind"},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 3s}}"), want: "kms is not supported: use secretbox, aesgcm, aescbc or identity", more: true},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 3s}}")},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///@a'}}", identity)},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a'}}", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///b'}}"), want: "two KMS providers"},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: 'a:b', endpoint: 'unix:///a'}}"), want: "without a colon"},
+		{config: configured("secrets", "{kms: {apiVersion: v2, endpoint: 'unix:///a'}}"), want: "kms.name"},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a}}"), want: "endpoint is required"},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'https://a'}}"), want: "not the URL of a Unix socket"},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: -1s}}"), want: "more than 0"},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', cachesize: 5}}"), want: "cachesize"},
+		{config: configured("secrets", "{kms: {apiVersion: v3, name: a, endpoint: 'unix:///a'}}"), want: "not supported"},
+		{config: configured("secrets", "{kms: {name: a, endpoint: 'unix:///a'}}"), want: "not supported", more: true},
+		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 2m}}"), want: "at most 1m0s", more: true},
 		{config: configured("secrets", keys("aescbc", "a", "a")), want: "another name", more: true},
 		{config: configured("secrets", keys("secretbox", strings.Split(strings.Repeat("a ", maxKeys), " ")[:maxKeys]...), box), want: "more than", more: true},
 	} {
-		_, err := load([]byte(c.config))
+		s, err := load([]byte(c.config))
+		if err == nil {
+			s.close()
+		}
 		if c.want == "" {
 			require.NoError(t, err, c.config)
 		} else {

@@ -36,16 +36,11 @@ func (k *Keeper) operate(f func(context.Context) error) error {
 	if k.cfg.File == "" {
 		return errOff
 	}
-	k.mu.Lock()
-	ctx := k.life
-	if ctx != nil {
-		k.ops.Add(1)
-	}
-	k.mu.Unlock()
+	ctx, done := k.begin()
 	if ctx == nil {
 		return errors.New("the server is starting or stopping: try again")
 	}
-	defer k.ops.Done()
+	defer done()
 	if !k.working.TryLock() {
 		return errBusy
 	}

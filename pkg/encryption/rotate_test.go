@@ -173,11 +173,9 @@ func TestRotationAmongWriters(t *testing.T) {
 // Re-encryption does not extend a TTL.
 func TestReencryptionKeepsTheTimeToLive(t *testing.T) {
 	b := newBed(t)
-	_, err := b.store.Create(t.Context(), one, []byte(plain), 2*time.Second)
+	rev, err := b.store.Create(t.Context(), one, []byte(plain), 10*time.Second) // long enough for the re-encryption below
 	require.NoError(t, err)
 	k, _ := b.keeper(true)
-	rev, err := b.store.Revision(t.Context())
-	require.NoError(t, err)
 	require.NoError(t, k.Reencrypt(quiet))
 	require.NotEqual(t, plain, b.stored(one))
 	batches, _ := b.store.Watch(t.Context(), one, rev)

@@ -30,7 +30,7 @@ type Count struct {
 	Label      Label
 	Objects    int
 	Unreadable int  // of Objects
-	Current    bool // new objects are written in this way
+	Current    bool // new objects are written in this way, with KMS also with this key of the plugin
 }
 
 // Status reads and counts everything that is stored.
@@ -46,6 +46,7 @@ func (k *Keeper) Status(ctx context.Context) (Status, error) {
 	type way struct {
 		resource string
 		label    Label
+		current  bool
 	}
 	counts := map[way]*Count{}
 	err := k.each(ctx, func(kvs []kind.KV, _ int64) error {
@@ -58,17 +59,21 @@ func (k *Keeper) Status(ctx context.Context) (Status, error) {
 			if r == nil && label == (Label{}) {
 				continue
 			}
-			w := way{v.resource(kv.Key), label}
+			_, current, err := v.open(p, kv.Key, kv.Value)
+			if err != nil {
+				current = r != nil && r.providers[0].label == label
+			}
+			w := way{v.resource(kv.Key), label, current}
 			c := counts[w]
 			if c == nil {
 				if len(counts) == maxResources {
 					continue
 				}
-				c = &Count{Resource: w.resource, Label: label, Current: r != nil && r.providers[0].label == label}
+				c = &Count{Resource: w.resource, Label: label, Current: current}
 				counts[w] = c
 			}
 			c.Objects++
-			if _, _, err := v.open(p, kv.Key, kv.Value); err != nil {
+			if err != nil {
 				c.Unreadable++
 			}
 		}

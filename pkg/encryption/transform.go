@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	aestransformer "k8s.io/apiserver/pkg/storage/value/encrypt/aes"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/secretbox"
+
+	"github.com/coracle-dev/coracle/pkg/encryption/kms"
 )
 
 // Label identifies the provider and key of a stored value. Both are empty for an unencrypted value.
@@ -31,12 +33,17 @@ func (l Label) String() string {
 const (
 	encrypted = "k8s:enc:"
 	version   = ":v1:"
+	kmsPrefix = encrypted + "kms:v2:"
 )
 
 // labelOf returns the label in a stored value's prefix.
 func labelOf(stored []byte) Label {
 	if !bytes.HasPrefix(stored, []byte(encrypted)) {
 		return Label{}
+	}
+	if rest, ok := bytes.CutPrefix(stored, []byte(kmsPrefix)); ok {
+		name, _, _ := bytes.Cut(rest[:min(len(rest), maxKeyName+1)], []byte(":"))
+		return Label{Provider: kmsName, Key: string(name)}
 	}
 	head := string(stored[len(encrypted):min(len(stored), len(encrypted)+64+maxKeyName)])
 	provider, rest, ok := strings.Cut(head, version)
@@ -103,14 +110,20 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 			continue
 		}
 		found = true
-		plain, err = p.open(key, data)
+		var stale bool
+		plain, stale, err = p.open(key, data)
 		if err == nil {
 			value.RecordTransformation(r.resource, "from_storage", p.metric(), time.Since(began), nil)
-			return plain, i == 0, nil
+			return plain, i == 0 && !stale, nil
 		}
 	}
+	cause := err
 	err = fmt.Errorf("it is encrypted with the %s: %w", labelOf(stored), ErrNoKey)
 	switch {
+	case errors.Is(cause, kms.ErrUnavailable):
+		err = cause
+	case found && labelOf(stored).Provider == kmsName:
+		err = fmt.Errorf("it cannot be decrypted with the %s: %w: %w", labelOf(stored), ErrDamaged, cause)
 	case found:
 		err = fmt.Errorf("it cannot be decrypted with the %s: %w", labelOf(stored), ErrDamaged)
 	case labelOf(stored) == Label{}:
@@ -120,24 +133,31 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 	return nil, false, err
 }
 
-// open decrypts data. Upstream's AES-CBC panics where nothing follows the initialization vector.
-func (p *provider) open(key string, data []byte) (plain []byte, err error) {
+// open decrypts data, and reports whether its key is no longer the one for writes. Upstream's AES-CBC panics where nothing follows the initialization
+// vector.
+func (p *provider) open(key string, data []byte) (plain []byte, stale bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("%w: %v", ErrDamaged, v)
 		}
 	}()
-	plain, _, err = p.transformer.TransformFromStorage(context.Background(), data, value.DefaultContext(key))
-	return plain, err
+	return p.transformer.TransformFromStorage(context.Background(), data, value.DefaultContext(key))
 }
 
 // metric returns the label value in upstream's metric.
-func (p *provider) metric() string { return encrypted + p.label.Provider + version }
+func (p *provider) metric() string {
+	if p.label.Provider == kmsName {
+		return kmsPrefix
+	}
+	return encrypted + p.label.Provider + version
+}
 
 // settings is a compiled configuration.
 type settings struct {
 	rules map[schema.GroupResource]*rule // by resource in the file, including wildcards
 	order []schema.GroupResource         // the keys of rules in file order
+
+	plugins []*kms.Provider // of the rules
 }
 
 // rule returns the rule of a resource: its own, its group's, or the one for everything; nil if there is none.
@@ -151,11 +171,26 @@ func (s *settings) rule(r schema.GroupResource) *rule {
 	return s.rules[anything]
 }
 
-func compile(c *apiserver.EncryptionConfiguration) (*settings, error) {
+// compile makes the settings of a valid configuration. Their plugins have been asked nothing yet.
+func compile(c *apiserver.EncryptionConfiguration) (_ *settings, err error) {
 	s := &settings{rules: map[schema.GroupResource]*rule{}}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
 	for _, entry := range c.Resources {
 		var all []provider
 		for _, p := range entry.Providers {
+			if p.KMS != nil {
+				one, err := kms.New(kms.Config{Name: p.KMS.Name, Endpoint: p.KMS.Endpoint, Timeout: p.KMS.Timeout.Duration})
+				if err != nil {
+					return nil, err
+				}
+				s.plugins = append(s.plugins, one)
+				all = append(all, provider{label: Label{kmsName, p.KMS.Name}, prefix: kmsPrefix + p.KMS.Name + ":", transformer: one})
+				continue
+			}
 			some, err := providers(p)
 			if err != nil {
 				return nil, err
@@ -194,7 +229,7 @@ func ambiguous(r *rule) error {
 	return nil
 }
 
-const aescbc, aesgcm, secretBox = "aescbc", "aesgcm", "secretbox"
+const aescbc, aesgcm, secretBox, kmsName = "aescbc", "aesgcm", "secretbox", "kms"
 
 func providers(p apiserver.ProviderConfiguration) ([]provider, error) {
 	switch {

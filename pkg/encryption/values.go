@@ -135,10 +135,16 @@ func (v *Values) Seal(key string, plain []byte) (stored []byte, done func(), err
 	return plain, v.unlock, nil
 }
 
-// Open implements store.Values. Errors match ErrNoKey or ErrDamaged.
+// Open implements store.Values. Errors match ErrNoKey, ErrDamaged or kms.ErrUnavailable.
 func (v *Values) Open(key string, stored []byte) ([]byte, error) {
-	plain, _, err := v.open(v.current.Load(), key, stored)
-	return plain, err
+	for {
+		p := v.current.Load()
+		plain, _, err := v.open(p, key, stored)
+		if err == nil || v.current.Load() == p {
+			return plain, err
+		}
+		// The settings were replaced meanwhile, and the plugins of the earlier ones are closed.
+	}
 }
 
 // open also reports whether the value is stored as it would be written with the given settings, which may be nil.

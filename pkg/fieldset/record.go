@@ -54,19 +54,48 @@ func (r *record) compare(old, obj reflect.Value) (changed, removed []byte, ok bo
 	if !ok1 || !ok2 || !sameMeta(was.GetObjectMeta(), is.GetObjectMeta()) {
 		return nil, nil, false
 	}
-	before, after := old.Elem().Field(r.field).Interface(), obj.Elem().Field(r.field).Interface()
-	if reflect.DeepEqual(before, after) {
-		return nil, nil, true
-	}
-	a, err1 := json.Marshal(before)
-	b, err2 := json.Marshal(after)
-	if err1 != nil || err2 != nil {
+	switch changed, ok := differ(old.Elem().Field(r.field), obj.Elem().Field(r.field)); {
+	case !ok:
 		return nil, nil, false
+	case changed:
+		return bytes.Clone(r.changed), nil, true
 	}
-	if bytes.Equal(a, b) {
-		return nil, nil, true
+	return nil, nil, true
+}
+
+// differ reports whether two values of a type differ in JSON. Most that do have a number or a text that differs, so only the fields that are not
+// deeply equal are encoded, until one differs.
+func differ(a, b reflect.Value) (changed, ok bool) {
+	t := a.Type()
+	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(marshaler) {
+		for i := range t.NumField() {
+			if f := t.Field(i); !f.IsExported() || strings.Contains(f.Tag.Get("json"), ",omit") && empty(a.Field(i)) && empty(b.Field(i)) {
+				continue
+			}
+			if changed, ok = differ(a.Field(i), b.Field(i)); changed || !ok {
+				return changed, ok
+			}
+		}
+		return false, true
 	}
-	return bytes.Clone(r.changed), nil, true
+	x, y := a.Interface(), b.Interface()
+	if reflect.DeepEqual(x, y) {
+		return false, true
+	}
+	before, err1 := json.Marshal(x)
+	after, err2 := json.Marshal(y)
+	return !bytes.Equal(before, after), err1 == nil && err2 == nil
+}
+
+var marshaler = reflect.TypeFor[json.Marshaler]()
+
+// empty reports whether a list, map or text is empty.
+func empty(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map, reflect.String:
+		return v.Len() == 0
+	}
+	return false
 }
 
 // plain reports whether no entry has parts of the field.

@@ -1,6 +1,8 @@
 package fieldset
 
 import (
+	"encoding/json"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,4 +123,38 @@ func texts(list []metav1.ManagedFieldsEntry) string {
 		all = append(all, strings.Join([]string{e.Manager, string(e.Operation), e.Subresource, string(e.FieldsV1.GetRawBytes()), strconv.FormatBool(e.Time != nil)}, " "))
 	}
 	return strings.Join(all, "\n")
+}
+
+// TestDiffer: values differ if their JSON does.
+func TestDiffer(t *testing.T) {
+	type Part struct {
+		Number int               `json:"number"`
+		Text   string            `json:"text,omitempty"`
+		List   []string          `json:"list,omitempty"`
+		All    []string          `json:"all"`
+		Map    map[string]string `json:"map,omitempty"`
+		Time   *metav1.Time      `json:"time,omitempty"`
+		Raw    json.RawMessage   `json:"raw,omitempty"`
+	}
+	type whole struct {
+		Part `json:",inline"`
+		More Part `json:"more"`
+	}
+	second := metav1.Unix(1, 0)
+	later := metav1.Unix(1, 5)
+	parts := []Part{{}, {Number: 1}, {Text: "a"}, {List: []string{}}, {List: []string{"a"}}, {All: []string{}}, {Map: map[string]string{}}, {Map: map[string]string{"a": ""}},
+		{Time: &second}, {Time: &later}, {Raw: json.RawMessage(`{"a":1}`)}, {Raw: json.RawMessage(`{ "a": 1 }`)}}
+	for _, a := range parts {
+		for _, b := range parts {
+			for _, pair := range [][2]whole{{{Part: a}, {Part: b}}, {{More: a}, {More: b}}} {
+				before, err := json.Marshal(pair[0])
+				require.NoError(t, err)
+				after, err := json.Marshal(pair[1])
+				require.NoError(t, err)
+				changed, ok := differ(reflect.ValueOf(pair[0]), reflect.ValueOf(pair[1]))
+				require.True(t, ok)
+				require.Equal(t, string(before) != string(after), changed, "%s, %s", before, after)
+			}
+		}
+	}
 }

@@ -74,18 +74,23 @@ func (s *server) listen() (errs []error) {
 				continue
 			}
 			s.open[at] = l
-			limited := connlimit.New(l, s.limits)
-			s.done.Go(func() {
-				if server == s.https {
-					_ = server.ServeTLS(limited, "", "")
-				} else {
-					_ = server.Serve(limited)
-				}
-			})
+			s.serve(l, server)
 			s.config.Log.Info("serving ingress", "address", at)
 		}
 	}
 	return errs
+}
+
+// serve has one of the two servers serve a listener's connections, until stop.
+func (s *server) serve(l net.Listener, server *http.Server) {
+	limited := connlimit.New(l, s.limits)
+	s.done.Go(func() {
+		if server == s.https {
+			_ = server.ServeTLS(limited, "", "")
+		} else {
+			_ = server.Serve(limited)
+		}
+	})
 }
 
 // stop closes the listeners at once, waits for requests, and then closes connections.

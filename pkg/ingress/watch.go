@@ -41,12 +41,14 @@ func (i *Ingress) changed() {
 	}
 }
 
-func (i *Ingress) seeClass(_, is ctrl.Object) {
-	if c, ok := is.(*networkingv1.IngressClass); ok {
-		i.mu.Lock()
-		i.classes[c.Name] = c.Spec.Controller == Controller
-		i.mu.Unlock()
+func (i *Ingress) seeClass(was, is ctrl.Object) {
+	i.mu.Lock()
+	if c, ok := is.(*networkingv1.IngressClass); ok && c.Spec.Controller == Controller {
+		i.classes[c.Name] = true
+	} else if o := either(was, is); o != nil {
+		delete(i.classes, o.GetName())
 	}
+	i.mu.Unlock()
 	i.changed()
 }
 
@@ -55,9 +57,10 @@ func (i *Ingress) seeIngress(was, is ctrl.Object) {
 	before, _ := was.(*networkingv1.Ingress)
 	after, _ := is.(*networkingv1.Ingress)
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if before != nil && i.isOurs(before) || after != nil && i.isOurs(after) {
-		i.recheck = true
+	ours := before != nil && i.isOurs(before) || after != nil && i.isOurs(after)
+	i.recheck = i.recheck || ours
+	i.mu.Unlock()
+	if ours {
 		i.changed()
 	}
 }
@@ -94,10 +97,12 @@ func (i *Ingress) seeSecret(was, is ctrl.Object) {
 	i.depends(func(t *table) bool { return t.secrets[ctrl.ObjectKeyFromObject(o)] })
 }
 
+// depends has the table made again if a change concerns what the last one was made of. concerns is called with the lock held.
 func (i *Ingress) depends(concerns func(*table) bool) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if concerns(i.uses) {
+	yes := concerns(i.uses)
+	i.mu.Unlock()
+	if yes {
 		i.changed()
 	}
 }

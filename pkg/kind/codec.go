@@ -45,7 +45,7 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 		}
 		return encodeUnknown(r.GroupVersionKind.GroupVersion().String(), r.Kind, m)
 	}
-	b, err := json.Marshal(obj)
+	b, err := MarshalJSON(obj)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", r.GR(), err)
 	}
@@ -162,16 +162,32 @@ func (r *Resource) From(obj client.Object) (client.Object, error) {
 	return r.StoredAs.convert(Shallow(obj), r)
 }
 
-// Message returns the object's protobuf message without the envelope, or nil if the kind has none.
-func (r *Resource) Message(obj client.Object) ([]byte, error) {
+// message is the object's protobuf message, if the kind has one.
+func (r *Resource) message(obj client.Object) (m protoMessage, ok bool) {
+	if !r.Proto {
+		return nil, false
+	}
 	if r.Unpack != nil {
 		obj = r.Unpack(obj)
 	}
-	m, ok := obj.(protoMessage)
-	if !ok || !r.Proto {
+	m, ok = obj.(protoMessage)
+	return m, ok
+}
+
+// Message returns the object's protobuf message without the envelope, or nil if the kind has none.
+func (r *Resource) Message(obj client.Object) ([]byte, error) { return r.MessageIn(nil, obj) }
+
+// MessageIn is Message in scratch, if that is large enough.
+func (r *Resource) MessageIn(scratch []byte, obj client.Object) ([]byte, error) {
+	m, ok := r.message(obj)
+	if !ok {
 		return nil, nil
 	}
-	b := make([]byte, m.Size())
+	size := m.Size()
+	if size > cap(scratch) {
+		scratch = make([]byte, size)
+	}
+	b := scratch[:size]
 	n, err := m.MarshalToSizedBuffer(b)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", r.GR(), err)
@@ -179,9 +195,21 @@ func (r *Resource) Message(obj client.Object) ([]byte, error) {
 	return b[len(b)-n:], nil
 }
 
+// MessageSize is the length of Message.
+func (r *Resource) MessageSize(obj client.Object) int {
+	m, ok := r.message(obj)
+	if !ok {
+		return 0
+	}
+	return m.Size()
+}
+
 // Shallow copies an object's top level and metadata, so that TypeMeta and plain fields of the metadata can be set
 // without changing the original.
 func Shallow(obj client.Object) client.Object {
+	if p, ok := obj.(interface{ Shallow() client.Object }); ok {
+		return p.Shallow()
+	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		top := make(map[string]any, len(u.Object))
 		for k, v := range u.Object {

@@ -89,7 +89,7 @@ type Resource struct {
 	Coerce func(o client.Object, how Coercion) (unknown []string, err error)
 	// Managers, if not nil, makes the field manager of the resource or of its status; reset is what that does not own.
 	Managers func(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
-	// Types, if not nil, are the types by which upstream's field manager compares objects of the kind; nil: they are deduced from the objects.
+	// Types, if not nil, are the types by which objects of the kind are compared for their managed fields; nil: they are deduced from the objects.
 	Types managedfields.TypeConverter
 	// Record, if not empty, is the one field beside the metadata and what writes to it do not manage; it is managed as a whole, as Types say.
 	Record string

@@ -95,8 +95,8 @@ type LocalNode interface {
 
 // Policies gives nodes the rules of network policies; netpolicy.Resolver implements it.
 type Policies interface {
-	// Rules returns the rules of a node, as JSON, once their version is another than after.
-	Rules(ctx context.Context, node, after string) (data []byte, version string, err error)
+	// WriteRules calls write with the rules of a node, as JSON, once their version is another than after. Other nodes may wait until write returns.
+	WriteRules(ctx context.Context, node, after string, write func(rules []byte)) error
 }
 
 // Tunnels takes the connections of Kontrol's agents.

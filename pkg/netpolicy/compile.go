@@ -145,14 +145,15 @@ func (o *compiled) node(name string) (*Rules, []excess) {
 				parts[namespace].deny(&p.Ingress, &p.Egress)
 			}
 		}
-		over = append(over, excess{o.first[namespace], fmt.Sprintf("the policies of all pods of node %s are larger than %d MiB, those of this namespace most of all", name, o.limits.node>>20)})
+		over = append(over, excess{o.first[namespace], fmt.Sprintf(
+			"the policies of all pods of node %s are larger than %d MiB, those of this namespace most of all", name, o.limits.node>>20)})
 	}
 	all := newSets()
 	for _, part := range parts {
 		all.add(*part)
 	}
 	r.Chains, r.Addresses, r.Blocks, r.Endpoints = all.chains, all.addresses, all.blocks, all.endpoints
-	return r.seal(), over
+	return r, over
 }
 
 // take adds a chain of another, and the sets that it uses.
@@ -173,7 +174,7 @@ func (s *sets) take(from *sets, chain string) {
 	}
 }
 
-// deny makes the chains of a pod, where it has any, such that allow nothing.
+// deny replaces the chains that a pod has by ones that allow nothing.
 func (s *sets) deny(ingress, egress *string) {
 	if *ingress != "" {
 		*ingress = s.chain("in", nil)

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 )
 
 type typesUID = types.UID
@@ -167,7 +169,7 @@ func TestPodsThatMatter(t *testing.T) {
 	mirror.UID, mirror.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: "another pod's"}
 	own := p.DeepCopy()
 	own.UID, own.Annotations = "of the manifest", map[string]string{"kubernetes.io/config.source": "file"}
-	require.Equal(t, identity(own, static(own)), podOf(mirror).uid, "the node knows a static pod as the servers know its mirror")
+	require.Equal(t, identity(own, static.IsStatic(own)), podOf(mirror).uid, "the node knows a static pod as the servers know its mirror")
 	require.NotContains(t, podOf(mirror).uid, "another pod's")
 	require.Equal(t, own.UID, podOf(own).uid, "a pod of the API that pretends to be static")
 }
@@ -177,7 +179,7 @@ func TestVersions(t *testing.T) {
 	policy := `{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}}]}]}}`
 	version := func(c *cluster) string {
 		rules, _ := compile(c, usual).node("n1")
-		return rules.Version
+		return sealed(rules).Version
 	}
 	first := version(world(t, policy))
 	for range 20 {

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -213,7 +214,7 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	if err != nil || p.Spec.HostNetwork {
 		return nil //nolint:nilerr // a pod without an address of its own
 	}
-	uid := identity(p, static(p))
+	uid := identity(p, static.IsStatic(p))
 	e.mu.Lock()
 	if e.local[uid] != a {
 		e.local[uid] = a
@@ -228,13 +229,13 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 		free := known && !e.rules.Active && e.none // not before the kernel has the first policy: it may refuse it
 		done := free || e.written[uid] == a
 		e.mu.Unlock()
-		if done || !known && static(p) {
+		if done || !known && static.IsStatic(p) {
 			return nil
 		}
 		select {
 		case <-changed:
 		case <-timeout.C:
-			if static(p) {
+			if static.IsStatic(p) {
 				return nil // no server answers now: its rules are written as soon as one does
 			}
 			if !known {
@@ -247,19 +248,11 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	}
 }
 
-// static reports whether a pod is from a file of the node. Such pods must start without an API server, and are in no policy until there is one. Agents
-// remove the annotation from pods of the API.
-func static(p *corev1.Pod) bool {
-	const source = "kubernetes.io/config.source" // as the kubelet sets it
-	s := p.Annotations[source]
-	return s != "" && s != "api"
-}
-
 // Release forgets a pod of which nothing runs any longer.
 func (e *Enforcer) Release(p *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.local, identity(p, static(p)))
+	delete(e.local, identity(p, static.IsStatic(p)))
 }
 
 // Reset removes the table of an Enforcer, also of a killed process. It is idempotent.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 	"github.com/coracle-dev/coracle/test/netns"
 )
 
@@ -171,6 +172,6 @@ func TestAddressesOfNewPodsCount(t *testing.T) {
 	s, written = rules.state(map[typesUID]netip.Addr{"new": netip.MustParseAddr("10.42.0.2")})
 	require.Empty(t, s.ingress)
 	require.Equal(t, netip.MustParseAddr("10.42.0.2"), written["new"])
-	require.True(t, static(&corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "file")}))
-	require.False(t, static(&corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "api")}))
+	require.True(t, static.IsStatic(&corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "file")}))
+	require.False(t, static.IsStatic(&corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "api")}))
 }

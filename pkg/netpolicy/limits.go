@@ -48,7 +48,7 @@ func (s *sets) size() int {
 // spend takes work off what is left to the namespace, and reports whether there was enough.
 func (t *tenant) spend(work int) bool {
 	if work > t.left.work {
-		t.exceeded(fmt.Sprintf("its policies look at more than %d pods, all selectors together", t.limits.work))
+		t.exceeded(fmt.Sprintf("resolving its policies takes more than %d steps (pods compared with selectors, rules times ports, exceptions of blocks)", t.limits.work))
 	} else {
 		t.left.work -= work
 	}

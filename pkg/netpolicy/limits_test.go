@@ -43,15 +43,15 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 		why    string
 		db     bool // the pod that is not selected is isolated, too
 	}{
-		"many selectors":       {fmt.Sprintf(webOf, repeat(100, `{namespaceSelector: {}, podSelector: {matchLabels: {a%d: b}}}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 pods", false},
+		"many selectors":       {fmt.Sprintf(webOf, repeat(100, `{namespaceSelector: {}, podSelector: {matchLabels: {a%d: b}}}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 steps", false},
 		"many addresses":       {fmt.Sprintf(webOf, `{namespaceSelector: {}}`), limits{1000, room(3, 1), 1 << 20}, "take more than", false},
 		"many sets":            {fmt.Sprintf(strings.Replace(webOf, "[{from: [%s]}]", "[%s]", 1), repeat(100, `{from: [{podSelector: {matchLabels: {a%d: b}}}]}`)), limits{10000, room(90, 100), 1 << 20}, "take more than", false},
 		"many blocks":          {fmt.Sprintf(webOf, repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, room(3, 20), 1 << 20}, "take more than", false},
-		"many exceptions":      {fmt.Sprintf(webOf, `{ipBlock: {cidr: 10.0.0.0/8, except: [`+repeat(200, `10.0.%d.0/24`)+`]}}`), limits{100, 1 << 20, 1 << 20}, "more than 100 pods", false},
+		"many exceptions":      {fmt.Sprintf(webOf, `{ipBlock: {cidr: 10.0.0.0/8, except: [`+repeat(200, `10.0.%d.0/24`)+`]}}`), limits{100, 1 << 20, 1 << 20}, "more than 100 steps", false},
 		"many rules":           {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "ingress: [%s]", 1), repeat(100, `{ports: [{port: %d}]}`)), limits{10000, room(3, 20), 1 << 20}, "take more than", false},
-		"a long list of ports": {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "egress: [{ports: [%s]}]", 1), repeat(100, `{port: p%d}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 pods", false},
+		"a long list of ports": {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "egress: [{ports: [%s]}]", 1), repeat(100, `{port: p%d}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 steps", false},
 		"a long pod selector": {`{metadata: {namespace: bank}, spec: {podSelector: {matchExpressions: [{key: a, operator: NotIn, values: [` + repeat(900, "v%d") + `]}]}, policyTypes: [Ingress]}}`,
-			limits{100, 1 << 20, 1 << 20}, "more than 100 pods", true},
+			limits{100, 1 << 20, 1 << 20}, "more than 100 steps", true},
 		"all of a node": {fmt.Sprintf(webOf, `{namespaceSelector: {}},`+repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, 1 << 20, room(4, 20)}, "all pods of node n1", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,11 +153,12 @@ func TestANodeThatAsksTooOften(t *testing.T) {
 	r := NewResolver(nil, slog.New(slog.DiscardHandler))
 	r.publish(nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	_, version, err := r.Rules(ctx, "n1", "")
+	none := func([]byte) {}
+	rules, err := r.Next(ctx, "n1", "")
 	require.NoError(t, err)
 	errs := make(chan error, 3)
 	for range 3 {
-		go func() { _, _, err := r.Rules(ctx, "n1", version); errs <- err }()
+		go func() { errs <- r.WriteRules(ctx, "n1", rules.Version, none) }()
 	}
 	require.True(t, apierrors.IsTooManyRequests(<-errs))
 	cancel()
@@ -165,6 +166,21 @@ func TestANodeThatAsksTooOften(t *testing.T) {
 	require.ErrorIs(t, <-errs, context.Canceled)
 	require.Empty(t, r.waiting)
 	r.turn <- struct{}{} // another one's rules are made
-	_, _, err = r.Rules(ctx, "n2", "")
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, r.WriteRules(ctx, "n2", "", none), context.Canceled)
+}
+
+// TestAnswersHaveABudget: rules for which there is no room wait until others have been written, or until their request ends.
+func TestAnswersHaveABudget(t *testing.T) {
+	r := NewResolver(nil, slog.New(slog.DiscardHandler))
+	r.publish(nil)
+	size := int64(len((&Rules{}).encode()))
+	require.True(t, r.budget.TryAcquire(maxAnswers-size))
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, r.WriteRules(ctx, "n1", "", func([]byte) {
+		waiting := make(chan error)
+		go func() { waiting <- r.WriteRules(ctx, "n2", "", func([]byte) { t.Error("written beyond the budget") }) }()
+		cancel()
+		require.ErrorIs(t, <-waiting, context.Canceled)
+	}))
+	require.True(t, r.budget.TryAcquire(size), "what was written is given back")
 }

@@ -82,9 +82,9 @@ func TestTheResolver(t *testing.T) {
 			break
 		}
 	}
-	same, _, err := r.rules(ctx, "n1")
+	same, _, _, err := r.rules(ctx, "n1", version)
 	require.NoError(t, err)
-	require.Equal(t, version, same.Version)
+	require.Nil(t, same, "they are those of that version")
 
 	require.NoError(t, c.Delete(ctx, policy))
 	require.False(t, next().Active)
@@ -100,9 +100,7 @@ func TestAnswersOfAServer(t *testing.T) {
 	answers := []func() (*http.Response, error){
 		func() (*http.Response, error) { return answer(http.StatusNoContent, "") },
 		func() (*http.Response, error) {
-			data, err := json.Marshal((&Rules{Active: true}).seal())
-			require.NoError(t, err)
-			return answer(http.StatusOK, string(data))
+			return answer(http.StatusOK, string((&Rules{Active: true}).encode()))
 		},
 		func() (*http.Response, error) { return answer(http.StatusForbidden, "no") },
 		func() (*http.Response, error) { return answer(http.StatusOK, "{") },
@@ -161,16 +159,16 @@ func TestNewPodsWait(t *testing.T) {
 	waiting := setup(pod)
 	require.NoError(t, <-setup(&corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "file")}))
 	source <- nil // the server cannot be reached; then it can
-	source <- (&Rules{}).seal()
+	source <- sealed(&Rules{})
 	require.NoError(t, <-waiting)
 
 	rules := &Rules{Active: true, Chains: map[string][]Rule{"in-1": {}}, Pods: []Pod{{UID: "other", Address: netip.MustParseAddr("10.42.0.9"), Ingress: "in-1"}}}
-	source <- rules.seal()
+	source <- sealed(rules)
 	source <- nil // asked for once the rules are known
 	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
 	waiting = setup(pod)
 	rules = &Rules{Active: true, Chains: rules.Chains, Pods: append(rules.Pods, Pod{UID: "new", Ingress: "in-1"})}
-	source <- rules.seal()
+	source <- sealed(rules)
 	require.NoError(t, <-waiting)
 	e.mu.Lock()
 	require.Equal(t, netip.MustParseAddr("10.42.0.5"), e.written["new"])
@@ -214,4 +212,26 @@ func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
 	require.NoError(t, e.sync(t.Context()))
 	require.NoError(t, e.Setup(now, p, "10.42.0.5"))
 	require.Error(t, e.Setup(now, p, "10.42.0.6"), "at another address")
+}
+
+// sealed sets the version.
+func sealed(r *Rules) *Rules {
+	r.encode()
+	return r
+}
+
+// TestEncodedRulesHaveTheirVersion, which changes with anything else.
+func TestEncodedRulesHaveTheirVersion(t *testing.T) {
+	var versions []string
+	for _, active := range []bool{false, true} {
+		rules := &Rules{Active: active}
+		var decoded Rules
+		require.NoError(t, json.Unmarshal(rules.encode(), &decoded))
+		require.Equal(t, *rules, decoded)
+		first := rules.Version
+		rules.encode()
+		require.Equal(t, first, rules.Version)
+		versions = append(versions, first)
+	}
+	require.NotEqual(t, versions[0], versions[1])
 }

@@ -8,7 +8,7 @@
 // a pod can reach itself, and it and its own node can always reach each other (probes, DNS, the Ingress of that node). What is not allowed is
 // rejected with an ICMP message, so that clients need not wait for a timeout. A change does not end connections that exist.
 //
-// It may import bounded, client, events and run and, as agent/network, nftables. Its invariants: a node's table is replaced or changed in one
+// It may import agent/static, bounded, client, events and run and, as agent/network, nftables. Its invariants: a node's table is replaced or changed in one
 // transaction; while a server cannot be reached the last rules stay in force, also when the process ends; without any policy there is
 // neither a table nor work; the policies of a namespace take a limited time and room, and those that need more allow nothing.
 package netpolicy
@@ -81,18 +81,28 @@ type Source interface {
 	Next(ctx context.Context, node, after string) (*Rules, error)
 }
 
-// seal sets the version.
-func (r *Rules) seal() *Rules {
-	r.Version = digest(r)
-	return r
+// encode sets the version, and returns the rules as JSON. They may take many megabytes, which are encoded once.
+func (r *Rules) encode() []byte {
+	const noVersion, before = "00000000000000000000", `{"version":"`
+	r.Version = noVersion
+	data := encoded(r)
+	r.Version = digestOf(data)
+	copy(data[len(before):], r.Version)
+	return data
 }
 
 // digest is a name for content.
-func digest(content any) string {
+func digest(content any) string { return digestOf(encoded(content)) }
+
+func encoded(content any) []byte {
 	data, err := json.Marshal(content)
 	if err != nil {
 		panic(err) // text and numbers
 	}
+	return data
+}
+
+func digestOf(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:10])
 }

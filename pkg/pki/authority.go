@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 // Authority is a CA. It is safe for concurrent use, including its replacement.
@@ -92,7 +94,7 @@ func loadAuthority(dir, name, file string) (*Authority, error) {
 		var cert *x509.Certificate
 		if cert, err = selfSigned("coracle-"+name, key); err == nil {
 			data = encodeCertificate(cert)
-			err = WriteFile(path, data)
+			err = atomicfile.WriteDurably(path, data)
 		}
 	}
 	if err != nil {

@@ -1,13 +1,13 @@
 // Package pki generates and stores the cluster's keys: three CAs (for the API, for clients, and for what nodes serve)
 // and the key that signs service account tokens.
 //
-// It may import nothing of Coracle but bounded. Its invariant: only CAs, signing keys and a joined machine's own key
+// It may import nothing of Coracle but bounded and atomicfile. Its invariant: only CAs, signing keys and a joined machine's own key
 // are on disk (0600). Leaf certificates are in memory and renewed after two thirds of their lifetime (see Renewal), so
 // that no cluster stops because one expired.
 //
 // Decisions: the holder of a join token chooses the names and addresses in a node's serving certificate. These
-// certificates therefore have a CA of their own, which only the API server trusts: no joined machine can impersonate
-// the API.
+// certificates therefore have a CA of their own, which only the API server trusts, and pods that verify nodes by the
+// ClusterTrustBundle of kubernetes.io/kubelet-serving: no joined machine can impersonate the API.
 //
 // While a CA is being replaced, everything it issues comes with a certificate for the new key signed by the old one, so
 // it is valid for peers that trust either. Other machines can therefore follow in any order (replace.go).
@@ -29,6 +29,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 const (
@@ -44,7 +46,7 @@ type Set struct {
 	Server *Authority
 	// Client signs client certificates; the API server and the agents trust it.
 	Client *Authority
-	// Node signs nodes' serving certificates; only the API server trusts it.
+	// Node signs nodes' serving certificates; the API server trusts it, and no client of the API.
 	Node *Authority
 	// Machine is the identity of the server's own machine: Identity of the cluster's first client CA.
 	Machine string
@@ -91,7 +93,7 @@ func LoadFrontProxy(dir string) (*Authority, error) {
 
 // removeUnfinished removes temporary files of a killed process, which may contain keys.
 func removeUnfinished(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, ".*-*"))
+	left, err := filepath.Glob(filepath.Join(dir, "*"+atomicfile.Suffix))
 	for _, file := range left {
 		err = errors.Join(err, os.Remove(file))
 	}
@@ -185,7 +187,7 @@ func LoadKey(path string) (*ecdsa.PrivateKey, error) {
 		if err != nil {
 			return nil, err
 		}
-		return key, WriteFile(path, data)
+		return key, atomicfile.WriteDurably(path, data)
 	}
 	if err != nil {
 		return nil, err
@@ -207,25 +209,4 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 		return nil, err
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
-}
-
-// WriteFile writes a file with mode 0600, atomically and durably.
-func WriteFile(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

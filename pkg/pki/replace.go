@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -46,7 +47,7 @@ type files interface {
 
 type onDisk struct{}
 
-func (onDisk) write(path string, data []byte) error { return WriteFile(path, data) }
+func (onDisk) write(path string, data []byte) error { return atomicfile.WriteDurably(path, data) }
 func (onDisk) remove(path string) error             { return os.Remove(path) }
 
 // Authorities returns all CAs of the cluster.

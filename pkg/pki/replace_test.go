@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 // verifies verifies a chain with the bundle as a TLS client would.
@@ -100,7 +102,7 @@ func (k *killed) write(path string, data []byte) error {
 	if k.after--; k.after < 0 {
 		return errKilled
 	}
-	return WriteFile(path, data)
+	return atomicfile.WriteDurably(path, data)
 }
 
 func (k *killed) remove(path string) error {
@@ -169,7 +171,7 @@ func TestReplacementSurvivesKill(t *testing.T) {
 
 func TestLoadRemovesWhatWasNotFinished(t *testing.T) {
 	dir := t.TempDir()
-	half := filepath.Join(dir, ".client-ca-next.pem-123")
+	half := filepath.Join(dir, "client-ca-next.pem"+atomicfile.Suffix)
 	require.NoError(t, os.WriteFile(half, []byte("-----BEGIN EC PRIV"), 0o600))
 	_, err := Load(dir)
 	require.NoError(t, err)
@@ -198,10 +200,10 @@ func TestInspectShowsReplacements(t *testing.T) {
 	s, err := Load(dir)
 	require.NoError(t, err)
 	require.NoError(t, s.Replace(s.Client))
-	require.NoError(t, WriteFile(filepath.Join(dir, "cluster-ca.crt"), s.Client.Bundle()))
+	require.NoError(t, atomicfile.WriteDurably(filepath.Join(dir, "cluster-ca.crt"), s.Client.Bundle()))
 	chain, _, err := s.Client.Issue(Leaf{Name: "x"})
 	require.NoError(t, err)
-	require.NoError(t, WriteFile(filepath.Join(dir, machineCertificate), chain))
+	require.NoError(t, atomicfile.WriteDurably(filepath.Join(dir, machineCertificate), chain))
 	all, err := Inspect(dir)
 	require.NoError(t, err)
 	var names []string

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -66,10 +67,10 @@ func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.T
 		list = append(list, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Headers: map[string]string{untilHeader: r.Until.Format(time.RFC3339)}, Bytes: der})...)
 	}
 	// The list first: if interrupted here, the current key is on it but continues to sign.
-	if err := WriteFile(filepath.Join(dir, retiredAccountFile), list); err != nil {
+	if err := atomicfile.WriteDurably(filepath.Join(dir, retiredAccountFile), list); err != nil {
 		return err
 	}
-	if err := WriteFile(filepath.Join(dir, accountKeyFile), text); err != nil {
+	if err := atomicfile.WriteDurably(filepath.Join(dir, accountKeyFile), text); err != nil {
 		return err
 	}
 	s.ServiceAccount, s.Retired = key, retired

@@ -154,14 +154,22 @@ func TestPoolAddress(t *testing.T) {
 	require.False(t, w.answers(vip))
 	w.objects.deliver(nil, machineNode("n2", "192.168.77.2", false))
 	w.settle()
-	require.True(t, w.answers(vip), "it is back from a node that is not ready")
+	w.isAnswered(vip, "it is back from a node that is not ready")
 	w.stop()
 	require.False(t, w.answers(vip), "nobody answers for a process that is gone")
 	w.start()
-	require.True(t, w.answers(vip))
+	w.isAnswered(vip, "the next process answers")
 	w.objects.deliver(lb, nil)
 	w.settle()
 	require.False(t, w.answers(vip))
+}
+
+// isAnswered asks until a machine answers ARP for an address: the kernel asks for a fraction of a second, which a busy machine may need for the answer.
+func (w *world) isAnswered(ip, why string) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); !w.answers(ip); {
+		require.True(w.t, time.Now().Before(end), why)
+	}
 }
 
 // answers reports whether the outside finds a machine that answers ARP for an address.

@@ -27,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/kontrol"
 	"github.com/coracle-dev/coracle/pkg/reconcile/kontrolbundle"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/reconcile/localsnapshot"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodeipam"
 	"github.com/coracle-dev/coracle/pkg/reconcile/nodelifecycle"
@@ -45,6 +46,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/taskschedule"
 	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
+	"github.com/coracle-dev/coracle/pkg/reconcile/volumesnapshot"
 	"github.com/coracle-dev/coracle/pkg/reconcile/worker"
 	"github.com/coracle-dev/coracle/pkg/version"
 )
@@ -81,6 +83,8 @@ func All(cfg Config) []*engine.Reconciler {
 		bootstraptokens.NewSigner(),
 		bootstraptokens.NewCleaner(),
 		volumebinding.New(cfg.RemoveVolume, cfg.ResizeVolume),
+		volumesnapshot.New(),
+		localsnapshot.New(cfg.LocalSnapshots),
 		ephemeral.New(),
 		attachdetach.New(),
 		worker.New(),
@@ -90,11 +94,14 @@ func All(cfg Config) []*engine.Reconciler {
 		devicetaint.New(),
 		devicetaint.NewStatus(),
 	}
-	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), cmp.Or(cfg.ServerVersion, version.Info().GitVersion), cfg.Tunnels)...)
+	list = append(list, kontrol.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrol.Account), cmp.Or(cfg.ServerVersion, version.Info().GitVersion), cfg.Tunnels, cfg.SourceNamespaces)...)
 	list = append(list, buildbarn.New(metrics.Read, check.New(packed.Open))...)
-	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}))
+	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}, cfg.SourceNamespaces))
 	if cfg.RootCA != nil {
-		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(cfg.RootCA))
+		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(rootca.APIServer(), cfg.RootCA))
+	}
+	if cfg.NodeCA != nil {
+		list = append(list, rootca.NewPublisher(rootca.Kubelet(), cfg.NodeCA))
 	}
 	if cfg.QuotaUsage != nil {
 		list = append(list, resourcequota.New(cfg.Kinds, cfg.QuotaUsage))

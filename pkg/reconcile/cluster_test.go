@@ -70,6 +70,8 @@ type options struct {
 	writes  *writes
 	metrics prometheus.Registerer
 	balance *loadbalancer.Config
+	// scheduler changes the scheduler's configuration.
+	scheduler func(*scheduler.Config)
 }
 
 func start(t testing.TB, o options) *cluster {
@@ -89,10 +91,14 @@ func start(t testing.TB, o options) *cluster {
 	}
 	controllers, err := reconcile.New(reconcile.Config{
 		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
-		LoadBalancer: o.balance,
+		LoadBalancer: o.balance, NodePatience: time.Hour, // the nodes send no heartbeats
 	})
 	require.NoError(t, err)
-	sched, err := scheduler.New(scheduler.Config{Client: as(scheduler.Identity), Devices: allocation.New(), Log: log})
+	config := scheduler.Config{Client: as(scheduler.Identity), Devices: allocation.New(), Log: log}
+	if o.scheduler != nil {
+		o.scheduler(&config)
+	}
+	sched, err := scheduler.New(config)
 	require.NoError(t, err)
 	parts := []run.Component{controllers, sched}
 	if o.bare {
@@ -212,8 +218,8 @@ func (c *cluster) agent(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case e, ok := <-w.ResultChan():
-			if !ok {
-				return nil
+			if !ok { // it fell behind
+				return c.agent(ctx)
 			}
 			p, ok := e.Object.(*corev1.Pod)
 			if !ok || e.Type == "DELETED" || p.Spec.NodeName == "" || p.Labels["stuck"] != "" {
@@ -256,7 +262,7 @@ func (c *cluster) create(objs ...ctrl.Object) {
 }
 
 // patience is how long a test waits for what should come at once.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an event.
 func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name string, ok func(T) bool) T {
@@ -265,13 +271,17 @@ func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name stri
 	defer cancel()
 	w, err := c.Watch(ctx, list, ctrl.InNamespace(namespace))
 	require.NoError(c.t, err)
-	defer w.Stop()
+	defer func() { w.Stop() }()
 	var last T
 	for {
 		select {
 		case <-ctx.Done():
 			require.FailNow(c.t, "it did not come so far", "%s/%s: last seen %+v", namespace, name, last)
-		case e := <-w.ResultChan():
+		case e, open := <-w.ResultChan():
+			if !open && ctx.Err() == nil { // it fell behind
+				w, err = c.Watch(ctx, list, ctrl.InNamespace(namespace))
+				require.NoError(c.t, err)
+			}
 			o, is := e.Object.(T)
 			if !is || name != "" && o.GetName() != name {
 				continue

@@ -72,6 +72,13 @@ func TestFakeNodes(t *testing.T) {
 		return n.ResourceVersion != version && readiness(n).Status == corev1.ConditionTrue
 	})
 
+	// Without their owners nothing makes pods again while the nodes go.
+	var sets appsv1.ReplicaSetList
+	require.NoError(t, c.List(c.ctx, &sets, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
+	for _, owner := range []ctrl.Object{web, &sets.Items[0]} {
+		require.NoError(t, c.Delete(c.ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+		c.gone(owner)
+	}
 	cancel()
 	require.NoError(t, <-ended)
 	for _, name := range []string{"fake-0", "fake-1", "fake-2"} {

@@ -75,9 +75,16 @@ func TestKontrolBundle(t *testing.T) {
 	waits := c.bundleIn("web", kontrol.BundleWaiting)
 	require.Contains(t, waits.Status.Message, "coracle kontrol approve bundle/web")
 	c.has("first", map[string]string{"a": "1"})
-	waits = waits.DeepCopy()
-	waits.Status.Approved = waits.Status.Content
-	require.NoError(t, c.Status().Update(c.ctx, waits))
+	for { // its counts may be written meanwhile
+		waits = waits.DeepCopy()
+		waits.Status.Approved = waits.Status.Content
+		err := c.Status().Update(c.ctx, waits)
+		if err == nil {
+			break
+		}
+		require.True(t, apierrors.IsConflict(err), "%v", err)
+		waits = c.bundleIn("web", kontrol.BundleWaiting)
+	}
 	c.bundleIn("web", kontrol.BundleSynced)
 	for _, target := range []*cluster{c, other} {
 		target.has("first", map[string]string{"a": "3"})

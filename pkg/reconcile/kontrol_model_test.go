@@ -149,7 +149,7 @@ func newModel(t *testing.T) *model {
 func (m *model) run() {
 	ctx, cancel := context.WithCancel(m.ctx)
 	ended := make(chan error, 1)
-	list := reconciler.New(m.engine.As("system:serviceaccount:kube-system:"+reconciler.Account), "v1", nil)
+	list := reconciler.New(m.engine.As("system:serviceaccount:kube-system:"+reconciler.Account), "v1", nil, nil)
 	go func() {
 		ended <- engine.Run(ctx, engine.Config{ClientFor: m.engine.As, Log: slog.New(slog.DiscardHandler)}, list, func() {})
 	}()

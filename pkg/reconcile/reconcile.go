@@ -27,6 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/garbage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/reconcile/localsnapshot"
 	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/policystatus"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
@@ -49,6 +50,8 @@ type Config struct {
 	Only []string
 	// RootCA is the CA bundle by which pods verify the API server. Nil: no kube-root-ca.crt is written.
 	RootCA *rootca.Bundle
+	// NodeCA is the CA bundle by which nodes' serving certificates are verified. Nil: it is not published.
+	NodeCA *rootca.Bundle
 	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
 	Signers map[string]certificates.Signer
 	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.
@@ -72,6 +75,8 @@ type Config struct {
 	ServerVersion string
 	// Tunnels has the connections of Kontrol's agents; nil where none can come.
 	Tunnels *pull.Hub
+	// SourceNamespaces are those in which Kontrol reads Secrets and ConfigMaps; empty: all.
+	SourceNamespaces []string
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
 	// Adapters answers for custom and external metrics; nil: there are none.
@@ -80,6 +85,8 @@ type Config struct {
 	RemoveVolume volumebinding.Remove
 	// ResizeVolume tells a node the new size of a local volume. Nil: local volumes are not expanded.
 	ResizeVolume volumebinding.Resize
+	// LocalSnapshots has nodes copy local volumes. Nil: no snapshots of them are taken.
+	LocalSnapshots localsnapshot.Nodes
 	// LoadBalancer gives addresses to services of type LoadBalancer. Nil: nothing does, and nothing takes them away.
 	LoadBalancer *loadbalancer.Config
 	// Metrics registers the reconcilers' metrics; nil for none.

@@ -144,7 +144,7 @@ func TestDeviceTaints(t *testing.T) {
 			c.gone(rule)
 		}
 		rule = &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
-			DeviceSelector: &resourcev1.DeviceTaintSelector{Device: &first}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNone}}}
+			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: &slice.Spec.Driver, Pool: &slice.Spec.Pool.Name, Device: &first}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNone}}}
 		c.create(rule)
 		until(c, &resourcev1.DeviceTaintRuleList{}, "", "service", func(r *resourcev1.DeviceTaintRule) bool {
 			if len(r.Status.Conditions) != 1 || r.Status.Conditions[0].Reason != "NoEffect" || r.UID != rule.UID {

@@ -22,6 +22,12 @@ import (
 // Delete deletes the object or starts its graceful deletion; in the latter case the Result is Pending and has the
 // object. A completed deletion returns a Status, or the object for the kinds for which upstream returns it.
 func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions) (Result, error) {
+	return r.DeleteWithout(ctx, t, o, "")
+}
+
+// DeleteWithout is Delete of an object that does not wait for the finalizer: it is removed in the same write. That of an object whose deletion has
+// begun stays.
+func (r *Registry) DeleteWithout(ctx context.Context, t Target, o metav1.DeleteOptions, finalizer string) (Result, error) {
 	if errs := validation.ValidateDeleteOptions(&o); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
 	}
@@ -29,6 +35,7 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 	if err != nil {
 		return Result{}, err
 	}
+	c.without = finalizer
 	if c.Subresource != "" {
 		return Result{}, c.noSubresource()
 	}
@@ -122,6 +129,9 @@ func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64
 		res, err := c.show(e)
 		res.Pending = true
 		return res, 0, err
+	}
+	if e.Object.GetDeletionTimestamp() == nil {
+		m.SetFinalizers(slices.DeleteFunc(m.GetFinalizers(), func(f string) bool { return f == c.without }))
 	}
 	finalizers := m.GetFinalizers()
 	if c.row.BeginDelete == nil {

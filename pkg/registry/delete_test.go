@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/warning"
 )
@@ -126,6 +127,60 @@ func TestPropagationAndFinalizers(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, h.cache.Get(v1("ConfigMap", "").Resource, "work", name), "the last finalizer gone, so is the object")
 	}
+}
+
+// Whoever has put a finalizer on an object deletes it in one write. Other finalizers, and those of objects whose deletion has begun, stay.
+func TestDeletionWithoutAFinalizer(t *testing.T) {
+	h := build(t)
+	const own, other = "example.com/own", "example.com/other"
+	for name, c := range map[string]struct{ have, want []string }{
+		"alone":     {[]string{own}, nil},
+		"of others": {[]string{other, own}, []string{other}},
+		"not there": {[]string{other}, []string{other}},
+		"none":      {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cm := configMap("c")
+			cm.Finalizers = c.have
+			made := put(h, v1("ConfigMap", ""), cm)
+			stale := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr(types.UID("other"))}}
+			_, err := h.DeleteWithout(h.ctx, v1("ConfigMap", "c"), stale, own)
+			require.True(t, apierrors.IsConflict(err), "%v", err)
+			res, err := h.DeleteWithout(h.ctx, v1("ConfigMap", "c"), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID}}, own)
+			require.NoError(t, err)
+			require.Equal(t, c.want != nil, res.Pending)
+			e := h.cache.Get(v1("ConfigMap", "").Resource, "work", "c")
+			if c.want == nil {
+				require.Nil(t, e)
+				return
+			}
+			require.Equal(t, c.want, e.Object.GetFinalizers())
+			_, err = h.DeleteWithout(h.ctx, v1("ConfigMap", "c"), metav1.DeleteOptions{}, other)
+			require.NoError(t, err)
+			require.Equal(t, c.want, h.cache.Get(v1("ConfigMap", "").Resource, "work", "c").Object.GetFinalizers())
+			_, err = h.Patch(h.ctx, v1("ConfigMap", "c"), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			require.NoError(t, err)
+		})
+	}
+}
+
+// A finalizer is removed in the same write where deletion begins with another one, too.
+func TestDeletionWithoutAFinalizerBeginsWithAnother(t *testing.T) {
+	h := build(t)
+	const own, other, late = "example.com/own", "example.com/other", "example.com/late"
+	target := v1("ConfigMap", "c")
+	begins := *target.Resource
+	begins.BeginDelete = func(o runtime.Object) {
+		m := o.(metav1.Object)
+		m.SetFinalizers(append(m.GetFinalizers(), late))
+	}
+	target.Resource = &begins
+	cm := configMap("c")
+	cm.Finalizers = []string{own, other}
+	put(h, v1("ConfigMap", ""), cm)
+	_, err := h.DeleteWithout(h.ctx, target, metav1.DeleteOptions{}, own)
+	require.NoError(t, err)
+	require.Equal(t, []string{other, late}, h.cache.Get(v1("ConfigMap", "").Resource, "work", "c").Object.GetFinalizers())
 }
 
 func TestNamespaceDeletion(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -213,7 +214,7 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	if err != nil {
 		return invalidPatch(string(after), err)
 	}
-	return p.reportProblems(string(after), problems)
+	return p.reportProblems(func() string { return string(after) }, problems)
 }
 
 // unmarshalStrict decodes an object and returns the unknown and repeated fields that it finds. Objects without a Go type decode themselves,
@@ -233,14 +234,14 @@ func invalidPatch(value string, err error) error {
 	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), brief(value), brief(err.Error()))})
 }
 
-// reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation.
-func (p *patch) reportProblems(value string, problems []error) error {
+// reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation. value is the patch as an error shows it.
+func (p *patch) reportProblems(value func() string, problems []error) error {
 	all := slices.Concat(p.problems, problems)
 	if len(all) == 0 || !p.checks() {
 		return nil
 	}
 	if p.strict == metav1.FieldValidationStrict {
-		return invalidPatch(value, runtime.NewStrictDecodingError(all))
+		return invalidPatch(value(), runtime.NewStrictDecodingError(all))
 	}
 	if !p.warned {
 		p.warned = true
@@ -262,32 +263,44 @@ func strategicMerge(before, patch map[string]any, schema runtime.Object) (after 
 }
 
 func (p *patch) strategic(old, out runtime.Object) error {
-	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(old)
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(part(old, p.merge))
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	if err := p.checkMergeCost(before); err != nil {
+	after, err := p.mergeInto(before, out)
+	if err != nil {
 		return err
 	}
-	if err := payload.Check(p.data, out); err != nil {
-		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	merged := reflect.New(reflect.TypeOf(out).Elem()).Interface().(runtime.Object)
+	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, merged, p.checks())
+	problems, strict := runtime.AsStrictDecodingError(err)
+	if err != nil && !strict {
+		return invalidPatch(fmt.Sprintf("%+v", p.merge), err)
 	}
-	after, err := strategicMerge(before, runtime.DeepCopyJSON(p.merge), out)
+	graft(out, old, merged, p.merge)
+	var found []error
+	if strict {
+		found = problems.Errors()
+	}
+	return p.reportProblems(func() string { return fmt.Sprintf("%+v", p.merge) }, found)
+}
+
+// mergeInto returns a strategic merge of the patch into before, which is changed. typed is an object of the patched type.
+func (p *patch) mergeInto(before map[string]any, typed runtime.Object) (map[string]any, error) {
+	if err := p.checkMergeCost(before); err != nil {
+		return nil, err
+	}
+	if err := payload.Check(p.data, typed); err != nil {
+		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	}
+	after, err := strategicMerge(before, runtime.DeepCopyJSON(p.merge), typed)
 	switch {
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
 		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
-		return apierrors.NewBadRequest(brief(err.Error()))
+		return nil, apierrors.NewBadRequest(brief(err.Error()))
 	case errors.Is(err, mergepatch.ErrNoListOfLists), mergepatch.IsPreconditionFailed(err), err != nil:
-		return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
 	}
-	err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(after, out, p.checks())
-	if err == nil {
-		return p.reportProblems(fmt.Sprintf("%+v", p.merge), nil)
-	}
-	problems, strict := runtime.AsStrictDecodingError(err)
-	if !strict {
-		return invalidPatch(fmt.Sprintf("%+v", p.merge), err)
-	}
-	return p.reportProblems(fmt.Sprintf("%+v", p.merge), problems.Errors())
+	return after, nil
 }

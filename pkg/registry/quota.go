@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,8 +76,8 @@ func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
 	return nil
 }
 
-// evaluators returns upstream's evaluators and an object count evaluator for each other kind. Dynamic resource
-// allocation is not served.
+// evaluators returns upstream's evaluators and an object count evaluator for each other kind. Resource claims have one that is made when it is used
+// (claimEvaluator).
 func evaluators(t *kind.Table, list quota.ListerForResourceFunc) (quota.Registry, error) {
 	all, err := core.NewEvaluators(list, nil, func(r schema.GroupVersionResource) bool { return r.Group != "resource.k8s.io" })
 	if err != nil {
@@ -118,6 +119,9 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	list := q.of(c.Namespace)
 	if len(list) == 0 && len(q.limited) == 0 {
 		return nil, nil //nolint:nilnil // as above
+	}
+	if c.row.GR() == resourcev1.Resource("resourceclaims") {
+		evaluator = q.claimEvaluator(nil)
 	}
 	a := c.attributes(obj, old, name, op, o)
 	if !evaluator.Handles(a) {
@@ -237,6 +241,7 @@ func (q *quotas) usage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	if err != nil {
 		return nil, err
 	}
+	registry.Add(q.claimEvaluator(s.lister))
 	used, err := quota.CalculateUsage(of.Namespace, of.Spec.Scopes, of.Spec.Hard, registry, of.Spec.ScopeSelector)
 	if err != nil {
 		return nil, fmt.Errorf("usage of quota %s/%s: %w", of.Namespace, of.Name, err)

@@ -183,7 +183,7 @@ func (r Result) Value() (runtime.Object, error) {
 	case r.Object != nil:
 		return r.Object, nil
 	case r.Entry != nil:
-		return r.Entry.Object, nil
+		return r.Entry.Whole().Object, nil
 	}
 	return nil, apierrors.NewInternalError(errors.New("the call has no result"))
 }
@@ -200,6 +200,8 @@ type call struct {
 	user user.Info
 	dry  bool
 	verb string
+
+	without string // the finalizer that a deletion removes; "" for none
 }
 
 // begin checks the target against its row.

@@ -28,8 +28,11 @@ func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {
 	return out, nil
 }
 
-// show returns the result for an entry of the cache.
+// show returns the result for an entry of the cache. Its object may not be whole, which encoding it does not need.
 func (c *call) show(e *cache.Entry) (Result, error) {
-	e, err := As(c.Resource, e)
-	return Result{Entry: e}, err
+	e, err := e.In(c.Resource)
+	if err != nil {
+		return Result{}, apierrors.NewInternalError(err)
+	}
+	return Result{Entry: e}, nil
 }

@@ -149,13 +149,15 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 		}
 		return res, w.waitFor(w.ctx, rev)
 	}
-	before, err := w.row.Encode(e.Object)
-	if err != nil {
-		return Result{}, apierrors.NewInternalError(err)
-	}
 	// An object that is stored in another version is written anew: that is how stored versions are migrated.
-	if bytes.Equal(before, value) && w.row.Serves(e.Object) {
-		return w.show(e) // unchanged
+	if e.MayBe(value) && w.row.Serves(e.Object) {
+		before, err := w.row.Encode(e.Object)
+		if err != nil {
+			return Result{}, apierrors.NewInternalError(err)
+		}
+		if bytes.Equal(before, value) {
+			return w.show(e) // unchanged
+		}
 	}
 	if w.dry {
 		out.SetResourceVersion(e.Object.GetResourceVersion())

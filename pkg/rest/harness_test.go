@@ -18,11 +18,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,11 +60,43 @@ type world struct {
 	roots  *x509.CertPool
 }
 
-// broken is a client whose requests fail while err is set.
+// broken is a client that creates nothing while err is set, and until changes is full, finds that somebody else has written what it would change.
 type broken struct {
 	client.Interface
-	mu  sync.Mutex
-	err error
+	mu      sync.Mutex
+	err     error
+	changes chan time.Time // when it was tried
+}
+
+func (b *broken) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.UpdateOption) error {
+	if err := b.change(); err != nil {
+		return err
+	}
+	return b.Interface.Update(ctx, obj, opts...)
+}
+
+func (b *broken) Status() ctrl.SubResourceWriter { return brokenStatus{b.Interface.Status(), b} }
+
+type brokenStatus struct {
+	ctrl.SubResourceWriter
+	by *broken
+}
+
+func (b brokenStatus) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.SubResourceUpdateOption) error {
+	if err := b.by.change(); err != nil {
+		return err
+	}
+	return b.SubResourceWriter.Update(ctx, obj, opts...)
+}
+
+func (b *broken) change() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.changes) == cap(b.changes) {
+		return nil
+	}
+	b.changes <- time.Now()
+	return apierrors.NewConflict(schema.GroupResource{}, "x", nil)
 }
 
 func (b *broken) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
@@ -72,6 +107,14 @@ func (b *broken) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.Creat
 		return err
 	}
 	return b.Interface.Create(ctx, obj, opts...)
+}
+
+// contend has the next n changes fail, and returns when they were tried.
+func (b *broken) contend(n int) chan time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changes = make(chan time.Time, n)
+	return b.changes
 }
 
 func (b *broken) fail(err error) {

@@ -233,15 +233,15 @@ func (n *nodes) beat(c *Call, id string) error {
 
 // renew records a heartbeat.
 func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
-	for c.Err() == nil {
+	return again(c, func() error {
 		var have coordinationv1.Lease
 		err := n.cluster.Get(c, corev1.NamespaceNodeLease, node.Name, &have)
 		if apierrors.IsNotFound(err) {
 			err = n.cluster.Create(c, lease(node, now))
-			if !apierrors.IsAlreadyExists(err) {
-				return err
+			if apierrors.IsAlreadyExists(err) { // the cache does not have it yet
+				return apierrors.NewConflict(coordinationv1.Resource("leases"), node.Name, err)
 			}
-			continue
+			return err
 		}
 		if err != nil {
 			return err
@@ -252,27 +252,22 @@ func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 			return nil
 		}
 		next.Spec.RenewTime = &at
-		if err := n.cluster.Update(c, next); !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return c.Err()
+		return n.cluster.Update(c, next)
+	})
 }
 
 // setReady writes the Ready condition of a worker.
-func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus, reason, message string) (*corev1.Node, error) {
-	for c.Err() == nil {
+func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus, reason, message string) (next *corev1.Node, err error) {
+	err = again(c, func() error {
 		have, err := n.server().worker(c, id)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		next := have.DeepCopy()
+		next = have.DeepCopy()
 		view.SetReady(next, status, reason, message, time.Now())
-		if err := n.cluster.UpdateStatus(c, next); !apierrors.IsConflict(err) {
-			return next, err
-		}
-	}
-	return nil, c.Err()
+		return n.cluster.UpdateStatus(c, next)
+	})
+	return next, err
 }
 
 func (n *nodes) deregister(c *Call) error {

@@ -135,9 +135,9 @@ func (p *pods) report(c *Call) error {
 	if err := c.Decode(&in); err != nil {
 		return err
 	}
-	for c.Err() == nil {
-		pod, err := p.find(c)
-		if err != nil {
+	var pod *corev1.Pod
+	err := again(c, func() (err error) {
+		if pod, err = p.find(c); err != nil {
 			return err
 		}
 		if err := p.server().owner(c, pod.Spec.NodeName); err != nil {
@@ -148,16 +148,15 @@ func (p *pods) report(c *Call) error {
 		if err != nil {
 			return stale(err)
 		}
-		if changed {
-			if err := p.cluster.UpdateStatus(c, pod); apierrors.IsConflict(err) {
-				continue
-			} else if err != nil {
-				return err
-			}
+		if !changed {
+			return nil
 		}
-		return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
+		return p.cluster.UpdateStatus(c, pod)
+	})
+	if err != nil {
+		return err
 	}
-	return c.Err()
+	return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
 }
 
 func (p *pods) remove(c *Call) error {

@@ -112,25 +112,25 @@ func (s *services) update(c *Call) error {
 	if err := c.Decode(&in); err != nil {
 		return err
 	}
-	for c.Err() == nil {
+	var next *corev1.Service
+	err := again(c, func() error {
 		service, err := s.find(c)
 		if err != nil {
 			return err
 		}
-		next := service.DeepCopy()
+		next = service.DeepCopy()
 		if err := view.UpdateService(next, &in); err != nil {
 			return Refuse(http.StatusBadRequest, "%v", err)
 		}
-		if err := s.cluster.Update(c, next); apierrors.IsConflict(err) {
-			continue
-		} else if apierrors.IsNotFound(err) {
-			return errNoService
-		} else if err != nil {
-			return err
-		}
-		return c.Answer(http.StatusOK, view.Service(next, s.cfg.Namespace))
+		return s.cluster.Update(c, next)
+	})
+	if apierrors.IsNotFound(err) {
+		return errNoService
 	}
-	return c.Err()
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Service(next, s.cfg.Namespace))
 }
 
 func (s *services) remove(c *Call) error {

@@ -225,26 +225,24 @@ func (t *tasks) report(c *Call) error {
 		return err
 	}
 	var pod *corev1.Pod
-	for {
-		if pod, err = t.owned(c, task, &attempt); err != nil {
+	err = again(c, func() (err error) {
+		if pod, err = t.owned(c, task, &attempt); err != nil || pod == nil {
 			return err
-		}
-		if pod == nil {
-			return t.late(c, task, &attempt, &in)
 		}
 		changed, err := view.ReportTask(pod, &in, time.Now())
 		if err != nil {
 			return stale(err)
 		}
-		if changed {
-			err = t.cluster.UpdateStatus(c, pod)
+		if !changed {
+			return nil
 		}
-		if err == nil {
-			break
-		}
-		if !apierrors.IsConflict(err) || c.Err() != nil {
-			return err
-		}
+		return t.cluster.UpdateStatus(c, pod)
+	})
+	if err != nil {
+		return err
+	}
+	if pod == nil {
+		return t.late(c, task, &attempt, &in)
 	}
 	out := view.Task(task)
 	out.Status, out.NodeID, out.ContainerID, out.Error = in.Status, pod.Spec.NodeName, in.ContainerID, in.Error

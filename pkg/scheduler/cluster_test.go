@@ -77,7 +77,7 @@ func pod(name string) *corev1.Pod {
 }
 
 // patience is the timeout for what should happen immediately.
-const patience = time.Minute
+const patience = 5 * time.Minute
 
 // wait waits until as many pods as n are so.
 func (c *cluster) wait(n int, ok func(*corev1.Pod) bool) {

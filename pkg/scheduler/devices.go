@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -45,16 +46,22 @@ type devices struct {
 	// start begins to watch claims, slices, classes and taint rules, and synced reports whether all are known. Nil: they are.
 	start  func()
 	synced func() bool
+	// timeout is Config.DeviceTimeout.
+	timeout time.Duration
 	// pending are allocations that are being written, by claim; chosen are the claims of each reserved pod.
 	pending map[types.UID]*resourcev1.AllocationResult
 	chosen  map[types.UID][]chosenClaim
+	// classes are those that serve extended resources, by resource; nil: to be read.
+	classes map[corev1.ResourceName]string
 }
 
 // chosenClaim is a claim to be reserved for a pod, and allocated if allocation is not nil.
 type chosenClaim struct {
-	key        types.NamespacedName
+	key        types.NamespacedName // without a name until it is stored
 	uid        types.UID
 	allocation *resourcev1.AllocationResult
+	extended   *extendedClaim // nil if it is not for extended resources
+	shown      bool           // the cache has shown it with its allocation
 }
 
 func newDevices(read ctrlclient.Reader) *devices {
@@ -63,22 +70,29 @@ func newDevices(read ctrlclient.Reader) *devices {
 
 // deviceCycle is what one attempt knows about the resource claims of its pod.
 type deviceCycle struct {
+	pod   *corev1.Pod
 	wrong string // why no node can be used, "" if there is no such reason
 	held  []heldClaim
 	// wanted are the claims to be allocated with allocate.
-	wanted   []*resourcev1.ResourceClaim
+	wanted []*resourcev1.ResourceClaim
+	// served are the classes of extended resources that devices can serve, stale the claim that an earlier attempt has left for them.
+	served   map[corev1.ResourceName]string
+	stale    *resourcev1.ResourceClaim
 	allocate Allocate
 	found    map[string]deviceResult // by node
+	evicts   evictions
 }
 
 // heldClaim is a claim that has devices, and the nodes where they can be used; nil is all nodes.
 type heldClaim struct {
 	*resourcev1.ResourceClaim
-	nodes *nodeaffinity.NodeSelector
+	nodes  *nodeaffinity.NodeSelector
+	failed bool // they did not become ready in time, or will not be
 }
 
 type deviceResult struct {
-	allocations []resourcev1.AllocationResult
+	allocations []resourcev1.AllocationResult // of the wanted claims, and of extended
+	extended    *extendedClaim                // nil if none is needed
 	reason      string
 }
 
@@ -89,22 +103,24 @@ const dynamicResources = "DynamicResources"
 const (
 	devicesElsewhere = "resourceclaim not available on the node"
 	devicesLacking   = "cannot allocate all claims"
+	devicesStale     = "cannot schedule extended resource claim"
+	devicesTainted   = "the devices have taints that their claims do not tolerate any longer"
 )
 
 // prepareDevices reads the pod's resource claims.
 func prepareDevices(c *cycle) bool {
-	if len(c.pod.Spec.ResourceClaims) == 0 {
+	if len(c.pod.Spec.ResourceClaims) == 0 && len(c.served) == 0 {
 		return false
 	}
 	if c.devices == nil {
-		c.devices = c.state.devices.look(c.pod)
+		c.devices = c.state.devices.look(c.pod, c.served)
 	}
 	return true
 }
 
-// look reads the claims of a pod. The reasons are upstream's.
-func (d *devices) look(pod *corev1.Pod) *deviceCycle {
-	out := &deviceCycle{found: map[string]deviceResult{}}
+// look reads the claims of a pod, and of its extended resources that classes serve. The reasons are upstream's.
+func (d *devices) look(pod *corev1.Pod, served map[corev1.ResourceName]string) *deviceCycle {
+	out := &deviceCycle{pod: pod, served: served, found: map[string]deviceResult{}, evicts: evictions{}}
 	if d.start != nil {
 		d.start()
 		if !d.synced() {
@@ -118,14 +134,25 @@ func (d *devices) look(pod *corev1.Pod) *deviceCycle {
 			return out
 		}
 	}
-	if len(out.wanted) == 0 {
+	if len(served) > 0 {
+		var err error
+		if out.stale, err = d.earlier(pod); err != nil {
+			out.wrong = err.Error()
+			return out
+		}
+		if out.stale != nil {
+			out.wrong = devicesStale
+			return out
+		}
+	}
+	if len(out.wanted) == 0 && len(served) == 0 {
 		return out
 	}
 	if d.allocator == nil {
 		out.wrong = "this scheduler does not allocate devices"
 		return out
 	}
-	inventory, err := d.inventory(out.wanted)
+	inventory, err := d.inventory(out.wanted, out.evicts)
 	if err == nil {
 		out.allocate, err = d.allocator(context.Background(), inventory)
 	}
@@ -167,7 +194,8 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 		if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !resourceclaim.IsReservedForPod(pod, claim, false) {
 			return errors.New("resourceclaim in use")
 		}
-		held := heldClaim{ResourceClaim: claim}
+		_, _, err := readiness(claim, d.timeout, now())
+		held := heldClaim{ResourceClaim: claim, failed: err != nil}
 		if a.NodeSelector != nil {
 			if held.nodes, err = nodeaffinity.NewNodeSelector(a.NodeSelector); err != nil {
 				return err
@@ -178,8 +206,9 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 	return nil
 }
 
-// inventory reads what devices are allocated from for the wanted claims of a pod. Its time is proportional to the number of claims and devices.
-func (d *devices) inventory(wanted []*resourcev1.ResourceClaim) (Inventory, error) {
+// inventory reads what devices are allocated from for the wanted claims of a pod, and adds the taints that evict pods. Its time is proportional to the
+// number of claims and devices.
+func (d *devices) inventory(wanted []*resourcev1.ResourceClaim, evicts evictions) (Inventory, error) {
 	ctx := context.Background()
 	var slices resourcev1.ResourceSliceList
 	var rules resourcev1.DeviceTaintRuleList
@@ -193,15 +222,23 @@ func (d *devices) inventory(wanted []*resourcev1.ResourceClaim) (Inventory, erro
 		var class resourcev1.DeviceClass
 		return &class, d.read.Get(ctx, types.NamespacedName{Name: name}, &class)
 	}}
-	for i := range slices.Items {
-		in.Slices = append(in.Slices, lasting(tainted(&slices.Items[i], rules.Items), wanted, now()))
-	}
+	written := map[types.UID]bool{}
 	for i := range claims.Items {
 		if a := claims.Items[i].Status.Allocation; a != nil {
 			in.Allocated = append(in.Allocated, a)
-		} else if a := d.pending[claims.Items[i].UID]; a != nil {
+			written[claims.Items[i].UID] = true
+		}
+	}
+	for uid, a := range d.pending { // also of claims that are not stored yet
+		if !written[uid] {
 			in.Allocated = append(in.Allocated, a)
 		}
+	}
+	used := inUse(in.Allocated)
+	for i := range slices.Items {
+		slice := tainted(&slices.Items[i], rules.Items)
+		evicts.add(slice)
+		in.Slices = append(in.Slices, evicts.spare(slice, wanted, used, now()))
 	}
 	return in, nil
 }
@@ -216,25 +253,50 @@ func (d *deviceCycle) unfit(n *nodeInfo) string {
 		return d.wrong
 	}
 	for _, h := range d.held {
-		if h.nodes != nil && !h.nodes.Match(n.node) {
+		if h.failed || h.nodes != nil && !h.nodes.Match(n.node) {
 			return devicesElsewhere
 		}
 	}
-	if len(d.wanted) == 0 {
+	here := d.extended(n)
+	if len(d.wanted) == 0 && len(here) == 0 {
 		return ""
 	}
 	r, ok := d.found[n.name]
 	if !ok {
-		r = d.find(n)
+		r = d.find(n, here)
 		d.found[n.name] = r
 	}
 	return r.reason
 }
 
-func (d *deviceCycle) find(n *nodeInfo) deviceResult {
+// extended returns the classes of the extended resources that devices are to serve on a node.
+func (d *deviceCycle) extended(n *nodeInfo) map[corev1.ResourceName]string {
+	var out map[corev1.ResourceName]string
+	for name, class := range d.served {
+		if n.most.extended[name] == 0 {
+			if out == nil {
+				out = map[corev1.ResourceName]string{}
+			}
+			out[name] = class
+		}
+	}
+	return out
+}
+
+// find allocates devices on a node, also for the extended resources whose classes are given.
+func (d *deviceCycle) find(n *nodeInfo, classes map[corev1.ResourceName]string) deviceResult {
 	ctx, cancel := context.WithTimeout(context.Background(), allocationWait)
 	defer cancel()
-	switch found, err := d.allocate(ctx, n.node, d.wanted); {
+	wanted := slices.Clip(d.wanted)
+	var extended *extendedClaim
+	if len(classes) > 0 {
+		var err error
+		if extended, err = newExtendedClaim(d.pod, classes); err != nil {
+			return deviceResult{reason: err.Error()}
+		}
+		wanted = append(wanted, extended.claim)
+	}
+	switch found, err := d.allocate(ctx, n.node, wanted); {
 	case errors.Is(err, context.DeadlineExceeded):
 		return deviceResult{reason: "timed out trying to allocate devices"}
 	case errors.Is(err, ErrNotOnNode):
@@ -242,33 +304,46 @@ func (d *deviceCycle) find(n *nodeInfo) deviceResult {
 	case err != nil:
 		d.wrong = err.Error() // no other node helps
 		return deviceResult{reason: d.wrong}
-	case len(found) != len(d.wanted):
+	case len(found) != len(wanted):
 		return deviceResult{reason: devicesLacking}
+	case d.evicts.atOnce(found, now()):
+		return deviceResult{reason: devicesTainted}
 	default:
-		return deviceResult{allocations: found}
+		return deviceResult{allocations: found, extended: extended}
 	}
 }
 
 // takeDevices chooses the pod's devices on its node.
 func takeDevices(s *state, p *podInfo, n *nodeInfo) error {
-	if len(p.pod.Spec.ResourceClaims) == 0 {
+	d := s.devices
+	served := d.served(p.need)
+	if len(p.pod.Spec.ResourceClaims) == 0 && len(served) == 0 {
 		return nil
 	}
-	d := s.devices
-	c := d.look(p.pod)
+	c := d.look(p.pod, served)
 	if reason := c.unfit(n); reason != "" {
 		return errors.New(reason)
 	}
-	chosen := make([]chosenClaim, 0, len(c.held)+len(c.wanted))
+	chosen := make([]chosenClaim, 0, len(c.held)+len(c.wanted)+1)
+	at := new(metav1.NewTime(now().Truncate(time.Second))) // as it is stored
 	for _, h := range c.held {
 		chosen = append(chosen, chosenClaim{key: ctrlclient.ObjectKeyFromObject(h.ResourceClaim), uid: h.UID})
 	}
 	for i, claim := range c.wanted {
 		allocation := &c.found[n.name].allocations[i]
-		chosen = append(chosen, chosenClaim{ctrlclient.ObjectKeyFromObject(claim), claim.UID, allocation})
+		allocation.AllocationTimestamp = at
+		chosen = append(chosen, chosenClaim{key: ctrlclient.ObjectKeyFromObject(claim), uid: claim.UID, allocation: allocation})
 		d.pending[claim.UID] = allocation
 	}
-	d.chosen[p.pod.UID] = chosen
+	if e := c.found[n.name].extended; e != nil {
+		allocation := &c.found[n.name].allocations[len(c.wanted)]
+		allocation.AllocationTimestamp = at
+		chosen = append(chosen, chosenClaim{key: types.NamespacedName{Namespace: p.pod.Namespace}, uid: e.claim.UID, allocation: allocation, extended: e})
+		d.pending[e.claim.UID] = allocation
+	}
+	if len(chosen) > 0 {
+		d.chosen[p.pod.UID] = chosen
+	}
 	return nil
 }
 
@@ -284,13 +359,13 @@ func (d *devices) release(pod types.UID) {
 	delete(d.chosen, pod)
 }
 
-// idle returns the claims that keep the pod from being scheduled because their devices are elsewhere, and that nobody uses.
+// idle returns the claims that keep the pod from being scheduled because their devices are elsewhere or did not become ready, and that nobody uses.
 func (d *deviceCycle) idle(pod *corev1.Pod, nodes []*nodeInfo) []types.NamespacedName {
 	var out []types.NamespacedName
 	for _, h := range d.held {
 		others := slices.ContainsFunc(h.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID != pod.UID })
 		away := h.nodes != nil && slices.ContainsFunc(nodes, func(n *nodeInfo) bool { return n.node != nil && !h.nodes.Match(n.node) })
-		if away && !others {
+		if (away || h.failed) && !others {
 			out = append(out, ctrlclient.ObjectKeyFromObject(h.ResourceClaim))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -22,59 +23,107 @@ import (
 // claimWrites is how often a claim that others change at the same time is written before the pod goes into back-off.
 const claimWrites = 5
 
-// bindDevices writes the allocations of the pod's claims, and reserves them for the pod.
+// bindDevices writes the allocations of the pod's claims, and reserves them for the pod. It returns errNotReady if devices are not ready yet; calling it
+// again then is safe.
 func (s *Scheduler) bindDevices(ctx context.Context, c client.Interface, pod *corev1.Pod, _ string) error {
 	s.mu.Lock()
-	chosen := s.state.devices.chosen[pod.UID]
+	chosen := slices.Clone(s.state.devices.chosen[pod.UID])
 	s.mu.Unlock()
+	waits := false
 	for _, claim := range chosen {
-		var err error
-		for range claimWrites {
-			if err = bindClaim(ctx, c, pod, claim); !apierrors.IsConflict(err) {
-				break
-			}
+		bind := reserveClaim
+		if claim.key.Name == "" {
+			bind = s.bindExtended
 		}
+		stored, err := bind(ctx, c, pod, claim)
 		if err != nil {
 			return fmt.Errorf("claim %s: %w", claim.key.Name, err)
 		}
+		ready, _, err := readiness(stored, s.state.devices.timeout, now())
+		if err != nil {
+			return err
+		}
+		waits = waits || !ready
+	}
+	if waits {
+		return errNotReady
 	}
 	return nil
 }
 
-func bindClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim) error {
+// reserveClaim allocates a claim if that is chosen, reserves it for the pod, and returns it as it is stored.
+func reserveClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim) (stored *resourcev1.ResourceClaim, err error) {
+	for range claimWrites { // others change it, too
+		if stored, err = bindClaim(ctx, c, pod, chosen); !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	return stored, err
+}
+
+func bindClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim) (*resourcev1.ResourceClaim, error) {
 	var stored resourcev1.ResourceClaim
 	if err := c.Get(ctx, chosen.key, &stored); err != nil {
-		return err
+		return nil, err
 	}
+	return writeClaim(ctx, c, pod, chosen, &stored)
+}
+
+// writeClaim is bindClaim from the version that was stored last.
+func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim, stored *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 	claim := stored.DeepCopy()
 	switch {
 	case claim.UID != chosen.uid:
-		return errors.New("it was replaced by another of its name")
+		return nil, errors.New("it was replaced by another of its name")
 	case claim.DeletionTimestamp != nil:
-		return fmt.Errorf("claim %s got deleted in the meantime", claim.Name)
+		return nil, fmt.Errorf("claim %s got deleted in the meantime", claim.Name)
 	case chosen.allocation == nil && claim.Status.Allocation == nil:
-		return fmt.Errorf("claim %s got deallocated elsewhere in the meantime", claim.Name)
+		return nil, fmt.Errorf("claim %s got deallocated elsewhere in the meantime", claim.Name)
 	case chosen.allocation != nil && claim.Status.Allocation != nil && !equality.Semantic.DeepEqual(chosen.allocation, claim.Status.Allocation):
-		return fmt.Errorf("claim %s got allocated elsewhere in the meantime", claim.Name)
+		return nil, fmt.Errorf("claim %s got allocated elsewhere in the meantime", claim.Name)
 	}
 	if chosen.allocation != nil && claim.Status.Allocation == nil {
 		// Before the allocation, so that an allocated claim is never deleted.
 		if !slices.Contains(claim.Finalizers, resourcev1.Finalizer) {
 			claim.Finalizers = append(claim.Finalizers, resourcev1.Finalizer)
 			if err := c.Update(ctx, claim); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		claim.Status.Allocation = chosen.allocation.DeepCopy()
 	}
+	if a := claim.Status.Allocation; a.AllocationTimestamp == nil && hasConditions(a) { // of another scheduler
+		a.AllocationTimestamp = new(metav1.Now())
+	}
 	if resourceclaim.IsReservedForPod(pod, claim, false) {
 		if equality.Semantic.DeepEqual(stored.Status, claim.Status) {
-			return nil
+			return claim, nil
 		}
 	} else {
 		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
 	}
-	return c.Status().Update(ctx, claim)
+	return claim, c.Status().Update(ctx, claim)
+}
+
+// unusable returns what takes back the devices that keep a pod from being scheduled though nobody uses them.
+func (s *Scheduler) unusable(f *failure) func(context.Context) {
+	d, pod := f.cycle.devices, f.cycle.pod
+	if d == nil {
+		return func(context.Context) {}
+	}
+	var refused []*nodeInfo
+	for i, by := range f.refused {
+		if f.active[by].name == dynamicResources {
+			refused = append(refused, s.state.order[i])
+		}
+	}
+	idle := d.idle(pod, refused)
+	return func(ctx context.Context) {
+		s.deallocate(ctx, pod, idle)
+		if d.stale != nil && s.deleteExtended(ctx, pod, d.stale) != nil {
+			s.retrySoon(pod) // no event will
+		}
+	}
 }
 
 // deallocate releases the devices of claims that nobody uses, so that a pod can have others.
@@ -86,7 +135,7 @@ func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []ty
 			continue
 		}
 		claim := stored.DeepCopy()
-		claim.Status.Allocation, claim.Status.ReservedFor = nil, nil
+		claim.Status.Allocation, claim.Status.ReservedFor, claim.Status.Devices = nil, nil, nil
 		if err := s.client.Status().Update(ctx, claim); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			s.log.Warn("could not deallocate resource claim", "claim", key.String(), "error", err)
 		}
@@ -144,8 +193,18 @@ func (h deviceHandler) OnDelete(o any) {
 func (h deviceHandler) changed(was, is any) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	_, added := is.(*resourcev1.DeviceClass)
+	_, removed := was.(*resourcev1.DeviceClass)
+	if added || removed {
+		h.s.state.devices.classes = nil
+	}
 	before, _ := was.(*resourcev1.ResourceClaim)
 	after, _ := is.(*resourcev1.ResourceClaim)
+	if after != nil {
+		h.s.resumeUsers(after)
+	} else if before != nil {
+		h.s.resumeUsers(before)
+	}
 	freed := before != nil && before.Status.Allocation != nil && (after == nil || after.Status.Allocation == nil)
 	if after == nil || freed {
 		h.s.helpClaims("", "") // another kind, or devices that others may have now
@@ -154,12 +213,12 @@ func (h deviceHandler) changed(was, is any) {
 	h.s.helpClaims(after.Namespace, after.Name)
 }
 
-// helpClaims retries the pods that use a claim, or all that use any.
+// helpClaims retries the pods that use a claim, or all that use any or may get one for extended resources.
 func (s *Scheduler) helpClaims(namespace, name string) {
 	at := now()
 	for p := range s.queue.unschedulable {
 		pod := p.info.pod
-		if len(pod.Spec.ResourceClaims) == 0 || name != "" && pod.Namespace != namespace {
+		if len(pod.Spec.ResourceClaims) == 0 && !p.info.need.maybeDevices() || name != "" && pod.Namespace != namespace {
 			continue
 		}
 		uses := name == ""

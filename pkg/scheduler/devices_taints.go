@@ -30,15 +30,51 @@ func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule
 	return out
 }
 
-// lasting leaves out the devices of a slice from which a pod with these claims would be evicted at once: they are tainted for longer than it tolerates.
-// Otherwise whoever makes such pods would make them again and again.
-func lasting(slice *resourcev1.ResourceSlice, claims []*resourcev1.ResourceClaim, now time.Time) *resourcev1.ResourceSlice {
+// deviceID names a device.
+type deviceID struct{ driver, pool, device string }
+
+// evictions are the taints by which pods leave devices. A pod that would be evicted at once gets no such device: otherwise whoever makes such pods
+// would make them again and again.
+type evictions map[deviceID][]resourcev1.DeviceTaint
+
+// add takes the taints of a slice's devices.
+func (e evictions) add(slice *resourcev1.ResourceSlice) {
+	for i := range slice.Spec.Devices {
+		d := &slice.Spec.Devices[i]
+		for _, t := range d.Taints {
+			if t.Effect == resourcev1.DeviceTaintEffectNoExecute && t.TimeAdded != nil {
+				id := deviceID{slice.Spec.Driver, slice.Spec.Pool.Name, d.Name}
+				e[id] = append(e[id], t)
+			}
+		}
+	}
+}
+
+// atOnce reports whether a pod with these devices would be evicted at once.
+func (e evictions) atOnce(found []resourcev1.AllocationResult, now time.Time) bool {
+	if len(e) == 0 {
+		return false
+	}
+	for i := range found {
+		for _, r := range found[i].Devices.Results {
+			if slices.ContainsFunc(e[deviceID{r.Driver, r.Pool, r.Device}], func(t resourcev1.DeviceTaint) bool { return over(t, r.Tolerations, now) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// spare leaves out the devices of a slice from which a pod with these claims would be evicted at once, so that it gets others. Devices in use stay,
+// because they consume what they share with others, and so do all if a claim is for all devices of a kind.
+func (e evictions) spare(slice *resourcev1.ResourceSlice, claims []*resourcev1.ResourceClaim, used map[deviceID]bool, now time.Time) *resourcev1.ResourceSlice {
 	evicts := func(d resourcev1.Device) bool {
-		return slices.ContainsFunc(d.Taints, func(t resourcev1.DeviceTaint) bool {
+		id := deviceID{slice.Spec.Driver, slice.Spec.Pool.Name, d.Name}
+		return !used[id] && slices.ContainsFunc(e[id], func(t resourcev1.DeviceTaint) bool {
 			return slices.ContainsFunc(claims, func(c *resourcev1.ResourceClaim) bool { return evictsAtOnce(t, c, now) })
 		})
 	}
-	if !slices.ContainsFunc(slice.Spec.Devices, evicts) {
+	if len(e) == 0 || slices.ContainsFunc(claims, wantsAll) || !slices.ContainsFunc(slice.Spec.Devices, evicts) {
 		return slice
 	}
 	out := *slice
@@ -46,33 +82,46 @@ func lasting(slice *resourcev1.ResourceSlice, claims []*resourcev1.ResourceClaim
 	return &out
 }
 
+// inUse returns the devices of allocations.
+func inUse(allocated []*resourcev1.AllocationResult) map[deviceID]bool {
+	out := map[deviceID]bool{}
+	for _, a := range allocated {
+		for _, r := range a.Devices.Results {
+			out[deviceID{r.Driver, r.Pool, r.Device}] = true
+		}
+	}
+	return out
+}
+
+// wantsAll reports whether a claim has a request for all devices.
+func wantsAll(claim *resourcev1.ResourceClaim) bool {
+	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
+		return r.Exactly != nil && r.Exactly.AllocationMode == resourcev1.DeviceAllocationModeAll ||
+			slices.ContainsFunc(r.FirstAvailable, func(s resourcev1.DeviceSubRequest) bool {
+				return s.AllocationMode == resourcev1.DeviceAllocationModeAll
+			})
+	})
+}
+
 // evictsAtOnce reports whether a request of a claim tolerates a taint, but only for a time that is over.
 func evictsAtOnce(t resourcev1.DeviceTaint, claim *resourcev1.ResourceClaim, now time.Time) bool {
-	if t.Effect != resourcev1.DeviceTaintEffectNoExecute || t.TimeAdded == nil {
-		return false
-	}
-	over := func(tolerations []resourcev1.DeviceToleration) bool {
-		ended := false
-		for _, tol := range tolerations {
-			if !resourceclaim.ToleratesTaint(tol, t) {
-				continue
-			}
-			if tol.TolerationSeconds == nil || tol.Effect == "" {
-				return false
-			}
-			ended = ended || now.Sub(t.TimeAdded.Time)/time.Second >= time.Duration(max(*tol.TolerationSeconds, 0))
+	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
+		return r.Exactly != nil && over(t, r.Exactly.Tolerations, now) ||
+			slices.ContainsFunc(r.FirstAvailable, func(s resourcev1.DeviceSubRequest) bool { return over(t, s.Tolerations, now) })
+	})
+}
+
+// over reports whether tolerations are of a taint, but only for a time that has passed.
+func over(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration, now time.Time) bool {
+	ended := false
+	for _, tol := range tolerations {
+		if !resourceclaim.ToleratesTaint(tol, t) {
+			continue
 		}
-		return ended
-	}
-	for _, r := range claim.Spec.Devices.Requests {
-		if r.Exactly != nil && over(r.Exactly.Tolerations) {
-			return true
+		if tol.TolerationSeconds == nil || tol.Effect == "" {
+			return false
 		}
-		for _, sub := range r.FirstAvailable {
-			if over(sub.Tolerations) {
-				return true
-			}
-		}
+		ended = ended || now.Sub(t.TimeAdded.Time)/time.Second >= time.Duration(max(*tol.TolerationSeconds, 0))
 	}
-	return false
+	return ended
 }

@@ -30,7 +30,23 @@ func TestDevicesThatEvictAtOnce(t *testing.T) {
 		}
 		for _, r := range []resourcev1.DeviceRequest{{Exactly: &resourcev1.ExactDeviceRequest{Tolerations: list}}, {FirstAvailable: []resourcev1.DeviceSubRequest{{}, {Tolerations: list}}}} {
 			claim := &resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{r}}}}
-			require.Len(t, lasting(slice, []*resourcev1.ResourceClaim{claim}, at).Spec.Devices, c.offered)
+			e := evictions{}
+			e.add(slice)
+			claims := []*resourcev1.ResourceClaim{claim}
+			require.Len(t, e.spare(slice, claims, nil, at).Spec.Devices, c.offered)
+			broken := deviceID{device: "broken"}
+			require.Len(t, e.spare(slice, claims, map[deviceID]bool{broken: true}, at).Spec.Devices, 3, "what is in use consumes what others share with it")
+			result := []resourcev1.AllocationResult{{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+				{Device: "good", Tolerations: list}, {Device: "busy", Tolerations: list}}}}}
+			require.False(t, e.atOnce(result, at))
+			result[0].Devices.Results = append(result[0].Devices.Results, resourcev1.DeviceRequestAllocationResult{Device: "broken", Tolerations: list})
+			require.Equal(t, c.offered < 3, e.atOnce(result, at))
+			if r.Exactly != nil {
+				r.Exactly.AllocationMode = resourcev1.DeviceAllocationModeAll
+			} else {
+				r.FirstAvailable[1].AllocationMode = resourcev1.DeviceAllocationModeAll
+			}
+			require.Len(t, e.spare(slice, claims, nil, at).Spec.Devices, 3, "all devices cannot be fewer")
 		}
 	}
 	require.Len(t, slice.Spec.Devices, 3, "the cache's slice is as it was")

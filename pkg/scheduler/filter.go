@@ -17,8 +17,9 @@ type cycle struct {
 	selects bool
 	// Filled in by the prepare of filters and scores.
 	volumes     *volumeCycle
-	csi         csiVolumes            // nil: not looked up yet
-	attached    map[string]csiVolumes // by node; nil: not looked up yet
+	csi         csiVolumes                     // nil: not looked up yet
+	attached    map[string]csiVolumes          // by node; nil: not looked up yet
+	served      map[corev1.ResourceName]string // the classes of extended resources that devices can serve
 	devices     *deviceCycle
 	podAffinity *podAffinityCounts
 	spread      *spread
@@ -93,7 +94,7 @@ func fits(c *cycle, n *nodeInfo) bool {
 		return false
 	}
 	for name, need := range c.need.extended {
-		if !ok(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) {
+		if !c.byDevices(name, n) && !ok(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) {
 			return false
 		}
 	}
@@ -128,7 +129,9 @@ func explainFit(c *cycle, n *nodeInfo) []string {
 	slices.Sort(names)
 	for _, s := range names {
 		name := corev1.ResourceName(s)
-		short(s, c.need.extended[name], promised.extended[name], n.used.extended[name], n.most.extended[name])
+		if !c.byDevices(name, n) {
+			short(s, c.need.extended[name], promised.extended[name], n.used.extended[name], n.most.extended[name])
+		}
 	}
 	return out
 }

@@ -203,6 +203,11 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 		refused[m.pending] = m
 	}
 	var writes []func(context.Context)
+	for _, m := range t.failed {
+		if m.failure != nil {
+			writes = append(writes, s.unusable(m.failure))
+		}
+	}
 	for _, m := range t.members {
 		f := refused[m]
 		m.wide = f != nil && (f.failure == nil || f.failure.wide())

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,8 +38,8 @@ func (h gangHandler) OnDelete(any)        {}
 func (h gangHandler) changed(was, is any) {
 	before, _ := was.(*schedulingv1beta1.PodGroup)
 	after, ok := is.(*schedulingv1beta1.PodGroup)
-	if !ok || before != nil && before.UID == after.UID && before.Generation == after.Generation {
-		return // its status
+	if !ok || before != nil && before.UID == after.UID && equality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return // its status; groups have no generation
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()

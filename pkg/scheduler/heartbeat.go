@@ -103,6 +103,9 @@ func (h leaseHandler) changed(was, is any) {
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	if h.s.state.nodes[lease.Name] == nil {
+		return // a new node counts as heard of; a deleted one may still renew its lease once
+	}
 	h.s.hear(lease.Name, func(heard *heartbeat.Record, at time.Time) { heard.Lease(before, lease, at) })
 }
 

@@ -67,6 +67,10 @@ type binder struct {
 	m *model
 }
 
+func (binder) Update(context.Context, ctrl.Object, ...ctrl.SubResourceUpdateOption) error {
+	return nil
+}
+
 func (binder) Patch(context.Context, ctrl.Object, ctrl.Patch, ...ctrl.SubResourcePatchOption) error {
 	return nil
 }

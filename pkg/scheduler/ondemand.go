@@ -2,13 +2,14 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/client"
 )
 
 // onDemand returns a function that starts watch, once, until ctx ends, and one that tells whether watch has called synced. Both and
@@ -34,20 +35,11 @@ func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what strin
 // follow hands the events of a kind to a handler until ctx ends, and calls synced once, with the scheduler locked, when all that there was has been
 // handed over.
 func (s *Scheduler) follow(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler, synced func()) error {
-	inf, err := s.client.Cache().GetInformer(ctx, kind)
+	end, err := client.Follow(ctx, s.client.Cache(), kind, handler)
 	if err != nil {
-		return fmt.Errorf("informer of %T: %w", kind, err)
+		return s.stopped(ctx, err)
 	}
-	reg, err := inf.AddEventHandler(handler)
-	if err != nil {
-		return fmt.Errorf("informer of %T: %w", kind, err)
-	}
-	defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
-	select {
-	case <-reg.HasSyncedChecker().Done():
-	case <-ctx.Done():
-		return nil
-	}
+	defer end()
 	s.mu.Lock()
 	synced()
 	s.mu.Unlock()

@@ -51,10 +51,10 @@ func profileOf(p *corev1.Pod) *profile {
 }
 
 // isTask reports whether the pod runs a task.
-func isTask(p *corev1.Pod) bool {
-	if p.Spec.SchedulerName == TaskProfile {
-		return true
-	}
+func isTask(p *corev1.Pod) bool { return p.Spec.SchedulerName == TaskProfile || byTask(p) }
+
+// byTask reports whether a Task controls the pod.
+func byTask(p *corev1.Pod) bool {
 	for i := range p.OwnerReferences {
 		r := &p.OwnerReferences[i]
 		if r.Controller != nil && *r.Controller && r.Kind == "Task" && strings.HasPrefix(r.APIVersion, tasks.GroupVersion.Group+"/") {

@@ -53,12 +53,14 @@ type queue struct {
 	wide          int                                            // how many of them are wide
 	groups        map[types.NamespacedName]map[*pending]struct{} // the pods of each pod group
 	heap          activeHeap
-	wake          chan struct{} // capacity 1: the active heap is not empty
+	waiting       map[*pending]struct{} // underway, and waiting for devices
+	resumed       []*pending            // underway, and to be bound
+	wake          chan struct{}         // capacity 1: the active heap or resumed is not empty
 	later         func(*pending)
 }
 
 func newQueue() *queue {
-	return &queue{pods: map[types.UID]*pending{}, groups: map[types.NamespacedName]map[*pending]struct{}{}, unschedulable: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
+	return &queue{pods: map[types.UID]*pending{}, groups: map[types.NamespacedName]map[*pending]struct{}{}, unschedulable: map[*pending]struct{}{}, waiting: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
 }
 
 // add adds a new pod.
@@ -125,10 +127,41 @@ func (q *queue) activate(p *pending) {
 	}
 	p.where = active
 	heap.Push(&q.heap, p)
+	q.signal()
+}
+
+func (q *queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
 	}
+}
+
+// goOn lets the binding of a pod that waits for devices go on.
+func (q *queue) goOn(p *pending) {
+	delete(q.waiting, p)
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
+	}
+	q.resumed = append(q.resumed, p)
+	q.signal()
+}
+
+// bindable returns a pod whose binding goes on, nil if there is none.
+func (q *queue) bindable() *pending {
+	for len(q.resumed) > 0 {
+		p := q.resumed[0]
+		q.resumed[0] = nil
+		if q.resumed = q.resumed[1:]; q.pods[p.info.pod.UID] != p {
+			continue // it is gone
+		}
+		if p.reserved != nil {
+			return p
+		}
+		q.remove(p) // somebody else has bound it to its node
+	}
+	return nil
 }
 
 // retry makes an unschedulable pod active: immediately after its first failure, otherwise after a back-off.
@@ -167,6 +200,7 @@ func (q *queue) remove(p *pending) {
 	if p.where == active {
 		heap.Remove(&q.heap, p.index)
 	}
+	delete(q.waiting, p)
 	delete(q.pods, p.info.pod.UID)
 	delete(q.groups[p.info.gang], p)
 	if len(q.groups[p.info.gang]) == 0 {

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,11 +29,11 @@ func (s *Scheduler) report(ctx context.Context, p *pending) {
 	if r == nil {
 		return
 	}
-	patch := r.patch(p.wrote)
 	var err error
-	if patch != nil {
+	if c := r.condition(p.wrote); c != nil {
+		wrote := p.wrote
 		p.wrote = true
-		err = s.client.Status().Patch(ctx, reference(r.pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch))
+		err = s.writeReport(ctx, r, c, wrote)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		if ctx.Err() == nil {
@@ -47,8 +48,21 @@ func (s *Scheduler) report(ctx context.Context, p *pending) {
 	}
 }
 
-// patch returns the change to the pod's status, nil if it says so already. What this scheduler wrote since, the pod may not show yet.
-func (r *report) patch(wrote bool) []byte {
+// writeReport writes a pod's condition. An update costs the server less than a patch, and conflicts if somebody has written the pod since.
+func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCondition, wrote bool) error {
+	if !wrote {
+		next := r.pod.DeepCopy()
+		next.Status.NominatedNodeName = r.nominated
+		next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(have corev1.PodCondition) bool { return have.Type == c.Type }), *c)
+		if err := s.client.Status().Update(ctx, next); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return s.client.Status().Patch(ctx, reference(r.pod), ctrlclient.RawPatch(types.StrategicMergePatchType, r.patch(c, wrote)))
+}
+
+// condition returns what the pod's status is to say, nil if it says so already. What this scheduler wrote since, the pod may not show yet.
+func (r *report) condition(wrote bool) *corev1.PodCondition {
 	at := metav1.NewTime(now())
 	for i := range r.pod.Status.Conditions {
 		c := &r.pod.Status.Conditions[i]
@@ -60,10 +74,15 @@ func (r *report) patch(wrote bool) []byte {
 		}
 		at = c.LastTransitionTime
 	}
-	status := map[string]any{"conditions": []any{map[string]any{
-		"type": corev1.PodScheduled, "status": corev1.ConditionFalse, "reason": corev1.PodReasonUnschedulable, "message": r.message,
-		"lastProbeTime": nil, "lastTransitionTime": at, "observedGeneration": r.pod.Generation,
-	}}}
+	return &corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: r.message,
+		LastTransitionTime: at, ObservedGeneration: r.pod.Generation,
+	}
+}
+
+// patch returns the change to the pod's status.
+func (r *report) patch(c *corev1.PodCondition, wrote bool) []byte {
+	status := map[string]any{"conditions": []*corev1.PodCondition{c}}
 	if wrote || r.nominated != r.pod.Status.NominatedNodeName {
 		status["nominatedNodeName"] = r.nominated
 	}

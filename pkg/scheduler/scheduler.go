@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,6 +40,8 @@ type Config struct {
 	Devices func(context.Context, Inventory) (Allocate, error)
 	// Binders is the number of concurrent binding writes; 0 means 64.
 	Binders int
+	// DeviceTimeout is how long devices with binding conditions may take to become ready for a pod; 0 means 10 minutes.
+	DeviceTimeout time.Duration
 	// TaskPatience is how long a node may be silent before tasks on it are lost; no task is placed on one that is. 0 means tasks.DefaultPatience.
 	TaskPatience time.Duration
 	// Metrics registers the scheduler's metrics; nil for none.
@@ -58,6 +59,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("scheduler: SamplePercent of %d: must be from 0 to 100", c.SamplePercent)
 	case c.TaskPatience < 0:
 		return fmt.Errorf("scheduler: TaskPatience of %s: must not be negative", c.TaskPatience)
+	case c.DeviceTimeout < 0:
+		return fmt.Errorf("scheduler: DeviceTimeout of %s: must not be negative", c.DeviceTimeout)
 	case c.Binders < 0:
 		return fmt.Errorf("scheduler: Binders of %d: must not be negative", c.Binders)
 	}
@@ -80,6 +83,7 @@ type Scheduler struct {
 	state      *state
 	queue      *queue
 	heartbeats heartbeats
+	late       late
 
 	storageMu      sync.Mutex
 	storageChanged chan struct{} // closed at the next change of a claim, volume or class; nil if nobody waits
@@ -90,7 +94,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Scheduler{client: cfg.Client, binders: cfg.Binders, log: cfg.Log, ready: make(chan struct{})}
+	s := &Scheduler{client: cfg.Client, binders: cfg.Binders, log: cfg.Log, ready: make(chan struct{}), late: late{}}
 	if s.binders == 0 {
 		s.binders = 64
 	}
@@ -110,6 +114,7 @@ func New(cfg Config) (*Scheduler, error) {
 	s.state.budgets = s.budgets
 	s.state.volumes.read = cfg.Client.Cache()
 	s.state.devices.read, s.state.devices.allocator = cfg.Client.Cache(), cfg.Devices
+	s.state.devices.timeout = cmp.Or(cfg.DeviceTimeout, bindingTimeout)
 	s.state.gangs.read = cfg.Client.Cache()
 	s.preBinds = []preBind{{name: "VolumeBinding", run: s.bindVolumes}, {name: dynamicResources, run: s.bindDevices}}
 	s.heartbeats.cache, s.heartbeats.patience = cfg.Client.Cache(), cmp.Or(cfg.TaskPatience, tasks.DefaultPatience)
@@ -144,42 +149,26 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.useDevices(ctx, &wg)
 	s.useGangs(ctx, &wg)
 	s.useHeartbeats(ctx, &wg)
-	for _, o := range storageKinds() {
-		inf, err := s.client.Cache().GetInformer(ctx, o)
-		if err != nil {
-			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", o, err))
+	for _, o := range []ctrlclient.Object{&corev1.Namespace{}, &policyv1.PodDisruptionBudget{}} {
+		if _, err := s.client.Cache().GetInformer(ctx, o); err != nil {
+			return s.stopped(ctx, fmt.Errorf("watch %T: %w", o, err))
 		}
-		reg, err := inf.AddEventHandler(storageHandler{s})
-		if err != nil {
-			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", o, err))
-		}
-		defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
 	}
-	// Nodes before pods, so that no pod is rejected only because a node was not known yet.
-	if _, err := s.client.Cache().GetInformer(ctx, &corev1.Namespace{}); err != nil {
-		return s.stopped(ctx, fmt.Errorf("informer of namespaces: %w", err))
-	}
-	if _, err := s.client.Cache().GetInformer(ctx, &policyv1.PodDisruptionBudget{}); err != nil {
-		return s.stopped(ctx, fmt.Errorf("informer of disruption budgets: %w", err))
-	}
-	for _, w := range []struct {
+	type watched struct {
 		object  ctrlclient.Object
 		handler toolscache.ResourceEventHandler
-	}{{&corev1.Node{}, nodeHandler{s}}, {&corev1.Pod{}, podHandler{s}}} {
-		inf, err := s.client.Cache().GetInformer(ctx, w.object)
+	}
+	var all []watched
+	for _, o := range storageKinds() {
+		all = append(all, watched{o, storageHandler{s}})
+	}
+	// Nodes before pods, so that no pod is rejected only because a node was not known yet.
+	for _, w := range append(all, watched{&corev1.Node{}, nodeHandler{s}}, watched{&corev1.Pod{}, podHandler{s}}) {
+		end, err := client.Follow(ctx, s.client.Cache(), w.object, w.handler)
 		if err != nil {
-			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", w.object, err))
+			return s.stopped(ctx, err)
 		}
-		reg, err := inf.AddEventHandler(w.handler)
-		if err != nil {
-			return s.stopped(ctx, fmt.Errorf("informer of %T: %w", w.object, err))
-		}
-		defer func() { _ = inf.RemoveEventHandler(reg) }() // a stopped informer has no handlers
-		select {
-		case <-reg.HasSyncedChecker().Done():
-		case <-ctx.Done():
-			return nil
-		}
+		defer end()
 	}
 	defer s.drop()
 	close(s.ready)
@@ -194,13 +183,17 @@ func (s *Scheduler) stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// drop empties the queue and stops its timers.
+// drop empties the queue and stops all timers.
 func (s *Scheduler) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.queue.pods {
 		s.queue.remove(p)
 	}
+	for pod := range s.late {
+		s.late.cancel(pod)
+	}
+	s.late = nil
 }
 
 func (s *Scheduler) backedOff(p *pending) {
@@ -244,6 +237,9 @@ func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 func (s *Scheduler) next() (write func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if p := s.queue.bindable(); p != nil {
+		return s.binding(p, p.reserved)
+	}
 	p := s.queue.pop()
 	if p == nil {
 		return nil
@@ -301,12 +297,18 @@ func (s *Scheduler) binding(p *pending, n *nodeInfo) func(context.Context) {
 	if p.report != nil {
 		p.report, p.reported = nil, "" // not written
 	}
+	pod := p.info.pod // replaced when it is seen to be bound, which may be before an error arrives
 	return func(ctx context.Context) {
 		var err error
 		if p := s.guard.Do("binding", func() { err = s.commit(ctx, p, n.name) }); p != nil {
 			err = p
 		}
+		if errors.Is(err, errNotReady) {
+			s.await(p, n.name)
+			return
+		}
 		if err != nil && ctx.Err() == nil {
+			s.abandonExtended(ctx, pod)
 			s.refused(p, n.name, err)
 		}
 	}
@@ -350,31 +352,23 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 			victims = append(victims, v.pod)
 		}
 	}
-	var idle []types.NamespacedName
-	if f.cycle.devices != nil {
-		var refused []*nodeInfo
-		for i, by := range f.refused {
-			if f.active[by].name == dynamicResources {
-				refused = append(refused, s.state.order[i])
-			}
-		}
-		idle = f.cycle.devices.idle(pod, refused)
-	}
-	again := p.report == nil && message == p.reported && nominated == pod.Status.NominatedNodeName
+	release := s.unusable(f)
+	same := message == p.reported && nominated == pod.Status.NominatedNodeName
 	p.reported = message
-	if !again {
+	if p.report == nil && !same || p.report != nil && (p.report.message != message || p.report.nominated != nominated) {
 		p.report = &report{pod, message, nominated}
 	}
-	tell := !again || p.failed.Sub(p.told) >= tellEvery
+	tell := !same || p.failed.Sub(p.told) >= tellEvery
 	if tell {
 		p.told = p.failed
 	}
+	since := p.since
 	return func(ctx context.Context) {
 		if tell {
-			s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message)
+			s.tell(pod, since, corev1.EventTypeWarning, "FailedScheduling", message)
 		}
 		s.report(ctx, p)
 		s.evict(ctx, pod, victims)
-		s.deallocate(ctx, pod, idle)
+		release(ctx)
 	}
 }

@@ -272,7 +272,7 @@ type failure struct {
 }
 
 func (s *state) cycle(p *podInfo) *cycle {
-	c := &cycle{podInfo: p, state: s}
+	c := &cycle{podInfo: p, state: s, served: s.devices.served(p.need)}
 	if a := p.pod.Spec.Affinity; len(p.pod.Spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		c.selects = true
 		c.required = nodeaffinity.GetRequiredNodeAffinity(p.pod)

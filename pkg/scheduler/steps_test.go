@@ -112,6 +112,10 @@ type statusesWriter struct {
 	writes chan statusWrite
 }
 
+func (w statusesWriter) Update(_ context.Context, o ctrl.Object, _ ...ctrl.SubResourceUpdateOption) error {
+	return apierrors.NewConflict(corev1.Resource("pods"), o.GetName(), errors.New("somebody has written it since"))
+}
+
 func (w statusesWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
 	data, err := p.Data(o)
 	if err != nil {

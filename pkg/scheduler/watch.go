@@ -142,6 +142,7 @@ func (h podHandler) remove(o any) {
 
 // forget removes a deleted or terminated pod.
 func (s *Scheduler) forget(pod *corev1.Pod) {
+	s.late.cancel(pod.UID)
 	s.state.volumes.release(pod.UID)
 	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,7 +31,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	}); err != nil {
 		return err
 	}
-	s.event(pod, corev1.EventTypeNormal, "Scheduled", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
+	s.tell(pod, now(), corev1.EventTypeNormal, "Scheduled", fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.bound(p)

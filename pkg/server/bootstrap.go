@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/dns"
@@ -118,7 +119,7 @@ func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 		// Queried by pods, and answered by DNS on their own node.
 		dns.Service(dnsAddress(b.service).String()),
 		nodeServices(),
-		localStorage())
+		localStorage(), localSnapshotClass())
 }
 
 func apiMeta(slice bool) metav1.ObjectMeta {
@@ -147,6 +148,14 @@ func localStorage() *storagev1.StorageClass {
 		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimDelete),
 		AllowVolumeExpansion: new(true),
+	}
+}
+
+// localSnapshotClass is the default class of snapshots of local volumes.
+func localSnapshotClass() *snapshots.VolumeSnapshotClass {
+	return &snapshots.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: storage.DefaultClass, Annotations: map[string]string{snapshots.DefaultAnnotation: "true"}},
+		Driver:     storage.Provisioner, DeletionPolicy: snapshots.Delete,
 	}
 }
 

@@ -85,7 +85,7 @@ func TestAnAgentFollowsTheOtherServer(t *testing.T) {
 	i.servers.Set(list)
 	get := func() string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://cluster/api", nil)
 		require.NoError(t, err)

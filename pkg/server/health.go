@@ -24,6 +24,7 @@ func (l *plane) checks() []apiserver.Check {
 	list := []apiserver.Check{
 		{Name: "etcd", Check: l.storeReads, Live: true},
 		{Name: "etcd-readiness", Check: l.storeReads},
+		{Name: "kms-providers", Check: l.encryption.PluginsHealth},
 		{Name: "informer-sync", Check: l.cacheFollows},
 		{Name: "poststarthook/bootstrap-controller", Check: started(l.bootstrap.Ready)},
 		{Name: "poststarthook/rbac/bootstrap-roles", Check: started(func() <-chan struct{} { return l.roles.Ready() })},

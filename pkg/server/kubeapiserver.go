@@ -202,7 +202,7 @@ func (k *KubeAPIServer) accounts(g *Given) error {
 }
 
 func pool(option, file string) (*x509.CertPool, error) {
-	text, err := bounded.File(file, maxKeyFile)
+	text, err := bounded.Configured(file, maxKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", option, err)
 	}

@@ -16,42 +16,57 @@ import (
 const (
 	// removalTime limits one attempt to remove a volume's directory. The next one goes on where it ended.
 	removalTime = time.Minute
-	// maxNodeError limits what is read of a node's error, in bytes.
+	// maxNodeError limits what is read and kept of a node's error, in bytes.
 	maxNodeError = 4 << 10
 )
 
 // removeVolume asks a node to remove the directory of a volume that was provisioned there.
 func (n *nodes) removeVolume(ctx context.Context, node *corev1.Node, volume string) error {
-	return n.askVolume(ctx, node, http.MethodDelete, "remove", volume)
+	return n.askVolume(ctx, node, http.MethodDelete, "remove", "localVolumes", volume)
 }
 
 // resizeVolume asks a node to enforce another size of a volume that was provisioned there, in bytes.
 func (n *nodes) resizeVolume(ctx context.Context, node *corev1.Node, volume string, size int64) error {
-	return n.askVolume(ctx, node, http.MethodPut, "resize", volume, "size", strconv.FormatInt(size, 10))
+	return n.askVolume(ctx, node, http.MethodPut, "resize", "localVolumes", volume, "size", strconv.FormatInt(size, 10))
 }
 
 func (n *nodes) askVolume(ctx context.Context, node *corev1.Node, method, verb string, path ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, removalTime)
 	defer cancel()
-	base, transport, err := n.Connect(ctx, node.Name)
+	res, err := n.ask(ctx, node, method, verb, path...)
 	if err != nil {
 		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, base.JoinPath("localVolumes").JoinPath(path...).String(), nil)
-	if err != nil {
-		return err
-	}
-	res, err := transport.RoundTrip(req)
-	if err != nil {
-		return fmt.Errorf("could not reach node %q to %s the volume: %w", node.Name, verb, err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode == http.StatusNoContent {
 		return nil
 	}
+	return nodeRefusal(node, verb, res)
+}
+
+func (n *nodes) ask(ctx context.Context, node *corev1.Node, method, verb string, path ...string) (*http.Response, error) {
+	base, transport, err := n.Connect(ctx, node.Name)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, base.JoinPath(path...).String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("could not reach node %q to %s the volume: %w", node.Name, verb, err)
+	}
+	return res, nil
+}
+
+func nodeRefusal(node *corev1.Node, verb string, res *http.Response) error {
 	text, err := bounded.All(res.Body, maxNodeError)
 	if err != nil {
 		text = []byte(res.Status)
 	}
-	return fmt.Errorf("node %q could not %s the volume: %s", node.Name, verb, strings.TrimSpace(string(text)))
+	return fmt.Errorf("node %q could not %s the volume: %s", node.Name, verb, nodeText(strings.TrimSpace(string(text))))
 }
+
+// nodeText cuts what a node says, which is stored.
+func nodeText(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxNodeError)], "") }

@@ -174,6 +174,10 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	periods, err := p.ShutdownPeriods()
+	if err != nil {
+		return nil, err
+	}
 	n := &node{domain: m.domain}
 	reserved, err := config.ParseReserved(p.KubeReserved)
 	if err != nil {
@@ -218,6 +222,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
 		Machine:       eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
 		Reserved:      reserved,
+		Shutdown:      periods,
 		API:           m.api,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },

@@ -19,8 +19,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -45,6 +48,9 @@ type Outside struct {
 	Lease string
 	// Only names the reconcilers to run; empty: all.
 	Only []string
+	// SourceNamespaces are those in which Kontrol's reconcilers read Secrets and ConfigMaps; empty: all. Other reconcilers that read these must not run
+	// with it.
+	SourceNamespaces []string
 	// ClusterCIDR is the range of the nodes' pod CIDRs; empty: none are allocated.
 	ClusterCIDR string
 	// NodeMonitorGracePeriod is how long a node may go without heartbeats; 0 is the default.
@@ -88,7 +94,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 		}
 		controllers, err := reconcile.New(reconcile.Config{
 			ClientFor: func(string) client.Interface { return checked }, ServerVersion: serverVersion(o.REST),
-			Kinds: kinds, Only: o.Only, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
+			Kinds: kinds, Only: o.Only, SourceNamespaces: o.SourceNamespaces, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
 		})
 		return []run.Component{c, kinds, controllers}, err
 	})
@@ -147,6 +153,22 @@ func (o Outside) run(ctx context.Context, name, lease string, build builder) err
 	return err
 }
 
+// cached configures the client of the components.
+func (o Outside) cached() client.Config {
+	c := client.Config{REST: o.REST}
+	if len(o.SourceNamespaces) == 0 {
+		return c
+	}
+	only := ctrlcache.ByObject{Namespaces: map[string]ctrlcache.Config{}}
+	for _, n := range o.SourceNamespaces {
+		only.Namespaces[n] = ctrlcache.Config{}
+	}
+	secret, configMap := &corev1.Secret{}, &corev1.ConfigMap{}
+	c.Only = map[ctrl.Object]ctrlcache.ByObject{secret: only, configMap: only}
+	c.Known = map[ctrl.Object]meta.RESTScope{secret: meta.RESTScopeNamespace, configMap: meta.RESTScopeNamespace}
+	return c
+}
+
 // group creates the components that run while this process is elected, and what gathers their metrics.
 func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*run.Group, prometheus.Gatherer, error) {
 	fixed := prometheus.NewRegistry()
@@ -171,7 +193,7 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 	var current atomic.Pointer[prometheus.Registry]
 	term := func() ([]run.Component, error) {
 		metrics := prometheus.NewRegistry()
-		c, err := client.New(client.Config{REST: o.REST})
+		c, err := client.New(o.cached())
 		if err != nil {
 			return nil, err
 		}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"path/filepath"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	chain "github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/apiserver/access"
@@ -37,19 +35,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/netpolicy"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
-	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
-	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/registry"
 	"github.com/coracle-dev/coracle/pkg/rest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
 	"github.com/coracle-dev/coracle/pkg/server/aggregation"
-	"github.com/coracle-dev/coracle/pkg/server/allocation"
 	"github.com/coracle-dev/coracle/pkg/server/customresources"
 	"github.com/coracle-dev/coracle/pkg/server/election"
 	"github.com/coracle-dev/coracle/pkg/server/flowcontrol"
-	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 	"github.com/coracle-dev/coracle/pkg/store"
 	"github.com/coracle-dev/coracle/pkg/usage"
 	"github.com/coracle-dev/coracle/pkg/version"
@@ -65,6 +59,7 @@ type plane struct {
 	store      *store.Store
 	cache      *cache.Cache
 	encryption *encryption.Keeper
+	kms        *encryption.Plugins
 	registry   *registry.Registry
 	clients    *local.Clients
 	bootstrap  *bootstrap
@@ -75,6 +70,7 @@ type plane struct {
 	custom     *customresources.Controller
 	admin      *adminKubeconfig
 	rootCA     *rootca.Bundle
+	nodeCA     *rootca.Bundle
 	access     *access.Access
 	apiserver  *apiserver.Server
 	fairness   *flowcontrol.Controller
@@ -93,6 +89,7 @@ type plane struct {
 // components returns the control plane's components in start order.
 func (p *plane) components() []run.Component {
 	list := []run.Component{
+		p.kms,        // what stored objects may be encrypted with
 		p.store,      // all state
 		p.cache,      // reads the store
 		p.encryption, // fails without the keys of stored objects
@@ -172,6 +169,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
 		return nil, err
 	}
+	l.kms = l.encryption.Plugins()
 	issuer := cmp.Or(p.given.Issuer, "https://kubernetes.default.svc."+p.ClusterDomain)
 	if p.accounts, err = newAccountKeys(pkiDir(p.DataDir), issuer, keys); err != nil {
 		return nil, err
@@ -289,6 +287,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	p.authorities.changed = []func() error{
 		func() error { return l.admin.write(false) },
 		func() error { l.rootCA.Set(keys.Server.Bundle()); return nil },
+		func() error { l.nodeCA.Set(keys.Node.Bundle()); return nil },
 		func() error { l.aggregator.Refresh(); return nil },
 		func() error { l.members.endUnbelieved(keys.Client.Pool()); return nil },
 	}
@@ -329,48 +328,6 @@ func (l *plane) joiner() *joiner {
 			return p.NodeName
 		},
 	}
-}
-
-// actors creates the reconcilers and the scheduler, unless disabled.
-func (l *plane) actors(kinds *kind.Catalog) error {
-	p := l.process
-	pods, err := netip.ParsePrefix(p.ClusterCIDR)
-	if err != nil {
-		return err
-	}
-	addresses, err := config.ParsePool(p.LoadBalancerPool)
-	if err != nil {
-		return err
-	}
-	l.rootCA = rootca.NewBundle(l.keys.Server.Bundle())
-	if p.Runs(config.Controllers) {
-		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
-			return reconcile.New(reconcile.Config{
-				ClientFor: func(identity string) client.Interface {
-					return led.checked(l.client(identity, "system:serviceaccounts"))
-				},
-				RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, Tunnels: l.tunnels,
-				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
-				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
-					return l.aggregator.Metrics(ctx, path, query)
-				},
-				Elsewhere: func(ctx context.Context, namespace string) []namespace.Left {
-					return l.aggregator.Empty(ctx, namespace)
-				},
-				OwnedElsewhere: l.aggregator,
-				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, Signers: signers(l.keys), CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas), QuotaUsage: l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod, TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
-			})
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if p.Runs(config.Scheduler) {
-		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
-			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Devices: allocation.New(), TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "scheduler"), Metrics: metrics})
-		})
-	}
-	return err
 }
 
 // schemas returns the OpenAPI 3 document of a group and version.

@@ -26,6 +26,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/memory"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/store"
@@ -40,7 +41,7 @@ func nodeUser(name string) string { return "system:node:" + name }
 // RunServer runs the control plane and, if node is set, this machine as a node, until ctx is done. Containers keep
 // running.
 func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
-	defer boundGarbage()()
+	defer memory.BoundGarbage()()
 	report := reporter()
 	defer func() { failure(report, err) }()
 	if err := preflight(c, true, node); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
@@ -87,22 +86,4 @@ func TestForgetStart(t *testing.T) {
 	before := pss("/proc", os.Getpid())
 	require.NoError(t, forgetStart())
 	require.Less(t, pss("/proc", os.Getpid()), before)
-}
-
-func TestProgramMappings(t *testing.T) {
-	const smaps = `00400000-00500000 r-xp 00000000 fe:00 1 /bin/program
-Rss: 100 kB
-Anonymous: 0 kB
-00500000-00501000 r--p 00100000 fe:00 1 /bin/program
-Anonymous: 4 kB
-00501000-00502000 rw-p 00101000 fe:00 1 /bin/program
-Anonymous: 0 kB
-7f0000000000-7f0000001000 r--p 00000000 fe:00 2 /lib/libc.so.6
-Anonymous: 0 kB
-7f0000001000-7f0000002000 r--p 00000000 00:00 0
-Anonymous: 0 kB
-`
-	require.Equal(t, []mapping{{0x400000, 0x500000}}, programMappings(smaps, "/bin/program"))
-	require.Empty(t, programMappings("a format\nto come: 0 kB\nAnonymous: 0 kB\n", "/bin/program"), "nothing is released of what is not understood")
-	require.ErrorIs(t, release([]mapping{{0x1000, 0x2000}}), unix.ENOMEM, "nothing is mapped there")
 }

@@ -181,7 +181,7 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 	c := l.election(election.Controllers)
 	c.Client, c.Alone = o.paused.client(c.Client), nil
 	c.Identity = func() string { return name + "_coracle-" + address }
-	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 5*time.Second, 2*time.Second, 200*time.Millisecond
+	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 20*time.Second, 10*time.Second, 200*time.Millisecond // a server that runs may get no processor for seconds
 	o.led, err = newLed(l, "controllers", c, func(led *led[acts], metrics prometheus.Registerer) (acts, error) {
 		controllers, err := reconcile.New(reconcile.Config{
 			ClientFor: func(identity string) client.Interface {
@@ -211,7 +211,7 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 // until waits for an event of the kind after which the condition holds.
 func (o *oneOfTwo) until(t *testing.T, list ctrl.ObjectList, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w, err := o.plane.client(apiServerUser, user.SystemPrivilegedGroup).Watch(ctx, list)
 	require.NoError(t, err)
@@ -292,7 +292,7 @@ func TestTwoServersAct(t *testing.T) {
 	}
 	grown := func(n int) {
 		t.Helper()
-		deadline := time.After(time.Minute)
+		deadline := time.After(5 * time.Minute)
 		for made < n {
 			select {
 			case e := <-pods.ResultChan():

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func (w untilDone) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// RestoreSnapshot restores a cluster from an archive into the data directory, in which no process may run. With replace, a cluster that is
+// RestoreSnapshot restores a cluster from an archive, or the objects from a file of `etcdctl snapshot save`, into the data directory, in which no process may run. With replace, a cluster that is
 // there is moved aside, into a directory that it returns; without, it is an error. Killed at any point, it leaves the old cluster, the new
 // one, or a directory that no process starts in until the restore is repeated.
 func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader, replace bool) (m snapshot.Manifest, old string, err error) {
@@ -147,7 +148,7 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader, re
 		return m, "", err
 	}
 	// Nothing of the old cluster has been touched until here: a bad archive leaves it as it was.
-	if m, err = snapshot.Unpack(archive, parts); err == nil {
+	if m, err = unpack(archive, parts); err == nil {
 		err = store.Restore(filepath.Join(parts, snapshot.Database), filepath.Join(dir, storeDir), slog.Default())
 	}
 	if err != nil {
@@ -157,6 +158,15 @@ func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader, re
 		old = filepath.Join(c.DataDir, "replaced-"+time.Now().UTC().Format("20060102-150405"))
 	}
 	return m, old, install(c.DataDir, dir, old)
+}
+
+// unpack unpacks and verifies an archive, or a snapshot of another API server's etcd.
+func unpack(archive io.Reader, dir string) (snapshot.Manifest, error) {
+	in := bufio.NewReader(archive)
+	if head, _ := in.Peek(snapshot.EtcdHead); snapshot.IsEtcd(head) {
+		return snapshot.Manifest{Etcd: true}, snapshot.UnpackEtcd(in, dir)
+	}
+	return snapshot.Unpack(in, dir)
 }
 
 // install puts the restored parts in the places of the old ones, which it moves to old.

@@ -1,11 +1,19 @@
 package server
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/run/runtest"
+	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 // A restore that ends between any two of its renames leaves the old cluster's parts aside, no process starts, and the
@@ -55,4 +63,44 @@ func TestInstallIsRepeatable(t *testing.T) {
 			require.Contains(t, []string{read(filepath.Join(first, name)), read(filepath.Join(second, name))}, "old", "%s of the old cluster is kept", name)
 		}
 	}
+}
+
+// The objects in a file of `etcdctl snapshot save` become those of a cluster with keys of its own; a damaged file leaves what is there.
+func TestRestoreOfEtcd(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	opened := func(dir string) (*store.Store, func()) {
+		s, err := store.New(store.Config{Dir: filepath.Join(dir, storeDir), Logger: quiet})
+		require.NoError(t, err)
+		return s, runtest.Start(t, s)
+	}
+	s, stop := opened(t.TempDir())
+	_, err := s.Create(t.Context(), "/registry/configmaps/default/a", []byte("theirs"), 0)
+	require.NoError(t, err)
+	var database bytes.Buffer
+	require.NoError(t, s.Export(func(_, _ int64, from io.WriterTo) error {
+		_, err := from.WriteTo(&database)
+		return err
+	}))
+	stop()
+	sum := sha256.Sum256(database.Bytes())
+	snap := append(database.Bytes(), sum[:]...)
+
+	var c config.Config
+	c.DataDir, c.RunDir = t.TempDir(), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(c.DataDir, keyDir), 0o700))
+	_, _, err = RestoreSnapshot(t.Context(), c, bytes.NewReader(snap), false)
+	require.ErrorContains(t, err, "has a cluster already")
+	_, _, err = RestoreSnapshot(t.Context(), c, bytes.NewReader(snap[:len(snap)-100]), true)
+	require.ErrorContains(t, err, "incomplete")
+	require.DirExists(t, filepath.Join(c.DataDir, keyDir))
+	m, old, err := RestoreSnapshot(t.Context(), c, bytes.NewReader(snap), true)
+	require.NoError(t, err)
+	require.True(t, m.Etcd)
+	require.DirExists(t, filepath.Join(old, keyDir))
+	require.NoDirExists(t, filepath.Join(c.DataDir, keyDir), "a start makes new keys")
+	s, stop = opened(c.DataDir)
+	defer stop()
+	kv, err := s.Get(t.Context(), "/registry/configmaps/default/a")
+	require.NoError(t, err)
+	require.Equal(t, "theirs", string(kv.Value))
 }

@@ -57,6 +57,8 @@ type Manifest struct {
 	// EncryptionConfig is the file with the keys of stored objects, if the archive does not contain it.
 	EncryptionConfig string `json:"encryptionConfig,omitempty"`
 	Parts            []Part `json:"parts"`
+	// Etcd means that it was none of our archives but a snapshot of etcd, without keys and with nothing known of the above.
+	Etcd bool `json:"-"`
 }
 
 // Part is an entry of an archive.

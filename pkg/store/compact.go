@@ -193,9 +193,7 @@ func (s *Store) compactTo(ctx context.Context, e endpoint, rev int64) error {
 	}
 	s.compacted.Store(rev)
 	s.history.drop(rev)
-	if err := s.releaseMapping(e); err != nil {
-		s.cfg.Logger.Warn("could not release the mapping of the database", "error", err)
-	}
+	s.releaseMapping(e)
 	return s.defragment(e)
 }
 

@@ -50,7 +50,7 @@ func (s *Store) etcdConfig() *embed.Config {
 	c.WarningUnaryRequestDuration = time.Second
 	// Durability comes from the log, so the database may be committed in larger batches.
 	c.BackendBatchInterval, c.BackendBatchLimit = time.Second, 2000
-	c.TickMs, c.ElectionMs = tickMs, electionMs
+	c.TickMs, c.ElectionMs = tickMs, s.election
 	c.UnsafeNoFsync = s.cfg.Volatile
 	return c
 }

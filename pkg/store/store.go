@@ -77,8 +77,10 @@ type Store struct {
 	compact   chan struct{} // requests a compaction now
 	measure   chan struct{} // requests the sizes of kinds
 	replayed  func(member uint64) bool
+	election  uint // milliseconds until a member that hears of no leader becomes a candidate
 	biggest   atomic.Pointer[string]
-	mapping   sync.Mutex // held while the database is closed or defragmented, or its mapping released
+	mapping   sync.Mutex   // held while the database is closed or defragmented, or its mapping released
+	mapped    atomic.Int64 // bytes read of it since it was released
 	watches   sync.WaitGroup
 	stopping  chan struct{}
 	stopMu    sync.Mutex
@@ -94,7 +96,7 @@ func New(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, ready: make(chan struct{}), failed: make(chan struct{}),
 		compact: make(chan struct{}, 1), measure: make(chan struct{}, 1), stopping: make(chan struct{}),
-		replayed: replayed,
+		replayed: replayed, election: electionMs,
 	}
 	s.metrics = newMetrics(s)
 	return s, nil
@@ -150,6 +152,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 	s.compacted.Store(firstRevision(etcd.Server))
 	s.server.Store(etcd.Server)
+	s.mapped.Store(etcd.Server.Backend().Size()) // etcd has read all of it
 	s.publish(member{etcd.Server})
 	close(s.ready)
 
@@ -304,8 +307,29 @@ func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64
 	return kvs, at, remaining, err
 }
 
+// Page is Range for reading everything in pages, of at least one value: it reports only whether there are further values, as counting them takes time for each.
+func (s *Store) Page(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at int64, more bool, err error) {
+	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
+	kvs, at, _, err = s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: limit + 1, Rev: rev})
+	if more = int64(len(kvs)) > limit; more {
+		kvs = kvs[:limit]
+	}
+	for i := range kvs {
+		s.open(&kvs[i])
+	}
+	return kvs, at, more, err
+}
+
 // Stored is Range without decryption: the values are the bytes stored in etcd.
 func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
+	kvs, at, count, err := s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: limit, Rev: rev, WithTotalCount: limit > 0})
+	if limit > 0 && len(kvs) > 0 {
+		remaining = count - int64(len(kvs))
+	}
+	return kvs, at, remaining, err
+}
+
+func (s *Store) stored(ctx context.Context, prefix, from string, opts mvcc.RangeOptions) (kvs []KV, at, count int64, err error) {
 	e, err := s.barrier(ctx)
 	if err != nil {
 		return nil, 0, 0, err
@@ -315,25 +339,23 @@ func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int6
 	if len(end) > 0 && start >= string(end) { // from is after the prefix
 		start = string(end)
 		end = append([]byte(start), 0)
-		limit = -1
+		opts = mvcc.RangeOptions{Rev: opts.Rev, CountOnly: true}
 	}
-	opts := mvcc.RangeOptions{Limit: max(limit, 0), Rev: rev, WithTotalCount: limit > 0, CountOnly: limit < 0}
 	r, err := e.read(ctx, []byte(start), end, opts)
 	if err != nil {
 		return nil, 0, 0, s.classify(ctx, err)
 	}
-	at = rev
-	if at == 0 {
+	if at = opts.Rev; at == 0 {
 		at = r.Rev
 	}
 	kvs = make([]KV, len(r.KVs))
+	var size int64
 	for i, kv := range r.KVs {
 		kvs[i] = KV{Key: string(kv.Key), Value: kv.Value, Revision: kv.ModRevision}
+		size += int64(len(kv.Value))
 	}
-	if limit > 0 {
-		remaining = int64(r.Count - len(r.KVs))
-	}
-	return kvs, at, remaining, nil
+	s.hasRead(e, size)
+	return kvs, at, int64(r.Count), nil
 }
 
 // prefixEnd returns the first key after all keys with the prefix; "\x00" means no end, as in etcd's index.

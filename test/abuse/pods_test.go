@@ -43,7 +43,7 @@ func (c *cluster) pod(t *testing.T, name, script string, change ...func(*corev1.
 // until waits for a pod of the tenant to satisfy the condition.
 func (c *cluster) until(t *testing.T, name, what string, is func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), host.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*host.Patience) // one writes 400 MB
 	defer cancel()
 	yes := true
 	w, err := c.tenant.CoreV1().Pods(tenantNamespace).Watch(ctx, metav1.ListOptions{
@@ -243,7 +243,7 @@ func notHonoured(t *testing.T, c *cluster) {
 // event waits for an event of one of the tenant's pods and returns its message.
 func (c *cluster) event(t *testing.T, pod, reason string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), host.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*host.Patience) // one writes 400 MB
 	defer cancel()
 	yes := true
 	w, err := c.admin.CoreV1().Events(tenantNamespace).Watch(ctx, metav1.ListOptions{

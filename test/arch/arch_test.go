@@ -84,6 +84,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"k8s.io/apiserver", ours("pkg/kind", "pkg/encryption", "pkg/webhook", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
 		{"k8s.io/kubectl", ours("pkg/ctl")},
 		{"github.com/miekg/dns", ours("pkg/dns")},
+		{"github.com/godbus/dbus", ours("pkg/agent/shutdown")},
 		{"github.com/bazelbuild/remote-apis", ours("pkg/buildbarn/remote")},
 		// The factory is pkg/client/local's: upstream's links the informers of all groups, 4.5 MB.
 		{"k8s.io/client-go/informers", ours("pkg/client/local", "pkg/webhook", "pkg/admission")},
@@ -122,7 +123,8 @@ func TestImportsPointOneWay(t *testing.T) {
 		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},
 		{ours("apis", "cmd", "pkg/server", "pkg/agent", "pkg/ctl"), ours("pkg/testcluster")},
 		{ours("pkg/buildbarn/remote"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/agent", "pkg/ctl", "pkg/reconcile")...)},
-		{ours("cmd/coracle"), ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema")}, // they are in a process of their own
+		{ours("cmd/coracle"), ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema")},                                                                     // they are in a process of their own
+		{ours("pkg/buildbarn/fit"), append(engine, ours("pkg/kind", "pkg/client", "pkg/reconcile", "pkg/buildbarn/schema", "pkg/buildbarn/check/program")...)}, // it is pure
 		{ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/reconcile")...)},
 		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/ctl"), append(engine, "k8s.io")...)},
 	}

@@ -126,18 +126,23 @@ func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	gone, left := make(chan error, 1), len(list.Items)
+	if left > 0 { // from the beginning: many changes would be too many for a watch that begins later
+		go func() {
+			gone <- follow(ctx, resources.Watch, metav1.ListOptions{LabelSelector: "bench", ResourceVersion: list.GetResourceVersion()}, func(e watch.Event) bool {
+				if e.Type == watch.Deleted {
+					left--
+				}
+				return left == 0
+			})
+		}()
+	}
 	err = inParallel(kontrolWriters, len(list.Items), func(i int) error {
 		_, err := resources.Patch(ctx, list.Items[i].GetName(), types.MergePatchType, orphan, metav1.PatchOptions{})
 		return errors.Join(err, resources.Delete(ctx, list.Items[i].GetName(), metav1.DeleteOptions{}))
 	})
 	if err == nil && len(list.Items) > 0 {
-		left := len(list.Items)
-		err = follow(ctx, resources.Watch, metav1.ListOptions{LabelSelector: "bench", ResourceVersion: list.GetResourceVersion()}, func(e watch.Event) bool {
-			if e.Type == watch.Deleted {
-				left--
-			}
-			return left == 0
-		})
+		err = <-gone
 	}
 	err = errors.Join(err, k.hub.Resource(kontrolKind("clusters")).Delete(ctx, kontrolName, metav1.DeleteOptions{}), k.remove(ctx, kontrolName))
 	target := &cluster{options: k.options, client: k.target}

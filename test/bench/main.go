@@ -72,7 +72,7 @@ type group struct {
 
 type options struct {
 	kubeconfig, image, start, pids, only, output string
-	target, targetPids, kubectl, beside          string
+	target, targetPids, kubectl, beside, listed  string
 	children, keep                               bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
@@ -106,6 +106,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.targetPids, "target-pids", "", "processes of -target, separated by commas, whose processor time to measure")
 	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
 	f.IntVar(&o.many, "many", 100000, "how many objects the group many has")
+	f.StringVar(&o.listed, "listed", "", "namespace with the objects of the group many, from an earlier run, to list instead of creating them")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each group is measured on both clusters with -beside")
 	f.StringVar(&o.kubectl, "kubectl", "kubectl", "command that is kubectl, to compare with Kontrol; empty for none")
 	f.IntVar(&o.resources, "resources", 1000, "how many objects Kontrol applies")

@@ -3,13 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 func TestPercentile(t *testing.T) {
@@ -47,6 +52,27 @@ func TestPrint(t *testing.T) {
 	require.JSONEq(t, `[{"name":"get","value":0.15,"unit":"ms","budget":0.2}]`, out.String())
 }
 
+func TestReadPage(t *testing.T) {
+	list := corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
+	for _, text := range []string{"small", strings.Repeat("x", manyBytes), strings.Repeat("y", manyBytes)} {
+		list.Items = append(list.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Data: map[string]string{"value": text}})
+	}
+	inner, err := list.Marshal()
+	require.NoError(t, err)
+	raw, err := (&runtime.Unknown{Raw: inner}).Marshal()
+	require.NoError(t, err)
+	n, next, err := readPage(append([]byte("k8s\x00"), raw...))
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.Equal(t, "more", next)
+	_, _, err = readPage([]byte("{}"))
+	require.Error(t, err)
+	torn, err := (&runtime.Unknown{Raw: inner[:len(inner)-1]}).Marshal()
+	require.NoError(t, err)
+	_, _, err = readPage(append([]byte("k8s\x00"), torn...))
+	require.Error(t, err)
+}
+
 func TestProcess(t *testing.T) {
 	n, ended, err := parseTicks("12 (a) b) c) S 1 1 1 0 -1 4194560 1 2 3 4 50 7 8 9 20 0 1 0 100")
 	require.NoError(t, err)
@@ -58,6 +84,26 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, kib)
 	require.Contains(t, withChildren([]int{os.Getppid()}), os.Getpid())
+}
+
+// What a command has used counts for its parent after it has ended, too.
+func TestUsage(t *testing.T) {
+	k := &kontrolBench{cluster: &cluster{options: options{children: true}}}
+	before := k.used()
+	c := exec.CommandContext(t.Context(), "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
+	require.NoError(t, c.Run())
+	took := c.ProcessState.UserTime() + c.ProcessState.SystemTime()
+	require.Greater(t, took, 50*time.Millisecond, "the command is too short to see it")
+	now := k.used()
+	require.GreaterOrEqual(t, now[2].Duration-before[2].Duration, took-3*time.Second/userHZ, "but for rounding")
+	k.per(1, "try", before)
+	require.Len(t, k.figures, 1)
+
+	k.options.pids = fmt.Sprint(c.Process.Pid) // it has ended
+	require.False(t, k.used()[0].known)
+	before[0].known = true
+	k.per(1, "try", before)
+	require.Len(t, k.figures, 2, "of the bench alone")
 }
 
 func TestOptions(t *testing.T) {

@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"bufio"
 	"context"
 	"os"
 	"os/exec"
@@ -64,6 +65,25 @@ func (v *tour) no(pattern, line string, more ...string) {
 	require.Regexp(v, `(?m)`+pattern, out, "kubectl %s %q", line, more)
 }
 
+// until reads the lines that a command prints, until one is as wanted, and ends it.
+func (v *tour) until(pattern, line string) {
+	v.Helper()
+	ctx, cancel := context.WithTimeout(v.Context(), host.Patience)
+	defer cancel()
+	c := v.h.Command(ctx, v.h.Coracle, append([]string{"ctl"}, strings.Fields(line)...)...)
+	out, err := c.StdoutPipe()
+	require.NoError(v, err)
+	require.NoError(v, c.Start())
+	wanted, found, seen := regexp.MustCompile(pattern), false, []string(nil)
+	for lines := bufio.NewScanner(out); !found && lines.Scan(); {
+		seen = append(seen, lines.Text())
+		found = wanted.MatchString(lines.Text())
+	}
+	cancel()
+	_ = c.Wait()
+	require.True(v, found, "kubectl %s: no line is %q in\n%s", line, pattern, strings.Join(seen, "\n"))
+}
+
 // file writes a file, and returns its path.
 func (v *tour) file(name, text string) string {
 	v.Helper()
@@ -93,6 +113,7 @@ func (v *tour) create() {
 	v.is(`secret/s created`, "create secret generic s --from-literal=a=b")
 	v.is(`secret/reg created`, "create secret docker-registry reg --docker-username=u --docker-password=p --docker-server=r.example.com")
 	v.is(`quota/q created`, "create quota q --hard=pods=40")
+	v.is(`met`, "wait quota/q --for=jsonpath={.status.hard.pods}=40 --timeout=60s")
 	v.is(`pods +\d+ +40`, "describe quota q")
 	v.is(`created`, "create pdb pdb --selector=app=web --min-available=1")
 	v.is(`created`, "create priorityclass tour --value=5")
@@ -116,6 +137,7 @@ func (v *tour) rollouts() {
 	v.is(`annotated`, "annotate deployment/web kubernetes.io/change-cause=first")
 	v.is(`env updated`, "set env deployment/web A=B")
 	v.is(`^A=B$`, "set env deployment/web --list")
+	v.is(`successfully rolled out`, "rollout status deployment/web --timeout=60s") // a paused Deployment makes no revision
 	v.is(`paused`, "rollout pause deployment/web")
 	v.is(`resource requirements updated`, "set resources deployment/web --limits=memory=64Mi --requests=cpu=1m")
 	v.is(`resumed`, "rollout resume deployment/web")
@@ -156,7 +178,7 @@ func (v *tour) pods() {
 	v.is(`serves on :8080`, "logs deployment/web --all-containers --prefix --tail=2")
 	v.is(`^\d{4}-\S+Z .* serves on`, "logs -l app=web --tail=1 --timestamps --since=1h")
 	v.no(`previous terminated container "bg" in pod "bg" not found`, "logs bg --previous")
-	v.is(`Started +Pod/bg`, "events --for pod/bg")
+	v.until(`Started +Pod/bg`, "events --for pod/bg --watch")
 	v.is(`^`+v.h.Name+` +\d+m `, "top node")
 	v.is(`IP: +10\.`, "describe pod bg")
 
@@ -268,20 +290,7 @@ func (v *tour) get() {
 	v.is(`^$`, "get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&resourceVersion=99999999999")
 	v.is(`"BOOKMARK"`, "get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
 
-	ctx, cancel := context.WithTimeout(v.Context(), host.Patience)
-	defer cancel()
-	c := v.h.Command(ctx, v.h.Coracle, "ctl", "get", "pods", "--watch", "--output-watch-events")
-	lines, err := c.StdoutPipe()
-	require.NoError(v, err)
-	require.NoError(v, c.Start())
-	found := make([]byte, 0, 4096)
-	for !regexp.MustCompile(`(?m)^ADDED +bg `).Match(found) {
-		n, err := lines.Read(found[len(found):cap(found)])
-		require.NoError(v, err, "%s", found)
-		found = found[:len(found)+n]
-	}
-	cancel()
-	_ = c.Wait()
+	v.until(`^ADDED +bg `, "get pods --watch --output-watch-events")
 }
 
 func (v *tour) wait() {

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// metricsServer adapts upstream's manifests: the program comes from the machine, and is probed at once. Kubelets' certificates are not verified, as
-// where an authority of their own signs them, which pods do not know.
+// metricsServer adapts upstream's manifests: the program comes from the machine, and is probed at once. It verifies the nodes by the bundle of
+// their signer.
 const metricsServer = `resources: [apiservice.yaml, deployment.yaml, rbac.yaml, service.yaml]
 labels: [{pairs: {k8s-app: metrics-server}, includeSelectors: true}]
 patches:
@@ -21,11 +21,15 @@ patches:
   patch: |
     - {op: replace, path: /spec/template/spec/containers/0/image, value: "busybox:1.36"}
     - {op: add, path: /spec/template/spec/containers/0/command, value: [/metrics-server]}
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --kubelet-insecure-tls}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --kubelet-certificate-authority=/kubelet-ca/ca.crt}
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: --kubelet-request-timeout=5s}
     - {op: replace, path: /spec/template/spec/containers/0/args/4, value: --metric-resolution=10s}
     - {op: add, path: /spec/template/spec/volumes/-, value: {name: program, hostPath: {path: PROGRAM, type: File}}}
     - {op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {name: program, mountPath: /metrics-server, readOnly: true}}
+    - op: add
+      path: /spec/template/spec/volumes/-
+      value: {name: kubelet-ca, projected: {sources: [{clusterTrustBundle: {signerName: kubernetes.io/kubelet-serving, labelSelector: {}, path: ca.crt}}]}}
+    - {op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {name: kubelet-ca, mountPath: /kubelet-ca, readOnly: true}}
     - {op: replace, path: /spec/template/spec/containers/0/readinessProbe/initialDelaySeconds, value: 0}
     - {op: replace, path: /spec/template/spec/containers/0/readinessProbe/periodSeconds, value: 1}
 `

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/test/nodeplugin"
 )
 
-// Driver serves the node's part of CSI. Set its fields before Start.
+// Driver serves the node's part of CSI, and the controller's if it is set. Set its fields before Start.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
@@ -34,6 +34,7 @@ type Driver struct {
 	Capabilities []csi.NodeServiceCapability_RPC_Type
 	Topology     map[string]string
 	MaxVolumes   int64
+	Controller   csi.ControllerServer
 	// Call, if set, is called with each call of the node service, and may fail it or hang.
 	Call func(ctx context.Context, method string, request any) error
 
@@ -50,6 +51,9 @@ func (d *Driver) Start() error {
 	driver := grpc.NewServer(grpc.UnaryInterceptor(d.record))
 	csi.RegisterIdentityServer(driver, d)
 	csi.RegisterNodeServer(driver, d)
+	if d.Controller != nil {
+		csi.RegisterControllerServer(driver, d.Controller)
+	}
 	d.plugin = &nodeplugin.Plugin{Type: registration.CSIPlugin, Name: d.Name, Kubelet: d.Kubelet, Public: d.Public, Socket: "csi.sock", Versions: []string{"1.0.0"}}
 	return d.plugin.Start(driver)
 }
@@ -88,6 +92,29 @@ func (d *Driver) record(ctx context.Context, request any, info *grpc.UnaryServer
 		}
 	}
 	return next(ctx, request)
+}
+
+// GetPluginInfo implements csi.IdentityServer.
+func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: d.Name, VendorVersion: "1"}, nil
+}
+
+// GetPluginCapabilities implements csi.IdentityServer.
+func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	out := &csi.GetPluginCapabilitiesResponse{}
+	if d.Controller != nil {
+		for _, s := range []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS} {
+			out.Capabilities = append(out.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: s}}})
+		}
+		out.Capabilities = append(out.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
+			VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}}})
+	}
+	return out, nil
+}
+
+// Probe implements csi.IdentityServer.
+func (d *Driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{}, nil
 }
 
 // NodeGetInfo implements csi.NodeServer.

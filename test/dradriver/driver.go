@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -20,8 +21,10 @@ type Driver struct {
 	Name string
 	// Kubelet is the directory shared with the agent, without links; Public is its name for drivers.
 	Kubelet, Public string
-	// Versions are the services that it says it has; nil is v1.
+	// Versions are the services that it says it has; nil is v1, and that for health if Health is set.
 	Versions []string
+	// Health, if set, sends the health of devices until ctx ends.
+	Health func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error
 	// Devices returns what a claim gets.
 	Devices func(claim *draplugin.Claim) *draplugin.NodePrepareResourceResponse
 	// Call, if set, is called with each call, and may fail it or hang.
@@ -40,6 +43,12 @@ func (d *Driver) Start() error {
 	versions := d.Versions
 	if versions == nil {
 		versions = []string{draplugin.DRAPluginService}
+		if d.Health != nil {
+			versions = append(versions, drahealth.DRAResourceHealthService)
+		}
+	}
+	if d.Health != nil {
+		drahealth.RegisterDRAResourceHealthServer(driver, &health{d: d})
 	}
 	d.plugin = &nodeplugin.Plugin{Type: registration.DRAPlugin, Name: d.Name, Kubelet: d.Kubelet, Public: d.Public, Socket: "dra.sock", Versions: versions}
 	return d.plugin.Start(driver)
@@ -90,4 +99,15 @@ func (d *Driver) NodeUnprepareResources(ctx context.Context, r *draplugin.NodeUn
 		out.Claims[c.Uid] = &draplugin.NodeUnprepareResourceResponse{}
 	}
 	return out, nil
+}
+
+// health serves Driver.Health.
+type health struct {
+	drahealth.UnimplementedDRAResourceHealthServer
+	d *Driver
+}
+
+// NodeWatchResources implements drahealth.DRAResourceHealthServer.
+func (h *health) NodeWatchResources(_ *drahealth.NodeWatchResourcesRequest, stream drahealth.DRAResourceHealth_NodeWatchResourcesServer) error {
+	return h.d.Health(stream.Context(), stream.Send)
 }

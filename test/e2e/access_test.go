@@ -168,7 +168,7 @@ metadata: {name: approve}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:certificates.k8s.io:certificatesigningrequests:nodeclient}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:bootstrappers:kubeadm:default-node-token}]
 `)
-	h.Ctl(`-n kube-public wait cm/cluster-info --for=jsonpath={.data.jws-kubeconfig-` + id + `} --timeout=30s`)
+	h.Ctl(`-n kube-public wait cm/cluster-info --for=jsonpath={.data.jws-kubeconfig-` + id + `} --timeout=120s`)
 	code, body := call("", "GET", "/api/v1/namespaces/kube-public/configmaps/cluster-info", "")
 	require.Equal(t, 200, code, body)
 	var info struct{ Data map[string]string }
@@ -187,12 +187,12 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:boots
 		"spec":{"request":"`+request+`","signerName":"kubernetes.io/kube-apiserver-client-kubelet","usages":["digital signature","client auth"]}}`)
 	require.Equal(t, 201, code, body)
 	require.Contains(t, body, `"username":"system:bootstrap:`+id+`"`)
-	h.Ctl("wait csr/new --for=jsonpath={.status.certificate} --timeout=30s")
+	h.Ctl("wait csr/new --for=jsonpath={.status.certificate} --timeout=120s")
 	code, _ = call(id+".fedcba9876543210", "GET", "/api", "")
 	require.Equal(t, 401, code)
 
 	h.Apply(manifest(time.Now().Add(-time.Second)))
-	h.Ctl("-n kube-system wait secret/bootstrap-token-" + id + " --for=delete --timeout=30s")
+	h.Ctl("-n kube-system wait secret/bootstrap-token-" + id + " --for=delete --timeout=120s")
 	require.Eventually(t, func() bool {
 		_, body := call("", "GET", "/api/v1/namespaces/kube-public/configmaps/cluster-info", "")
 		return !strings.Contains(body, "jws-kubeconfig-")
@@ -216,7 +216,7 @@ spec:
   - expression: object.spec.replica > 1
   - {expression: object.spec.replicas > 2, messageExpression: string(object.metadata.nam)}
 `)
-	h.Ctl("wait validatingadmissionpolicy/typed --for=jsonpath={.status.observedGeneration}=1 --timeout=30s")
+	h.Ctl("wait validatingadmissionpolicy/typed --for=jsonpath={.status.observedGeneration}=1 --timeout=120s")
 	out := h.Ctl("get validatingadmissionpolicy typed -o jsonpath={.status.typeChecking}")
 	require.NotContains(t, out, "spec.validations[0]")
 	require.Contains(t, out, `"fieldRef":"spec.validations[1].expression"`)

@@ -92,16 +92,16 @@ spec: {group: %s, version: %s, groupPriorityMinimum: 100, versionPriority: 100, 
 	queue.Store(9)
 	h.Apply(manifest)
 	for _, gv := range []string{"v1beta1.external.metrics.k8s.io", "v1.things.example.com"} {
-		h.Ctl("wait apiservice/" + gv + " --for=condition=Available --timeout=60s")
+		h.Ctl("wait apiservice/" + gv + " --for=condition=Available --timeout=120s")
 	}
-	h.Ctl("wait deployment/web --for=jsonpath={.spec.replicas}=5 --timeout=60s")
-	require.Contains(t, h.Ctl("get hpa web -o jsonpath={.status.conditions}"), "successfully calculate a replica count from external metric queue")
+	h.Ctl("wait deployment/web --for=jsonpath={.spec.replicas}=5 --timeout=120s")
+	h.Shows("successfully calculate a replica count from external metric queue", "get hpa web -o jsonpath={.status.conditions}")
 
 	h.Ctl("create namespace doomed")
-	h.Ctl("delete namespace doomed --timeout=60s")
+	h.Ctl("delete namespace doomed --timeout=120s")
 	require.Equal(t, int64(1), deleted.Load())
 	h.Ctl("create namespace doomed")
 	server.CloseClientConnections()
 	require.NoError(t, l.Close())
-	h.Ctl("delete namespace doomed --timeout=60s")
+	h.Ctl("delete namespace doomed --timeout=120s")
 }

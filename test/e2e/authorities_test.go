@@ -30,7 +30,7 @@ spec:
   nodeName: NODE
   containers: [{name: far, image: "busybox:1.36", command: [sleep, "3600"]}]
 `, "NODE", other.Name))
-	h.Ctl("wait pod/far --for=condition=Ready --timeout=30s")
+	h.Ctl("wait pod/far --for=condition=Ready --timeout=120s")
 	works := func(when string) {
 		t.Helper()
 		require.Equal(t, "here\n", h.Ctl("exec far -- echo here"), when)
@@ -99,7 +99,7 @@ spec:
 	h.Run("start")
 	a = startAgent(t, other, words[:3])
 	defer a.end()
-	h.Ctl("wait pod/far --for=condition=Ready --timeout=30s")
+	h.Ctl("wait pod/far --for=condition=Ready --timeout=120s")
 	works("both have started again")
 	require.Equal(t, node, h.Ctl("get nodes -o jsonpath={.items[*].metadata.uid}"), "the machines are the ones that they were")
 	_, err = withOld()

@@ -122,11 +122,11 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		require.Eventually(t, func() bool {
 			out, _ = curl(args...)
 			return strings.Contains(out, want)
-		}, time.Minute, 50*time.Millisecond, "curl %v, last answer %s", args, stringer(func() string { return out }))
+		}, host.Patience, 50*time.Millisecond, "curl %v, last answer %s", args, stringer(func() string { return out }))
 	}
 	backend(t, h)
 	h.Apply(strings.ReplaceAll(balanceManifest, "HERE", h.Name))
-	h.Ctl("wait pod/near --for=condition=Ready --timeout=60s")
+	h.Ctl("wait pod/near --for=condition=Ready --timeout=120s")
 
 	t.Run("an address of the pool is found by other machines", func(t *testing.T) {
 		require.Equal(t, "198.51.100.65", h.Ctl("get svc web -o jsonpath={.status.loadBalancer.ingress[0].ip}"))
@@ -164,7 +164,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 				defer r.Body.Close()
 				b, _ := io.ReadAll(r.Body)
 				return r.ProtoMajor == 2 && string(b) == "HTTP/1.1 /go web.example.com 198.51.100.3"
-			}, time.Minute, 20*time.Millisecond)
+			}, host.Patience, 20*time.Millisecond)
 		}
 		_, err := curl("--resolve", "other.example.com:443:198.51.100.2", "https://other.example.com/")
 		require.ErrorContains(t, err, "exit status 60", "other names have a self-signed certificate")
@@ -250,11 +250,11 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	})
 	t.Run("the address of a machine that dies moves", func(t *testing.T) {
 		agent := startAgent(t, other, joinWords(t, h))
-		h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=60s")
+		h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 		other.Load()
 		h.Ctl("label pod near app=later --overwrite")
 		h.Apply(strings.NewReplacer("near", "far", "HERE", other.Name).Replace(balanceManifest[:strings.Index(balanceManifest, "---")]))
-		h.Ctl("wait pod/far --for=condition=Ready --timeout=60s")
+		h.Ctl("wait pod/far --for=condition=Ready --timeout=120s")
 		mac := func(of string) string {
 			return strings.TrimSpace(host.System(t, "ip", "netns", "exec", of, "cat", "/sys/class/net/eth0/address"))
 		}
@@ -262,7 +262,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 			return host.System(t, "ip", "-n", client, "neigh", "show", "198.51.100.65")
 		}
 		soon(t, "far: hello", "http://198.51.100.65/")
-		require.Eventually(t, func() bool { return strings.Contains(holder(), mac(other.Name)) }, time.Minute, 20*time.Millisecond, "the node with the endpoint announces the address")
+		require.Eventually(t, func() bool { return strings.Contains(holder(), mac(other.Name)) }, host.Patience, 20*time.Millisecond, "the node with the endpoint announces the address")
 		other.Cut()
 		require.NoError(t, agent.Process.Kill())
 		h.Ctl("label pod near app=web --overwrite")
@@ -271,13 +271,15 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	})
 	t.Run("nothing is left without services and Ingresses", func(t *testing.T) {
 		h.Ctl("delete ingress web")
-		h.Ctl("delete svc web closed --timeout=30s")
-		out, err := curl("http://198.51.100.2/")
-		require.ErrorContains(t, err, "exit status 7", out)
+		h.Ctl("delete svc web closed --timeout=120s")
+		require.Eventually(t, func() bool {
+			_, err := curl("http://198.51.100.2/")
+			return err != nil && strings.Contains(err.Error(), "exit status 7")
+		}, host.Patience, 20*time.Millisecond, "the connection is refused")
 		require.Eventually(t, func() bool {
 			out, err := curl("--max-time", "1", "http://198.51.100.65/")
 			return err != nil && !strings.Contains(out, "hello")
-		}, time.Minute, 20*time.Millisecond)
+		}, host.Patience, 20*time.Millisecond)
 	})
 }
 

@@ -52,29 +52,29 @@ func TestBatch(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Ctl("create job hello --image=busybox:1.36 -- echo hello")
-	h.Ctl("wait --for=condition=complete job/hello --timeout=60s")
+	h.Ctl("wait --for=condition=complete job/hello --timeout=120s")
 	require.Equal(t, "hello\n", h.Ctl("logs job/hello"))
 	require.Contains(t, h.Ctl("describe job hello"), "1 Succeeded / 0 Failed")
 	require.Contains(t, h.Ctl("get job hello"), "Complete")
 
 	h.Apply(fmt.Sprintf(pipeline, t.TempDir()))
-	h.Ctl("wait --for=jsonpath={.status.succeeded} job/map --timeout=60s") // any number
+	h.Ctl("wait --for=jsonpath={.status.succeeded} job/map --timeout=120s") // any number
 	h.Kill()
 	h.Run("start")
-	h.Ctl("wait --for=condition=complete job/map --timeout=60s")
+	h.Ctl("wait --for=condition=complete job/map --timeout=120s")
 	require.Equal(t, "8,,0-7", h.Ctl("get job map -o jsonpath={.status.succeeded},{.status.failed},{.status.completedIndexes}"))
 	require.Len(t, strings.Fields(h.Ctl("get pods -l job-name=map -o name")), 8, "none ran twice")
 	require.Empty(t, h.Ctl("get pods -l job-name=map -o jsonpath={.items[*].metadata.finalizers}"))
 
 	require.Empty(t, h.Ctl("get pods -l job-name=reduce -o name"))
 	h.Ctl(`patch job reduce --type=merge -p {"spec":{"suspend":false}}`)
-	h.Ctl("wait --for=condition=complete job/reduce --timeout=60s")
+	h.Ctl("wait --for=condition=complete job/reduce --timeout=120s")
 	require.Equal(t, "8 280\n", h.Ctl("logs job/reduce"))
 
 	h.Ctl("create cronjob tick --image=busybox:1.36 --schedule=@daily -- true")
 	h.Ctl("create job now --from=cronjob/tick")
-	h.Ctl("wait --for=condition=complete job/now --timeout=60s")
+	h.Ctl("wait --for=condition=complete job/now --timeout=120s")
 	h.Ctl("delete cronjob tick")
 	h.Ctl("delete job map reduce hello --wait")
-	h.Ctl("wait pod -l job-name --for=delete --timeout=60s")
+	h.Ctl("wait pod -l job-name --for=delete --timeout=120s")
 }

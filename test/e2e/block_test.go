@@ -117,7 +117,7 @@ func TestBlockVolumes(t *testing.T) {
 	require.NoError(t, d.Start())
 	t.Cleanup(d.Stop)
 	h.Apply(strings.NewReplacer("DEVICE", devices[0], "SMALL", small).Replace(blockManifest))
-	h.Ctl("wait pod/raw --for=condition=Ready --timeout=90s")
+	h.Ctl("wait pod/raw --for=condition=Ready --timeout=120s")
 	says := func(what string) {
 		t.Helper()
 		require.Eventually(t, func() bool { return strings.Contains(h.Ctl("get events"), what) }, host.Patience, 100*time.Millisecond)
@@ -146,7 +146,7 @@ func TestBlockVolumes(t *testing.T) {
 	h.Kill()
 	h.Run("start")
 	require.Equal(t, "written", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "dd if=/dev/two bs=7 count=1 2>/dev/null"))
-	h.Ctl("delete pod raw --timeout=60s")
+	h.Ctl("delete pod raw --timeout=120s")
 	require.Eventually(t, func() bool { return count(d.Calls(), "NodeUnstageVolume") == 1 }, host.Patience, 20*time.Millisecond)
 	require.Equal(t, 1, count(d.Calls(), "NodeUnpublishVolume"))
 	require.Eventually(t, func() bool { // the driver's part was the last one

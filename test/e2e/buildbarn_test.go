@@ -27,29 +27,12 @@ import (
 
 const farmParts = "buildbarnstorage/storage buildbarnscheduler/scheduler buildbarnfrontend/frontend buildbarnworker/worker"
 
-// buildbarnImages returns the OCI archives of Buildbarn's programs.
-func buildbarnImages(t *testing.T) []string {
-	t.Helper()
-	if os.Getenv("CORACLE_TEST_BUILDBARN") == "" {
-		t.Skip("Buildbarn is compiled for minutes: `make buildbarn`, a part of make nightly, runs this test with CORACLE_TEST_BUILDBARN=1")
-	}
-	dir := os.Getenv("BUILDBARN_IMAGES")
-	if dir == "" {
-		dir = filepath.Join(host.Root(t), "dist/images-buildbarn")
-	}
-	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
-	require.NoError(t, err)
-	require.NotEmpty(t, archives, "no images of Buildbarn in %s: run `make buildbarn-images`, or name a folder with OCI archives with BUILDBARN_IMAGES", dir)
-	t.Logf("Buildbarn's images are from %s", dir)
-	return archives
-}
-
 // TestBuildbarnFarm runs actions on a farm of real Buildbarn that is made from its parts, while pods are killed, workers come and go, and the configuration changes.
 func TestBuildbarnFarm(t *testing.T) {
-	archives := buildbarnImages(t)
+	buildbarnImages(t)
 	h := host.New(t)
 	h.Start()
-	h.Run(append([]string{"image", "load"}, archives...)...)
+	browser := loadBuildbarn(t, h)
 	f := &buildFarm{Host: h, t: t}
 	example := filepath.Join(host.Root(t), "manifests/examples/buildbarn")
 	h.Ctl("create namespace builds")
@@ -60,7 +43,14 @@ func TestBuildbarnFarm(t *testing.T) {
 	steps := f.smoke()
 	t.Logf("five objects to a farm whose first action has completed: %.1f s", time.Since(began).Seconds())
 	require.Equal(t, "cache hit", steps[len(steps)-1].Detail)
-	h.Ctl("wait -n builds " + farmParts + " --for=condition=Ready --timeout=60s")
+	h.Ctl("wait -n builds " + farmParts + " --for=condition=Ready --timeout=120s")
+
+	if browser {
+		h.Ctl("apply -n builds -f " + example + "/browser.yaml")
+		h.Ctl("wait -n builds buildbarnbrowser/browser --for=condition=Ready --timeout=120s")
+	} else {
+		t.Log("there is no image of bb-browser, so its program is not run")
+	}
 
 	t.Run("what is asked for wrongly is refused with advice", func(t *testing.T) {
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"), "No worker serves this instance and platform {OS=plan9}")
@@ -78,7 +68,7 @@ func TestBuildbarnFarm(t *testing.T) {
 	})
 	t.Run("workers are scaled up and down", func(t *testing.T) {
 		h.Ctl("scale -n builds buildbarnworker/worker --replicas=3")
-		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.readyReplicas}=3 --timeout=60s")
+		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.readyReplicas}=3 --timeout=120s")
 		f.hold()
 		var waits []func()
 		for range 12 { // each of the three executes four at once
@@ -89,7 +79,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			wait()
 		}
 		h.Ctl("scale -n builds buildbarnworker/worker --replicas=1")
-		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.replicas}=1 --timeout=60s")
+		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		f.smoke()
 	})
 	t.Run("a worker is killed in the middle of an action", func(t *testing.T) {
@@ -101,7 +91,7 @@ func TestBuildbarnFarm(t *testing.T) {
 		require.Eventually(t, func() bool {
 			now := h.Ctl(`get pods -n builds -l app=worker -o jsonpath={.items[*].metadata.name}{.items[*].status.conditions[?(@.type=="Ready")].status}`)
 			return strings.HasSuffix(now, "True") && !strings.Contains(now, strings.TrimPrefix(old, "pod/"))
-		}, time.Minute, 100*time.Millisecond)
+		}, host.Patience, 100*time.Millisecond)
 		f.release()
 		wait() // the scheduler takes a minute to notice, and the client asks again
 	})
@@ -109,17 +99,17 @@ func TestBuildbarnFarm(t *testing.T) {
 		stop := f.load()
 		before := f.pods()
 		h.Ctl(`patch -n builds configmap buildbarn-config -p {"data":{"scheduler.jsonnet":"{"}}`)
-		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid=false --timeout=60s")
+		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid=false --timeout=120s")
 		f.smoke()
 		require.ElementsMatch(t, before, f.pods(), "a configuration that is not valid reaches no pod")
 		h.Ctl("apply -n builds -f " + example + "/config.yaml")
-		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid --timeout=60s")
+		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid --timeout=120s")
 		require.ElementsMatch(t, before, f.pods(), "nor does the one that they have already")
 		text, err := os.ReadFile(example + "/config.yaml")
 		require.NoError(t, err)
 		// Brackets and imports are right in this one: only the program, or who knows its fields, refuses it.
 		h.Pipe(strings.Replace(string(text), "oldBlocks: 8", "oldBlock: 8", 1), "ctl", "apply", "-n", "builds", "-f", "-")
-		h.Ctl("wait -n builds buildbarnstorage/storage --for=condition=ConfigValid=false --timeout=60s")
+		h.Ctl("wait -n builds buildbarnstorage/storage --for=condition=ConfigValid=false --timeout=120s")
 		require.Contains(t, h.Ctl(`get -n builds buildbarnstorage/storage -o jsonpath={.status.conditions[?(@.type=="ConfigValid")].message}`),
 			"storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?")
 		require.ElementsMatch(t, before, f.pods())
@@ -130,7 +120,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			return strings.TrimSpace(h.Ctl("get pods -n builds -l app=scheduler -o jsonpath={.items[*].metadata.name}"))
 		}
 		old := scheduler()
-		require.Eventually(t, func() bool { now := scheduler(); return now != "" && !strings.Contains(now, old) }, time.Minute, 100*time.Millisecond, "a valid one does")
+		require.Eventually(t, func() bool { now := scheduler(); return now != "" && !strings.Contains(now, old) }, host.Patience, 100*time.Millisecond, "a valid one does")
 		require.Positive(t, stop(), "actions are executed all the while, and none fails")
 		f.smoke()
 	})
@@ -138,10 +128,10 @@ func TestBuildbarnFarm(t *testing.T) {
 
 // TestBuildbarnTLS: the parts of a farm with TLS execute actions together; who has no certificate and no token is let in nowhere.
 func TestBuildbarnTLS(t *testing.T) {
-	archives := buildbarnImages(t)
+	buildbarnImages(t)
 	h := host.New(t)
 	h.Start()
-	h.Run(append([]string{"image", "load"}, archives...)...)
+	loadBuildbarn(t, h)
 	f := &buildFarm{Host: h, t: t}
 	h.Ctl("create namespace builds")
 	h.Pipe(`apiVersion: buildbarn.io/v1alpha1
@@ -198,12 +188,12 @@ spec:
 			<-ended
 		}
 		// A ReplicaSet alone would end the youngest, which is the busy one.
-		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=1 --timeout=90s")
+		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		stays := h.Ctl("get pod -n builds " + pods[2] + " -o jsonpath={.metadata.name}{.metadata.deletionTimestamp}")
 		require.Equal(t, pods[2], stays, "it is there, and is not asked to go")
 		f.release()
 		<-ended
-		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=0 --timeout=90s")
+		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=0 --timeout=120s")
 	})
 
 	// With another authority all parts start again, and know each other.
@@ -212,16 +202,16 @@ spec:
 		now, err := h.Try("ctl", "get", "secret", "farm-client-tls", "-n", "builds", "-o", `jsonpath={.data.ca\.crt}`)
 		old, readErr := os.ReadFile(ca)
 		return err == nil && readErr == nil && now != "" && now != base64.StdEncoding.EncodeToString(old)
-	}, time.Minute, 100*time.Millisecond)
+	}, host.Patience, 100*time.Millisecond)
 	f.smoke()
 }
 
 // TestBuildbarnReadme pastes README's blocks about build farms into a shell: a farm from one object, and one from its parts.
 func TestBuildbarnReadme(t *testing.T) {
-	archives := buildbarnImages(t)
+	buildbarnImages(t)
 	h := host.New(t)
 	h.Start()
-	h.Run(append([]string{"image", "load"}, archives...)...)
+	loadBuildbarn(t, h)
 	readme, err := os.ReadFile(filepath.Join(host.Root(t), "README.md"))
 	require.NoError(t, err)
 	_, part, ok := strings.Cut(string(readme), "## Build farms")
@@ -263,7 +253,7 @@ func (f *buildFarm) connect() {
 			address = ip + ":8980"
 		}
 		return address != ""
-	}, time.Minute, 20*time.Millisecond)
+	}, host.Patience, 20*time.Millisecond)
 	var err error
 	f.client, err = remote.New(remote.Config{Address: address, TLS: f.tls, Dial: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, address string) (conn net.Conn, err error) {

@@ -55,7 +55,7 @@ spec:
 		}
 		require.Contains(t, h.Ctl("get csr "+name), "Pending")
 		h.Ctl("certificate approve " + name)
-		h.Ctl("wait csr/" + name + " --for=jsonpath={.status.certificate} --timeout=30s")
+		h.Ctl("wait csr/" + name + " --for=jsonpath={.status.certificate} --timeout=120s")
 		require.Contains(t, h.Ctl("get csr "+name), "Approved,Issued")
 		text, err := base64.StdEncoding.DecodeString(h.Ctl("get csr " + name + " -o jsonpath={.status.certificate}"))
 		require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestRuntimeClassWithoutARuntime(t *testing.T) {
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: other}, spec: {runtimeClassName: other, containers: [{name: c, image: "busybox:1.36", command: [sleep, "3600"]}]}}
 `)
-	h.Ctl("wait pod/plain --for=condition=Ready --timeout=30s")
+	h.Ctl("wait pod/plain --for=condition=Ready --timeout=120s")
 	require.Equal(t, "10m", h.Ctl("get pod plain -o jsonpath={.spec.overhead.cpu}"))
 	require.Eventually(t, func() bool {
 		return strings.Contains(h.Ctl("get events --field-selector reason=FailedCreatePodSandBox"), `no runtime for "kata" is configured`)
@@ -192,7 +192,7 @@ spec:
 		}
 	}
 	cert := issue(2)
-	h.Ctl("wait pod/p --for=condition=Ready --timeout=30s")
+	h.Ctl("wait pod/p --for=condition=Ready --timeout=120s")
 	require.True(t, file("anchors.pem", first)())
 	require.True(t, file("bundle.pem", cert)())
 	require.True(t, file("bundle.pem", "-----BEGIN PRIVATE KEY-----")())

@@ -61,7 +61,7 @@ func TestCustomResources(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Pipe(certificates, "ctl", "apply", "--server-side", "-f", "-")
-	h.Ctl("wait --for=condition=Established crd/certificates.cert-manager.example.org --timeout=30s")
+	h.Ctl("wait --for=condition=Established crd/certificates.cert-manager.example.org --timeout=120s")
 	require.Contains(t, h.Ctl("api-resources"), "cert,certs")
 
 	client, err := dynamic.NewForConfig(h.REST())
@@ -112,7 +112,7 @@ func TestCustomResources(t *testing.T) {
 	require.Equal(t, "3", h.Ctl("get cert web -o jsonpath={.spec.replicas}"))
 	h.Ctl("scale certificate/web --replicas=4")
 	sees("replicas 4")
-	h.Ctl("delete crd certificates.cert-manager.example.org --timeout=30s")
+	h.Ctl("delete crd certificates.cert-manager.example.org --timeout=120s")
 	sees("deleted")
 	require.Empty(t, h.Ctl("get crd -o name"))
 }

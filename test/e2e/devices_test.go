@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/coracle-dev/coracle/test/dradriver"
@@ -19,7 +21,7 @@ const deviceManifest = `
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: gpu}
-spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].model == "a1"'}}]}
+spec: {extendedResourceName: example.com/gpu, selectors: [{cel: {expression: 'device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].model == "a1"'}}]}
 ---
 apiVersion: resource.k8s.io/v1
 kind: ResourceSlice
@@ -31,11 +33,22 @@ spec:
   devices:
   - {name: gpu-0, attributes: {model: {string: a1}}}
   - {name: gpu-1, attributes: {model: {string: b2}}}
+  - {name: gpu-2, attributes: {model: {string: c3}}, bindsToNode: true, bindingConditions: [example.com/attached], bindingFailureConditions: [example.com/broken]}
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: slow}
+spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com" && device.attributes["gpu.example.com"].model == "c3"'}}]}
 ---
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
 metadata: {name: gpu}
 spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: slow}
+spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: slow}}]}}
 `
 
 const devicePod = `
@@ -49,6 +62,33 @@ spec:
   - name: c
     image: busybox:1.36
     command: [sh, -c, "echo $GPU; cat /gpu/firmware; test -c /dev/gpu0 && echo device; sleep 100000"]
+    resources: {claims: [{name: gpu}]}
+`
+
+const extendedPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: extended}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: busybox:1.36
+    command: [sh, -c, "echo $GPU; cat /gpu/firmware; test -c /dev/gpu0 && echo device; sleep 100000"]
+    resources: {limits: {example.com/gpu: 1}}
+`
+
+const slowPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: slow}
+spec:
+  terminationGracePeriodSeconds: 0
+  resourceClaims: [{name: gpu, resourceClaimName: slow}]
+  containers:
+  - name: c
+    image: busybox:1.36
+    command: [sh, -c, "echo $GPU; sleep 100000"]
     resources: {claims: [{name: gpu}]}
 `
 
@@ -73,6 +113,20 @@ func TestResourceClaims(t *testing.T) {
 	d := &dradriver.Driver{Name: "gpu.example.com", Kubelet: root, Public: public, Devices: func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
 		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{PoolName: h.Name, DeviceName: "gpu-0", CdiDeviceIds: []string{kind + "=gpu-0"}}}}
 	}}
+	health := make(chan drahealth.HealthStatus, 1)
+	d.Health = func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error {
+		for {
+			select {
+			case is := <-health:
+				if err := send(&drahealth.NodeWatchResourcesResponse{Devices: []*drahealth.DeviceHealth{{Device: &drahealth.DeviceIdentifier{PoolName: h.Name, DeviceName: "gpu-0"}, Health: is,
+					HealthCheckTimeoutSeconds: 600, Message: "as the test says"}}}); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
 	require.NoError(t, d.Start())
 	t.Cleanup(d.Stop)
 	h.Apply(fmt.Sprintf(deviceManifest, h.Name))
@@ -86,6 +140,10 @@ func TestResourceClaims(t *testing.T) {
 	}
 	eventually("gpu-0\nloaded\ndevice\n", "logs first")
 	require.Contains(t, h.Ctl("get resourceclaims"), "allocated,reserved")
+	const status = "get pod first -o jsonpath={.status.containerStatuses[0].allocatedResourcesStatus}"
+	eventually(`"health":"Unknown"`, status)
+	health <- drahealth.HealthStatus_UNHEALTHY
+	eventually(`[{"name":"claim:gpu","resources":[{"health":"Unhealthy","message":"as the test says","resourceID":"`+kind+`=gpu-0"}]}]`, status)
 
 	// The second pod waits for the device, also over a restart.
 	h.Apply(fmt.Sprintf(devicePod, "second"))
@@ -101,7 +159,29 @@ func TestResourceClaims(t *testing.T) {
 	require.Len(t, calls, 3)
 	require.True(t, strings.HasPrefix(calls[1], "unprepare first-gpu-"), calls)
 	require.True(t, strings.HasPrefix(calls[2], "prepare second-gpu-"), calls)
+
+	// A pod that asks for the class's extended resource waits for the device, and gets it by a claim that it does not name.
+	h.Apply(extendedPod)
+	eventually("cannot allocate all claims", "get pod extended -o jsonpath={.status.conditions[0].message}")
 	h.Ctl("delete pod second --wait=true")
+	eventually("gpu-0\nloaded\ndevice\n", "logs extended")
+	require.Contains(t, h.Ctl("get resourceclaims"), "extended-extended-resources-")
+	require.Contains(t, h.Ctl("get pod extended -o jsonpath={.status.extendedResourceClaimStatus.resourceClaimName}"), "extended-extended-resources-")
+
+	// A device that is not ready before its driver says so keeps its pod waiting, also over a restart of the scheduler.
+	h.Apply(slowPod)
+	eventually("waiting for binding conditions for device on node "+h.Name, "get events")
+	require.Contains(t, h.Ctl("get resourceclaim slow"), "allocated,reserved")
+	h.Kill()
+	h.Start()
+	eventually("Running", "get pod extended -o jsonpath={.status.phase}")
+	require.Len(t, d.Calls(), 5, "prepared once, and the second pod's unprepared")
+	require.Empty(t, h.Ctl("get pod slow -o jsonpath={.spec.nodeName}"))
+	h.Ctl(fmt.Sprintf(`patch resourceclaim slow --subresource=status --type=merge -p {"status":{"devices":[{"driver":"gpu.example.com","pool":%q,"device":"gpu-2",`+
+		`"conditions":[{"type":"example.com/attached","status":"True","reason":"Tested","message":"","lastTransitionTime":"2026-11-23T00:00:00Z"}]}]}}`, h.Name))
+	eventually("gpu-0\n", "logs slow")
+	h.Ctl("delete pod slow extended --wait=true")
+	h.Ctl("delete resourceclaim slow --wait=true")
 	eventually("No resources found", "get resourceclaims")
 
 	// The devices of a driver that is gone are gone.

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,18 +38,21 @@ func TestEviction(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Apply(greedy)
-	h.Ctl("wait pod/greedy --for=jsonpath={.status.phase}=Failed --timeout=60s")
+	h.Ctl("wait pod/greedy --for=jsonpath={.status.phase}=Failed --timeout=120s")
 	require.Equal(t, "Evicted", h.Ctl("get pod greedy -o jsonpath={.status.reason}"))
 	require.Contains(t, h.Ctl("describe pod greedy"), `Usage of EmptyDir volume "cache" exceeds the limit "1Mi".`)
-	require.Contains(t, h.Fails("ctl", "logs", "greedy"), "the container and its log were removed")
-	h.Ctl("wait pod/modest --for=condition=Ready --timeout=30s")
+	require.Eventually(t, func() bool {
+		out, err := h.Try("ctl", "logs", "greedy")
+		return err != nil && strings.Contains(out, "the container and its log were removed")
+	}, host.Patience, 50*time.Millisecond)
+	h.Ctl("wait pod/modest --for=condition=Ready --timeout=120s")
 
 	require.NotContains(t, h.Run("status"), "DiskPressure")
 	h.Kill()
 	h.Run("start", "--eviction-hard", "nodefs.available<99.99%")
 	require.Contains(t, h.Run("status"), "DiskPressure: nodefs.available was")
-	h.Ctl("wait node/" + h.Name + " --for=condition=DiskPressure --timeout=30s")
-	h.Ctl("wait node/" + h.Name + " --for=jsonpath={.spec.taints[0].key}=node.kubernetes.io/disk-pressure --timeout=30s")
-	h.Ctl("wait pod/modest --for=jsonpath={.status.reason}=Evicted --timeout=60s")
+	h.Ctl("wait node/" + h.Name + " --for=condition=DiskPressure --timeout=120s")
+	h.Ctl("wait node/" + h.Name + " --for=jsonpath={.spec.taints[0].key}=node.kubernetes.io/disk-pressure --timeout=120s")
+	h.Ctl("wait pod/modest --for=jsonpath={.status.reason}=Evicted --timeout=120s")
 	require.Contains(t, h.Ctl("get pod modest -o jsonpath={.status.message}"), "The node was low on resource: ephemeral-storage.")
 }

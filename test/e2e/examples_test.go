@@ -50,7 +50,7 @@ func TestExamples(t *testing.T) {
 
 func testGuestbook(t *testing.T, h *host.Host) {
 	for _, name := range []string{"sts/guestbook-store", "deployment/guestbook-replica", "deployment/guestbook"} {
-		h.Ctl("rollout status " + name + " --timeout=90s")
+		h.Ctl("rollout status " + name + " --timeout=120s")
 	}
 	page := "http://" + h.Ctl("get service guestbook -o jsonpath={.spec.clusterIP}")
 	sign := func(entry string) error {
@@ -72,7 +72,7 @@ func testGuestbook(t *testing.T, h *host.Host) {
 			}, host.Patience, 50*time.Millisecond)
 		}
 	}
-	require.NoError(t, sign("first"))
+	require.Eventually(t, func() bool { return sign("first") == nil }, host.Patience, 50*time.Millisecond)
 	require.NoError(t, sign("<b>second</b>"))
 	shows("first", "&lt;b&gt;second&lt;/b&gt;")
 	h.Ctl("delete pod guestbook-store-0 --force --grace-period=0")
@@ -89,14 +89,14 @@ func cmpErr(err error, ok bool) error {
 }
 
 func testPipeline(t *testing.T, h *host.Host) {
-	h.Ctl("wait job/sum --for=condition=Complete --timeout=90s")
+	h.Ctl("wait job/sum --for=condition=Complete --timeout=120s")
 	require.Contains(t, h.Ctl("logs job/sum"), "sum: 500500\n")
 	require.Equal(t, "0-3", h.Ctl("get job count -o jsonpath={.status.completedIndexes}"))
 	require.Equal(t, "Bound", h.Ctl("get pvc pipeline -o jsonpath={.status.phase}"))
 }
 
 func testLogCollector(t *testing.T, h *host.Host) {
-	h.Ctl("rollout status ds/log-collector --timeout=90s")
+	h.Ctl("rollout status ds/log-collector --timeout=120s")
 	pod := strings.TrimSpace(h.Ctl("get pods -l job-name=sum -o jsonpath={.items[0].metadata.name}"))
 	require.Eventually(t, func() bool {
 		for line := range strings.Lines(h.Ctl("logs ds/log-collector")) {
@@ -109,7 +109,7 @@ func testLogCollector(t *testing.T, h *host.Host) {
 }
 
 func testDatabase(t *testing.T, h *host.Host) {
-	h.Ctl("rollout status sts/db --timeout=90s")
+	h.Ctl("rollout status sts/db --timeout=120s")
 	leader := func(ask string) string {
 		out, err := h.Try("ctl", "exec", ask, "--", "/etcd", "leader")
 		if err != nil {
@@ -117,8 +117,12 @@ func testDatabase(t *testing.T, h *host.Host) {
 		}
 		return strings.TrimSpace(out)
 	}
-	h.Ctl("exec db-0 -- /etcd put a before")
-	was := leader("db-0")
+	require.Eventually(t, func() bool {
+		_, err := h.Try("ctl", "exec", "db-0", "--", "/etcd", "put", "a", "before")
+		return err == nil
+	}, host.Patience, 50*time.Millisecond)
+	var was string
+	require.Eventually(t, func() bool { was = leader("db-0"); return was != "" }, host.Patience, 50*time.Millisecond)
 	require.Contains(t, []string{"db-0", "db-1", "db-2"}, was)
 	other := map[string]string{"db-0": "db-1", "db-1": "db-2", "db-2": "db-0"}[was]
 	uid := h.Ctl("get pod " + was + " -o jsonpath={.metadata.uid}")
@@ -127,24 +131,25 @@ func testDatabase(t *testing.T, h *host.Host) {
 		_, err := h.Try("ctl", "exec", other, "--", "/etcd", "put", "b", "after")
 		return err == nil
 	}, host.Patience, 50*time.Millisecond)
-	h.Ctl("wait pod/" + was + " --for=create --timeout=60s")
-	h.Ctl("rollout status sts/db --timeout=90s")
+	h.Ctl("wait pod/" + was + " --for=create --timeout=120s")
 	require.NotEqual(t, uid, h.Ctl("get pod "+was+" -o jsonpath={.metadata.uid}"))
+	h.Ctl("wait pod/" + was + " --for=condition=Ready --timeout=120s") // the set's status may still count the old one
+	h.Ctl("rollout status sts/db --timeout=120s")
 	require.Equal(t, "before\n", h.Ctl("exec "+was+" -- /etcd get a"))
 	require.Equal(t, "after\n", h.Ctl("exec "+was+" -- /etcd get b"))
-	require.NotEmpty(t, leader(was))
+	require.Eventually(t, func() bool { return leader(was) != "" }, host.Patience, 50*time.Millisecond)
 	require.Equal(t, "Bound Bound Bound", h.Ctl("get pvc data-db-0 data-db-1 data-db-2 -o jsonpath={.items[*].status.phase}"))
 }
 
 // testAutoscale: usage is read from real containers, without an add-on, and a service under load gets more pods, which go when the load goes.
 func testAutoscale(t *testing.T, h *host.Host) {
-	h.Ctl("wait deployment/work --for=jsonpath={.status.availableReplicas}=4 --timeout=90s")
+	h.Ctl("wait deployment/work --for=jsonpath={.status.availableReplicas}=4 --timeout=120s")
 	require.Contains(t, h.Ctl("top pod --containers -l app=work"), "httpd")
 	require.Regexp(t, `load-\S+ +load +\d+m +\d+Mi`, h.Ctl("top pod --containers -l app=load"))
 	require.Regexp(t, h.Name+` +\d+m +\d+% +\d+Mi +\d+%`, h.Ctl("top node"))
-	require.Contains(t, h.Ctl("describe hpa work"), "SuccessfulRescale")
+	h.Shows("SuccessfulRescale", "describe hpa work")
 	require.Contains(t, h.Ctl("get horizontalpodautoscalers.v1.autoscaling work -o jsonpath={.spec.targetCPUUtilizationPercentage}"), "50")
-	h.Ctl("wait hpa/work --for=condition=ScalingActive --timeout=60s")
+	h.Ctl("wait hpa/work --for=condition=ScalingActive --timeout=120s")
 	h.Ctl("scale deployment/load --replicas=0")
-	h.Ctl("wait deployment/work --for=jsonpath={.spec.replicas}=1 --timeout=90s")
+	h.Ctl("wait deployment/work --for=jsonpath={.spec.replicas}=1 --timeout=120s")
 }

@@ -122,7 +122,7 @@ func TestJoin(t *testing.T) {
 
 	agent := startAgent(t, other, words)
 	defer agent.end()
-	h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=30s")
+	h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 	other.Load()
 
 	h.Apply(strings.NewReplacer("NODE", other.Name, "HERE", h.Name).Replace(`
@@ -159,8 +159,8 @@ spec:
   nodeName: HERE
   containers: [{name: near, image: "busybox:1.36", command: [sleep, "3600"]}]
 `))
-	h.Ctl("wait pod/far pod/near --for=condition=Ready --timeout=30s")
-	require.Contains(t, h.Ctl("logs far"), "serves on")
+	h.Ctl("wait pod/far pod/near --for=condition=Ready --timeout=120s")
+	h.Shows("serves on", "logs far")
 	require.Eventually(t, func() bool {
 		return h.Ctl("get podcertificaterequests -o jsonpath={.items[*].spec.podName}") == "certified"
 	}, host.Patience, 100*time.Millisecond, "a joined node requests certificates for its pods")

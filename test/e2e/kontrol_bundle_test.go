@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,7 +51,7 @@ kind: Cluster
 metadata: {name: this, labels: {shop: "yes"}}
 spec: {local: true}
 `)
-	hub.Ctl("wait --timeout=60s --for=condition=Ready clusters.kontrol.coracle.dev --all")
+	hub.Ctl("wait --timeout=120s --for=condition=Ready clusters.kontrol.coracle.dev --all")
 	color := func(h *host.Host, name string) string {
 		return h.Ctl("get configmap -n shop " + name + " -o jsonpath={.data.color}")
 	}
@@ -97,11 +98,11 @@ spec: {local: true}
 	require.NoError(t, os.Remove(filepath.Join(dir, "second.yaml")))
 	hub.Run("kontrol", "push", dir)
 	for _, h := range []*host.Host{edge, hub} {
-		h.Ctl("wait --timeout=60s --for=delete -n shop configmap/second")
+		h.Ctl("wait --timeout=120s --for=delete -n shop configmap/second")
 	}
 	hub.Ctl("delete bundles.kontrol.coracle.dev shop")
 	for _, h := range []*host.Host{edge, hub} {
-		h.Ctl("wait --timeout=60s --for=delete namespace/shop")
+		h.Ctl("wait --timeout=120s --for=delete namespace/shop")
 	}
-	require.False(t, strings.Contains(hub.Ctl("get resources.kontrol.coracle.dev -o name"), "shop"))
+	require.Eventually(t, func() bool { return !strings.Contains(hub.Ctl("get resources.kontrol.coracle.dev -o name"), "shop") }, host.Patience, 50*time.Millisecond)
 }

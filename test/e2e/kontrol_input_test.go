@@ -58,7 +58,7 @@ func TestKontrolInput(t *testing.T) {
 		require.Contains(t, h.Fails("kontrol", "clusters", "add", "bad", "--kubeconfig", file), says)
 		h.Ctl("create secret generic -n kube-system bad --from-file=kubeconfig=" + file)
 		h.Apply("{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: bad}, spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}}")
-		h.Ctl("wait --timeout=60s --for=jsonpath={.status.conditions[0].reason}=KubeconfigInvalid kcl/bad")
+		h.Ctl("wait --timeout=120s --for=jsonpath={.status.conditions[0].reason}=KubeconfigInvalid kcl/bad")
 		require.Contains(t, h.Run("kontrol", "clusters", "-o", "json"), says)
 		h.Ctl("delete -n kube-system kcl/bad")
 		h.Ctl("delete secret -n kube-system bad")
@@ -91,7 +91,7 @@ func TestKontrolInput(t *testing.T) {
 		add(name, url, ca)
 	}
 	for name, reason := range map[string]string{"page": "InvalidAnswer", "endless": "InvalidAnswer", "expired": "CertificateInvalid", "liar": "Connected"} {
-		h.Ctl("wait --timeout=60s --for=jsonpath={.status.conditions[0].reason}=" + reason + " kcl/" + name)
+		h.Ctl("wait --timeout=120s --for=jsonpath={.status.conditions[0].reason}=" + reason + " kcl/" + name)
 	}
 	list := h.Run("kontrol", "clusters", "-o", "json")
 	require.Contains(t, list, "has expired: renew it there")
@@ -99,7 +99,7 @@ func TestKontrolInput(t *testing.T) {
 	for _, name := range []string{"page", "endless", "expired"} {
 		h.Run("kontrol", "wait", "on-"+name, "--for", "Unreachable")
 	}
-	h.Ctl("wait --timeout=60s --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
+	h.Ctl("wait --timeout=120s --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
 	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "what it says is not believed")
 
 	// Resources.
@@ -115,7 +115,7 @@ func TestKontrolInput(t *testing.T) {
 	h.Apply(config("second", "this", configMap("m")) + config("widget", "this", "{apiVersion: x.dev/v1, kind: Widget, metadata: {name: w, namespace: default}}") + config("nowhere", "nocluster", configMap("nowhere")))
 	h.Run("kontrol", "wait", "second", "--for", "Conflict")
 	require.Contains(t, h.Run("kontrol", "describe", "second"), "Resource first is about the same object, and had it first: delete one of them")
-	h.Ctl("wait --timeout=60s --for=jsonpath={.state.reason}=NoKind kas/widget.this")
+	h.Ctl("wait --timeout=120s --for=jsonpath={.state.reason}=NoKind kas/widget.this")
 	require.Contains(t, h.Run("kontrol", "describe", "widget"), "the cluster lacks the kind, and it is applied once there is one")
 	h.Run("kontrol", "wait", "nowhere", "--for", "Unreachable")
 	require.Contains(t, h.Run("kontrol", "describe", "nowhere"), "there is no cluster of that name: create it")
@@ -135,11 +135,11 @@ func TestKontrolInput(t *testing.T) {
 
 	// All of this time the cluster that is well is kept as it should be, and what is wrong can be removed.
 	h.Ctl(`patch configmap m --type merge -p {"data":{"a":"drift"}}`)
-	h.Ctl("wait --timeout=60s --for=jsonpath={.data.a}=b configmap/m")
+	h.Ctl("wait --timeout=120s --for=jsonpath={.data.a}=b configmap/m")
 	h.Run("kontrol", "wait", "first")
 	h.Ctl(`patch kres on-page on-endless on-liar on-expired second widget nowhere --type merge -p {"spec":{"deletionPolicy":"Orphan"}}`)
 	h.Ctl("delete kres --all")
-	require.Empty(t, h.Ctl("get kas,kcs -o name"))
+	require.Eventually(t, func() bool { return h.Ctl("get kas,kcs -o name") == "" }, host.Patience, 50*time.Millisecond)
 }
 
 // serve answers requests on the machine's loopback address over TLS until the test ends, with a certificate that is its own authority.

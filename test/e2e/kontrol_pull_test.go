@@ -27,7 +27,7 @@ func TestKontrolPull(t *testing.T) {
 	}
 	is := func(state string) {
 		t.Helper()
-		hub.Ctl("wait --timeout=90s --for=jsonpath={.status.state}=" + state + " resources.kontrol.coracle.dev/pulled")
+		hub.Ctl("wait --timeout=120s --for=jsonpath={.status.state}=" + state + " resources.kontrol.coracle.dev/pulled")
 	}
 	resource := func(value string) string {
 		return "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: pulled}\nspec:\n  clusterName: boat\n" +
@@ -40,7 +40,7 @@ func TestKontrolPull(t *testing.T) {
 	is("Synced")
 	require.Equal(t, "blue", edge.Ctl("get configmap pulled -o jsonpath={.data.color}"))
 	edge.Ctl(`patch configmap pulled --type merge -p {"data":{"color":"red"}}`)
-	edge.Ctl("wait --timeout=60s --for=jsonpath={.data.color}=blue configmap/pulled")
+	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.color}=blue configmap/pulled")
 
 	// What an apply would change is asked of the cluster through its agent, and objects are adopted from it.
 	require.Empty(t, hub.Run("kontrol", "diff", "pulled"))
@@ -72,7 +72,7 @@ func TestKontrolPull(t *testing.T) {
 	hub.Kill()
 	hub.Start()
 	hub.Apply(resource("grey"))
-	edge.Ctl("wait --timeout=90s --for=jsonpath={.data.color}=grey configmap/pulled")
+	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.color}=grey configmap/pulled")
 	is("Synced")
 
 	// The token connects this cluster and does nothing else.
@@ -86,5 +86,5 @@ func TestKontrolPull(t *testing.T) {
 	require.NotContains(t, may("get", "clusters.kontrol.coracle.dev/boat", "--subresource", "proxy"), "yes")
 	hub.Ctl("delete resources.kontrol.coracle.dev pulled")
 	hub.Run("kontrol", "clusters", "remove", "boat")
-	hub.Ctl("wait --timeout=60s --for=delete -n kube-system serviceaccount/kontrol-pull-boat")
+	hub.Ctl("wait --timeout=120s --for=delete -n kube-system serviceaccount/kontrol-pull-boat")
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -86,7 +87,9 @@ func TestKontrolTour(t *testing.T) {
 	h.Apply(strings.NewReplacer("{name: greeting", "{name: careful", "mode: Report", "approval: Manual").Replace(greetingResource))
 	_, code = exitCode(t, h, "kontrol", "wait", "careful", "--timeout", "1s")
 	require.Equal(t, 1, code)
-	require.Contains(t, h.Run("kontrol", "describe", "careful"), "coracle kontrol approve careful")
+	require.Eventually(t, func() bool {
+		return strings.Contains(h.Run("kontrol", "describe", "careful"), "coracle kontrol approve careful")
+	}, host.Patience, 50*time.Millisecond)
 	require.Equal(t, "resource careful: revision 1 (generation 1) approved\n", h.Run("kontrol", "approve", "careful"))
 	h.Run("kontrol", "wait", "careful")
 	h.Ctl(`patch kres careful --type merge -p {"spec":{"approval":"None","windows":[{"kind":"Deny","schedule":"@hourly","duration":"2h"}],"template":{"data":{"hello":"later"}}}}`)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
@@ -30,21 +31,25 @@ func TestUpstreamKontrol(t *testing.T) {
 	}
 	require.Contains(t, h.Fails(at("operator", "kontrol")...), "apply what `coracle operator kontrol --print-crds` prints")
 	kubectl("apply", "--server-side", "-f", file("crds.yaml", h.Run("operator", "kontrol", "--print-crds")))
-	kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+	kubectl("wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
 	// The operator has the rights that it prints, and for the Cluster that is this API server those of an editor.
-	kubectl("apply", "-f", file("rbac.yaml", h.Run("operator", "kontrol", "--print-rbac")))
+	kubectl("create", "namespace", "kontrol")
+	kubectl("apply", "-f", file("rbac.yaml", h.Run("operator", "kontrol", "--print-rbac", "--source-namespaces", "kontrol")))
 	const account = "coracle-operator-kontrol"
 	mine := withToken(t, foreign.Kubeconfig, strings.TrimSpace(kubectl("create", "token", account, "-n", "kube-system")))
-	may := func(verb, what string) bool {
-		_, err := h.Try("ctl", "auth", "can-i", verb, what, "--kubeconfig", mine)
+	may := func(verb, what string, more ...string) bool {
+		_, err := h.Try(append([]string{"ctl", "auth", "can-i", verb, what, "--kubeconfig", mine}, more...)...)
 		return err == nil
 	}
+	require.True(t, may("watch", "secrets", "-n", "kontrol"))
+	require.False(t, may("get", "secrets"))
+	require.False(t, may("list", "configmaps", "-A"))
 	require.True(t, may("update", "appliedstates.kontrol.coracle.dev"))
 	require.False(t, may("get", "nodes"))
 	require.False(t, may("create", "configmaps"))
 	kubectl("create", "clusterrolebinding", "kontrol-here", "--clusterrole=edit", "--serviceaccount=kube-system:"+account)
 	operator := func() func() {
-		cmd := h.Command(context.Background(), h.Coracle, "operator", "kontrol", "--kubeconfig", mine)
+		cmd := h.Command(context.Background(), h.Coracle, "operator", "kontrol", "--kubeconfig", mine, "--source-namespaces", "kontrol")
 		require.NoError(t, cmd.Start())
 		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	}
@@ -64,7 +69,7 @@ func TestUpstreamKontrol(t *testing.T) {
 	require.Equal(t, "<world>", hello())
 	require.Regexp(t, `(?m)^this +True +v1\.37\.\d+ `, h.Run(at("kontrol", "clusters")...), "the version is the server's")
 	kubectl("patch", "configmap", "greeting", "-p", `{"data":{"hello":"drift"}}`)
-	kubectl("wait", "--for=jsonpath={.data.hello}=<world>", "--timeout=60s", "configmap/greeting")
+	kubectl("wait", "--for=jsonpath={.data.hello}=<world>", "--timeout=120s", "configmap/greeting")
 	kubectl("apply", "-f", resource("sea"))
 	wait("greeting")
 	require.Equal(t, "sea", hello())
@@ -74,11 +79,21 @@ func TestUpstreamKontrol(t *testing.T) {
 	require.Equal(t, "<world>", hello())
 	require.Equal(t, "1", kubectl("get", "configmap", "greeting", "-o", `jsonpath={.metadata.annotations.kontrol/revision}`))
 
+	// Kubeconfigs are read where they may be, and nowhere else.
+	for _, namespace := range []string{"kontrol", "default"} {
+		kubectl("create", "secret", "generic", "other", "-n", namespace, "--from-file=kubeconfig="+foreign.Kubeconfig)
+		kubectl("apply", "-f", file("in.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: in-"+namespace+"}, spec: {kubeconfigSecret: {namespace: "+namespace+", name: other}}}"))
+	}
+	kubectl("wait", "--for=condition=Ready", "--timeout=120s", "kcl/in-kontrol")
+	kubectl("wait", "--for=condition=Ready=False", "--timeout=120s", "kcl/in-default")
+	require.Contains(t, kubectl("get", "kcl", "in-default", "-o", "jsonpath={.status.conditions[0].message}"), "this operator reads those of kontrol alone")
+	kubectl("delete", "kcl", "in-kontrol", "in-default")
+
 	// What a schema can say is refused at once, the rest by the operator, which changes nothing then.
 	require.Contains(t, h.Fails(at("ctl", "patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"template":{"metadata":{"name":"x"}}}}`)...), "metadata.name cannot be changed")
 	require.Contains(t, h.Fails(at("ctl", "create", "-f", file("boat.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: boat}, spec: {pull: true}}"))...), "agents connect to the API servers of Coracle alone")
 	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":["greeting"],"template":{"data":{"hello":"never"}}}}`)
-	kubectl("wait", "--for=jsonpath={.status.state}=OutOfSync", "--timeout=60s", "kres/greeting")
+	kubectl("wait", "--for=jsonpath={.status.state}=OutOfSync", "--timeout=120s", "kres/greeting")
 	require.Contains(t, kubectl("get", "kres", "greeting", "-o", "jsonpath={.status.message}"), "a resource cannot depend on itself")
 	require.Equal(t, "<world>", hello())
 
@@ -86,7 +101,7 @@ func TestUpstreamKontrol(t *testing.T) {
 	kill()
 	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":null,"template":{"data":{"hello":"again"}}}}`)
 	kill = operator()
-	kubectl("wait", "--for=jsonpath={.data.hello}=again", "--timeout=90s", "configmap/greeting")
+	kubectl("wait", "--for=jsonpath={.data.hello}=again", "--timeout=120s", "configmap/greeting")
 	wait("greeting")
 
 	// A Bundle, whose Resources go with it by the other Kubernetes' garbage collector.
@@ -98,10 +113,10 @@ func TestUpstreamKontrol(t *testing.T) {
 	h.Run(at("kontrol", "push", dir, "--cluster", "this")...)
 	wait("bundle/shop")
 	kubectl("delete", "bundles.kontrol.coracle.dev", "shop")
-	kubectl("wait", "--for=delete", "--timeout=90s", "configmap/one", "configmap/two")
+	kubectl("wait", "--for=delete", "--timeout=120s", "configmap/one", "configmap/two")
 	kubectl("delete", "kres", "greeting")
 	require.NotContains(t, kubectl("get", "configmaps", "-o", "name"), "greeting")
-	require.Empty(t, kubectl("get", "appliedstates,currentstates", "-o", "name"))
+	require.Eventually(t, func() bool { return kubectl("get", "appliedstates,currentstates", "-o", "name") == "" }, host.Patience, 50*time.Millisecond)
 
 	// It is a cluster for Kontrol on a Coracle.
 	hub := h
@@ -119,7 +134,7 @@ spec:
 	hub.Run("kontrol", "wait", "web")
 	require.Empty(t, hub.Run("kontrol", "diff", "web"), "defaults and quantities are no difference")
 	kubectl("patch", "deployment", "web", "-p", `{"spec":{"minReadySeconds":7,"replicas":3}}`)
-	kubectl("wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=60s", "deployment/web")
+	kubectl("wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=120s", "deployment/web")
 	hub.Run("kontrol", "wait", "web")
 	require.Equal(t, "", kubectl("get", "deployment", "web", "-o", "jsonpath={.spec.minReadySeconds}"), "what others added is removed")
 	hub.Ctl("delete kres web")

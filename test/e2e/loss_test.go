@@ -69,31 +69,32 @@ func TestNodeLoss(t *testing.T) {
 	words := joinWords(t, h)
 	agent := startAgent(t, other, words)
 	node := "node/" + other.Name
-	h.Ctl("wait " + node + " --for=condition=Ready --timeout=30s")
+	h.Ctl("wait " + node + " --for=condition=Ready --timeout=120s")
 	other.Load()
 
 	h.Apply(names.Replace(lossManifest))
-	h.Ctl("wait pod/near pod/stays --for=condition=Ready --timeout=60s")
+	h.Ctl("wait pod/near pod/stays --for=condition=Ready --timeout=120s")
 	on := func(name string) string { return "pods -l app=moves --field-selector spec.nodeName=" + name }
-	h.Ctl("wait " + on(other.Name) + " --for=create --for=condition=Ready --timeout=60s")
+	h.Ctl("wait " + on(other.Name) + " --for=create --for=condition=Ready --timeout=120s")
 	moves := "pod/" + h.Ctl("get "+on(other.Name)+" -o jsonpath={.items[0].metadata.name}")
 	const container = "get pod stays -o jsonpath={.metadata.uid}{.status.containerStatuses[0].containerID}{.status.containerStatuses[0].restartCount}"
 	stays := h.Ctl(container)
 	endpoint := func(ready bool) string {
-		return fmt.Sprintf("wait endpointslices -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[?(@.targetRef.name==\"stays\")].conditions.ready}=%t --timeout=60s", ready)
+		return fmt.Sprintf("wait endpointslices -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[?(@.targetRef.name==\"stays\")].conditions.ready}=%t --timeout=120s", ready)
 	}
 	h.Ctl(endpoint(true))
 	require.Len(t, other.Status().Processes, 3, "the agent and one shim for each pod")
 
 	lostTask(h)
 	agent.kill()
+	completeUnheard(t)
 	other.Cut()
-	h.Ctl("wait " + node + " --for=condition=Ready=Unknown --timeout=60s")
+	h.Ctl("wait " + node + " --for=condition=Ready=Unknown --timeout=120s")
 	h.Ctl(endpoint(false))
-	h.Ctl("wait " + moves + " --for=jsonpath={.metadata.deletionTimestamp} --timeout=60s")
+	h.Ctl("wait " + moves + " --for=jsonpath={.metadata.deletionTimestamp} --timeout=120s")
 	require.Equal(t, "NoSchedule NoExecute", h.Ctl("get "+node+` -o jsonpath={.spec.taints[?(@.key=="node.kubernetes.io/unreachable")].effect}`))
 	require.Equal(t, "DeletionByTaintManager", h.Ctl("get "+moves+` -o jsonpath={.status.conditions[?(@.type=="DisruptionTarget")].reason}`))
-	h.Ctl("wait " + on(h.Name) + " --for=create --for=condition=Ready --timeout=60s")
+	h.Ctl("wait " + on(h.Name) + " --for=create --for=condition=Ready --timeout=120s")
 	url := "http://" + h.Ctl("get service web -o jsonpath={.spec.clusterIP}")
 	for range 10 {
 		answer, err := h.Curl(url)
@@ -106,14 +107,14 @@ func TestNodeLoss(t *testing.T) {
 	other.Mend()
 	agent = startAgent(t, other, words)
 	defer agent.end()
-	h.Ctl("wait " + node + " --for=condition=Ready --timeout=60s") // as the API reports it too
-	h.Ctl("wait " + moves + " --for=delete --timeout=60s")
-	h.Ctl("wait pod -l " + tasks.LabelTask + "=torn --for=delete --timeout=60s")
+	h.Ctl("wait " + node + " --for=condition=Ready --timeout=120s") // as the API reports it too
+	h.Ctl("wait " + moves + " --for=delete --timeout=120s")
+	h.Ctl("wait pod -l " + tasks.LabelTask + "=torn --for=delete --timeout=120s")
 	tornElsewhere(t, h, other) // the node that is back has not changed what is recorded
 	h.Ctl(endpoint(true))
 	require.Equal(t, stays, h.Ctl(container), "its container never stopped")
 	// A pod without tolerations is scheduled there only once the taints are removed.
 	h.Apply(names.Replace(back))
-	h.Ctl("wait pod/back --for=condition=Ready --timeout=60s")
+	h.Ctl("wait pod/back --for=condition=Ready --timeout=120s")
 	require.Len(t, other.Status().Processes, 3, "the shim of the pod that moved is gone, and that of the new one has come")
 }

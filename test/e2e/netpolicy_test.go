@@ -71,7 +71,7 @@ func TestNetworkPolicies(t *testing.T) {
 	h.Start()
 	agent := startAgent(t, other, joinWords(t, h))
 	defer agent.end()
-	h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=60s")
+	h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 	other.Load()
 	tables := func(on *host.Host) string {
 		var names []string
@@ -90,14 +90,17 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 	require.NotContains(t, tables(h), "_policy")
 	h.Apply(fmt.Sprintf(policyPods, h.Name, other.Name))
-	h.Ctl("wait pod --all --for=condition=Ready --timeout=90s")
+	h.Ctl("wait pod --all --for=condition=Ready --timeout=120s")
 	web := h.Ctl("get pod web -o jsonpath={.status.podIP}")
 	try := func(pod, url string) error {
 		out, err := h.Try("ctl", "exec", pod, "--", "wget", "-q", "-O-", url)
-		if err == nil && strings.Contains(out, "hello") {
-			return nil
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %s", err, out)
+		case !strings.Contains(out, "hello"):
+			return fmt.Errorf("%s answered %q", url, out)
 		}
-		return fmt.Errorf("%w: %s", err, out)
+		return nil
 	}
 	url := "http://" + web + ":8080/"
 	eventually := func(reaches bool, pod, url string) {
@@ -144,14 +147,14 @@ spec:
 	for _, node := range []string{h.Name, other.Name} {
 		h.Apply(fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"new-%[1]s"},"spec":{"nodeName":"%[1]s","restartPolicy":"Never","containers":[{"name":"c","image":"busybox:1.36",
 			"command":["sh","-c","wget -q -O- %[2]s && exit 9; exit 0"]}]}}`, node, url))
-		h.Ctl("wait pod/new-" + node + " --for=jsonpath={.status.phase}=Succeeded --timeout=90s")
+		h.Ctl("wait pod/new-" + node + " --for=jsonpath={.status.phase}=Succeeded --timeout=120s")
 	}
 
 	// The rules outlive the process.
 	h.Kill()
 	require.Contains(t, tables(h), "_policy")
 	h.Start()
-	h.Ctl("wait pod/web --for=condition=Ready --timeout=90s")
+	h.Ctl("wait pod/web --for=condition=Ready --timeout=120s")
 	eventually(true, "far", url)
 	require.Error(t, try("stranger", url))
 

@@ -33,7 +33,7 @@ func TestPostgreSQL(t *testing.T) {
 	h.Apply(example(t, "postgres.yaml"))
 	ready := func() {
 		t.Helper()
-		if out, err := h.Try("ctl", "rollout", "status", "sts/postgres", "--timeout=80s"); err != nil {
+		if out, err := h.Try("ctl", "rollout", "status", "sts/postgres", "--timeout=120s"); err != nil {
 			what, _ := h.Try("ctl", "describe", "pod", "postgres-0")
 			said, _ := h.Try("ctl", "logs", "postgres-0")
 			t.Fatalf("%v: %s\n%s\n%s", err, out, what, said)
@@ -107,7 +107,7 @@ func TestPostgreSQL(t *testing.T) {
 	for _, pid := range podProcesses(t, h.Ctl("get pod postgres-0 -o jsonpath={.metadata.uid}")) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	h.Ctl("wait pod/postgres-0 --for=jsonpath={.status.containerStatuses[0].restartCount}=1 --timeout=90s")
+	h.Ctl("wait pod/postgres-0 --for=jsonpath={.status.containerStatuses[0].restartCount}=1 --timeout=120s")
 	ready()
 	cancel()
 	<-writing

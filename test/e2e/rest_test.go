@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -93,6 +94,18 @@ func workerOf(t *testing.T, h *host.Host, c *facadeClient) (port int, done <-cha
 	return at, ended
 }
 
+// receive returns what a worker tells of the task that it is given.
+func receive(t *testing.T, from <-chan string) string {
+	t.Helper()
+	select {
+	case s := <-from:
+		return s
+	case <-time.After(host.Patience):
+		t.Fatal("the worker was not given the task")
+		return ""
+	}
+}
+
 // TestREST: a task over REST runs a real container, its logs are read and followed, the podling link shows it, and an
 // external worker is given a task and reports it, over a kill of the server.
 func TestREST(t *testing.T) {
@@ -109,7 +122,7 @@ func TestREST(t *testing.T) {
 	}
 
 	short := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "short", "image": "busybox:1.36"})["taskId"].(string)
-	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + short + " --timeout=60s")
+	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + short + " --timeout=120s")
 	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+short, nil)
 	require.Equal(t, "completed", task["status"])
 	require.Equal(t, h.Name, task["nodeId"])
@@ -119,8 +132,8 @@ func TestREST(t *testing.T) {
 	said := run("run", "server", "--image", "coracle/hello:latest", "-e", "POD_NAME=kelp")
 	require.Contains(t, said, "Task created successfully:")
 	server := strings.Fields(strings.SplitAfter(said, "ID:")[1])[0]
-	h.Ctl("wait --for=jsonpath={.status.phase}=Running task/" + server + " --timeout=60s")
-	require.Contains(t, run("logs", server), "kelp serves on :8080")
+	h.Ctl("wait --for=jsonpath={.status.phase}=Running task/" + server + " --timeout=120s")
+	require.Eventually(t, func() bool { return strings.Contains(run("logs", server), "kelp serves on :8080") }, host.Patience, 50*time.Millisecond)
 	require.Contains(t, run("nodes"), "online")
 	var nodes []map[string]any
 	require.NoError(t, json.Unmarshal(c.raw(http.StatusOK, "GET", facade+"/api/v1/nodes", nil), &nodes))
@@ -136,13 +149,13 @@ func TestREST(t *testing.T) {
 	require.Contains(t, line, "kelp serves on")
 	require.True(t, strings.HasPrefix(line, "data: "))
 
+	h.Ctl("cordon " + h.Name)
 	port, done := workerOf(t, h, c)
 	worker := c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes/register", map[string]any{"hostname": "127.0.0.1", "port": port, "cpu": "2", "memory": "2Gi"})["nodeId"].(string)
-	h.Ctl("cordon " + h.Name)
-	h.Ctl("wait --for=condition=Ready node/" + worker + " --timeout=60s")
+	h.Ctl("wait --for=condition=Ready node/" + worker + " --timeout=120s")
 	remote := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "remote", "image": "nginx:alpine"})["taskId"].(string)
-	require.Equal(t, "nginx:alpine", <-done)
-	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + remote + " --timeout=60s")
+	require.Equal(t, "nginx:alpine", receive(t, done))
+	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + remote + " --timeout=120s")
 	task = c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+remote, nil)
 	require.Equal(t, worker, task["nodeId"])
 	require.Equal(t, "c-"+remote, task["containerId"])
@@ -155,8 +168,8 @@ func TestREST(t *testing.T) {
 	h.Run("start", "--rest-address", "127.0.0.1:8070", "--rest-insecure")
 	c.do(http.StatusOK, "POST", facade+"/api/v1/nodes/"+worker+"/heartbeat", nil)
 	after := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "after", "image": "busybox:1.36"})["taskId"].(string)
-	<-done
-	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + after + " --timeout=60s")
+	receive(t, done)
+	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + after + " --timeout=120s")
 	c.do(http.StatusOK, "POST", facade+"/api/v1/nodes/"+worker+"/deregister", nil)
 	pruned := c.do(http.StatusOK, "POST", facade+"/api/v1/prune?all=true", nil)
 	require.EqualValues(t, 1, pruned["nodesRemoved"])
@@ -211,18 +224,18 @@ func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	require.NoError(t, err)
 	register := func() string {
 		t.Helper()
-		return c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes", map[string]any{"hostname": "localhost", "port": port, "cpu": "1", "memory": "1Gi", "heartbeatTimeoutSeconds": 5})["nodeId"].(string)
+		return c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes", map[string]any{"hostname": "localhost", "port": port, "cpu": "1", "memory": "1Gi", "heartbeatTimeoutSeconds": 10})["nodeId"].(string)
 	}
-	worker := register()
 	h.Ctl("cordon " + h.Name)
+	worker := register()
 	id := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "a", "image": "busybox:1.36", "restartPolicy": "OnFailure"})["taskId"].(string)
-	require.Equal(t, "/api/v1/tasks/"+id+"/execute", <-given)
+	require.Equal(t, "/api/v1/tasks/"+id+"/execute", receive(t, given))
 	c.do(http.StatusOK, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{"status": "running", "containerId": "c1"})
 	h.Ctl("uncordon " + h.Name)
-	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + id + " --timeout=80s")
+	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + id + " --timeout=120s")
 	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+id, nil)
 	require.Equal(t, h.Name, task["nodeId"], "it ran elsewhere")
-	require.Equal(t, "NodeLostnode "+worker+" has sent no heartbeat for 5s", h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}{.status.attempts[0].message}"))
+	require.Equal(t, "NodeLostnode "+worker+" has sent no heartbeat for 10s", h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}{.status.attempts[0].message}"))
 	late := c.do(http.StatusConflict, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{"status": "failed", "containerId": "c1"})
 	require.Contains(t, late["error"], "ended")
 	var nodes []map[string]any

@@ -47,8 +47,8 @@ func TestSets(t *testing.T) {
 	h.Apply(setsManifest)
 	settled := func() {
 		t.Helper()
-		h.Ctl("rollout status sts/web --timeout=60s")
-		h.Ctl("rollout status ds/log --timeout=60s")
+		h.Ctl("rollout status sts/web --timeout=120s")
+		h.Ctl("rollout status ds/log --timeout=120s")
 	}
 	settled()
 	require.Equal(t, "pod/web-0\npod/web-1\npod/web-2\n", h.Ctl("get pods -l app=web -o name"))
@@ -72,7 +72,7 @@ func TestSets(t *testing.T) {
 	t.Run("a pod that was declared failed is replaced", func(t *testing.T) {
 		was := h.Ctl("get pods -l app=log -o name")
 		h.Run("ctl", "patch", strings.TrimSpace(was), "--subresource=status", "-p", `{"status":{"phase":"Failed","reason":"Test"}}`)
-		h.Ctl("wait " + strings.TrimSpace(was) + " --for=delete --timeout=60s")
+		h.Ctl("wait " + strings.TrimSpace(was) + " --for=delete --timeout=120s")
 		settled()
 		require.NotEqual(t, was, h.Ctl("get pods -l app=log -o name"))
 	})
@@ -87,11 +87,11 @@ func TestSets(t *testing.T) {
 
 	t.Run("scale and delete", func(t *testing.T) {
 		h.Ctl("scale sts/web --replicas=1")
-		h.Ctl("wait sts/web --for=jsonpath={.status.replicas}=1 --timeout=60s")
+		h.Ctl("wait sts/web --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		require.Equal(t, "pod/web-0\n", h.Ctl("get pods -l app=web -o name"))
 		h.Ctl("delete sts web --cascade=orphan")
 		require.Equal(t, "pod/web-0\n", h.Ctl("get pods -l app=web -o name"))
-		h.Ctl("delete ds log --cascade=foreground --timeout=60s")
+		h.Ctl("delete ds log --cascade=foreground --timeout=120s")
 		require.Empty(t, h.Ctl("get pods -l app=log -o name"))
 	})
 }

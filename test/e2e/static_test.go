@@ -47,9 +47,9 @@ spec:
 	manifest("first", "")
 	manifest("refused", ", envFrom: [{secretRef: {name: s}}]")
 	first := "first-" + other.Name
-	h.Ctl("wait pod/" + first + " --for=create --timeout=80s")
-	h.Ctl("wait pod/" + first + " --for=condition=Ready --timeout=80s")
-	require.Equal(t, "hello\n", h.Ctl("logs "+first))
+	h.Ctl("wait pod/" + first + " --for=create --timeout=120s")
+	h.Ctl("wait pod/" + first + " --for=condition=Ready --timeout=120s")
+	require.Eventually(t, func() bool { return h.Ctl("logs "+first) == "hello\n" }, host.Patience, 50*time.Millisecond)
 	require.Equal(t, first+"\n", h.Ctl("exec "+first+" -- hostname"))
 	require.Eventually(t, func() bool {
 		return strings.Contains(h.Ctl("get events --field-selector reason=InvalidStaticPod"), "refused.yaml: static pods may not reference secrets")
@@ -73,14 +73,14 @@ spec:
 	}
 	defer a.end()
 	second := "second-" + other.Name
-	h.Ctl("wait pod/" + second + " --for=create --timeout=80s")
-	h.Ctl("wait pod/" + first + " pod/" + second + " --for=condition=Ready --timeout=80s")
+	h.Ctl("wait pod/" + second + " --for=create --timeout=120s")
+	h.Ctl("wait pod/" + first + " pod/" + second + " --for=condition=Ready --timeout=120s")
 	uid := func() string { return h.Ctl("get pod " + second + " --ignore-not-found -o jsonpath={.metadata.uid}") }
 	before := uid()
 	h.Ctl("delete pod " + second)
 	require.Eventually(t, func() bool { now := uid(); return now != "" && now != before }, host.Patience, 100*time.Millisecond, "its mirror is made again")
-	h.Ctl("drain " + other.Name + " --ignore-daemonsets --timeout=80s")
+	h.Ctl("drain " + other.Name + " --ignore-daemonsets --timeout=120s")
 	require.NoError(t, os.Remove(filepath.Join(dir, "first.yaml")))
-	h.Ctl("wait pod/" + first + " --for=delete --timeout=80s")
+	h.Ctl("wait pod/" + first + " --for=delete --timeout=120s")
 	require.Equal(t, []int{1, 1}, []int{started("first"), started("second")}, "neither was started twice")
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,7 +45,7 @@ func TestStorage(t *testing.T) {
 	h.Apply(storageManifest)
 	ready := func() {
 		t.Helper()
-		h.Ctl("wait pod/writer --for=condition=Ready --timeout=60s")
+		h.Ctl("wait pod/writer --for=condition=Ready --timeout=120s")
 	}
 	ready()
 	require.Equal(t, "Bound", h.Ctl("get pvc data -o jsonpath={.status.phase}"))
@@ -55,7 +56,7 @@ func TestStorage(t *testing.T) {
 		h.Kill()
 		h.Run("start")
 		require.Equal(t, "kept\n", h.Ctl("exec writer -- cat /data/file"))
-		h.Ctl("delete pod writer --timeout=60s")
+		h.Ctl("delete pod writer --timeout=120s")
 		h.Apply(storageManifest)
 		ready()
 		require.Equal(t, "kept\n", h.Ctl("exec writer -- cat /data/file"))
@@ -63,7 +64,7 @@ func TestStorage(t *testing.T) {
 
 	t.Run("expansion", func(t *testing.T) {
 		h.Run("ctl", "patch", "pvc", "data", "-p", `{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`)
-		h.Ctl("wait pvc/data --for=jsonpath={.status.capacity.storage}=2Gi --timeout=60s")
+		h.Ctl("wait pvc/data --for=jsonpath={.status.capacity.storage}=2Gi --timeout=120s")
 		require.Equal(t, "2Gi", h.Ctl("get pv -o jsonpath={.items[0].spec.capacity.storage}"))
 	})
 
@@ -71,33 +72,33 @@ func TestStorage(t *testing.T) {
 		h.Ctl("delete pvc data --wait=false")
 		require.Equal(t, "kept\n", h.Ctl("exec writer -- cat /data/file"))
 		require.Contains(t, h.Ctl("get pvc data"), "Terminating")
-		h.Ctl("delete pod writer --timeout=60s")
-		h.Ctl("wait pvc/data --for=delete --timeout=60s")
-		h.Ctl("wait pv --all --for=delete --timeout=60s")
+		h.Ctl("delete pod writer --timeout=120s")
+		h.Ctl("wait pvc/data --for=delete --timeout=120s")
+		h.Ctl("wait pv --all --for=delete --timeout=120s")
 		require.Empty(t, localVolumes(t, h))
 	})
 
 	t.Run("quota", func(t *testing.T) {
 		h.Ctl("create namespace small")
 		h.Ctl("create quota q -n small --hard=requests.storage=3Gi,local.storageclass.storage.k8s.io/requests.storage=1Gi")
-		h.Ctl("wait quota/q -n small --for=jsonpath={.status.hard.requests\\.storage}=3Gi --timeout=60s")
+		h.Ctl("wait quota/q -n small --for=jsonpath={.status.hard.requests\\.storage}=3Gi --timeout=120s")
 		manifest := filepath.Join(t.TempDir(), "claim.yaml")
 		claim, _, _ := strings.Cut(storageManifest, "---")
 		require.NoError(t, os.WriteFile(manifest, []byte(strings.Replace(claim, "1Gi", "2Gi", 1)), 0o600))
 		require.Contains(t, h.Fails("ctl", "apply", "-n", "small", "-f", manifest), "exceeded quota: q, requested: local.storageclass.storage.k8s.io/requests.storage=2Gi")
 		require.NoError(t, os.WriteFile(manifest, []byte(claim), 0o600))
 		h.Ctl("apply -n small -f " + manifest)
-		h.Ctl("wait quota/q -n small --for=jsonpath={.status.used.requests\\.storage}=1Gi --timeout=60s")
-		h.Ctl("delete namespace small --timeout=60s")
+		h.Ctl("wait quota/q -n small --for=jsonpath={.status.used.requests\\.storage}=1Gi --timeout=120s")
+		h.Ctl("delete namespace small --timeout=120s")
 	})
 
 	t.Run("a claim that no class serves says so", func(t *testing.T) {
 		h.Apply(strings.Replace(storageManifest, "spec: {accessModes", "spec: {storageClassName: none, accessModes", 1))
-		h.Ctl(`wait pod/writer --for=jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable --timeout=60s`)
-		require.Contains(t, h.Ctl("get events"), `storageclass.storage.k8s.io "none" not found`)
-		require.Contains(t, h.Ctl("describe pod writer"), "pod has unbound immediate PersistentVolumeClaims")
-		h.Ctl("delete pod writer --timeout=60s")
-		h.Ctl("delete pvc data --timeout=60s")
+		h.Ctl(`wait pod/writer --for=jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable --timeout=120s`)
+		h.Shows(`storageclass.storage.k8s.io "none" not found`, "get events")
+		h.Shows("pod has unbound immediate PersistentVolumeClaims", "describe pod writer")
+		h.Ctl("delete pod writer --timeout=120s")
+		h.Ctl("delete pvc data --timeout=120s")
 	})
 }
 
@@ -130,26 +131,33 @@ spec:
 func TestStatefulStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
+	starts := func(want string) { // of the programs of db-1, which runs before its program says so
+		t.Helper()
+		require.Eventually(t, func() bool {
+			out, err := h.Try("ctl", "exec", "db-1", "--", "cat", "/data/starts")
+			return err == nil && out == want
+		}, host.Patience, 50*time.Millisecond)
+	}
 	h.Apply(claimTemplatesManifest)
-	h.Ctl("rollout status sts/db --timeout=60s")
+	h.Ctl("rollout status sts/db --timeout=120s")
 	require.Equal(t, "data-db-0 data-db-1 db-0-scratch db-1-scratch", h.Ctl("get pvc -o jsonpath={.items[*].metadata.name}"))
 	h.Ctl("scale sts/db --replicas=1")
-	h.Ctl("wait pvc/db-1-scratch --for=delete --timeout=60s")
+	h.Ctl("wait pvc/db-1-scratch --for=delete --timeout=120s")
 	require.Equal(t, "data-db-0 data-db-1 db-0-scratch", h.Ctl("get pvc -o jsonpath={.items[*].metadata.name}"))
 	h.Ctl("scale sts/db --replicas=2")
-	h.Ctl("rollout status sts/db --timeout=60s")
-	require.Equal(t, "db-1\ndb-1\n", h.Ctl("exec db-1 -- cat /data/starts"))
+	h.Ctl("rollout status sts/db --timeout=120s")
+	starts("db-1\ndb-1\n")
 
 	h.Run("ctl", "patch", "sts", "db", "-p", `{"spec":{"persistentVolumeClaimRetentionPolicy":{"whenScaled":"Delete"}}}`)
 	h.Ctl("scale sts/db --replicas=1")
-	h.Ctl("wait pvc/data-db-1 --for=delete --timeout=60s")
+	h.Ctl("wait pvc/data-db-1 --for=delete --timeout=120s")
 	h.Ctl("scale sts/db --replicas=2")
-	h.Ctl("rollout status sts/db --timeout=60s")
-	require.Equal(t, "db-1\n", h.Ctl("exec db-1 -- cat /data/starts"))
+	h.Ctl("rollout status sts/db --timeout=120s")
+	starts("db-1\n")
 
-	h.Ctl("delete sts db --timeout=60s")
-	h.Ctl("wait pvc --all --for=delete --timeout=60s")
-	h.Ctl("wait pv --all --for=delete --timeout=60s")
+	h.Ctl("delete sts db --timeout=120s")
+	h.Ctl("wait pvc --all --for=delete --timeout=120s")
+	h.Ctl("wait pv --all --for=delete --timeout=120s")
 	require.Empty(t, localVolumes(t, h))
 }
 
@@ -158,17 +166,17 @@ func TestVolumeIsRemovedAfterKill(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Apply(storageManifest)
-	h.Ctl("wait pod/writer --for=condition=Ready --timeout=60s")
+	h.Ctl("wait pod/writer --for=condition=Ready --timeout=120s")
 	directory := localVolumes(t, h)
 	require.Len(t, directory, 1)
 	for i := range 300 {
 		require.NoError(t, os.WriteFile(filepath.Join(directory[0], fmt.Sprint(i)), make([]byte, 1<<12), 0o600))
 	}
-	h.Ctl("delete pod writer --timeout=60s")
+	h.Ctl("delete pod writer --timeout=120s")
 	h.Ctl("delete pvc data --wait=false")
 	h.Kill()
 	h.Run("start")
-	h.Ctl("wait pvc --all --for=delete --timeout=60s")
-	h.Ctl("wait pv --all --for=delete --timeout=60s")
+	h.Ctl("wait pvc --all --for=delete --timeout=120s")
+	h.Ctl("wait pv --all --for=delete --timeout=120s")
 	require.Empty(t, localVolumes(t, h))
 }

@@ -1,7 +1,13 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -9,12 +15,30 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// lostTask starts a task on a machine that will be lost: its first attempt completes there while nobody hears of it, its second fails.
+// nap is how many seconds the first attempt of lostTask sleeps, which no other process on this machine does.
+var nap = strconv.Itoa(100_000 + os.Getpid())
+
+// lostTask starts a task on a machine that will be lost: its first attempt runs there until completeUnheard, its second fails.
 func lostTask(h *host.Host) {
 	h.Ctl("cordon " + h.Name)
-	h.Run("run", "torn", "--image", "busybox:1.36", "--retries", "1", "--", "sh", "-c", "[ $TASK_ATTEMPT = 2 ] && exit 12; sleep 8")
+	h.Run("run", "torn", "--image", "busybox:1.36", "--retries", "1", "--", "sh", "-c", "[ $TASK_ATTEMPT = 2 ] && exit 12; env sleep "+nap+"; true")
 	taskUntil(h, "torn", ".status.phase", "Running")
 	h.Ctl("uncordon " + h.Name)
+}
+
+// completeUnheard lets the first attempt of lostTask complete while no agent is there to hear of it.
+func completeUnheard(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, p := range processes {
+			if line, _ := os.ReadFile(p); strings.HasSuffix(string(line), "sleep\x00"+nap+"\x00") {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
+				return syscall.Kill(pid, syscall.SIGKILL) == nil
+			}
+		}
+		return false
+	}, host.Patience, 10*time.Millisecond)
 }
 
 // tornElsewhere checks that the task was tried again on this machine, and has ended as that attempt did.

@@ -17,7 +17,7 @@ import (
 
 // taskUntil waits for a condition of a task, which kubectl follows by a watch.
 func taskUntil(h *host.Host, name, path, value string) {
-	h.Ctl(fmt.Sprintf("wait task/%s --for=jsonpath={%s}=%s --timeout=90s", name, path, value))
+	h.Ctl(fmt.Sprintf("wait task/%s --for=jsonpath={%s}=%s --timeout=120s", name, path, value))
 }
 
 func readTask(t *testing.T, h *host.Host, name string) (task tasks.Task) {
@@ -69,11 +69,11 @@ func TestTasks(t *testing.T) {
 		out, code := exitCode(t, h, "run", "long", "--image", "busybox:1.36", "--timeout", "1s", "--stop-timeout", "1s", "--wait", "--", "sleep", "1000")
 		require.Equal(t, 1, code)
 		require.Contains(t, out, "it ran for longer than 1s")
-		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "2s", "--wait")
-		require.Regexp(t, "no feasible node within 2s: 0/1 nodes are available: .*Insufficient cpu", out)
-		out, _ = exitCode(t, h, "run", "nowhere", "--image", "busybox:1.36", "--node", "gone", "--schedule-timeout", "1s", "--wait")
-		require.Contains(t, out, "no feasible node within 1s: 0/1 nodes are available: 1 node(s) didn't match")
-		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=20s")
+		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "3s", "--wait")
+		require.Regexp(t, "no feasible node within 3s: 0/1 nodes are available: .*Insufficient cpu", out)
+		out, _ = exitCode(t, h, "run", "nowhere", "--image", "busybox:1.36", "--node", "gone", "--schedule-timeout", "3s", "--wait")
+		require.Contains(t, out, "no feasible node within 3s: 0/1 nodes are available: 1 node(s) didn't match")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=120s")
 	})
 	t.Run("an image that does not exist", func(t *testing.T) {
 		out, _ := exitCode(t, h, "run", "typo", "--image", "127.0.0.1:1/nothing:1", "--start-timeout", "2s", "--wait")
@@ -95,7 +95,7 @@ func TestTasks(t *testing.T) {
 		h.Run("cancel", "forever")
 		taskUntil(h, "forever", ".status.phase", "Failed")
 		require.Equal(t, tasks.ReasonCancelled, readTask(t, h, "forever").Status.Reason)
-		h.Ctl("wait pod -l " + tasks.LabelTask + "=forever --for=delete --timeout=20s")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=forever --for=delete --timeout=120s")
 	})
 	t.Run("ports, volumes and keys", func(t *testing.T) {
 		h.Ctl("create configmap page --from-literal=index.html=served")
@@ -114,7 +114,7 @@ spec:
 		require.Eventually(t, func() bool {
 			text, err := h.Curl("http://198.51.100.2:8099/")
 			return err == nil && text == "served"
-		}, 20*time.Second, 100*time.Millisecond)
+		}, host.Patience, 100*time.Millisecond)
 		h.Run("cancel", "web")
 		one := h.Run("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "true")
 		require.Contains(t, one, tasks.NameForKey("order 7"))
@@ -122,16 +122,17 @@ spec:
 		require.NoError(t, err, again)
 		require.Contains(t, again, "was created before")
 		require.Contains(t, h.Fails("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "false"), "used for another request")
+		taskUntil(h, tasks.NameForKey("order 7"), ".status.phase", "Completed")
 	})
 	t.Run("schedules", func(t *testing.T) {
 		h.Run("run", "tick", "--image", "busybox:1.36", "--schedule", "@every 2s", "--", "true")
-		h.Ctl("wait taskschedule/tick --for=jsonpath={.status.lastCompletedTime} --timeout=60s")
+		h.Ctl("wait taskschedule/tick --for=jsonpath={.status.lastCompletedTime} --timeout=120s")
 		h.Ctl("delete taskschedule tick")
 		require.Contains(t, h.Fails("run", "tock", "--image", "busybox:1.36", "--schedule", "now and then"), "spec.schedule")
 	})
 	t.Run("ttl and prune", func(t *testing.T) {
 		h.Run("run", "brief", "--image", "busybox:1.36", "--ttl", "1s", "--", "true")
-		h.Ctl("wait task/brief --for=delete --timeout=60s")
+		h.Ctl("wait task/brief --for=delete --timeout=120s")
 		require.Regexp(t, `^[1-9]\d* tasks deleted\n$`, h.Run("prune"))
 		require.Empty(t, h.Ctl("get tasks -o name --field-selector=status.phase=Completed"))
 	})
@@ -148,20 +149,20 @@ func TestTasksSurviveKills(t *testing.T) {
 			"[ $((TASK_INDEX % 10)) != 9 ]")
 	}
 	for range 3 {
-		taskUntil(h, "flow0", ".status.phase", "Running")
+		taskUntil(h, fmt.Sprint("flow", arrays-1), ".status.phase", "Running") // the one that ends last
 		h.Kill()
 		h.Run("start")
 		killShim(h)
 	}
 	for i := range arrays {
 		name := fmt.Sprint("flow", i)
-		h.Ctl("wait task/" + name + " --for=jsonpath={.status.finishedAt} --timeout=600s")
+		h.Await(8*time.Minute, "task/"+name+" --for=jsonpath={.status.finishedAt}")
 		s := readTask(t, h, name).Status
 		require.True(t, s.Phase.Ended())
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)
 		require.Equal(t, tasks.TaskFailed, s.Phase)
 		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "those that fail, and no others")
 	}
-	h.Ctl("wait pod -l " + tasks.LabelTask + " --for=delete --timeout=60s")
+	h.Ctl("wait pod -l " + tasks.LabelTask + " --for=delete --timeout=120s")
 	require.Empty(t, strings.TrimSpace(h.Ctl("get pods -l "+tasks.LabelTask+" -o name")))
 }

@@ -175,7 +175,7 @@ func TestDeleteLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h.Start()
 			h.Apply(strings.ReplaceAll(busy, "OUT", outside))
-			h.Ctl("wait pod/busy --for=condition=Ready --timeout=60s")
+			h.Ctl("wait pod/busy --for=condition=Ready --timeout=120s")
 			litter(t, h)
 			end()
 			h.Run("delete")

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,12 +30,13 @@ func TestTour(t *testing.T) {
 	require.Contains(t, again, "already running")
 
 	h.Ctl("apply -f " + filepath.Join(host.Root(t), "manifests/examples/hello.yaml"))
-	h.Ctl("rollout status deployment/hello --timeout=60s")
+	h.Ctl("rollout status deployment/hello --timeout=120s")
 	pods := strings.Fields(h.Ctl("get pods -l app=hello -o name"))
 	require.Len(t, pods, 3)
 
 	t.Run("the service answers from all pods in turn", func(t *testing.T) {
 		address := h.Ctl("get service hello -o jsonpath={.spec.clusterIP}")
+		require.Eventually(t, func() bool { _, err := h.Curl("http://" + address); return err == nil }, host.Patience, 50*time.Millisecond)
 		seen := map[string]bool{}
 		for range 12 {
 			answer, err := h.Curl("http://" + address)
@@ -49,7 +51,7 @@ func TestTour(t *testing.T) {
 		require.Len(t, seen, 3)
 
 		h.Ctl("run client --image=busybox:1.36 --restart=Never -- sleep 600")
-		h.Ctl("wait pod/client --for=condition=Ready --timeout=30s")
+		h.Ctl("wait pod/client --for=condition=Ready --timeout=120s")
 		clear(seen)
 		for range 12 {
 			answer := h.Ctl("exec client -- wget -q -O - http://" + address)
@@ -64,10 +66,10 @@ func TestTour(t *testing.T) {
 
 	t.Run("scale", func(t *testing.T) {
 		h.Ctl("scale deployment/hello --replicas=5")
-		h.Ctl("rollout status deployment/hello --timeout=60s")
+		h.Ctl("rollout status deployment/hello --timeout=120s")
 		require.Len(t, strings.Fields(h.Ctl("get pods -l app=hello -o name")), 5)
 		h.Ctl("scale deployment/hello --replicas=1")
-		h.Ctl("wait deployment/hello --for=jsonpath={.status.replicas}=1 --timeout=60s")
+		h.Ctl("wait deployment/hello --for=jsonpath={.status.replicas}=1 --timeout=120s")
 	})
 
 	t.Run("exec, logs and port-forward", func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestTour(t *testing.T) {
 		out := h.Fails("ctl", "exec", "client", "--", "sh", "-c", "exit 7")
 		require.Contains(t, out, "exit code 7")
 		h.Run("ctl", "run", "talker", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c", "echo one; echo two")
-		h.Ctl("wait pod/talker --for=jsonpath={.status.phase}=Succeeded --timeout=30s")
+		h.Ctl("wait pod/talker --for=jsonpath={.status.phase}=Succeeded --timeout=120s")
 		require.Equal(t, "one\ntwo\n", h.Ctl("logs -f talker"))
 		require.Equal(t, "two\n", h.Ctl("logs --tail=1 talker"))
 
@@ -108,7 +110,7 @@ func TestTour(t *testing.T) {
 
 	t.Run("delete", func(t *testing.T) {
 		h.Ctl("delete -f " + filepath.Join(host.Root(t), "manifests/examples/hello.yaml"))
-		h.Ctl("wait pod -l app=hello --for=delete --timeout=60s")
+		h.Ctl("wait pod -l app=hello --for=delete --timeout=120s")
 	})
 }
 
@@ -117,7 +119,7 @@ func TestKill(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Ctl("run keeper --image=busybox:1.36 -- sleep 3600")
-	h.Ctl("wait pod/keeper --for=condition=Ready --timeout=30s")
+	h.Ctl("wait pod/keeper --for=condition=Ready --timeout=120s")
 	container := h.Ctl("get pod keeper -o jsonpath={.status.containerStatuses[0].containerID}")
 	before := h.Ctl("exec keeper -- cat /proc/1/stat")
 
@@ -127,7 +129,7 @@ func TestKill(t *testing.T) {
 		h.Kill()
 		h.Run("start")
 		h.Ctl("get configmap " + name)
-		h.Ctl("wait pod/keeper --for=condition=Ready --timeout=30s")
+		h.Ctl("wait pod/keeper --for=condition=Ready --timeout=120s")
 		require.Equal(t, container, h.Ctl("get pod keeper -o jsonpath={.status.containerStatuses[0].containerID}"))
 		require.Equal(t, "0", h.Ctl("get pod keeper -o jsonpath={.status.containerStatuses[0].restartCount}"))
 	}
@@ -136,12 +138,12 @@ func TestKill(t *testing.T) {
 
 	// A container that exits while no agent runs is still reported with its exit code.
 	h.Run("ctl", "run", "brief", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c", "until [ -e /tmp/go ]; do sleep 0.1; done; sleep 1; exit 5")
-	h.Ctl("wait pod/brief --for=condition=Ready --timeout=30s")
+	h.Ctl("wait pod/brief --for=condition=Ready --timeout=120s")
 	// It exits shortly after the process was killed.
 	h.Ctl("exec brief -- touch /tmp/go")
 	h.Kill()
 	h.Run("start")
-	h.Ctl("wait pod/brief --for=jsonpath={.status.phase}=Failed --timeout=30s")
+	h.Ctl("wait pod/brief --for=jsonpath={.status.phase}=Failed --timeout=120s")
 	require.Equal(t, "5", h.Ctl("get pod brief -o jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"))
 }
 

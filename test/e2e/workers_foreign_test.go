@@ -83,7 +83,7 @@ func TestForeignHandlers(t *testing.T) {
 		h.Apply(strings.ReplaceAll(python, "COMMAND", string(command)))
 		pods += " pod/python"
 	}
-	h.Ctl("wait " + pods + " --for=condition=Ready --timeout=60s")
+	h.Ctl("wait " + pods + " --for=condition=Ready --timeout=120s")
 	s := newSender(t, h)
 
 	code, body, header := s.send("pods/lambda", "wait=true", `{"Name": "Ada"}`)

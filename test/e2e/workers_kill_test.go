@@ -73,7 +73,7 @@ func newFlow(t *testing.T, h *host.Host, node string) *flow {
 	require.NoError(t, os.Chmod(f.dir, 0o777)) //nolint:gosec // for the pods
 	for name, promise := range map[string]string{"once": "AtMostOnce", "least": "AtLeastOnce"} {
 		h.Apply(strings.NewReplacer("NAME", name, "PROMISE", promise, "DIR", f.dir, "NODE", node).Replace(survivor))
-		h.Ctl("wait rs/" + name + " --for=jsonpath={.status.readyReplicas}=2 --timeout=60s")
+		h.Ctl("wait rs/" + name + " --for=jsonpath={.status.readyReplicas}=2 --timeout=120s")
 	}
 	return f
 }
@@ -92,7 +92,7 @@ func (f *flow) send(s *sender, each int) {
 						f.mu.Unlock()
 					}
 					return code == 202 || name == "once" // that may have been accepted, and must not be sent again
-				}, time.Minute, 20*time.Millisecond)
+				}, 4*time.Minute, 20*time.Millisecond) // most of the receivers may be away at once, and for long
 				f.sent.Add(1)
 			}
 		})
@@ -126,7 +126,7 @@ func (f *flow) kept() {
 		}
 		return list
 	}
-	assert.Eventually(f.t, func() bool { return len(lost()) == 0 }, time.Duration(storm(1, 10))*time.Minute, 500*time.Millisecond)
+	assert.Eventually(f.t, func() bool { return len(lost()) == 0 }, time.Duration(storm(4, 10))*time.Minute, 500*time.Millisecond)
 	require.Empty(f.t, lost(), "every accepted message is handled")
 	for text, times := range f.handled("once") {
 		require.Equal(f.t, 1, times, text)
@@ -177,7 +177,7 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 	words := joinWords(t, h)
 	a := startAgent(t, other, words)
 	defer func() { a.end() }()
-	h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=30s")
+	h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 	other.Load()
 	f := newFlow(t, h, other.Name)
 	const size = 42
@@ -213,7 +213,7 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 	f.kept()
 	for i := range arrays {
 		name := fmt.Sprint("flow", i)
-		h.Ctl("wait task/" + name + " --for=jsonpath={.status.finishedAt} --timeout=600s")
+		h.Await(8*time.Minute, "task/"+name+" --for=jsonpath={.status.finishedAt}")
 		s := readTask(t, h, name).Status
 		require.Equal(t, tasks.TaskFailed, s.Phase)
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)

@@ -76,12 +76,12 @@ func TestWorkers(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	s := newSender(t, h)
-	examples := host.Root(t) + "/manifests/examples/workers/"
-	for _, name := range []string{"echo", "forwarding", "shell", "python"} {
-		h.Ctl("apply -f " + examples + name + ".yaml")
-	}
+	examples := host.Root(t) + "/manifests/examples/"
+	h.Ctl("apply -f " + examples + "workers")
+	h.Ctl("delete worker calculator") // its service has the name of the mini Kubernetes' one
+	h.Ctl("wait service/calculator --for=delete --timeout=120s")
 	t.Run("cold start", func(t *testing.T) {
-		h.Ctl("wait worker/echo --for=condition=Ready --timeout=30s") // it needs no pod
+		h.Ctl("wait worker/echo --for=condition=Ready --timeout=120s") // it needs no pod
 		require.Equal(t, "0/0", strings.Fields(h.Ctl("get worker echo --no-headers"))[1])
 		began := time.Now()
 		code, body, _ := s.send("services/echo", "wait=true", "hello")
@@ -91,12 +91,12 @@ func TestWorkers(t *testing.T) {
 		require.Equal(t, "ECHO: again\n", h.Run("send", "service/echo", "again", "--wait"))
 	})
 	t.Run("legacy manifests", func(t *testing.T) {
-		require.Contains(t, h.Run("convert", "-f", examples+"legacy.yaml"), "kind: Worker")
-		out := h.Run("apply-legacy", "-f", examples+"legacy.yaml")
+		require.Contains(t, h.Run("convert", "-f", examples+"legacy/calculator.yaml"), "kind: Worker")
+		out := h.Run("apply-legacy", "-f", examples+"legacy")
 		require.Contains(t, out, "ReplicaSet calc -> worker/calc created")
-		require.Contains(t, h.Run("apply-legacy", "-f", examples+"legacy.yaml"), "worker/calc unchanged")
-		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=3 --timeout=60s")
-		h.Ctl("wait pod/echo-1 --for=condition=Ready --timeout=60s")
+		require.Contains(t, h.Run("apply-legacy", "-f", examples+"legacy/calculator.yaml"), "worker/calc unchanged")
+		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=3 --timeout=120s")
+		h.Ctl("wait pod/echo-1 --for=condition=Ready --timeout=120s")
 		require.Equal(t, "DEMO: hi\n", h.Run("send", "pod/echo-1", "hi", "--wait"))
 		require.Equal(t, "210\n", h.Run("send", "service/calculator", `{"operation": "product", "operands": [5, 6, 7]}`, "--wait"))
 		seen := map[string]bool{}
@@ -107,17 +107,20 @@ func TestWorkers(t *testing.T) {
 		}
 		require.Len(t, seen, 3)
 		h.Pipe("kind: ReplicaSet\nmetadata: {name: calc}\nspec: {container: template, replicas: 5}\n", "apply-legacy", "-f", "-")
-		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=5 --timeout=60s")
+		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=5 --timeout=120s")
+		h.Ctl("scale worker/calc --replicas=2")
+		h.Ctl("wait worker/calc --for=jsonpath={.status.replicas}=2 --timeout=120s")
+		require.Contains(t, h.Fails("ctl", "scale", "worker/echo", "--replicas=2"), "may not be set when replicas is set")
 	})
 	t.Run("forwarding", func(t *testing.T) {
-		h.Ctl("wait worker/aggregator worker/processor --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		h.Ctl("wait worker/aggregator worker/processor --for=jsonpath={.status.readyReplicas}=1 --timeout=120s")
 		for i := range 3 {
 			h.Run("send", "service/processor", fmt.Sprint("data-", i))
 		}
-		h.Ctl("wait worker/aggregator --for=jsonpath={.status.depth}=0 --timeout=60s")
+		h.Ctl("wait worker/aggregator --for=jsonpath={.status.depth}=0 --timeout=120s")
 		require.Eventually(t, func() bool {
 			return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=aggregator"), `"messages":["DATA-0","DATA-1","DATA-2"]`)
-		}, 30*time.Second, 100*time.Millisecond)
+		}, host.Patience, 100*time.Millisecond)
 	})
 	t.Run("shell", func(t *testing.T) {
 		require.Equal(t, "olleh\n", h.Run("send", "service/reverse", "hello", "--wait"))
@@ -136,8 +139,8 @@ func TestWorkers(t *testing.T) {
 		code, body, _ = s.send("services/calculator", "timeout=2h", "x")
 		require.Equal(t, 400, code, body)
 
-		h.Apply(fmt.Sprintf(shell, "slow", "sleep 60", "  queueLimit: 2\n"))
-		h.Ctl("wait worker/slow --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		h.Apply(fmt.Sprintf(shell, "slow", "sleep 600", "  queueLimit: 2\n  timeoutSeconds: 600\n"))
+		h.Ctl("wait worker/slow --for=jsonpath={.status.readyReplicas}=1 --timeout=120s")
 		code, body, _ = s.send("services/slow", "wait=true&timeout=1s", "never answered")
 		require.Equal(t, 504, code, body)
 		require.Equal(t, "HandlerTimeout", reason(body))
@@ -145,11 +148,11 @@ func TestWorkers(t *testing.T) {
 		}
 		require.Equal(t, 429, code, body)
 		require.Equal(t, "QueueFull", reason(body))
-		require.Eventually(t, func() bool { return strings.Fields(h.Ctl("get worker slow --no-headers"))[2] == "2" }, 30*time.Second, 100*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Fields(h.Ctl("get worker slow --no-headers"))[2] == "2" }, host.Patience, 100*time.Millisecond)
 		require.Contains(t, h.Run("ctl", "get", "--raw", "/api/v1/nodes/"+h.Name+"/proxy/metrics"), `coracle_messages_depth{namespace="default",worker="slow"} 2`)
 
 		h.Apply(fmt.Sprintf(shell, "dies", "kill -9 1; exit 1", ""))
-		h.Ctl("wait worker/dies --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		h.Ctl("wait worker/dies --for=jsonpath={.status.readyReplicas}=1 --timeout=120s")
 		code, body, _ = s.send("services/dies", "wait=true&timeout=30s", "x")
 		require.Contains(t, []int{502, 503}, code, body)
 
@@ -186,10 +189,10 @@ func TestWorkers(t *testing.T) {
 	t.Run("poison message", func(t *testing.T) {
 		h.Apply(fmt.Sprintf(shell, "grave", "echo $(cat /tmp/message) >&2", ""))
 		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: poisoned}\nspec: {function: calculator, delivery: {promise: AtLeastOnce, maxAttempts: 1, deadLetter: grave}}\n")
-		h.Ctl("wait worker/grave worker/poisoned --for=jsonpath={.status.readyReplicas}=1 --timeout=60s")
+		h.Ctl("wait worker/grave worker/poisoned --for=jsonpath={.status.readyReplicas}=1 --timeout=120s")
 		h.Run("send", "service/poisoned", "poison")
-		require.Eventually(t, func() bool { return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=grave"), "poison") }, 30*time.Second, 50*time.Millisecond)
-		require.Contains(t, h.Ctl("get events"), "MessageDeadLettered")
+		require.Eventually(t, func() bool { return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=grave"), "poison") }, host.Patience, 50*time.Millisecond)
+		h.Shows("MessageDeadLettered", "get events")
 	})
 	t.Run("permissions", func(t *testing.T) {
 		// A node sends on what it was given, as above, and nothing else.

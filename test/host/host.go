@@ -18,11 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// Patience is the timeout of every command: far above what any of them needs.
-const Patience = 90 * time.Second
+// Patience is the timeout of every command: far above what any of them needs, and above those that tests give to kubectl wait.
+const Patience = 3 * time.Minute
 
 // Host is a machine to run Coracle on.
 type Host struct {
@@ -175,6 +176,34 @@ func (h *Host) Pipe(stdin string, args ...string) string {
 func (h *Host) Ctl(line string) string {
 	h.t.Helper()
 	return h.Run(append([]string{"ctl"}, strings.Fields(line)...)...)
+}
+
+// Await runs kubectl wait with the words of a line until it succeeds, which may take longer than Patience but not than limit.
+func (h *Host) Await(limit time.Duration, line string) {
+	h.t.Helper()
+	for end := time.Now().Add(limit); ; {
+		out, err := h.Try(append([]string{"ctl", "wait", "--timeout=60s"}, strings.Fields(line)...)...)
+		if err == nil {
+			return
+		}
+		require.True(h.t, time.Now().Before(end), "%s: %s", line, out)
+	}
+}
+
+// Shows waits until the output of kubectl with the words of a line contains what is wanted.
+func (h *Host) Shows(want, line string) {
+	h.t.Helper()
+	var out string
+	if !assert.Eventually(h.t, func() bool {
+		said, err := h.Try(append([]string{"ctl"}, strings.Fields(line)...)...)
+		if err != nil {
+			return false
+		}
+		out = said
+		return strings.Contains(out, want)
+	}, Patience, 50*time.Millisecond, line) {
+		require.Contains(h.t, out, want)
+	}
 }
 
 // Apply applies a manifest.

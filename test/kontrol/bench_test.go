@@ -25,6 +25,13 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// allocated is how many bytes, and how many objects, this process has allocated: what load changes least.
+func allocated() (bytes, objects float64) {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.TotalAlloc), float64(m.Mallocs)
+}
+
 func liveHeap() float64 {
 	runtime.GC()
 	runtime.GC()
@@ -33,8 +40,8 @@ func liveHeap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// BenchmarkBacklog reports what 1,000 Resources cost that waited for a suspended cluster: processor time and writes of hub and target together, whose
-// etcd, API and Kontrol share this process, until all are in sync; and the live heap that they then have. Load makes it slower, but changes these
+// BenchmarkBacklog reports what 1,000 Resources cost that waited for a suspended cluster: processor time, allocations and writes of hub and target
+// together, whose etcd, API and Kontrol share this process, until all are in sync; and the live heap that they then have. Load makes it slower, but changes these
 // little. HEAP names a file for a profile of that heap.
 func BenchmarkBacklog(b *testing.B) {
 	const n = 1000
@@ -65,11 +72,15 @@ func BenchmarkBacklog(b *testing.B) {
 		b.ReportMetric((revision()-written)/n, "writes-to-create")
 		written, used = revision(), processorTime(b)
 		began := time.Now()
+		bytes, objects := allocated()
 		suspend(false)
 		h.until("in sync", names, state(kontrol.StateSynced))
 		b.ReportMetric(n/time.Since(began).Seconds(), "synced/s")
 		b.ReportMetric((processorTime(b)-used).Seconds()*1000/n, "ms-to-apply")
 		b.ReportMetric((revision()-written)/n, "writes-to-apply")
+		bytesNow, objectsNow := allocated()
+		b.ReportMetric((bytesNow-bytes)/n, "B-to-apply")
+		b.ReportMetric((objectsNow-objects)/n, "allocs-to-apply")
 		b.ReportMetric((liveHeap()-before)/n, "B/Resource")
 		if file := os.Getenv("HEAP"); file != "" {
 			f, err := os.Create(file)

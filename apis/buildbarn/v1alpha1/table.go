@@ -4,7 +4,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 // Column is a column of kubectl get, for our own server and for generated definitions.
@@ -54,17 +55,10 @@ func FarmColumns() []metav1.TableColumnDefinition { return columns(false) }
 // Cells returns a part's values for Columns.
 func Cells[P Part](p P, now time.Time) []any {
 	s := p.Observed()
-	return []any{p.GetName(), string(s.State), int64(s.Replicas), int64(s.ReadyReplicas), age(p.GetCreationTimestamp(), now), p.Pods().Image, s.ConfigHash}
+	return []any{p.GetName(), string(s.State), int64(s.Replicas), int64(s.ReadyReplicas), common.Age(p.GetCreationTimestamp().Time, now), p.Pods().Image, s.ConfigHash}
 }
 
 // FarmCells returns a farm's values for FarmColumns.
 func FarmCells(b *Buildbarn, now time.Time) []any {
-	return []any{b.Name, string(b.Status.State), int64(b.Status.Replicas), int64(b.Status.ReadyReplicas), age(b.CreationTimestamp, now)}
-}
-
-func age(t metav1.Time, now time.Time) string {
-	if t.IsZero() {
-		return "<unknown>"
-	}
-	return duration.HumanDuration(now.Sub(t.Time))
+	return []any{b.Name, string(b.Status.State), int64(b.Status.Replicas), int64(b.Status.ReadyReplicas), common.Age(b.CreationTimestamp.Time, now)}
 }

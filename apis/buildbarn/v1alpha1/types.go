@@ -82,7 +82,7 @@ type PartStatus struct {
 	Shards int32 `json:"shards,omitempty"`
 	// Queue is what the scheduler was last seen to have for workers that follow it.
 	Queue *QueueStatus `json:"queue,omitempty"`
-	// Conditions are Ready, ConfigValid, Progressing and, for those that have them, CertificatesValid, IngressReady, ClaimsValid, Sharding and
+	// Conditions are Ready, ConfigValid, ConfigFits, Progressing and, for those that have them, CertificatesValid, IngressReady, ClaimsValid, Sharding and
 	// Scaling.
 	//
 	// +listType=map
@@ -109,6 +109,9 @@ const (
 	ConditionReady = "Ready"
 	// ConditionConfigValid is false while the ConfigMap is missing or not valid; the pods keep the last valid configuration.
 	ConditionConfigValid = "ConfigValid"
+	// ConditionConfigFits is false while the configuration names what is not there, or what is something else: it may be meant, and so pods get it. It says
+	// nothing before the part was ready once.
+	ConditionConfigFits = "ConfigFits"
 	// ConditionProgressing is false when pods cannot start, such as for an image that does not exist, and says why.
 	ConditionProgressing = "Progressing"
 	// ConditionIngressReady is false when another Ingress has the host.

@@ -129,6 +129,7 @@ type Agent struct {
 	EvictionHard []string `mapstructure:"eviction-hard"`
 	// EvictionTransition is how long a pressure condition stays true after the pressure ended.
 	EvictionTransition time.Duration `mapstructure:"eviction-pressure-transition-period"`
+	Shutdown           `mapstructure:",squash"`
 	// Unused images are removed when disk usage reaches ImageGCHigh percent, until it is at most ImageGCLow. 100
 	// disables it.
 	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
@@ -160,7 +161,7 @@ func Default() Config {
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
-			PodMaxPIDs: 4096,
+			PodMaxPIDs: 4096, Shutdown: Shutdown{ShutdownGracePeriod: 30 * time.Second, ShutdownGracePeriodCriticalPods: 10 * time.Second},
 		},
 	}
 }
@@ -282,6 +283,9 @@ func (c Agent) validate() error {
 		errs = append(errs, fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock", c.Containerd))
 	}
 	errs = append(errs, c.validateEviction()...)
+	if _, err := c.ShutdownPeriods(); err != nil {
+		errs = append(errs, err)
+	}
 	if len(c.Join) > maxJoin {
 		errs = append(errs, fmt.Errorf("join names %d servers: at most %d", len(c.Join), maxJoin))
 	}

@@ -24,6 +24,17 @@ func AppliedFields(a *AppliedState) fields.Set { return subjectFields(&a.State.S
 // CurrentFields returns the selectable fields of a current state.
 func CurrentFields(c *CurrentState) fields.Set { return subjectFields(&c.State.Subject) }
 
+// SubjectOf returns the Resource and the cluster that a state is about; empty of anything else.
+func SubjectOf(o any) (resource, cluster string) {
+	switch s := o.(type) {
+	case *AppliedState:
+		return s.State.Resource, s.State.Cluster
+	case *CurrentState:
+		return s.State.Resource, s.State.Cluster
+	}
+	return "", ""
+}
+
 func subjectFields(s *Subject) fields.Set {
 	return fields.Set{FieldResource: s.Resource, FieldCluster: s.Cluster}
 }

@@ -6,7 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 func name() metav1.TableColumnDefinition {
@@ -19,13 +20,6 @@ func column(name, about string) metav1.TableColumnDefinition {
 
 func wide(name, about string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "string", Priority: 1, Description: about}
-}
-
-func since(at, now time.Time) string {
-	if at.IsZero() {
-		return "<unknown>"
-	}
-	return duration.HumanDuration(now.Sub(at))
 }
 
 // ClusterColumns returns the columns of kubectl get clusters.
@@ -47,9 +41,9 @@ func ClusterCells(c *Cluster, now time.Time) []any {
 		}
 	}
 	if c.Status.LastSeen != nil {
-		seen = since(c.Status.LastSeen.Time, now)
+		seen = common.Age(c.Status.LastSeen.Time, now)
 	}
-	return []any{c.Name, ready, c.Status.Version, seen, since(c.CreationTimestamp.Time, now), c.Status.Server, message}
+	return []any{c.Name, ready, c.Status.Version, seen, common.Age(c.CreationTimestamp.Time, now), c.Status.Server, message}
 }
 
 // Columns returns the columns of kubectl get resources.
@@ -72,7 +66,7 @@ func Cells(r *Resource, now time.Time) []any {
 		state = string(StateOutOfSync)
 	}
 	return []any{r.Name, t.String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), state, fmt.Sprint(revisionOf(r)), string(r.Spec.Mode),
-		since(r.CreationTimestamp.Time, now), fmt.Sprint(s.ID), fmt.Sprint(r.Generation), s.Message}
+		common.Age(r.CreationTimestamp.Time, now), fmt.Sprint(s.ID), fmt.Sprint(r.Generation), s.Message}
 }
 
 // String returns kind/name or kind/namespace/name.
@@ -96,7 +90,7 @@ func AppliedColumns() []metav1.TableColumnDefinition {
 func AppliedCells(a *AppliedState, now time.Time) []any {
 	s, at := &a.State, "never"
 	if s.AppliedAt != nil {
-		at = since(s.AppliedAt.Time, now)
+		at = common.Age(s.AppliedAt.Time, now)
 	}
 	status := string(s.Status)
 	if s.Reason != "" {
@@ -120,7 +114,7 @@ func CurrentColumns() []metav1.TableColumnDefinition {
 func CurrentCells(c *CurrentState, now time.Time) []any {
 	s, seen, first := &c.State, "never", ""
 	if s.Time != nil {
-		seen = since(s.Time.Time, now)
+		seen = common.Age(s.Time.Time, now)
 	}
 	if len(s.Drift) > 0 {
 		d := s.Drift[0]

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 // BundleColumns returns the columns of kubectl get bundles.
@@ -20,7 +22,7 @@ func BundleColumns() []metav1.TableColumnDefinition {
 func BundleCells(b *Bundle, now time.Time) []any {
 	s := &b.Status
 	return []any{b.Name, fmt.Sprint(s.Objects), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), b.Phase(), b.WavesDone(),
-		since(b.CreationTimestamp.Time, now), b.Spec.Source.String(), s.Content, s.Message}
+		common.Age(b.CreationTimestamp.Time, now), b.Spec.Source.String(), s.Content, s.Message}
 }
 
 // Phase returns how far a Bundle is: that of a generation that nothing has looked at yet is Progressing.

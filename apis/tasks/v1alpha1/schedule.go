@@ -7,8 +7,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 // TaskSchedule creates a task at each time of a cron schedule.
@@ -154,16 +155,14 @@ func ScheduleColumns() []metav1.TableColumnDefinition {
 
 // ScheduleCells returns a schedule's values for ScheduleColumns.
 func ScheduleCells(s *TaskSchedule, now time.Time) []any {
-	since := func(t *metav1.Time, otherwise string) string {
-		if t == nil || t.IsZero() {
-			return otherwise
-		}
-		return duration.HumanDuration(now.Sub(t.Time))
+	last := "<none>"
+	if t := s.Status.LastScheduleTime; !t.IsZero() {
+		last = common.Age(t.Time, now)
 	}
 	zone := "<none>"
 	if s.Spec.TimeZone != nil {
 		zone = *s.Spec.TimeZone
 	}
 	return []any{s.Name, s.Spec.Schedule, zone, s.Spec.Suspend != nil && *s.Spec.Suspend, len(s.Status.Active),
-		since(s.Status.LastScheduleTime, "<none>"), since(&s.CreationTimestamp, "<unknown>"), s.Spec.TaskTemplate.Spec.Image}
+		last, common.Age(s.CreationTimestamp.Time, now), s.Spec.TaskTemplate.Spec.Image}
 }

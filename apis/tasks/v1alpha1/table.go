@@ -6,7 +6,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 // Fields returns what a field selector may select by, besides the name and the namespace.
@@ -30,18 +31,15 @@ func Columns() []metav1.TableColumnDefinition {
 
 // Cells returns a task's values for Columns.
 func Cells(t *Task, now time.Time) []any {
-	exit, age := "", "<unknown>"
+	exit := ""
 	if t.Status.ExitCode != nil {
 		exit = fmt.Sprint(*t.Status.ExitCode)
-	}
-	if !t.CreationTimestamp.IsZero() {
-		age = duration.HumanDuration(now.Sub(t.CreationTimestamp.Time))
 	}
 	phase := string(t.Status.Phase)
 	if t.DeletionTimestamp != nil && !t.Status.Phase.Ended() {
 		phase = "Terminating"
 	}
-	return []any{t.Name, phase, t.Status.Node, exit, Progress(t), age, t.Spec.Image, t.Status.Reason, t.Status.Error}
+	return []any{t.Name, phase, t.Status.Node, exit, Progress(t), common.Age(t.CreationTimestamp.Time, now), t.Spec.Image, t.Status.Reason, t.Status.Error}
 }
 
 // Progress returns the number of attempts that have begun, or of an array "completed/all".

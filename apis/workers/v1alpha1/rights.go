@@ -1,23 +1,24 @@
 package v1alpha1
 
-import rbacv1 "k8s.io/api/rbac/v1"
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
+)
 
 // Rights returns the rules of the kind's roles: for its reconciler, and those aggregated into edit (and so admin) and
 // view. Who may edit may also send messages.
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
-	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
-	}
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
-		rule(group, "workers", "get", "list", "watch"), rule(group, "workers/status", "update"), rule(group, "workers/finalizers", "update"),
-		rule("apps", "replicasets", "create", "delete", "get", "list", "update", "watch"), rule("", "services", "create", "get", "list", "update", "watch"),
-		rule("", "pods", "get", "list", "watch"), rule("", "events", "create", "patch", "update"),
+		common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "update"), common.Rule(group, "workers/finalizers", "update"),
+		common.Rule("apps", "replicasets", "create", "delete", "get", "list", "update", "watch"), common.Rule("", "services", "create", "get", "list", "update", "watch"),
+		common.Rule("", "pods", "get", "list", "watch"), common.Rule("", "events", "create", "patch", "update"),
 	}
 	edit = []rbacv1.PolicyRule{
-		rule(group, "workers", "create", "delete", "deletecollection", "patch", "update"),
-		rule("", "pods/message", "create"), rule("", "services/message", "create"),
+		common.Rule(group, "workers", "create", "delete", "deletecollection", "patch", "update"), common.Rule(group, "workers/scale", "patch", "update"),
+		common.Rule("", "pods/message", "create"), common.Rule("", "services/message", "create"),
 	}
-	view = []rbacv1.PolicyRule{rule(group, "workers", "get", "list", "watch"), rule(group, "workers/status", "get")}
+	view = []rbacv1.PolicyRule{common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "get"), common.Rule(group, "workers/scale", "get")}
 	return controller, edit, view
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
 // Columns returns the columns of kubectl get workers; those with priority 1 are shown with -o wide.
@@ -26,10 +27,6 @@ func Columns() []metav1.TableColumnDefinition {
 
 // Cells returns a worker's values for Columns.
 func Cells(w *Worker, now time.Time) []any {
-	age := "<unknown>"
-	if !w.CreationTimestamp.IsZero() {
-		age = duration.HumanDuration(now.Sub(w.CreationTimestamp.Time))
-	}
 	program, scale := w.Spec.Image, ""
 	if w.Spec.Function != "" {
 		program = "function " + string(w.Spec.Function)
@@ -38,5 +35,5 @@ func Cells(w *Worker, now time.Time) []any {
 		scale = fmt.Sprintf("%d-%d", r.Min, r.Max)
 	}
 	return []any{w.Name, fmt.Sprintf("%d/%d", w.Status.ReadyReplicas, w.Status.DesiredReplicas), int64(w.Status.Depth), int64(w.Status.InFlight),
-		string(w.Spec.Delivery.Promise), age, string(w.Spec.Mode), program, scale}
+		string(w.Spec.Delivery.Promise), common.Age(w.CreationTimestamp.Time, now), string(w.Spec.Mode), program, scale}
 }

@@ -76,6 +76,10 @@ func New(c Config) *Server {
 	}
 	s.mux.Handle("DELETE /localVolumes/{volume}", s.allow(s.removeVolume, "", "proxy"))
 	s.mux.Handle("PUT /localVolumes/{volume}/size/{bytes}", s.allow(s.resizeVolume, "", "proxy"))
+	s.mux.Handle("POST /localVolumes/{volume}/size/{bytes}/from/{kind}/{source}", s.allow(s.fillVolume, "", "proxy"))
+	s.mux.Handle("POST /localSnapshots/{snapshot}/of/{volume}/size/{bytes}", s.allow(s.takeSnapshot, "", "proxy"))
+	s.mux.Handle("GET /localSnapshots/{snapshot}", s.allow(s.findSnapshot, "", "proxy"))
+	s.mux.Handle("DELETE /localSnapshots/{snapshot}", s.allow(s.removeSnapshot, "", "proxy"))
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	get := func(pattern string, h http.HandlerFunc, subresources ...string) {
 		s.mux.Handle(pattern, s.allow(h, "", subresources...))

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -84,17 +85,13 @@ func (m *Manager) save(key string, s *staged) error {
 		}
 		return nil
 	}
-	data, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(m.c.StateDir, 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	if err := atomicfile.WriteJSON(path, s); err != nil {
 		return fmt.Errorf("record staged volume: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // lock waits until nobody else stages or unstages the volume.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -58,18 +59,13 @@ func (m *Manager) save() error {
 	for name := range m.resources {
 		c.Resources = append(c.Resources, name)
 	}
-	data, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(filepath.Dir(m.c.File), 0o700); err != nil {
 		return err
 	}
-	next := m.c.File + ".new"
-	if err := os.WriteFile(next, data, 0o600); err != nil {
+	if err := atomicfile.WriteJSON(m.c.File, c); err != nil {
 		return fmt.Errorf("record the assignments of devices: %w", err)
 	}
-	return os.Rename(next, m.c.File)
+	return nil
 }
 
 // answered records a plugin's response.

@@ -44,7 +44,9 @@ type Config struct {
 	File string
 	// Changed is called when Resources would return something else.
 	Changed func()
-	Logger  *slog.Logger
+	// HealthChanged, if set, is called when Health may return something else for pods.
+	HealthChanged func(pods []types.UID)
+	Logger        *slog.Logger
 }
 
 // Manager assigns devices. It is safe for concurrent use.

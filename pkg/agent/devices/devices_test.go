@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	name     = "example.com/gadget"
-	patience = 30 * time.Second
+	patience = 3 * time.Minute
 )
 
 // gadgets is a device plugin.
@@ -98,6 +98,7 @@ type bench struct {
 	*Manager
 	dir     plugins.Dir
 	changed chan struct{}
+	pods    chan []types.UID // whose devices changed
 }
 
 func open(t *testing.T) *bench {
@@ -106,14 +107,15 @@ func open(t *testing.T) *bench {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	d, err := plugins.Open(filepath.Join(dir, "k"), "")
 	require.NoError(t, err)
-	b := &bench{T: t, dir: d, changed: make(chan struct{}, 100)}
+	b := &bench{T: t, dir: d, changed: make(chan struct{}, 100), pods: make(chan []types.UID, 100)}
 	b.restart()
 	return b
 }
 
 // restart replaces the Manager by another one, as when the agent is killed.
 func (b *bench) restart() {
-	m, err := New(Config{Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), Changed: func() { b.changed <- struct{}{} }, Logger: slog.New(slog.DiscardHandler)})
+	m, err := New(Config{Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), Changed: func() { b.changed <- struct{}{} },
+		HealthChanged: func(pods []types.UID) { b.pods <- pods }, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(b, err)
 	b.Manager = m
 }

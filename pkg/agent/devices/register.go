@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -147,18 +148,23 @@ func (m *Manager) follow(ctx context.Context, p *plugin) {
 		m.c.Logger.Warn("device plugin is gone, its devices are unhealthy", "resource", p.resource, "error", clip(err.Error()))
 	}
 	m.mu.Lock()
-	state, changed := m.resources[p.resource], false
+	state, changed := m.resources[p.resource], map[string]bool{}
 	if state.plugin == p {
 		state.plugin = nil
-		for id := range state.devices {
-			changed = changed || state.devices[id]
+		for id, healthy := range state.devices {
+			changed[id] = healthy
 			state.devices[id] = false
 		}
 	}
+	lost, pods := slices.Contains(slices.Collect(maps.Values(changed)), true), m.users(p.resource, changed)
 	m.mu.Unlock()
-	if changed && ctx.Err() == nil {
+	if ctx.Err() != nil {
+		return
+	}
+	if lost {
 		m.c.Changed()
 	}
+	m.healthChanged(pods)
 }
 
 func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
@@ -174,9 +180,21 @@ func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
 		m.mu.Unlock()
 		return context.Canceled
 	}
+	was, changed := m.resources[p.resource].devices, map[string]bool{}
+	for id, healthy := range devices {
+		before, known := was[id]
+		changed[id] = !known || before != healthy
+	}
+	for id := range was {
+		if _, still := devices[id]; !still {
+			changed[id] = true
+		}
+	}
 	m.resources[p.resource].devices = devices
+	pods := m.users(p.resource, changed)
 	m.mu.Unlock()
 	m.c.Changed()
+	m.healthChanged(pods)
 	return nil
 }
 

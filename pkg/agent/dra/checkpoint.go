@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -40,6 +41,9 @@ type claim struct {
 
 // device is a device of a claim, for some of its requests, or all.
 type device struct {
+	Driver   string   `json:"driver,omitempty"`
+	Pool     string   `json:"pool,omitempty"`
+	Name     string   `json:"name,omitempty"`
 	Requests []string `json:"requests,omitempty"`
 	CDI      []string `json:"cdi,omitempty"`
 }
@@ -79,9 +83,8 @@ func (m *Manager) save() error {
 	if err := os.MkdirAll(filepath.Dir(m.c.File), 0o700); err != nil {
 		return err
 	}
-	next := m.c.File + ".new"
-	if err := os.WriteFile(next, data, 0o600); err != nil {
+	if err := atomicfile.Write(m.c.File, data); err != nil {
 		return fmt.Errorf("record the prepared resource claims: %w", err)
 	}
-	return os.Rename(next, m.c.File)
+	return nil
 }

@@ -1,5 +1,5 @@
 // Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives containers what the drivers
-// say, through CDI.
+// say, through CDI; and tells pods what drivers say about the health of their devices (KEP-4680).
 //
 // It may import agent/plugins, agent/cdi, bounded, client and run. Its invariants: a claim is on disk before a driver hears of it, and stays
 // there until every driver has said that it is no longer prepared, which is asked only when no pod that used it has anything left on this
@@ -37,8 +37,10 @@ type Config struct {
 	// CDIDirs are the directories of CDI specifications; nil is cdi.Dirs.
 	CDIDirs []string
 	// Wipe is how long a driver may be gone before its ResourceSlices of this node are deleted; 0 is 30 s, as upstream.
-	Wipe   time.Duration
-	Logger *slog.Logger
+	Wipe time.Duration
+	// HealthChanged, if set, is called when Health may return something else for pods.
+	HealthChanged func(pods []types.UID)
+	Logger        *slog.Logger
 }
 
 // Manager has claims prepared. It is safe for concurrent use.
@@ -52,7 +54,7 @@ type Manager struct {
 	claims  map[types.UID]*claim
 	busy    map[types.UID]chan struct{} // claims that a driver is being called for
 	wipes   map[string]time.Time        // when the slices of a driver that is gone are deleted
-	changed chan struct{}               // capacity 1: wipes changed
+	changed chan struct{}               // capacity 1: wipes or drivers changed
 }
 
 // New returns a Manager with the claims of the file. Run deletes the slices of drivers that are gone.
@@ -91,43 +93,7 @@ func (m *Manager) Holds(pod types.UID) bool {
 	return false
 }
 
-// Given returns what a container that is about to start gets, after it had the pod's claims prepared.
-func (m *Manager) Given(ctx context.Context, p *corev1.Pod, c *corev1.Container) (cdi.Edits, error) {
-	if len(p.Spec.ResourceClaims) == 0 {
-		return cdi.Edits{}, nil
-	}
-	uids := map[string]types.UID{} // by the pod's name for the claim
-	for i := range p.Spec.ResourceClaims {
-		of := &p.Spec.ResourceClaims[i]
-		uid, err := m.prepare(ctx, p, of)
-		if err != nil {
-			return cdi.Edits{}, fmt.Errorf("prepare dynamic resources: claim %s: %w", of.Name, err)
-		}
-		uids[of.Name] = uid
-	}
-	return cdi.Find(m.c.CDIDirs, m.devicesOf(uids, c))
-}
-
-// devicesOf returns the CDI names of a container's devices.
-func (m *Manager) devicesOf(uids map[string]types.UID, c *corev1.Container) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var ids []string
-	for _, want := range c.Resources.Claims {
-		claim := m.claims[uids[want.Name]]
-		if claim == nil {
-			continue // none was needed
-		}
-		for _, d := range claim.Devices {
-			if want.Request == "" || len(d.Requests) == 0 || slices.ContainsFunc(d.Requests, func(r string) bool { return resourceclaim.BaseRequestRef(r) == want.Request }) {
-				ids = append(ids, d.CDI...)
-			}
-		}
-	}
-	return ids
-}
-
-// prepare has one claim of a pod prepared, unless it is already, and returns its UID.
+// prepare has one claim of a pod prepared, unless it is already, and returns its UID; "" if none was needed.
 func (m *Manager) prepare(ctx context.Context, p *corev1.Pod, of *corev1.PodResourceClaim) (types.UID, error) {
 	name, owned, err := resourceclaim.Name(p, of)
 	if err != nil || name == nil {
@@ -313,8 +279,12 @@ func (m *Manager) leave(ctx context.Context, pod, uid types.UID) error {
 	return nil
 }
 
-// Run deletes the ResourceSlices of drivers that are gone, until ctx ends.
+// Run deletes the ResourceSlices of drivers that are gone, and hears the health of devices, until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	m.mu.Lock()
 	for _, name := range m.known {
 		if len(m.drivers[name]) == 0 {
@@ -323,6 +293,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 	m.mu.Unlock()
 	for {
+		m.listen(ctx, wg.Go)
 		name, at := m.nextWipe()
 		var due <-chan time.Time
 		if name != "" {

@@ -15,9 +15,11 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -30,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 type uncached struct{ ctrl.WithWatch }
 
@@ -45,13 +47,15 @@ type bench struct {
 	driver  *dradriver.Driver
 	claims  *Manager
 	stop    func()
+	says    chan *drahealth.NodeWatchResourcesResponse // what the driver says about health; nil ends a stream
+	changed chan []types.UID                           // the pods whose devices changed
 }
 
 func start(t *testing.T, objects ...ctrl.Object) *bench {
 	dir, err := os.MkdirTemp("", "dra")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	b := &bench{T: t, dir: dir}
+	b := &bench{T: t, dir: dir, says: make(chan *drahealth.NodeWatchResourcesResponse), changed: make(chan []types.UID, 64)}
 	b.plugins, err = plugins.Open(filepath.Join(dir, "k"), "")
 	require.NoError(t, err)
 	b.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).
@@ -60,6 +64,21 @@ func start(t *testing.T, objects ...ctrl.Object) *bench {
 	b.driver = &dradriver.Driver{Name: "gpu.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Devices: func(c *draplugin.Claim) *draplugin.NodePrepareResourceResponse {
 		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{RequestNames: []string{"gpu"}, PoolName: "n", DeviceName: "gpu-0", CdiDeviceIds: []string{"example.com/gpu=0"}}}}
 	}}
+	b.driver.Health = func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error {
+		for {
+			select {
+			case r := <-b.says:
+				if r == nil {
+					return errors.New("out of order")
+				}
+				if err := send(r); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "cdi"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "cdi", "gpu.yaml"), []byte(`
 cdiVersion: 0.6.0
@@ -81,7 +100,7 @@ func (b *bench) begin() {
 	log := slog.New(slog.NewTextHandler(b.Output(), nil))
 	var err error
 	b.claims, err = New(Config{Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, File: filepath.Join(b.dir, "claims.json"), CDIDirs: []string{filepath.Join(b.dir, "cdi")},
-		Wipe: 50 * time.Millisecond, Logger: log})
+		Wipe: 50 * time.Millisecond, HealthChanged: func(pods []types.UID) { b.changed <- pods }, Logger: log})
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
@@ -259,4 +278,33 @@ func TestOldDriversAreRefused(t *testing.T) {
 	require.Eventually(t, func() bool { return old.Registered() != nil }, patience, time.Millisecond)
 	require.False(t, old.Registered().PluginRegistered)
 	require.Contains(t, old.Registered().Error, "this node supports v1.DRAPlugin")
+}
+
+// A container gets the devices of the claim that was made for its extended resources, and of no other container's.
+func TestExtendedResources(t *testing.T) {
+	b := start(t, claimFor("a"))
+	b.driver.Devices = func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
+		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{RequestNames: []string{"container-0-request-0"}, CdiDeviceIds: []string{"example.com/gpu=0"}}}}
+	}
+	p := user("a")
+	p.Spec.ResourceClaims = nil
+	wants := corev1.ResourceRequirements{Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: wants}, {Name: "other"}}
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "c", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+		{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"}}}
+	env, err := b.given(p)
+	require.NoError(t, err)
+	require.Equal(t, []string{"GPUS=1", "GPU=0"}, env)
+	other, err := b.claims.Given(t.Context(), p, &p.Spec.Containers[1])
+	require.NoError(t, err)
+	require.Empty(t, other.Env)
+	require.True(t, Serves(p, "c", "example.com/gpu"))
+	require.False(t, Serves(p, "other", "example.com/gpu"))
+	require.NoError(t, b.claims.Forget(t.Context(), "a"))
+	require.Equal(t, []string{"prepare c", "unprepare c"}, b.driver.Calls())
+
+	stranger := p.DeepCopy()
+	stranger.UID = "stranger"
+	_, err = b.given(stranger)
+	require.ErrorContains(t, err, "it is not reserved for the pod")
 }

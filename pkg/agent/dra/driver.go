@@ -16,6 +16,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/cdi"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const (
@@ -32,6 +33,9 @@ const (
 type driver struct {
 	info plugins.Info
 	conn *grpc.ClientConn
+	// Guarded by the manager's lock: stop ends the stream of health, nil if there was none, and health is what it said, by pool and device.
+	stop   context.CancelFunc
+	health map[string]deviceHealth
 }
 
 var _ plugins.Handler = (*Manager)(nil)
@@ -65,32 +69,43 @@ func (m *Manager) Register(_ context.Context, info plugins.Info) error {
 			return errors.Join(err, conn.Close())
 		}
 	}
-	m.drivers[info.Name] = append(m.drivers[info.Name], &driver{info, conn})
+	m.drivers[info.Name] = append(m.drivers[info.Name], &driver{info: info, conn: conn})
 	delete(m.wipes, info.Name)
-	m.notify()
+	m.notify() // its health is to be heard
 	return nil
 }
 
 // Deregister implements plugins.Handler.
 func (m *Manager) Deregister(info plugins.Info) {
+	if d := m.remove(info); d != nil {
+		m.said(d, nil)
+	}
+}
+
+func (m *Manager) remove(info plugins.Info) *driver {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	list := m.drivers[info.Name]
 	i := slices.IndexFunc(list, func(d *driver) bool { return d.info.Endpoint == info.Endpoint })
 	if i < 0 {
-		return
+		return nil
 	}
-	_ = list[i].conn.Close() // calls that are under way fail
+	d := list[i]
+	if d.stop != nil {
+		d.stop()
+	}
+	_ = d.conn.Close() // calls that are under way fail
 	if list = slices.Delete(slices.Clone(list), i, i+1); len(list) > 0 {
 		m.drivers[info.Name] = list
-		return
+		return d
 	}
 	delete(m.drivers, info.Name)
 	m.wipes[info.Name] = time.Now().Add(m.c.Wipe)
 	m.notify()
+	return d
 }
 
-// notify makes Run look at wipes again. Called with the lock held.
+// notify makes Run look at drivers and wipes again. Called with the lock held.
 func (m *Manager) notify() {
 	select {
 	case m.changed <- struct{}{}:
@@ -122,7 +137,7 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 	case of == nil:
 		return nil, errors.New("the driver did not answer for the claim")
 	case of.Error != "":
-		return nil, errors.New(short(of.Error))
+		return nil, errors.New(bounded.Text(of.Error, maxError))
 	case len(of.Devices) > maxDevices:
 		return nil, fmt.Errorf("the driver answered with %d devices, at most %d are accepted", len(of.Devices), maxDevices)
 	}
@@ -141,7 +156,10 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 				return nil, errors.New("the driver answered with a request name that is too long")
 			}
 		}
-		out = append(out, device{Requests: dev.GetRequestNames(), CDI: dev.GetCdiDeviceIds()})
+		if len(dev.GetPoolName()) > resourcev1.PoolNameMaxLength || len(dev.GetDeviceName()) > resourcev1.PoolNameMaxLength {
+			return nil, errors.New("the driver answered with the name of a pool or device that is too long")
+		}
+		out = append(out, device{Driver: d.info.Name, Pool: dev.GetPoolName(), Name: dev.GetDeviceName(), Requests: dev.GetRequestNames(), CDI: dev.GetCdiDeviceIds()})
 	}
 	return out, nil
 }
@@ -160,14 +178,7 @@ func (d *driver) unprepare(ctx context.Context, uid types.UID, c *claim) error {
 	case !ok:
 		return errors.New("the driver did not answer for the claim")
 	case of.GetError() != "":
-		return errors.New(short(of.GetError()))
+		return errors.New(bounded.Text(of.GetError(), maxError))
 	}
 	return nil
-}
-
-func short(text string) string {
-	if len(text) > maxError {
-		text = strings.ToValidUTF8(text[:maxError], "") + " ..."
-	}
-	return text
 }

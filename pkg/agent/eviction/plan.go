@@ -1,7 +1,7 @@
 // Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it removes unused images and containers,
 // reports the node's pressure conditions, and evicts pods.
 //
-// It may import apis/config and agent/disk. Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision
+// It may import apis/config, agent/disk and agent/static. Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision
 // needs, and walks only the files of pods with a limit, or of all pods under pressure.
 package eviction
 
@@ -18,6 +18,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 )
 
 // Reason is the reason in an evicted pod's status and event.
@@ -253,7 +254,7 @@ const lowestCritical = 2_000_000_000
 
 // Critical reports whether a pod is critical. Such pods are never evicted: those of the system, and those that no API server could make anew.
 func Critical(p *corev1.Pod) bool {
-	if source, has := p.Annotations["kubernetes.io/config.source"]; has && source != "api" {
+	if static.IsStatic(p) {
 		return true
 	}
 	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {

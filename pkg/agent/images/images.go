@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const (
@@ -176,7 +176,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 		return runtime.Image{}, ctx.Err()
 	}
 	b := m.failed(ref, err)
-	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, short(err))
+	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, bounded.Text(err.Error(), maxError))
 	event(corev1.EventTypeWarning, "Failed", msg)
 	event(corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
 	return runtime.Image{}, &Error{Reason: "ErrImagePull", Message: msg, Until: b.until}
@@ -203,7 +203,7 @@ func (m *Manager) failed(ref string, err error) backOff {
 		return b
 	}
 	b.wait = min(max(2*b.wait, backOffFirst), backOffMax)
-	b.until, b.last = time.Now().Add(b.wait), short(err)
+	b.until, b.last = time.Now().Add(b.wait), bounded.Text(err.Error(), maxError)
 	for k, old := range m.back {
 		if len(m.back) < maxBackOffs {
 			break
@@ -214,15 +214,6 @@ func (m *Manager) failed(ref string, err error) backOff {
 	}
 	m.back[ref] = b
 	return b
-}
-
-// short returns an error's text, truncated: a registry determines its length.
-func short(err error) string {
-	text := err.Error()
-	if len(text) > maxError {
-		text = strings.ToValidUTF8(text[:maxError], "") + " ..."
-	}
-	return text
 }
 
 func (m *Manager) pull(ctx context.Context, ref, key string, credentials []keyring.Credential) (runtime.Image, error) {

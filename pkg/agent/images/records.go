@@ -15,6 +15,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -108,15 +109,7 @@ func (r *Records) take(name string, data []byte) error {
 func fileOf(prefix, key string) string { return prefix + keyring.Sum(key) + recordSuffix }
 
 func (r *Records) write(name string, value any) error {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(r.dir, name)
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.WriteJSON(filepath.Join(r.dir, name), value)
 }
 
 // begin is called before a pull.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -12,14 +11,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"github.com/coracle-dev/coracle/test/netns"
 )
@@ -33,137 +30,6 @@ var (
 	outside = netip.MustParseAddr("203.0.113.9")
 	podCIDR = netip.MustParsePrefix("10.42.0.0/24")
 )
-
-// node gives the test's namespace an uplink: a link to a second namespace that stands for the outside.
-var node = sync.OnceValue(func() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return err
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = "up0", 1400
-	ready := make(chan error)
-	go func() {
-		ready <- onThread(func() error {
-			hostNS, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = unix.Close(hostNS) }()
-			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-				return err
-			}
-			if err := bindSelf("net", "/tmp/"+outsideNS(os.Getpid())); err != nil {
-				return err
-			}
-			h, err := netlink.NewHandle()
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			a := netlink.NewLinkAttrs()
-			a.Name = "out0"
-			v := netlink.NewVeth(a)
-			v.PeerName, v.PeerMTU, v.PeerNamespace = attrs.Name, 1400, netlink.NsFd(hostNS)
-			if err := h.LinkAdd(v); err != nil {
-				return err
-			}
-			out, err := h.LinkByName("out0")
-			if err != nil {
-				return err
-			}
-			return errors.Join(h.LinkSetUp(out),
-				h.AddrAdd(out, &netlink.Addr{IPNet: &net.IPNet{IP: net.IP{192, 168, 77, 9}, Mask: net.CIDRMask(24, 32)}}),
-				h.AddrAdd(out, &netlink.Addr{IPNet: ipNet(outside)}))
-		})
-	}()
-	if err := <-ready; err != nil {
-		return err
-	}
-	up, err := netlink.LinkByName("up0")
-	if err != nil {
-		return err
-	}
-	return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(up),
-		netlink.AddrAdd(up, &netlink.Addr{IPNet: &net.IPNet{IP: nodeIP.AsSlice(), Mask: net.CIDRMask(24, 32)}}),
-		netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: net.IP{192, 168, 77, 9}}))
-})
-
-func outsideNS(pid int) string { return fmt.Sprintf("coracle-test-outside-%d", pid) }
-
-func newNet(t testing.TB) *Net {
-	t.Helper()
-	require.NoError(t, node())
-	run, err := os.MkdirTemp("", "net")
-	require.NoError(t, err)
-	// As /run is.
-	require.NoError(t, unix.Mount("coracle-test", run, "tmpfs", 0, ""))
-	n, err := New(Config{RunDir: filepath.Join(run, "n"), NodeIP: nodeIP, PodCIDR: podCIDR,
-		ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		require.NoError(t, n.Reset(context.Background()))
-		left, err := os.ReadDir(run)
-		require.NoError(t, err)
-		require.Empty(t, left, "Reset must leave nothing in the run directory")
-		require.NoError(t, errors.Join(unix.Unmount(run, unix.MNT_DETACH), os.Remove(run)))
-	})
-	return n
-}
-
-func setup(t testing.TB, n *Net, p Pod) Sandbox {
-	t.Helper()
-	s, err := n.Setup(context.Background(), p)
-	require.NoError(t, err)
-	return s
-}
-
-// serve answers every TCP connection to port inside the pod with the client's address.
-func serve(t testing.TB, n *Net, uid string, port int) {
-	t.Helper()
-	var l net.Listener
-	require.NoError(t, n.Enter(context.Background(), uid, func() (err error) {
-		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
-		return err
-	}))
-	serveOn(t, l)
-}
-
-func serveOn(t testing.TB, l net.Listener) {
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-			_, _ = io.WriteString(c, host)
-			_ = c.Close()
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); done.Wait() })
-}
-
-// ask connects and returns what the server said: the address it saw.
-func ask(to string) (string, error) {
-	c, err := net.DialTimeout("tcp4", to, time.Minute)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = c.Close() }()
-	data, err := io.ReadAll(c)
-	return string(data), err
-}
-
-func askFrom(t testing.TB, n *Net, uid, to string) (seen string) {
-	t.Helper()
-	require.NoError(t, n.Enter(context.Background(), uid, func() (err error) { seen, err = ask(to); return err }))
-	return seen
-}
 
 func TestTraffic(t *testing.T) {
 	n := newNet(t)
@@ -526,144 +392,4 @@ func state(t testing.TB) string {
 		b.Write(out)
 	}
 	return b.String()
-}
-
-func TestNoAddress(t *testing.T) {
-	n := newNet(t)
-	require.NoError(t, n.SetPodCIDR(context.Background(), netip.MustParsePrefix("10.9.0.0/30")))
-	setup(t, n, Pod{UID: "a"})
-	_, err := n.Setup(context.Background(), Pod{UID: "b"})
-	require.ErrorIs(t, err, ErrNoAddress)
-	require.NoError(t, n.Teardown(context.Background(), "a"))
-	setup(t, n, Pod{UID: "b"})
-}
-
-func TestConfig(t *testing.T) {
-	good := Config{RunDir: "/run/x", NodeIP: nodeIP}
-	for name, change := range map[string]func(*Config){
-		"node address": func(c *Config) { c.NodeIP = netip.MustParseAddr("127.0.0.1") },
-		"pod CIDR":     func(c *Config) { c.PodCIDR = netip.MustParsePrefix("10.42.0.1/24") },
-		"service CIDR": func(c *Config) { c.ServiceCIDR = netip.MustParsePrefix("fd00::/108") },
-		"name prefix":  func(c *Config) { c.Prefix = "A b" },
-		"absolute":     func(c *Config) { c.RunDir = "run" },
-	} {
-		c := good
-		change(&c)
-		require.ErrorContains(t, c.Validate(), name)
-	}
-	require.NoError(t, good.Validate())
-	require.Equal(t, "coracle", good.Prefix)
-	c := good
-	c.NodeIP = netip.MustParseAddr("198.51.100.7")
-	c.RunDir = t.TempDir()
-	_, err := New(c)
-	require.ErrorContains(t, err, "not on any interface")
-}
-
-// TestPool: no address has two owners, all are in the range, and none is given twice in a row.
-func TestPool(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		bits := rapid.IntRange(26, 30).Draw(t, "bits")
-		prefix := netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
-		p := newPool()
-		p.setPrefix(prefix)
-		usable := 1<<(32-bits) - 3
-		held := map[string]netip.Addr{}
-		var last netip.Addr
-		for i := range rapid.IntRange(1, 200).Draw(t, "steps") {
-			if rapid.Bool().Draw(t, "get") {
-				owner := fmt.Sprint(i)
-				a, err := p.get(owner)
-				if len(held) == usable {
-					require.ErrorIs(t, err, ErrNoAddress)
-					continue
-				}
-				require.NoError(t, err)
-				require.True(t, prefix.Contains(a))
-				for _, other := range held {
-					require.NotEqual(t, other, a)
-				}
-				if usable-len(held) > 1 {
-					require.NotEqual(t, last, a, "an address is not given twice in a row while there is another")
-				}
-				held[owner], last = a, a
-				again, err := p.get(owner)
-				require.NoError(t, err)
-				require.Equal(t, a, again)
-				continue
-			}
-			for _, owner := range sortedKeys(held) {
-				p.put(held[owner], "someone else")
-				p.put(held[owner], owner)
-				delete(held, owner)
-				break
-			}
-		}
-	})
-}
-
-func TestIntervals(t *testing.T) {
-	var got []string
-	for _, e := range intervals([]netip.Prefix{netip.MustParsePrefix("10.42.1.0/24"), netip.MustParsePrefix("10.42.0.0/16"),
-		netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("10.42.0.0/16")}) {
-		a, _ := netip.AddrFromSlice(e.Key)
-		got = append(got, fmt.Sprint(a, " ", e.IntervalEnd))
-	}
-	require.Equal(t, []string{"10.42.0.0 false", "10.43.0.0 true", "10.43.0.0 false", "10.44.0.0 true", "255.0.0.0 false"}, got)
-}
-
-func TestSysctlPath(t *testing.T) {
-	for name, path := range map[string]string{
-		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net/ipv4/conf/eth0.1/x": "/proc/sys/net/ipv4/conf/eth0.1/x",
-		"net.ipv4.conf.eth0/1.x": "/proc/sys/net/ipv4/conf/eth0.1/x"} {
-		require.Equal(t, path, sysctlPath(name))
-	}
-}
-
-// BenchmarkSetup leaves the release of namespaces, which the kernel does in the background, out of the time.
-func BenchmarkSetup(b *testing.B) {
-	n := newNet(b)
-	ctx := context.Background()
-	var uids []string
-	for i := 0; b.Loop(); i++ {
-		uids = append(uids, fmt.Sprint("pod-", i))
-		if _, err := n.Setup(ctx, Pod{UID: uids[i], Hostname: "x"}); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for _, uid := range uids {
-		require.NoError(b, n.Teardown(ctx, uid))
-	}
-}
-
-// BenchmarkSetupTeardown sets up and tears down pods, one and sixteen at a time, and reports the processor time of this process.
-func BenchmarkSetupTeardown(b *testing.B) {
-	for _, at := range []int{1, 16} {
-		b.Run(fmt.Sprint(at), func(b *testing.B) {
-			n := newNet(b)
-			var next atomic.Int64
-			var wg sync.WaitGroup
-			before := cpuTime(b)
-			for range at {
-				wg.Go(func() {
-					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-						uid := fmt.Sprint("pod-", i)
-						_, err := n.Setup(b.Context(), Pod{UID: uid, Hostname: "x"})
-						if err := errors.Join(err, n.Teardown(b.Context(), uid)); err != nil {
-							b.Error(err)
-						}
-					}
-				})
-			}
-			wg.Wait()
-			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
-		})
-	}
-}
-
-// cpuTime is the processor time that this process has used.
-func cpuTime(b *testing.B) time.Duration {
-	var u unix.Rusage
-	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

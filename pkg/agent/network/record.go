@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 // record is a pod's file in RunDir/ns/UID. It is written before anything is acquired, and again, with Ready, when everything is.
@@ -40,16 +42,7 @@ func (c *Config) sandbox(uid string, r record) Sandbox {
 }
 
 func (c *Config) save(uid string, r record) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(c.dir(uid), recordFile)
-	// Renamed into place, so that after a crash either the old or the new record is there.
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.WriteJSON(filepath.Join(c.dir(uid), recordFile), r)
 }
 
 // records reads all pods' records. A directory without a readable record was left by a kill early in Setup or a crash of the machine: it gets an

@@ -82,6 +82,18 @@ func (d Dir) Path(parts ...string) string {
 	return filepath.Join(append([]string{d.public}, parts...)...)
 }
 
+// HasSockets reports whether a path of the host is where plugins put their sockets. Pods that serve plugins mount it.
+func (d Dir) HasSockets(path string) bool {
+	for _, base := range []string{d.root, d.public} {
+		for _, name := range []string{registryName, devicesName, pluginsName} {
+			if within(filepath.Clean(path), filepath.Join(base, name)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Root returns the directory itself, without links.
 func (d Dir) Root() string { return d.root }
 

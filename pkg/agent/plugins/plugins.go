@@ -21,6 +21,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/coracle-dev/coracle/pkg/bounded"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
@@ -230,7 +231,7 @@ func (w *Watcher) serve(ctx context.Context, rel string) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.c.Logger.Warn("could not register plugin, retrying", "socket", rel, "error", short(err), "after", wait)
+		w.c.Logger.Warn("could not register plugin, retrying", "socket", rel, "error", bounded.Text(err.Error(), maxError), "after", wait)
 		select {
 		case <-ctx.Done():
 			return
@@ -296,7 +297,7 @@ func (w *Watcher) accept(ctx context.Context, info Info) (Handler, error) {
 func notify(ctx context.Context, client registration.RegistrationClient, failure error) error {
 	status := &registration.RegistrationStatus{PluginRegistered: failure == nil}
 	if failure != nil {
-		status.Error = short(failure)
+		status.Error = bounded.Text(failure.Error(), maxError)
 	}
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
@@ -308,11 +309,3 @@ func notify(ctx context.Context, client registration.RegistrationClient, failure
 
 // maxError limits what is logged of an error, part of which a plugin wrote, in bytes.
 const maxError = 1024
-
-func short(err error) string {
-	text := err.Error()
-	if len(text) > maxError {
-		text = strings.ToValidUTF8(text[:maxError], "") + " ..."
-	}
-	return text
-}

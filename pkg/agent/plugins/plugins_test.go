@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // plugin is a plugin with a registration socket.
 type plugin struct {
@@ -234,4 +234,16 @@ func TestTheLinkIsForOneCluster(t *testing.T) {
 	require.Equal(t, two, b.Path())
 	require.NoError(t, Close(two, link))
 	require.DirExists(t, link)
+}
+
+func TestHasSockets(t *testing.T) {
+	dir := t.TempDir()
+	d, err := Open(filepath.Join(dir, "data"), filepath.Join(dir, "kubelet"))
+	require.NoError(t, err)
+	for path, want := range map[string]bool{
+		"data/plugins": true, "data/plugins/driver": true, "kubelet/plugins_registry/": true, "kubelet/device-plugins": true,
+		"data/pods": false, "kubelet": false, "data/plugins2": false, "data/plugins/../pods": false,
+	} {
+		require.Equal(t, want, d.HasSockets(dir+"/"+path), path)
+	}
 }

@@ -19,15 +19,29 @@ type op struct {
 	final    bool          // SIGKILL was sent: the deadline no longer moves
 }
 
-func (o *op) hurry(t time.Time) {
+// hurry moves the deadline to t if that is sooner. It is never moved beyond by then, unless that is zero.
+func (o *op) hurry(t, by time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.By = by
 	if t.Before(o.deadline) && !o.final {
 		o.deadline = t
 		select {
 		case o.sooner <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// extend moves the deadline to t if that is later, but not beyond By.
+func (o *op) extend(t time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.By.IsZero() && t.After(o.By) {
+		t = o.By
+	}
+	if o.deadline.Before(t) {
+		o.deadline = t
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
@@ -53,6 +52,9 @@ func (w *worker) refuseUnchecked() {
 // refuse returns why the pod must not start on this node, or nil. The checks are in the kubelet's order.
 func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	m := w.m
+	if m.shuttingDown() {
+		return &Verdict{Reason: refusedReason, Message: refusedMessage}
+	}
 	if m.c.Pressures != nil {
 		if message := eviction.Refuse(w.trusted(p), m.c.Pressures()); message != "" {
 			return &Verdict{Reason: eviction.Reason, Message: message}
@@ -67,7 +69,7 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	return m.modules.refuseAppArmor(p)
 }
 
-// others returns the other pods that use the node's resources.
+// others returns the other pods that use the node's resources, as the API has them.
 func (w *worker) others() []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, o := range w.m.all() {
@@ -75,9 +77,8 @@ func (w *worker) others() []*corev1.Pod {
 			continue
 		}
 		o.mu.Lock()
-		v := o.view()
-		if !isTerminal(v) && o.end.verdict == nil && !(o.api.gone && v.Spec.NodeName == "") {
-			others = append(others, o.trusted(v))
+		if p := o.api.pod; !o.ended() && o.end.verdict == nil && !(o.api.gone && p.Spec.NodeName == "") {
+			others = append(others, o.trusted(p)) // not its view, as each pod that comes asks for all others
 		}
 		o.mu.Unlock()
 	}
@@ -102,7 +103,7 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 		for k := range hostPorts(o) {
 			taken[k] = true
 		}
-		for name, q := range resourcehelper.PodRequests(o, resourcehelper.PodResourcesOptions{}) {
+		for name, q := range nodeRequests(o) {
 			sum := used[name]
 			sum.Add(q)
 			used[name] = sum
@@ -117,7 +118,7 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	if q, ok := room[corev1.ResourcePods]; ok && int64(len(others))+1 > q.Value() {
 		return &Verdict{Reason: "OutOfpods", Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value())}
 	}
-	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	requests := nodeRequests(p)
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		if strings.Contains(string(name), "/") { // an extended resource; those that the node does not have are the scheduler's

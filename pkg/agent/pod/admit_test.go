@@ -148,3 +148,24 @@ func TestAppArmor(t *testing.T) {
 		}
 	}
 }
+
+// TestAdmitServedByDevices: what devices of a claim serve is not counted against the node, whatever its device plugins say.
+func TestAdmitServedByDevices(t *testing.T) {
+	const gpu corev1.ResourceName = "example.com/gpu"
+	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{gpu: resource.MustParse("1")}}}
+	asks := func(served bool) *corev1.Pod {
+		list := corev1.ResourceList{gpu: resource.MustParse("1")}
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}}}}
+		if served {
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{RequestMappings: []corev1.ContainerExtendedResourceRequest{
+				{ContainerName: "c", ResourceName: string(gpu), RequestName: "r"}}}
+		}
+		return p
+	}
+	require.Nil(t, Admit(asks(true), node, []*corev1.Pod{asks(false), asks(true)}))
+	require.Nil(t, Admit(asks(false), node, []*corev1.Pod{asks(true)}))
+	require.NotNil(t, Admit(asks(false), node, []*corev1.Pod{asks(false), asks(true)}))
+	served := asks(true)
+	require.Empty(t, byPlugins(served, &served.Spec.Containers[0]).Resources.Limits)
+	require.Len(t, served.Spec.Containers[0].Resources.Limits, 1, "the pod stays as it is")
+}

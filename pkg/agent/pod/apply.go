@@ -24,6 +24,7 @@ import (
 func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	switch b.Kind {
 	case SetupSandbox:
+		defer w.m.gate.enter(ctx)()
 		return w.setupSandbox(ctx, p)
 	case MountVolumes:
 		return w.mountVolumes(ctx)
@@ -37,6 +38,7 @@ func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	case Remove:
 		return w.fail(b.Target, "RemoveContainerError", w.remove(ctx, p, b.ID), time.Second)
 	case Release:
+		defer w.m.gate.enter(ctx)()
 		return w.release(ctx, p, b.Forget)
 	case Delete:
 		return w.fail(b.Target, "DeleteError", w.delete(ctx, p), time.Second)
@@ -160,6 +162,8 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	w.birth.pulling.Add(int64(lap(stepImage)))
 	bld.image = img
+	leave := m.gate.enter(ctx)
+	defer leave()
 	joined, err := w.pidNamespace(ctx, p, c.Name)
 	if err != nil {
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
@@ -204,7 +208,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		spec.Labels[labelTask] = task
 	}
 	if w.api.static {
-		spec.Labels[labelSource] = static.FromFile
+		spec.Labels[labelSource], spec.Labels[labelFile] = static.FromFile, w.api.file
 	}
 	if c.TerminationMessagePath != "" {
 		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, id[:12])
@@ -227,6 +231,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	w.actions.applied[id] = *c.Resources.DeepCopy()
 	w.mu.Unlock()
 	err = m.c.Runtime.Start(ctx, id)
+	leave()
 	m.refresh(ctx, id)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -345,7 +350,7 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 
 // delete writes the pod's final status and deletes it from the API.
 func (w *worker) delete(ctx context.Context, p *corev1.Pod) error {
-	if err := w.postOnce(ctx); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if _, err := w.postOnce(ctx); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return err
 	}
 	err := w.m.c.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}},

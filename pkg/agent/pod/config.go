@@ -53,8 +53,11 @@ type Config struct {
 	Allocatable func() corev1.ResourceList
 	// AdmitBy returns the node by which pods are admitted, also while it is not registered; nil means Node.
 	AdmitBy func() *corev1.Node
-	// StaticEnded is called when nothing is left of a static pod; nil if there are none.
+	// StaticEnded is called when nothing is left of a pod, static or not: what is left of a static pod may have been released as that of an orphan. It is nil
+	// if there are no static pods.
 	StaticEnded func(types.UID)
+	// ShuttingDown reports whether the machine shuts down: nothing is started then, and no pod is admitted. Nil means never.
+	ShuttingDown func() bool
 	// Pressures returns the node's pressure conditions that are True; nil means never any.
 	Pressures func() []corev1.NodeConditionType
 	// Services returns the services of a namespace and default/kubernetes.
@@ -67,7 +70,9 @@ type Config struct {
 	VolumePlugins []volume.Plugin
 	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
 	Share func(path string) error
-	// StaticPods: somebody starts or stops each pod that LeftStatic returns, also after Sync.
+	// Serves reports whether a pod may serve plugins of the node, such as a CSI driver: others may need it until they have been released. nil means none does.
+	Serves func(*corev1.Pod) bool
+	// StaticPods: Sync leaves alone the pods that LeftStatic returns; a static.Manager starts or stops them, possibly later.
 	StaticPods bool
 	// Messages has the queues of pods that receive messages; nil if none can.
 	Messages Messages

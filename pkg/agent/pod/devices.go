@@ -8,9 +8,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/coracle-dev/coracle/pkg/agent/cdi"
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
+	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
@@ -19,7 +22,38 @@ func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 	if m.c.Devices == nil {
 		return devices.Given{}, nil
 	}
-	return m.c.Devices.Allocate(ctx, p, c)
+	return m.c.Devices.Allocate(ctx, p, byPlugins(p, c))
+}
+
+// byPlugins is a container without the extended resources that devices of a claim serve (KEP-5004): device plugins and the node's capacity have no
+// part in them.
+func byPlugins(p *corev1.Pod, c *corev1.Container) *corev1.Container {
+	if p.Status.ExtendedResourceClaimStatus == nil {
+		return c
+	}
+	out := *c // changed at its first level only
+	served := func(name corev1.ResourceName, _ resource.Quantity) bool { return dra.Serves(p, c.Name, string(name)) }
+	out.Resources.Requests, out.Resources.Limits = maps.Clone(c.Resources.Requests), maps.Clone(c.Resources.Limits)
+	maps.DeleteFunc(out.Resources.Requests, served)
+	maps.DeleteFunc(out.Resources.Limits, served)
+	return &out
+}
+
+// nodeRequests is what a pod requests of the node's own resources.
+func nodeRequests(p *corev1.Pod) corev1.ResourceList {
+	if p.Status.ExtendedResourceClaimStatus != nil {
+		of := p
+		p = &corev1.Pod{Spec: of.Spec, Status: of.Status}
+		each := func(containers []corev1.Container) []corev1.Container {
+			out := slices.Clone(containers)
+			for i := range out {
+				out[i] = *byPlugins(of, &containers[i])
+			}
+			return out
+		}
+		p.Spec.InitContainers, p.Spec.Containers = each(of.Spec.InitContainers), each(of.Spec.Containers)
+	}
+	return resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 }
 
 // deviceEnv returns the variables of a container's devices. The pod's own override them.
@@ -49,7 +83,7 @@ func blockDevices(s *runtime.Spec, b build) error {
 
 // claimed returns what a container that is about to start gets with the pod's resource claims.
 func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Container) (cdi.Edits, error) {
-	if len(p.Spec.ResourceClaims) == 0 {
+	if !dra.Uses(p) {
 		return cdi.Edits{}, nil
 	}
 	if m.c.Claims == nil {
@@ -79,4 +113,19 @@ func addDevices(s *runtime.Spec, given devices.Given) {
 	for _, m := range given.Mounts {
 		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly})
 	}
+}
+
+// deviceHealth returns the health of the devices that the pod's containers have, by container.
+func (m *Manager) deviceHealth(p *corev1.Pod) map[string][]corev1.ResourceStatus {
+	out := map[string][]corev1.ResourceStatus{}
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		if m.c.Devices != nil && len(c.Resources.Limits) > 0 {
+			out[c.Name] = m.c.Devices.Health(p.UID, c.Name)
+		}
+		if m.c.Claims != nil && dra.Uses(p) {
+			out[c.Name] = append(out[c.Name], m.c.Claims.Health(p, c)...)
+		}
+	}
+	return out
 }

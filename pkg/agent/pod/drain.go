@@ -9,12 +9,38 @@ import (
 )
 
 // Drain stops the containers of all pods gracefully, releases what they share, and returns when that is done. The pods stay in the API, and
-// no pod is started any more. report is called with each pod that had a running container when it has stopped.
+// no pod is started any more. Pods that serve plugins stop after the others, whose volumes and devices cannot be released without them.
+// report is called with each pod that had a running container when it has stopped.
 func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	m.mu.Lock()
 	m.draining = true
 	m.mu.Unlock()
-	workers := m.all()
+	for uid := range m.LeftStatic() { // also those whose manifests cannot be read, which have no worker yet
+		m.continued(uid)
+	}
+	var users, servers []*worker
+	for _, w := range m.all() {
+		if m.serves(w) {
+			servers = append(servers, w)
+		} else {
+			users = append(users, w)
+		}
+	}
+	if err := m.drain(ctx, users, report); err != nil {
+		return err
+	}
+	return m.drain(ctx, servers, report)
+}
+
+func (m *Manager) serves(w *worker) bool {
+	w.mu.Lock()
+	p := w.api.pod
+	w.mu.Unlock()
+	return m.c.Serves != nil && p != nil && m.c.Serves(p)
+}
+
+// drain stops some of the pods.
+func (m *Manager) drain(ctx context.Context, workers []*worker, report func(*corev1.Pod)) error {
 	running := map[*worker]bool{}
 	// Report in the order in which they stop, so that the caller can show which remain.
 	ended := make(chan *worker, len(workers))

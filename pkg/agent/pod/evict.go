@@ -84,7 +84,7 @@ func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.api.gone || w.end.verdict != nil || isTerminal(w.view()) {
+	if w.api.gone || w.end.verdict != nil || w.ended() {
 		return nil
 	}
 	w.end.verdict = &Verdict{Reason: eviction.Reason, Message: e.Message, Evicted: true, Disrupted: e.Disrupted}

@@ -17,6 +17,7 @@ type syncLoop struct {
 	active bool // a goroutine is stepping
 	dirty  bool // something changed since the last step began
 	paused bool // after a panic, until the timer fires
+	ended  bool // after the last step, for good: another worker may have the pod's UID by now
 	timer  *time.Timer
 }
 
@@ -26,7 +27,7 @@ type outcome struct {
 	pause time.Duration // after a panic: no step runs for this long
 }
 
-// wake schedules a step. It may be called with any other lock held.
+// wake schedules a step, unless the last one was made. It may be called with any other lock held.
 func (l *syncLoop) wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,7 +36,7 @@ func (l *syncLoop) wake() {
 
 func (l *syncLoop) wakeLocked() {
 	l.dirty = true
-	if l.active || l.paused {
+	if l.active || l.paused || l.ended {
 		return
 	}
 	l.active = true
@@ -63,13 +64,18 @@ func (l *syncLoop) work() {
 			l.pause(o.pause)
 		}
 		if o.done {
-			l.mu.Lock()
-			l.active = false
-			l.mu.Unlock()
+			l.end()
 			l.gone()
 			return
 		}
 	}
+}
+
+func (l *syncLoop) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.active, l.ended = false, true
+	l.stopTimer()
 }
 
 // quiet reports whether there was no wake since the current step began.
@@ -84,7 +90,7 @@ func (l *syncLoop) wakeAt(t time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopTimer()
-	if !t.IsZero() {
+	if !t.IsZero() && !l.ended {
 		l.timer = time.AfterFunc(max(time.Until(t), 0), l.wake)
 	}
 }

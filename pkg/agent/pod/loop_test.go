@@ -59,6 +59,11 @@ func TestSyncLoop(t *testing.T) {
 		l.wake()
 		time.Sleep(time.Second)
 		require.EqualValues(t, 1, gone.Load())
+		l.wake()
+		l.wakeAt(time.Now())
+		time.Sleep(time.Second)
+		require.EqualValues(t, 6, steps.Load(), "the last step was made")
+		require.EqualValues(t, 1, gone.Load())
 
 		cancel()
 		l.wake()

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ type Manager struct {
 	wg      sync.WaitGroup
 	guard   process.Guard
 	metrics *metrics
+	gate    gate // of what makes and removes sandboxes and containers
 
 	fullness   fullness
 	containers *containers
@@ -66,7 +68,7 @@ func New(c Config) *Manager {
 	if c.Sysctls == nil {
 		c.Sysctls, _ = NewSysctls(nil)
 	}
-	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(),
+	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(), gate: newGate(goruntime.GOMAXPROCS(0)),
 		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}}
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
@@ -179,14 +181,19 @@ func (m *Manager) Update(p *corev1.Pod) {
 		w = newWorker(m, p)
 		m.workers[p.UID] = w
 		m.mu.Unlock()
-		if m.guard.Do("pod admission", w.admit, "pod", p.Namespace+"/"+p.Name) != nil {
-			w.refuseUnchecked()
-		}
-		w.loop.wake()
+		m.begin(w)
 		return
 	}
 	m.mu.Unlock()
 	w.update(p)
+}
+
+// begin admits a pod whose worker was just added, and runs it.
+func (m *Manager) begin(w *worker) {
+	if m.guard.Do("pod admission", w.admit, "uid", w.uid) != nil {
+		w.refuseUnchecked()
+	}
+	w.loop.wake()
 }
 
 // Delete handles the deletion of a pod from the API.
@@ -297,6 +304,13 @@ func (m *Manager) worker(uid types.UID) *worker {
 // QueueChanged is called when Messages.Condition returns something else.
 func (m *Manager) QueueChanged(uid types.UID) { m.wake(uid) }
 
+// DevicesChanged computes the status of pods again, because the health of their devices changed.
+func (m *Manager) DevicesChanged(pods []types.UID) {
+	for _, uid := range pods {
+		m.wake(uid)
+	}
+}
+
 func (m *Manager) wake(uid types.UID) {
 	if w := m.worker(uid); w != nil {
 		w.loop.wake()
@@ -311,13 +325,16 @@ func (m *Manager) objectChanged(uid types.UID) {
 
 func (m *Manager) forget(w *worker) {
 	m.mu.Lock()
-	delete(m.workers, w.uid)
+	if m.workers[w.uid] == w {
+		delete(m.workers, w.uid)
+	}
 	m.mu.Unlock()
 	w.mu.Lock()
 	closeOnce(w.end.drained)
 	closeOnce(w.end.evicted)
+	closeOnce(w.end.down)
 	w.mu.Unlock()
-	if w.api.static && m.c.StaticEnded != nil {
+	if m.c.StaticEnded != nil {
 		m.c.StaticEnded(w.uid)
 	}
 }

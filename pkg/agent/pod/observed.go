@@ -36,6 +36,7 @@ const (
 	labelMessage   = "message-path"
 	labelTask      = "task"   // the UID of the task that controls the pod
 	labelSource    = "source" // static.FromFile for a static pod's
+	labelFile      = "file"   // its manifest's name in the folder
 )
 
 const (
@@ -105,8 +106,10 @@ type Observed struct {
 	Deleted bool
 	// Began is when the agent started.
 	Began time.Time
-	// Waiting means that other pods end first, whose resources this one needs.
+	// Waiting means that nothing is started now: other pods end first, whose resources this one needs, or the machine shuts down.
 	Waiting bool
+	// By is when nothing of the pod runs any more at the latest, whatever its grace period is; zero for no such time.
+	By time.Time
 	// Draining means that the node is stopping: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict
@@ -246,9 +249,9 @@ func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 }
 
 // isTerminal reports whether the pod's phase in the API is terminal.
-func isTerminal(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
+func isTerminal(p *corev1.Pod) bool { return hasEnded(p.Status.Phase) }
+
+func hasEnded(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
 func containerOf(p *corev1.Pod, name string) (c *corev1.Container, init, ephemeral bool) {
 	for i := range p.Spec.Containers {

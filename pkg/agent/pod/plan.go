@@ -41,7 +41,8 @@ type Action struct {
 	Attempt   int
 	BackOff   time.Duration
 	Grace     time.Duration
-	Reason    string // of a Kill, for its event
+	By        time.Time // of a Kill: SIGKILL is sent then at the latest; zero for no such time
+	Reason    string    // of a Kill, for its event
 	HookReady bool
 	Forget    bool
 }
@@ -186,7 +187,7 @@ func (pl *planner) kill(name, id string, grace time.Duration, why string) {
 		pl.wake(f.Until)
 		return
 	}
-	pl.add(Action{Kind: Kill, Target: name, ID: id, Grace: grace, Reason: why})
+	pl.add(Action{Kind: Kill, Target: name, ID: id, Grace: grace, By: pl.o.By, Reason: why})
 }
 
 func (pl *planner) retry(key string, a Action) {
@@ -336,6 +337,9 @@ func (pl *planner) stop() {
 	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted || p.Status.Phase == corev1.PodFailed && (p.Status.Reason == eviction.Reason || p.Status.Reason == preempting)
 	if evicted && (pl.d.Verdict == nil || !pl.d.Verdict.Preempted) {
 		grace = min(grace, evictionGrace)
+	}
+	if !o.By.IsZero() {
+		grace = max(min(grace, o.By.Sub(pl.now)), 0)
 	}
 	pl.d.Grace = grace
 	sidecars := map[string]bool{}

@@ -324,6 +324,23 @@ func TestStatusIsStable(t *testing.T) {
 	require.Equal(t, corev1.PodRunning, p.Status.Phase)
 }
 
+// TestStatusOfDevices: the health of a container's devices is in its status, and stays there as it was when they are released.
+func TestStatusOfDevices(t *testing.T) {
+	p := spec(corev1.RestartPolicyNever, nil, []string{"a", "b"})
+	health := func(h corev1.ResourceHealthStatus) Facts {
+		return Facts{Devices: map[string][]corev1.ResourceStatus{"a": {{Name: "example.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "0", Health: h}}}}, "b": nil}}
+	}
+	o := up(run("a", 0, runtime.Running, 0), run("b", 0, runtime.Running, 0))
+	for _, h := range []corev1.ResourceHealthStatus{corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy} {
+		p.Status = Status(p, o, Plan(p, o, now), health(h), now)
+		require.Equal(t, h, p.Status.ContainerStatuses[0].AllocatedResourcesStatus[0].Resources[0].Health)
+		require.Empty(t, p.Status.ContainerStatuses[1].AllocatedResourcesStatus)
+	}
+	o = up(run("a", 0, runtime.Exited, 1), run("b", 0, runtime.Exited, 0))
+	s := Status(p, o, Plan(p, o, now), Facts{}, now)
+	require.Equal(t, corev1.ResourceHealthStatusUnhealthy, s.ContainerStatuses[0].AllocatedResourcesStatus[0].Resources[0].Health)
+}
+
 func BenchmarkPlan(b *testing.B) {
 	p := spec(corev1.RestartPolicyAlways, []string{"i", "s"}, []string{"a", "b"})
 	o := up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Running, 0), run("b", 0, runtime.Running, 0))

@@ -10,6 +10,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 )
 
 // The reason and message of pods that make room, as the kubelet's.
@@ -27,7 +28,7 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 	}
 	var stay, may []*corev1.Pod
 	for _, o := range others {
-		if eviction.Critical(o) {
+		if !preemptable(o, p) {
 			stay = append(stay, o)
 		} else {
 			may = append(may, o)
@@ -41,12 +42,6 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 		q := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})[corev1.ResourceMemory]
 		return q.Value()
 	}
-	priority := func(p *corev1.Pod) int32 {
-		if p.Spec.Priority == nil {
-			return 0
-		}
-		return *p.Spec.Priority
-	}
 	slices.SortStableFunc(may, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(quality[a.Status.QOSClass], quality[b.Status.QOSClass]), cmp.Compare(priority(b), priority(a)), cmp.Compare(memory(a), memory(b)))
 	})
@@ -59,6 +54,19 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 		}
 	}
 	return out
+}
+
+// preemptable reports whether a pod may be ended for a critical one: it is not critical itself, or has a lower priority. Static pods stay, since no
+// API server could make them anew.
+func preemptable(victim, by *corev1.Pod) bool {
+	return !eviction.Critical(victim) || !static.IsStatic(victim) && priority(victim) < priority(by)
+}
+
+func priority(p *corev1.Pod) int32 {
+	if p.Spec.Priority == nil {
+		return 0
+	}
+	return *p.Spec.Priority
 }
 
 // preempt ends the victims, and lets the pod start when nothing is left of them.
@@ -94,14 +102,22 @@ func (w *worker) awaitRoom(ctx context.Context, ended []<-chan struct{}) {
 
 // makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or nil if it ends anyway.
 func (w *worker) makeRoom() <-chan struct{} {
+	p, evicted, now := w.giveWay()
+	if now {
+		w.m.event(p, "", corev1.EventTypeWarning, preempting, preemptedMessage)
+		w.loop.wake()
+	}
+	return evicted
+}
+
+// giveWay sets the verdict of makeRoom. It returns false if the pod ends anyway.
+func (w *worker) giveWay() (p *corev1.Pod, evicted <-chan struct{}, now bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.api.gone || w.end.verdict != nil || isTerminal(w.view()) {
-		return w.end.evicted
+	if w.api.gone || w.end.verdict != nil || w.ended() {
+		return nil, w.end.evicted, false
 	}
 	w.end.verdict = &Verdict{Reason: preempting, Message: preemptedMessage, Evicted: true, Preempted: true, Disrupted: true}
 	w.end.evicted = make(chan struct{})
-	w.m.event(w.api.pod, "", corev1.EventTypeWarning, preempting, preemptedMessage)
-	w.loop.wake()
-	return w.end.evicted
+	return w.api.pod, w.end.evicted, true
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 )
 
 func asking(p *corev1.Pod, memory string) *corev1.Pod {
@@ -30,7 +31,7 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 		r.create(asking(podOf("large", "sleep", "1000000"), "600Mi"))
 		r.pass(time.Second)
 		require.Len(t, r.running(), 3)
-		r.m.StartStatic(asking(staticPod("static", "static", "sleep", "1000000"), "500Mi"))
+		r.m.StartStatic(asking(staticPod("static", "static", "sleep", "1000000"), "500Mi"), "a.yaml")
 		r.pass(time.Second)
 		require.NotContains(t, r.events.text(), "OutOf")
 		r.pass(time.Minute)
@@ -46,7 +47,7 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)
 
 		// Critical pods do not make room, and others for no ordinary pod.
-		r.m.StartStatic(asking(staticPod("more", "more", "sleep", "1000000"), "900Mi"))
+		r.m.StartStatic(asking(staticPod("more", "more", "sleep", "1000000"), "900Mi"), "a.yaml")
 		r.create(asking(podOf("ordinary", "sleep", "1000000"), "900Mi"))
 		r.pass(time.Minute)
 		p, _ = r.m.Find("default", "more", "")
@@ -56,7 +57,22 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestVictims: with the victims gone the pod fits, none of them could stay, and none is critical.
+// TestACriticalPodOfLowerPriorityMakesRoom, as for the kubelet; a static pod makes none.
+func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
+	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}}}
+	one := func(priority int32) *corev1.Pod {
+		p := asking(podOf("p"), "60")
+		p.Spec.Priority = &priority
+		return p
+	}
+	dns := one(2_000_000_000)
+	require.Equal(t, []*corev1.Pod{dns}, Victims(one(2_000_001_000), node, []*corev1.Pod{dns}))
+	require.Empty(t, Victims(one(2_000_000_000), node, []*corev1.Pod{dns}))
+	dns.Annotations = map[string]string{static.SourceAnnotation: static.FromFile}
+	require.Empty(t, Victims(one(2_000_001_000), node, []*corev1.Pod{dns}))
+}
+
+// TestVictims: with the victims gone the pod fits, none of them could stay, and none is a static pod or a critical one of at least its priority.
 func TestVictims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
@@ -68,7 +84,10 @@ func TestVictims(t *testing.T) {
 				corev1.ResourceCPU:    *resource.NewQuantity(rapid.Int64Range(0, 110).Draw(t, "cpu"), resource.DecimalSI)}
 			p.Status.QOSClass = rapid.SampledFrom([]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}).Draw(t, "class")
 			if rapid.Bool().Draw(t, "critical") {
-				p.Spec.Priority = new(int32(2_000_000_000))
+				p.Spec.Priority = new(rapid.SampledFrom([]int32{2_000_000_000, 2_000_001_000}).Draw(t, "priority"))
+			}
+			if rapid.Bool().Draw(t, "static") {
+				p.Annotations = map[string]string{static.SourceAnnotation: static.FromFile}
 			}
 			return p
 		}
@@ -86,7 +105,7 @@ func TestVictims(t *testing.T) {
 			t.Fatalf("it does not fit: %v", v)
 		}
 		for _, v := range victims {
-			if eviction.Critical(v) || Admit(p, node, append(slices.Clone(stay), v)) == nil {
+			if eviction.Critical(v) && (static.IsStatic(v) || *v.Spec.Priority >= priority(p)) || Admit(p, node, append(slices.Clone(stay), v)) == nil {
 				t.Fatalf("%v should stay", v)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
 // TestPodLevelLimits: a container without a limit of its own gets the pod's, which it could exceed alone otherwise.
@@ -28,5 +30,10 @@ func TestPodLevelLimits(t *testing.T) {
 		r := resources(tt.pod, tt.container, 1<<30)
 		require.Equal(t, tt.memory, r.MemoryBytes)
 		require.EqualValues(t, tt.quota, r.CPUQuota)
+		if tt.pod == p {
+			require.Equal(t, runtime.PodLimits{MemoryBytes: 64 << 20, CPUQuota: 20000}, r.Pod)
+		} else {
+			require.Zero(t, r.Pod)
+		}
 	}
 }

@@ -2,8 +2,6 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,17 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
-	"github.com/coracle-dev/coracle/pkg/client"
 )
 
 // rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all in a bubble of fake time.
@@ -42,6 +37,7 @@ type rig struct {
 	dir     string
 	node    *corev1.Node
 	static  []*corev1.Pod // are started before the API is known
+	down    atomic.Bool   // the machine shuts down
 	stop    func()        // stops the Manager as a process that is killed would be: nothing is tidied up
 
 	// wrapRuntime, if set, is between Managers that are started and the runtime.
@@ -78,7 +74,7 @@ func (r *rig) start() {
 	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
 		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
-		Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+		ShuttingDown: r.down.Load, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {
 		r.api.subscribe(nil)
@@ -87,7 +83,7 @@ func (r *rig) start() {
 	})
 	require.NoError(r, m.Start(ctx))
 	for _, p := range r.static {
-		m.StartStatic(p)
+		m.StartStatic(p, p.Name+".yaml")
 	}
 	r.api.subscribe(m)
 	require.NoError(r, m.Sync(ctx))
@@ -205,195 +201,6 @@ func conditionOf(p *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 	return corev1.PodCondition{}
 }
 
-// api stores pods as the API server does, and tells one Manager of each change, in order.
-type api struct {
-	mu      sync.Mutex
-	version int
-	pods    map[types.UID]*corev1.Pod
-	manager *Manager
-	// refuse, if set by refusing, may fail a request of a Manager.
-	refuse func(verb string) error
-
-	delivery sync.Mutex
-}
-
-func (a *api) get(uid types.UID) *corev1.Pod {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if p := a.pods[uid]; p != nil {
-		return p.DeepCopy()
-	}
-	return nil
-}
-
-// subscribe tells a Manager all there is, and from then on what changes.
-func (a *api) subscribe(m *Manager) {
-	a.delivery.Lock()
-	defer a.delivery.Unlock()
-	a.mu.Lock()
-	a.manager = m
-	all := make([]*corev1.Pod, 0, len(a.pods))
-	for _, p := range a.pods {
-		all = append(all, p)
-	}
-	a.mu.Unlock()
-	if m != nil {
-		for _, p := range all {
-			m.Update(p)
-		}
-	}
-}
-
-func (a *api) put(p *corev1.Pod) {
-	a.delivery.Lock()
-	defer a.delivery.Unlock()
-	a.mu.Lock()
-	a.version++
-	p = p.DeepCopy()
-	p.ResourceVersion = strconv.Itoa(a.version)
-	a.pods[p.UID] = p
-	m := a.manager
-	a.mu.Unlock()
-	if m != nil {
-		m.Update(p)
-	}
-}
-
-// remove removes a pod at once, as a forced deletion does.
-func (a *api) remove(uid types.UID) {
-	a.delivery.Lock()
-	defer a.delivery.Unlock()
-	a.mu.Lock()
-	p := a.pods[uid]
-	delete(a.pods, uid)
-	a.version++
-	p = p.DeepCopy()
-	p.ResourceVersion = strconv.Itoa(a.version)
-	m := a.manager
-	a.mu.Unlock()
-	if m != nil {
-		m.Delete(p)
-	}
-}
-
-func (a *api) check(ctx context.Context, verb string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	a.mu.Lock()
-	refuse := a.refuse
-	a.mu.Unlock()
-	if refuse != nil {
-		return refuse(verb)
-	}
-	return nil
-}
-
-// refusing sets what fails requests of Managers from now on; nil for nothing.
-func (a *api) refusing(f func(verb string) error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.refuse = f
-}
-
-// find returns the stored pod that a request is about.
-func (a *api) find(p *corev1.Pod) (*corev1.Pod, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, stored := range a.pods {
-		if stored.Namespace == p.Namespace && stored.Name == p.Name {
-			return stored.DeepCopy(), nil
-		}
-	}
-	return nil, apierrors.NewNotFound(corev1.Resource("pods"), p.Name)
-}
-
-// connection is a Manager's client. What a Manager does not call is nil.
-type connection struct {
-	client.Interface
-	api *api
-}
-
-func (c *connection) Status() ctrl.SubResourceWriter { return statusWriter{api: c.api} }
-
-func (c *connection) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.DeleteOption) error {
-	if err := c.api.check(ctx, "delete"); err != nil {
-		return err
-	}
-	o := (&ctrl.DeleteOptions{}).ApplyOptions(opts)
-	stored, err := c.api.find(obj.(*corev1.Pod))
-	switch {
-	case err != nil:
-		return err
-	case *o.GracePeriodSeconds != 0:
-		return errors.New("a node deletes pods whose grace period is over")
-	case *o.Preconditions.UID != stored.UID:
-		return apierrors.NewConflict(corev1.Resource("pods"), stored.Name, errors.New("another UID"))
-	}
-	c.api.remove(stored.UID)
-	return nil
-}
-
-type statusWriter struct {
-	ctrl.SubResourceWriter
-	api *api
-}
-
-func (s statusWriter) Update(ctx context.Context, obj ctrl.Object, _ ...ctrl.SubResourceUpdateOption) error {
-	if err := s.api.check(ctx, "update status"); err != nil {
-		return err
-	}
-	p := obj.(*corev1.Pod)
-	stored, err := s.api.find(p)
-	if err != nil {
-		return err
-	}
-	if stored.ResourceVersion != p.ResourceVersion || stored.UID != p.UID {
-		return apierrors.NewConflict(corev1.Resource("pods"), p.Name, errors.New("it has changed"))
-	}
-	return s.store(p, stored, p.Status)
-}
-
-func (s statusWriter) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
-	if err := s.api.check(ctx, "patch status"); err != nil {
-		return err
-	}
-	p := obj.(*corev1.Pod)
-	stored, err := s.api.find(p)
-	if err != nil {
-		return err
-	}
-	data, err := patch.Data(p)
-	if err != nil {
-		return err
-	}
-	before, err := json.Marshal(stored)
-	if err != nil {
-		return err
-	}
-	after, err := strategicpatch.StrategicMergePatch(before, data, corev1.Pod{})
-	if err != nil {
-		return err
-	}
-	var changed corev1.Pod
-	if err := json.Unmarshal(after, &changed); err != nil {
-		return err
-	}
-	if changed.UID != stored.UID {
-		return apierrors.NewConflict(corev1.Resource("pods"), p.Name, errors.New("another UID"))
-	}
-	return s.store(p, stored, changed.Status)
-}
-
-func (s statusWriter) store(answer, stored *corev1.Pod, status corev1.PodStatus) error {
-	stored.Status = *status.DeepCopy()
-	s.api.put(stored)
-	if now := s.api.get(stored.UID); now != nil {
-		*answer = *now
-	}
-	return nil
-}
-
 // pool is a network that hands out addresses.
 type pool struct {
 	mu        sync.Mutex
@@ -455,7 +262,8 @@ func (n *pool) List(context.Context) ([]network.Sandbox, error) {
 	return out, nil
 }
 
-func (n *pool) Enter(_ context.Context, _ string, f func() error) error   { return f() }
+func (n *pool) Enter(_ context.Context, _ string, f func() error) error { return f() }
+
 func (n *pool) Routes(context.Context, map[netip.Prefix]netip.Addr) error { return nil }
 
 // eventLog is a Recorder that keeps events as "reason: message".

@@ -77,7 +77,7 @@ func (m *Manager) readVolumes() []reading {
 func (m *Manager) claimVolumes() (all []reading) {
 	for _, w := range m.all() {
 		w.mu.Lock()
-		p, held, ended := w.api.pod, w.held.volumes, w.api.gone || isTerminal(w.view())
+		p, held, ended := w.api.pod, w.held.volumes, w.api.gone || w.ended()
 		w.mu.Unlock()
 		if held == nil || ended {
 			continue
@@ -94,20 +94,22 @@ func (m *Manager) claimVolumes() (all []reading) {
 
 // LookAtVolumes records an event about each pod whose volume has become full, and when it has room again. The reasons are those of KEP-1432.
 func (m *Manager) LookAtVolumes() {
-	m.fullness.mu.Lock()
-	defer m.fullness.mu.Unlock()
 	for _, s := range m.fullness.changes(m.readVolumes()) {
 		if s.Full() {
-			m.event(s.Pod, "", corev1.EventTypeWarning, "VolumeConditionAbnormal", fmt.Sprintf("Volume %s: the volume of claim %s is full: %s and %d inodes are free of %s and %d",
+			m.event(s.Pod, "", corev1.EventTypeWarning, "VolumeConditionAbnormal", fmt.Sprintf(
+				"Volume %s: the volume of claim %s is full: %s and %d inodes are free of %s and %d",
 				s.Volume, s.Claim, inKiB(s.Available), s.InodesFree, inKiB(s.Capacity), s.Inodes))
 		} else {
-			m.event(s.Pod, "", corev1.EventTypeNormal, "VolumeConditionNormal", fmt.Sprintf("Volume %s: the volume of claim %s has room again: %s are free", s.Volume, s.Claim, inKiB(s.Available)))
+			m.event(s.Pod, "", corev1.EventTypeNormal, "VolumeConditionNormal", fmt.Sprintf(
+				"Volume %s: the volume of claim %s has room again: %s are free", s.Volume, s.Claim, inKiB(s.Available)))
 		}
 	}
 }
 
-// changes returns the volumes that have become full, or have room again. One that could not be read is as it was. Called with the lock held.
+// changes returns the volumes that have become full, or have room again. One that could not be read is as it was.
 func (f *fullness) changes(all []reading) (changed []VolumeSpace) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	now := map[fullVolume]bool{}
 	for _, r := range all {
 		key := fullVolume{r.Pod.UID, r.Volume}

@@ -230,7 +230,7 @@ const period = 100_000 // microseconds
 
 func shares(milli int64) uint64 { return uint64(min(max(milli*1024/1000, 2), 262144)) }
 
-// limitOf returns a container's limit; without one of its own, the pod's (KEP-2837), as the kubelet.
+// limitOf returns a container's limit; without one of its own, the pod's (KEP-2837), as the kubelet. The pod's cgroup limits all of them together.
 func limitOf(p *corev1.Pod, c *corev1.Container, name corev1.ResourceName) (resource.Quantity, bool) {
 	limit, has := c.Resources.Limits[name]
 	if (!has || limit.IsZero()) && p.Spec.Resources != nil {
@@ -253,6 +253,12 @@ func resources(p *corev1.Pod, c *corev1.Container, memoryCapacity int64) runtime
 	}
 	memory, _ := limitOf(p, c, corev1.ResourceMemory)
 	r.MemoryBytes = memory.Value()
+	if p.Spec.Resources != nil {
+		r.Pod.MemoryBytes = p.Spec.Resources.Limits.Memory().Value()
+		if cpu := p.Spec.Resources.Limits.Cpu(); !cpu.IsZero() {
+			r.Pod.CPUQuota = max(cpu.MilliValue()*period/1000, 1000)
+		}
+	}
 	for name, q := range c.Resources.Limits {
 		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
 			if r.HugePages == nil {

@@ -1,9 +1,6 @@
 package pod
 
 import (
-	"maps"
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,14 +13,14 @@ import (
 var _ static.Pods = (*Manager)(nil)
 
 // StartStatic implements static.Pods. The API has no such pod, only its mirror.
-func (m *Manager) StartStatic(p *corev1.Pod) {
+func (m *Manager) StartStatic(p *corev1.Pod, file string) {
 	m.mu.Lock()
-	if m.draining || m.stopped || m.workers[p.UID] != nil {
+	if m.draining || m.stopped || m.workers[p.UID] != nil { // static.Manager is told when that worker has ended, and starts the pod then
 		m.mu.Unlock()
 		return
 	}
 	w := newWorker(m, p)
-	w.api.static = true
+	w.api.static, w.api.file = true, file
 	for _, c := range m.containers.of(p.UID) { // no status of it was stored anywhere
 		if !c.StartedAt.IsZero() && c.StartedAt.Before(w.start) {
 			w.start = c.StartedAt
@@ -31,30 +28,33 @@ func (m *Manager) StartStatic(p *corev1.Pod) {
 	}
 	m.workers[p.UID] = w
 	m.mu.Unlock()
-	if m.guard.Do("pod admission", w.admit, "pod", p.Namespace+"/"+p.Name) != nil {
-		w.refuseUnchecked()
-	}
-	w.loop.wake()
+	m.begin(w)
 }
 
 // StopStatic implements static.Pods.
 func (m *Manager) StopStatic(uid types.UID) {
+	w := m.continued(uid)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.api.gone = true
+	w.loop.wake()
+}
+
+// continued returns the worker of a static pod, or makes one if the pod is of an earlier process. That one is of no use but to stop the pod.
+func (m *Manager) continued(uid types.UID) *worker {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	w := m.workers[uid]
-	if w == nil { // of an earlier process
+	if w == nil {
 		p := m.containers.pods()[uid]
 		if p == nil {
 			p = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}}
 		}
 		w = newWorker(m, p)
-		w.api.static = true
+		w.api.static, w.api.gone = true, true
 		m.workers[uid] = w
 	}
-	m.mu.Unlock()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.api.gone = true
-	w.loop.wake()
+	return w
 }
 
 // SetMirror implements static.Pods.
@@ -77,11 +77,12 @@ func (m *Manager) SetMirror(uid types.UID, mirror *corev1.Pod) {
 }
 
 // LeftStatic implements static.Pods.
-func (m *Manager) LeftStatic() map[types.UID]types.NamespacedName {
-	out := map[types.UID]types.NamespacedName{}
+func (m *Manager) LeftStatic() map[types.UID]static.Left {
+	out := map[types.UID]static.Left{}
 	m.containers.each(func(c runtime.Container) {
 		if c.Labels[labelSource] == static.FromFile {
-			out[types.UID(c.PodUID)] = types.NamespacedName{Namespace: c.Labels[labelNamespace], Name: c.Labels[labelPodName]}
+			name := types.NamespacedName{Namespace: c.Labels[labelNamespace], Name: c.Labels[labelPodName]}
+			out[types.UID(c.PodUID)] = static.Left{Name: name, File: c.Labels[labelFile]}
 		}
 	})
 	return out
@@ -114,17 +115,8 @@ func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 
 // trusted returns a pod for those who go by the annotations of static pods: one of the API has none of them.
 func (w *worker) trusted(p *corev1.Pod) *corev1.Pod {
-	claims := func(key, _ string) bool { return strings.HasPrefix(key, "kubernetes.io/config.") }
 	if w.api.static {
 		return p
 	}
-	for key := range p.Annotations {
-		if claims(key, "") {
-			out := *p
-			out.Annotations = maps.Clone(p.Annotations)
-			maps.DeleteFunc(out.Annotations, claims)
-			return &out
-		}
-	}
-	return p
+	return static.WithoutSource(p)
 }

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+	"github.com/coracle-dev/coracle/pkg/agent/static"
 )
 
 // staticPod returns a pod as static.Manager starts it.
@@ -41,7 +44,7 @@ func TestStaticPod(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := staticPod("web", "hash", "sleep", "1000000")
 		r.static = []*corev1.Pod{p}
-		r.m.StartStatic(p)
+		r.m.StartStatic(p, "web.yaml")
 		r.pass(time.Second)
 		require.Equal(t, []string{"main"}, r.running())
 		first, found := r.m.Find("default", "web", "")
@@ -91,10 +94,10 @@ func TestStaticPod(t *testing.T) {
 // TestStaticPodOfAnEarlierProcess is found by its containers, and stopped without its manifest.
 func TestStaticPodOfAnEarlierProcess(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
-		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"))
+		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "a.yaml")
 		r.create(podOf("other", "sleep", "1000000"))
 		r.pass(time.Second)
-		require.Equal(t, map[types.UID]types.NamespacedName{"hash": {Namespace: "default", Name: "web"}}, r.m.LeftStatic())
+		require.Equal(t, map[types.UID]static.Left{"hash": {Name: types.NamespacedName{Namespace: "default", Name: "web"}, File: "a.yaml"}}, r.m.LeftStatic())
 		var ended []types.UID
 		r.m.c.StaticEnded = func(uid types.UID) { ended = append(ended, uid) }
 		r.m.mu.Lock()
@@ -118,7 +121,7 @@ func TestStaticPodsAreAdmitted(t *testing.T) {
 		r.m.c.AdmitBy = func() *corev1.Node { return r.node }
 		large := staticPod("large", "large", "sleep", "1000000")
 		large.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}
-		r.m.StartStatic(large)
+		r.m.StartStatic(large, "a.yaml")
 		r.m.SetMirror("large", r.mirror("large", "large"))
 		r.pass(time.Second)
 		require.Equal(t, "OutOfmemory", r.pod("large").Status.Reason)
@@ -142,5 +145,99 @@ func TestPodsThatPretendToBeStatic(t *testing.T) {
 		r.change("web", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
 		r.pass(time.Second)
 		require.Equal(t, map[string]string{"mine": "stays"}, r.m.Active()[0].Annotations)
+	})
+}
+
+// TestStaticPodWhileAnOrphanOfItsUIDIsReleased: it starts when that is over, as static.Manager is told.
+func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		r.stop()
+		r.network.sandboxes["hash"] = network.Sandbox{UID: "hash"} // of a process that was killed before the pod had a container
+		r.network.refusing(func(call string) error {
+			if call == "teardown" {
+				return errors.New("it does not let go")
+			}
+			return nil
+		})
+		r.start()
+		p := staticPod("web", "hash", "sleep", "1000000")
+		r.m.c.StaticEnded = func(uid types.UID) { r.m.StartStatic(p, "web.yaml") }
+		r.m.StartStatic(p, "web.yaml")
+		r.pass(time.Minute)
+		require.Empty(t, r.running())
+		r.network.refusing(nil)
+		r.pass(time.Minute)
+		require.Equal(t, []string{"main"}, r.running())
+	})
+}
+
+// TestDrainStopsStaticPodsOfAnEarlierProcess whose manifests could not be read: the agent that stops leaves nothing running.
+func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")
+		r.pass(time.Second)
+		r.m.mu.Lock()
+		delete(r.m.workers, "hash") // as if this process had not started it
+		r.m.mu.Unlock()
+		var stopped []string
+		require.NoError(t, r.m.Drain(r.Context(), func(p *corev1.Pod) { stopped = append(stopped, p.Name) }))
+		require.Equal(t, []string{"web"}, stopped)
+		require.Empty(t, r.running())
+	})
+}
+
+// TestStaticPodComesBackWhileItWaitedForRoom: the first worker of its UID, whose victims end later, does not touch the containers of the second.
+func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
+	with(t, deafness, func(r *rig) {
+		var ended []types.UID
+		r.m.c.StaticEnded = func(uid types.UID) { ended = append(ended, uid) }
+		r.create(asking(podOf("large", "deaf"), "900Mi"))
+		r.pass(time.Second)
+		p := asking(staticPod("static", "hash", "sleep", "1000000"), "500Mi")
+		r.m.StartStatic(p, "static.yaml")
+		r.pass(time.Second)
+		require.Equal(t, []string{"main"}, r.running(), "it waits")
+		r.m.StopStatic("hash")
+		r.pass(time.Second)
+		require.Equal(t, []types.UID{"hash"}, ended)
+		r.m.StartStatic(p, "static.yaml")
+		r.pass(time.Second)
+		before, has := r.m.Find("default", "static", "hash")
+		require.True(t, has)
+		r.pass(time.Minute)
+		after, _ := r.m.Find("default", "static", "hash")
+		require.Equal(t, corev1.PodRunning, after.Status.Phase)
+		require.Equal(t, []types.UID{"hash"}, ended)
+		require.Equal(t, []string{"main"}, r.running())
+		require.Equal(t, before.Status.StartTime, after.Status.StartTime)
+		require.EqualValues(t, 0, after.Status.ContainerStatuses[0].RestartCount)
+	})
+}
+
+// TestAMirrorThatIsReplacedWhileItsStatusIsWritten: the status is written to the next one, although nothing of the pod changes any more.
+func TestAMirrorThatIsReplacedWhileItsStatusIsWritten(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")
+		r.pass(time.Second)
+		first := r.mirror("web", "hash")
+		second := first.DeepCopy()
+		second.UID, second.ResourceVersion = "second", "2"
+		replaced := false
+		r.api.refusing(func(string) error {
+			if !replaced {
+				replaced = true
+				r.api.mu.Lock()
+				delete(r.api.pods, first.UID)
+				r.api.pods["second"] = second.DeepCopy()
+				r.api.mu.Unlock()
+				r.m.SetMirror("hash", nil)
+				r.m.SetMirror("hash", second)
+			}
+			return nil // of the first one there is nothing any more
+		})
+		r.m.SetMirror("hash", first)
+		r.pass(time.Minute)
+		require.True(t, replaced)
+		require.Equal(t, corev1.PodRunning, r.api.get("second").Status.Phase)
 	})
 }

@@ -18,6 +18,8 @@ type Facts struct {
 	Start   time.Time
 	Message func(Instance) string // the termination message of an ended instance
 	Queue   *corev1.PodCondition  // the state of its message queue, or nil
+	// Devices is the health of the devices that containers have, by container.
+	Devices map[string][]corev1.ResourceStatus
 }
 
 // stamp truncates a time to seconds, the resolution of the API; otherwise a status would always differ from the stored one.
@@ -42,7 +44,7 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 	if f.PodIP != "" {
 		s.PodIP, s.PodIPs = f.PodIP, []corev1.PodIP{{IP: f.PodIP}}
 	}
-	rejected := d.Verdict != nil && len(o.Containers) == 0
+	rejected := d.Verdict != nil && len(o.Containers) == 0 && !slices.ContainsFunc(s.ContainerStatuses, runs)
 	if !rejected {
 		b := statusBuilder{p: p, o: o, f: f, now: now, stopping: d.Stopping, stopped: d.Stopped}
 		s.InitContainerStatuses = b.all(p.Spec.InitContainers, s.InitContainerStatuses, true)
@@ -123,6 +125,10 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 	if was != nil {
 		s.LastTerminationState, s.RestartCount, s.ContainerID = was.LastTerminationState, was.RestartCount, was.ContainerID
 		s.ImageID, s.VolumeMounts = was.ImageID, was.VolumeMounts
+		s.AllocatedResourcesStatus = was.AllocatedResourcesStatus // also when it has released them
+	}
+	if devices := b.f.Devices[c.Name]; len(devices) > 0 {
+		s.AllocatedResourcesStatus = devices
 	}
 	for _, m := range c.VolumeMounts {
 		if len(s.VolumeMounts) == len(c.VolumeMounts) {

@@ -23,7 +23,8 @@ func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 	if ended := api.Phase == corev1.PodSucceeded || api.Phase == corev1.PodFailed; ended && api.Phase != ours.Phase {
 		s.Phase, s.Reason, s.Message = api.Phase, api.Reason, api.Message
 	}
-	s.QOSClass, s.NominatedNodeName, s.ResourceClaimStatuses = api.QOSClass, api.NominatedNodeName, api.ResourceClaimStatuses
+	s.QOSClass, s.NominatedNodeName = api.QOSClass, api.NominatedNodeName
+	s.ResourceClaimStatuses, s.ExtendedResourceClaimStatus = api.ResourceClaimStatuses, api.ExtendedResourceClaimStatus
 	s.Conditions = nil
 	disrupted := false
 	for _, c := range ours.Conditions {
@@ -70,8 +71,9 @@ func (w *worker) post() {
 func (w *worker) postLoop() {
 	wait := 100 * time.Millisecond
 	for {
+		var of types.UID
 		var err error
-		if panicked := w.m.guard.Do("pod status", func() { err = w.postOnce(w.m.ctx) }); panicked != nil {
+		if panicked := w.m.guard.Do("pod status", func() { of, err = w.postOnce(w.m.ctx) }); panicked != nil {
 			err = panicked
 		}
 		w.mu.Lock()
@@ -82,7 +84,10 @@ func (w *worker) postLoop() {
 			return
 		}
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || w.api.gone || w.m.ctx.Err() != nil {
-			w.status.writing = false // the deletion event follows
+			w.status.writing = false // the deletion event follows, unless that was of a mirror which another one has replaced
+			if now := w.stored(); now != nil && now.UID != of {
+				w.post()
+			}
 			w.mu.Unlock()
 			return
 		}
@@ -97,38 +102,43 @@ func (w *worker) postLoop() {
 	}
 }
 
-func (w *worker) postOnce(ctx context.Context) error {
+// postOnce writes the status once. It returns the UID of the pod in the API that it was written to.
+func (w *worker) postOnce(ctx context.Context) (of types.UID, err error) {
 	w.postMu.Lock()
 	defer w.postMu.Unlock()
 	w.mu.Lock()
 	base := w.stored()
 	if base == nil || w.status.want == nil {
 		w.mu.Unlock()
-		return nil
+		return "", nil
 	}
 	want := w.forAPI(base)
 	w.mu.Unlock()
 	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
 	answer := base.DeepCopy()
 	answer.Status = *want.DeepCopy()
-	err := w.m.c.Client.Status().Update(ctx, answer)
+	err = w.m.c.Client.Status().Update(ctx, answer)
 	if apierrors.IsConflict(err) {
 		answer, err = w.patchStatus(ctx, base, want)
 	}
 	if err != nil {
-		return err
+		return base.UID, err
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.stored()
+	if now == nil || now.UID != base.UID { // another mirror by now, to which nothing was written
+		return base.UID, nil
+	}
 	w.status.sent, w.status.at, w.status.answer = &want, time.Now(), answer.Status
-	if now := w.stored(); now != nil && answer.UID == now.UID && !older(answer.ResourceVersion, now.ResourceVersion) {
+	if answer.UID == now.UID && !older(answer.ResourceVersion, now.ResourceVersion) {
 		if w.api.static {
 			w.api.mirror = answer
 		} else {
 			w.api.pod = answer
 		}
 	}
-	w.mu.Unlock()
-	return nil
+	return base.UID, nil
 }
 
 // patchStatus writes what differs between the status of base and want, whatever else of the pod has changed.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/probe"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
@@ -38,7 +39,7 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	defer w.mu.Unlock()
 	p := w.view()
 	o := Observed{
-		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Waiting: w.end.waits, Verdict: w.end.verdict,
+		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Waiting: w.end.waits || w.m.shuttingDown(), Verdict: w.end.verdict, By: w.end.by,
 		Sandbox: w.held.sandbox != nil, Volumes: w.held.volumes != nil, Stale: w.held.stale, Released: w.held.released,
 		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures), Applied: maps.Clone(w.actions.applied),
 		podIP: w.podIP(),
@@ -81,7 +82,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 			health[c.ID] = w.probe(p, c, o.podIP, ending || o.Busy[name] == Kill)
 		}
 	}
-	o.Claimed = w.m.c.Claims != nil && len(p.Spec.ResourceClaims) > 0 && w.m.c.Claims.Holds(w.uid)
+	o.Claimed = w.m.c.Claims != nil && dra.Uses(p) && w.m.c.Claims.Holds(w.uid)
 	w.observeQueue(p, o, ending)
 	for id := range w.seen.health {
 		if _, known := health[id]; !known {
@@ -198,11 +199,14 @@ func (w *worker) step() bool {
 		}
 	}
 	w.loop.wakeAt(wake)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d.Stopped && o.Released {
+		closeOnce(w.end.down)
+	}
 	if !d.Forgotten {
 		return false
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	return w.loop.quiet() && len(w.actions.inFlight) == 0
 }
 
@@ -227,7 +231,7 @@ func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) 
 	if d.Stopping {
 		for _, b := range w.actions.inFlight {
 			if b.Kind == Kill {
-				b.hurry(now.Add(d.Grace))
+				b.hurry(now.Add(d.Grace), o.By)
 			}
 		}
 	}
@@ -236,6 +240,7 @@ func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) 
 // report computes the status. It returns when to compute it again if nothing happens before, or zero.
 func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) time.Time {
 	f := Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}
+	f.Devices = w.m.deviceHealth(p)
 	if w.m.c.Messages != nil {
 		f.Queue = w.m.c.Messages.Condition(w.uid)
 	}
@@ -248,14 +253,15 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.want = &s
-	until := w.birth.seen.Add(settleFor(p))
+	first, again := settleFor(p)
+	until := w.birth.seen.Add(first)
 	if w.status.sent != nil {
-		until = w.status.at.Add(settleAgain)
+		until = w.status.at.Add(again)
 	}
 	if now.Before(until) && len(o.Failures) == 0 && starting(p, &s) {
 		return until
 	}
-	if until := brief(w.api.pod, &o, &s, now); !until.IsZero() {
+	if until := brief(w.api.pod, w.birth.seen, &o, &s, now); !until.IsZero() {
 		return until
 	}
 	w.post()

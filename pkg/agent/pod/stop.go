@@ -23,11 +23,7 @@ func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id str
 	c, _, _ := containerOf(p, b.Target)
 	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && time.Until(b.end()) > 0 {
 		w.preStop(ctx, p, b, c, id)
-		b.mu.Lock() // the process gets at least two seconds after the hook, as in the kubelet
-		if least := time.Now().Add(2 * time.Second); b.deadline.Before(least) {
-			b.deadline = least
-		}
-		b.mu.Unlock()
+		b.extend(time.Now().Add(2 * time.Second)) // the process gets at least that after the hook, as in the kubelet
 	}
 	if time.Until(b.end()) > 0 {
 		if err := m.c.Runtime.Signal(ctx, id, now.StopSignal, false); err != nil && !gone(err) {

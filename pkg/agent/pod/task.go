@@ -12,34 +12,43 @@ import (
 // the task itself.
 
 // settleTask is how long a task's container runs before the status says so, and how long the pod has to end with it: one that ends meanwhile
-// is reported once.
-const settleTask = 150 * time.Millisecond
+// is reported once. On a node with much to do, where the container took longer to start, it may take as long to be reported, up to slowSettleTask.
+const (
+	settleTask     = 150 * time.Millisecond
+	slowSettleTask = time.Second
+)
 
-// settleFor returns how long the status of a new pod that starts as usual may go unwritten. A task says itself that its node was chosen, and of a
-// hundred that start at once each takes a while.
-func settleFor(p *corev1.Pod) time.Duration {
+// settleFor returns how long the status of a new pod that starts as usual may go unwritten, and how long what changed of it since. A task says
+// itself that its node was chosen, and of a hundred that start at once each takes a while.
+func settleFor(p *corev1.Pod) (first, again time.Duration) {
 	if taskOf(p) != "" {
-		return settleAgain
+		return taskStarts, taskStarts
 	}
-	return settle
+	return settle, settleAgain
 }
 
+// taskStarts is how long a task's container may take to start before the pod's status says how far it has come. What fails is written at once.
+const taskStarts = 20 * time.Second
+
 // brief returns until when a report is held back, zero if none is: the first one that a task's container runs, and that it has ended while
-// the pod has not yet. p is the pod as the API server has it.
-func brief(p *corev1.Pod, o *Observed, s *corev1.PodStatus, now time.Time) time.Time {
+// the pod has not yet. p is the pod as the API server has it, seen when the agent saw it first.
+func brief(p *corev1.Pod, seen time.Time, o *Observed, s *corev1.PodStatus, now time.Time) time.Time {
 	if s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || taskOf(p) == "" || len(p.Spec.Containers) != 1 {
 		return time.Time{}
 	}
-	var until time.Time
-	switch l := o.latest(p.Spec.Containers[0].Name); {
-	case l == nil:
+	l := o.latest(p.Spec.Containers[0].Name)
+	if l == nil {
 		return time.Time{}
-	case l.State == runtime.Running && !hasRun(&p.Status):
-		until = l.StartedAt.Add(settleTask)
-	case l.State == runtime.Exited:
-		until = l.FinishedAt.Add(settleTask)
 	}
-	if left := until.Sub(now); left <= 0 || left > settleTask { // more is left if the clock was set back
+	wait := min(max(l.StartedAt.Sub(seen), settleTask), slowSettleTask)
+	var until time.Time
+	switch {
+	case l.State == runtime.Running && !hasRun(&p.Status):
+		until = l.StartedAt.Add(wait)
+	case l.State == runtime.Exited:
+		until = l.FinishedAt.Add(wait)
+	}
+	if left := until.Sub(now); left <= 0 || left > wait { // more is left if the clock was set back
 		return time.Time{}
 	}
 	return until

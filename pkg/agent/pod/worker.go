@@ -45,6 +45,7 @@ type worker struct {
 type apiState struct {
 	pod     *corev1.Pod // newest known version
 	static  bool        // the pod is not in the API; set before the worker runs
+	file    string      // of a static pod: its manifest's name in the folder
 	mirror  *corev1.Pod // newest known version of a static pod's mirror; nil without one
 	gone    bool        // the API does not have the pod any more, or a static pod's manifest is gone
 	deleted bool        // the agent deleted it; the event follows
@@ -55,6 +56,8 @@ type termination struct {
 	verdict *Verdict
 	drained chan struct{} // set while the node stops; closed when nothing of the pod runs
 	evicted chan struct{} // set when the pod is evicted; closed when all its resources are released
+	by      time.Time     // when the machine shuts down: nothing of the pod runs later; zero otherwise
+	down    chan struct{} // set with by; closed when nothing of the pod runs and what it used is released
 	waits   bool          // others end first, to make room for the pod
 }
 
@@ -105,6 +108,9 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 	}
 	if p.Status.Reason == preempting && !isTerminal(p) {
 		w.end.verdict = &Verdict{Reason: preempting, Message: p.Status.Message, Evicted: true, Preempted: true, Disrupted: true}
+	}
+	if p.Status.Reason == shutdownReason && !isTerminal(p) { // the machine, or the agent, went down before the pod had ended
+		w.end.verdict = &Verdict{Reason: shutdownReason, Message: shutdownMessage, Disrupted: true}
 	}
 	return w
 }
@@ -183,6 +189,11 @@ func (w *worker) view() *corev1.Pod {
 	p := *w.api.pod
 	p.Status = overlay(&w.api.pod.Status, w.status.want)
 	return &p
+}
+
+// ended reports whether the pod has ended, as view has it. Called with the lock held.
+func (w *worker) ended() bool {
+	return isTerminal(w.api.pod) || w.status.want != nil && hasEnded(w.status.want.Phase)
 }
 
 // current returns a copy of view, or nil for an orphan, of which only the UID is known.

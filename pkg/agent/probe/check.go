@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 const (
@@ -59,7 +58,7 @@ func (m *Manager) do(ctx context.Context, p *corev1.Probe, t Target) (warning st
 
 // Exec runs a command in the container and fails if it does not exit 0 in time.
 func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) (string, error) {
-	out := &limited{left: maxOutput}
+	out := bounded.NewBuffer(maxOutput)
 	code, err := rt.Exec(ctx, id, runtime.Exec{Command: command, Streams: runtime.Streams{Out: out, Err: out}})
 	text := out.String()
 	if ctx.Err() != nil {
@@ -75,28 +74,6 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 		return text, errors.New(text)
 	}
 	return text, nil
-}
-
-// limited stores the first bytes written to it and drops the rest. It is safe for concurrent use by both streams of an exec.
-type limited struct {
-	mu   sync.Mutex
-	buf  bytes.Buffer
-	left int
-}
-
-func (l *limited) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := min(len(b), l.left)
-	l.buf.Write(b[:n])
-	l.left -= n
-	return len(b), nil
-}
-
-func (l *limited) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // maxRedirects is the number of redirects to the same host that are followed.

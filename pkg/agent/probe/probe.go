@@ -158,8 +158,45 @@ func (m *Manager) set(w *worker, f func(*Result)) {
 	}
 }
 
-// firstPause is the interval after a container's first readiness or startup probe fails; it doubles.
-const firstPause = 50 * time.Millisecond
+const (
+	// firstPause is the interval after a container's first readiness or startup probe fails; it doubles.
+	firstPause = 50 * time.Millisecond
+	// In the first seconds of a container, most of which listen then, probes that only connect are mostPause apart.
+	earlyTime = 3 * time.Second
+	mostPause = 200 * time.Millisecond
+)
+
+// eager is when a container is probed more often than its period, until it succeeds; failures do not count then: most containers are ready long before
+// the period is over.
+type eager struct {
+	since, until time.Time
+	pause        time.Duration
+	connects     bool // it starts no process
+}
+
+// newEager begins with a container's first probe.
+func newEager(p *corev1.Probe, since time.Time) *eager {
+	e := &eager{since: since, pause: firstPause, connects: p.Exec == nil}
+	period := time.Duration(max(p.PeriodSeconds, 1)) * time.Second
+	if e.connects {
+		period = max(period, earlyTime)
+	}
+	e.until = since.Add(period)
+	return e
+}
+
+// next returns the pause before the next probe; false if it is time to count.
+func (e *eager) next(now time.Time) (time.Duration, bool) {
+	pause := e.pause
+	if !now.Add(pause).Before(e.until) {
+		return 0, false
+	}
+	e.pause *= 2
+	if e.connects && now.Sub(e.since) < earlyTime {
+		e.pause = min(e.pause, mostPause)
+	}
+	return pause, true
+}
 
 // loop runs one probe until its context is done or its result is final (a startup probe's success, a liveness probe's failure).
 func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report func(ok bool)) {
@@ -183,10 +220,10 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()
 	good, bad := 0, 0
-	// In its first period a container is probed more often until it succeeds, and failures do not count: most containers are ready long
-	// before the period is over.
-	eager, pause := kind != "Liveness", firstPause
-	first := time.Now().Add(max(wait, 0) + period)
+	var first *eager
+	if kind != "Liveness" {
+		first = newEager(p, time.Now().Add(max(wait, 0)))
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -209,12 +246,13 @@ func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report f
 		} else {
 			w.counts[kind][0].Add(1)
 		}
-		if err != nil && eager && time.Now().Add(pause).Before(first) {
-			timer.Reset(pause)
-			pause *= 2
-			continue
+		if err != nil && first != nil {
+			if pause, ok := first.next(time.Now()); ok {
+				timer.Reset(pause)
+				continue
+			}
 		}
-		if eager = false; err == nil {
+		if first = nil; err == nil {
 			good, bad = good+1, 0
 			if warning != "" && w.target.Event != nil {
 				w.target.Event(corev1.EventTypeWarning, "ProbeWarning", kind+" probe warning: "+warning)

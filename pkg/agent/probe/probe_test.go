@@ -97,6 +97,41 @@ func TestReadinessIsEagerAtFirst(t *testing.T) {
 	})
 }
 
+// TestEager: how often a container that does not succeed is probed before that counts.
+func TestEager(t *testing.T) {
+	tcp := func(period int32) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{}}, PeriodSeconds: period}
+	}
+	for _, test := range []struct {
+		probe      *corev1.Probe
+		probes     int
+		longest    time.Duration
+		atTheStart int // in the first seconds
+	}{
+		{probe(1, 3), 5, 400 * time.Millisecond, 5},
+		{probe(10, 3), 8, 3200 * time.Millisecond, 6},
+		{tcp(1), 17, mostPause, 17},
+		{tcp(10), 23, 3200 * time.Millisecond, 17},
+	} {
+		start := time.Now()
+		now, n, longest, early := start, 1, time.Duration(0), 1
+		for e := newEager(test.probe, start); ; n++ {
+			pause, ok := e.next(now)
+			if !ok {
+				break
+			}
+			now, longest = now.Add(pause), max(longest, pause)
+			if now.Sub(start) < earlyTime {
+				early++
+			}
+		}
+		require.Equal(t, test.probes, n, "%v", test.probe)
+		require.Equal(t, test.longest, longest, "%v", test.probe)
+		require.Equal(t, test.atTheStart, early, "%v", test.probe)
+		require.Less(t, now.Sub(start), max(time.Duration(test.probe.PeriodSeconds)*time.Second, earlyTime))
+	}
+}
+
 func TestInitialDelayIsKept(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
 		target.Container.ReadinessProbe = probe(5, 3)

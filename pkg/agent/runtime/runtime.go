@@ -67,6 +67,14 @@ type Resources struct {
 	// OOMScoreAdj is clamped to what the host allows.
 	OOMScoreAdj int
 	HugePages   map[string]uint64 // page size ("2MB") -> bytes
+	// Pod limits all containers of the pod together, from the container's start on.
+	Pod PodLimits
+}
+
+// PodLimits are limits of the pod's cgroup (KEP-2837). Zero is no limit.
+type PodLimits struct {
+	MemoryBytes int64
+	CPUQuota    int64 // microseconds per 100 ms
 }
 
 // Spec is the specification of a container. It is complete, except for the image.

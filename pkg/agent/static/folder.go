@@ -29,21 +29,47 @@ const (
 // folder is a folder of manifests. Only its reader uses it.
 type folder struct {
 	dir    string
+	load   func(path string) ([]byte, error)
 	decode func(file string, data []byte) (*corev1.Pod, error)
 	watch  *watch
 
 	files map[string]*manifest            // by name
+	known bool                            // the folder was read
 	told  map[string]string               // what was last refused, by path
-	from  map[types.NamespacedName]string // which file each pod is of; nil until the folder was read
-	// failed: the folder could not be read, and no event says when it can.
-	failed bool
+	from  map[types.NamespacedName]string // which file each pod is of, at first as an earlier process had it
+	// failed: the folder could not be read, and no event says when it can; unread: one of the files could not.
+	failed, unread bool
+	// all: every file is read once more.
+	all bool
+	// again is how often to read once more, without an event, what was being written when its event came.
+	again int
+	// renamed are the files that were renamed to be their backups.
+	renamed map[string]bool
+}
+
+func newFolder(dir string, decode func(string, []byte) (*corev1.Pod, error)) folder {
+	return folder{dir: dir, load: readManifest, decode: decode, files: map[string]*manifest{}, from: map[types.NamespacedName]string{}, renamed: map[string]bool{}}
 }
 
 // manifest is a file that was read.
 type manifest struct {
 	pod  *corev1.Pod // as last read without an error; nil if there is none
 	err  error       // of the last reading
+	open bool        // nothing was read yet, because it was being written
+	fail bool        // the system could not read it, which may pass without an event
 	link bool        // a change of what it leads to is no event of it
+	at   []string    // of a link: the folders in which there is what it leads to
+}
+
+// unusable reports whether nothing is known of what the file says. A pod that is of it goes on.
+func (m *manifest) unusable() bool {
+	return m.pod == nil && (m.open || m.err != nil && !errors.Is(m.err, errNotFile) && !errors.Is(m.err, errNowhere))
+}
+
+// source is where a pod is from. The pod is nil if the file cannot be used now, and what runs of it goes on.
+type source struct {
+	pod  *corev1.Pod
+	file string
 }
 
 // refusal is why a file is not used, or not in its present form.
@@ -54,13 +80,16 @@ type refusal struct {
 
 var (
 	errNotFile = errors.New("it is not a file: only files are read, not folders below this one, sockets, devices or FIFOs")
+	errNowhere = errors.New("the link leads to no file")
 	errWritten = errors.New("it is being written")
+	errCircle  = errors.New("too many links: they lead in a circle, or more than 16 follow each other")
 	errOutside = errors.New("it is a link to a file outside of this folder, where changes are not seen: copy the file")
 )
 
-// read reads the files that changed. It returns the pods of all files, and what is newly refused. A file whose content is refused keeps the pod
-// that it had before; without the file there is no pod. It returns false if the folder was never read yet, and cannot be. Of several files with one pod that has it which had it before, in an earlier process that whose pod runs, or else the first by name.
-func (f *folder) read(runs func(types.UID) bool) (map[types.NamespacedName]*corev1.Pod, []refusal, bool) {
+// read reads the files that changed. It returns the pods of all files, and what is newly refused; false if the folder was never read yet, and
+// cannot be. A file whose content is refused keeps the pod that it had before, also in an earlier process; without the file there is no pod. If
+// several files have the same pod, it stays with the file that had it before, else it is the first by name.
+func (f *folder) read() (map[types.NamespacedName]source, []refusal, bool) {
 	wrong := map[string]error{}
 	names, err := f.names()
 	if err != nil {
@@ -68,55 +97,82 @@ func (f *folder) read(runs func(types.UID) bool) (map[types.NamespacedName]*core
 	}
 	f.failed = err != nil && !errors.Is(err, errMany) && !errors.Is(err, errEntries)
 	if err != nil && !errors.Is(err, errMany) {
-		if f.from == nil {
+		if !f.known {
 			return nil, f.news(wrong), false
 		}
 		names = slices.Sorted(maps.Keys(f.files)) // those that are known go on
 	}
+	changed, lost := f.watch.take()
+	names, away := f.leaveBackups(names, changed, lost)
+	all := lost || f.all
+	f.all = false
 	maps.DeleteFunc(f.files, func(name string, _ *manifest) bool {
 		_, there := slices.BinarySearch(names, name)
 		return !there
 	})
-	changed, all := f.watch.take()
+	f.unread = false
 	for _, name := range names {
-		if f.files[name] == nil || all || changed[name] || f.files[name].link {
-			f.readFile(name)
+		file := f.files[name]
+		if !away[name] && (file == nil || all || changed[name] != 0 || file.link || file.open || file.fail) {
+			if f.readFile(name) && !all {
+				f.again = rereads
+			}
+		}
+		if file = f.files[name]; file != nil && file.fail {
+			f.unread = true
 		}
 	}
-	pods := f.choose(names, runs, wrong)
+	targets := map[string]bool{}
+	for _, file := range f.files {
+		for _, dir := range file.at {
+			targets[dir] = true
+		}
+	}
+	f.watch.keep(targets)
+	f.known = true
+	pods := f.choose(names, wrong)
 	return pods, f.news(wrong), true
 }
 
 // choose returns the pods of the files, and adds to wrong what is wrong with files.
-func (f *folder) choose(names []string, runs func(types.UID) bool, wrong map[string]error) map[types.NamespacedName]*corev1.Pod {
-	pods, from := map[types.NamespacedName]*corev1.Pod{}, map[types.NamespacedName]string{}
-	first := func(p *corev1.Pod, path string) bool {
-		if before := f.from[nameOf(p)]; before != "" {
-			return before == path
+func (f *folder) choose(names []string, wrong map[string]error) map[types.NamespacedName]source {
+	pods := map[types.NamespacedName]source{}
+	goesOn := map[string]bool{}
+	for key, name := range f.from {
+		if file := f.files[name]; file != nil && file.unusable() {
+			pods[key], goesOn[name] = source{file: name}, true
 		}
-		return runs(p.UID)
 	}
-	for _, round := range []bool{true, false} {
+	for name, file := range f.files {
+		switch path := filepath.Join(f.dir, name); {
+		case file.err == nil:
+		case file.pod != nil || goesOn[name]:
+			wrong[path] = fmt.Errorf("%w; the pod of its former content goes on", file.err)
+		default:
+			wrong[path] = file.err
+		}
+	}
+	for _, before := range []bool{true, false} {
 		for _, name := range names {
-			file, path := f.files[name], filepath.Join(f.dir, name)
-			if file == nil {
-				continue
-			}
-			if file.err != nil {
-				wrong[path] = file.err
-			}
-			if file.pod == nil || first(file.pod, path) != round {
+			file := f.files[name]
+			if file == nil || file.pod == nil {
 				continue
 			}
 			key := nameOf(file.pod)
-			if other := from[key]; other != "" {
-				wrong[path] = fmt.Errorf("%s has the same pod %s: remove one of them", other, key)
+			if (f.from[key] == name) != before {
 				continue
 			}
-			pods[key], from[key] = file.pod, path
+			if other, has := pods[key]; has {
+				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s has the same pod %s: remove one of them", filepath.Join(f.dir, other.file), key)
+				continue
+			}
+			pods[key] = source{file.pod, name}
 		}
 	}
-	f.from = from
+	f.from = map[types.NamespacedName]string{}
+	for key, s := range pods {
+		f.from[key] = s.file
+	}
 	return pods
 }
 
@@ -164,62 +220,94 @@ func (f *folder) names() ([]string, error) {
 	return names, nil
 }
 
-// readFile reads a file, whatever it is: a link that leads nowhere or in a circle, or something that would block.
-func (f *folder) readFile(name string) {
+// readFile reads a file, whatever it is: a link that leads nowhere or in a circle, or something that would block. It returns true if the file is not
+// used yet, because it is being written.
+func (f *folder) readFile(name string) (written bool) {
 	path := filepath.Join(f.dir, name)
 	info, err := os.Lstat(path)
 	link := err == nil && info.Mode()&fs.ModeSymlink != 0
 	var data []byte
+	var at []string
 	if link {
-		err = f.within(path)
+		at, err = f.resolve(path)
 	}
 	if err == nil {
-		data, err = readManifest(path)
+		data, err = f.load(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		if link {
-			f.files[name] = &manifest{err: errors.New("the link leads to no file"), link: true}
-			return
+			f.files[name] = &manifest{err: errNowhere, link: true, at: at}
+			return false
 		}
-		delete(f.files, name)
-		return
+		return false // removed since the folder was read: the event follows
 	}
 	if errors.Is(err, errWritten) {
-		return
+		file := f.files[name]
+		if file == nil {
+			file = &manifest{open: true}
+			f.files[name] = file
+		}
+		file.link, file.at = link, at
+		return true
 	}
 	if errors.Is(err, errNotFile) {
-		f.files[name] = &manifest{err: err, link: link}
-		return
+		f.files[name] = &manifest{err: err, link: link, at: at}
+		return false
 	}
 	file := f.files[name]
 	if file == nil {
 		file = &manifest{}
 		f.files[name] = file
 	}
-	file.link = link
+	file.link, file.at, file.open, file.fail = link, at, false, errors.As(err, new(unix.Errno))
 	var p *corev1.Pod
 	if err == nil {
 		p, err = f.decode(path, data)
 	}
 	if err == nil {
 		file.pod = p
-	} else if file.pod != nil {
-		err = fmt.Errorf("%w; the pod of its former content goes on", err)
 	}
 	file.err = err
+	return false
 }
 
-// within fails if a link leads out of the folder.
-func (f *folder) within(path string) error {
-	dir, err := filepath.EvalSymlinks(f.dir)
+// maxLinks is how many links may lead from one to the next.
+const maxLinks = 16
+
+// resolve watches the folders below through which a link leads, before anything of them is read, and returns them. It fails if the link leads out of
+// the folder, to nothing, or in a circle.
+func (f *folder) resolve(path string) (at []string, err error) {
+	root, err := filepath.EvalSymlinks(f.dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	target, err := filepath.EvalSymlinks(path)
-	if err == nil && !strings.HasPrefix(target, dir+"/") {
-		err = errOutside
+	for range maxLinks {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		switch {
+		case err != nil:
+			return at, err
+		case dir != root && !strings.HasPrefix(dir, root+"/"):
+			return at, errOutside
+		case dir != root:
+			at = append(at, dir)
+			if err := f.watch.also(dir); err != nil {
+				return at, err
+			}
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			return at, err
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			return at, err
+		}
+		if path = to; !filepath.IsAbs(to) {
+			path = filepath.Join(dir, to)
+		}
 	}
-	return err
+	return at, errCircle
 }
 
 func readManifest(path string) ([]byte, error) {

@@ -88,8 +88,7 @@ func TestCopies(t *testing.T) {
 	r.until("its pod runs, not the copy's", func() bool { p := r.named("web-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
 	uid = r.pod("web-node").UID
 	stop()
-	r.left[uid] = nameOf(r.pods[uid])
-	r.start()
+	r.nextProcess()
 	require.Empty(t, r.stops())
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "web.yaml")))
 	r.until("the copy has the pod when the file is gone", func() bool { return r.stopped[uid] })
@@ -120,12 +119,13 @@ func TestTooManyFiles(t *testing.T) {
 func TestFolderThatCannotBeRead(t *testing.T) {
 	r := newRig(t)
 	require.NoError(t, os.WriteFile(r.dir, nil, 0o600)) // a file is in the way
-	r.left["left"] = types.NamespacedName{Namespace: "default", Name: "a-node"}
+	r.left["left"] = Left{Name: types.NamespacedName{Namespace: "default", Name: "a-node"}, File: "a.yaml"}
 	r.start()
 	require.Contains(t, strings.Join(r.said(), "\n"), r.dir)
 	require.Empty(t, r.stops())
 	require.NoError(t, os.Remove(r.dir))
 	r.until("its manifest is gone", func() bool { return r.stopped["left"] })
+	require.NoError(t, os.MkdirAll(r.dir, 0o700)) // by whoever comes first
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("it is followed", func() bool { return r.named("b-node") != nil })
 }
@@ -141,7 +141,32 @@ func TestFailedReadingsAreRepeated(t *testing.T) {
 		require.NoError(t, w.file.Close())
 	})
 	require.False(t, f.failed)
-	require.True(t, w.all)
+	require.True(t, f.all)
+}
+
+// TestFilesThatCouldNotBeRead, for want of file descriptors for example, are read again without an event.
+func TestFilesThatCouldNotBeRead(t *testing.T) {
+	f := newFolder(t.TempDir(), func(file string, data []byte) (*corev1.Pod, error) {
+		return decode(data, func(p *corev1.Pod) error { return complete(p, file, "node") })
+	})
+	f.load = func(path string) ([]byte, error) { return nil, &os.PathError{Op: "open", Path: path, Err: unix.EMFILE} }
+	w, err := f.open()
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(f.dir, "a.yaml"), []byte(manifestOf("a", "one")), 0o600))
+	f.watch = w
+	f.from[types.NamespacedName{Namespace: "default", Name: "left-node"}] = "a.yaml"
+	pods, refused, ok := f.read()
+	require.True(t, ok)
+	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "left-node"}, "what an earlier process left goes on")
+	require.ErrorContains(t, refused[0].err, "too many open files")
+	require.True(t, f.unread)
+	f.load = readManifest
+	f.events(func() {
+		if pods, _, _ = f.read(); !f.unread {
+			require.NoError(t, w.file.Close())
+		}
+	})
+	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "a-node"})
 }
 
 // TestLinks: what a link leads to within the folder is read again when anything in the folder changes, as the link of another link.
@@ -161,6 +186,38 @@ func TestLinks(t *testing.T) {
 	r.until("the other file is read", func() bool { return r.stopped[uid] })
 	r.ends(uid)
 	r.until("its pod runs", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
+}
+
+// TestLinksIntoFolders: a change of the file, or of a link on the way to it, is seen where no other event follows.
+func TestLinksIntoFolders(t *testing.T) {
+	r := newRig(t)
+	at := func(name string) string { return filepath.Join(r.dir, name) }
+	for _, dir := range []string{"sub", "other"} {
+		require.NoError(t, os.MkdirAll(at(dir), 0o700))
+	}
+	require.NoError(t, os.Symlink("sub/next", at("a.yaml")))
+	require.NoError(t, os.Symlink("../other/a", at("sub/next")))
+	r.start()
+	uid := types.UID("")
+	becomes := func(image string) {
+		t.Helper()
+		if uid != "" {
+			r.until("the former pod stops", func() bool { return r.stopped[uid] })
+			r.ends(uid)
+		}
+		r.until("its pod runs", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == image })
+		uid = r.pod("a-node").UID
+	}
+	r.write("other/a", manifestOf("a", "one"))
+	becomes("one")
+	r.write("other/a", manifestOf("a", "two"))
+	becomes("two")
+	r.write("other/b", manifestOf("a", "three"))
+	require.NoError(t, os.Symlink("../other/b", at("sub/newer")))
+	require.NoError(t, os.Rename(at("sub/newer"), at("sub/next")))
+	becomes("three")
+	require.NoError(t, os.RemoveAll(at("sub")))
+	r.until("the pod stops with what the link led to", func() bool { return r.stopped[uid] })
 }
 
 // TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they come.
@@ -270,17 +327,55 @@ func TestNextProcess(t *testing.T) {
 	before := map[string]types.UID{}
 	for _, p := range r.all() {
 		before[p.Name] = p.UID
-		r.left[p.UID] = nameOf(p)
 	}
 	stop()
-	r.pods = map[types.UID]*corev1.Pod{}
 	r.write("changed.yaml", manifestOf("changed", "two"))
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "removed.yaml")))
-	r.start()
+	r.nextProcess()
 	require.Equal(t, map[types.UID]bool{before["changed-node"]: true, before["removed-node"]: true}, r.stops())
 	require.Len(t, r.all(), 1)
 	require.Equal(t, before["same-node"], r.pod("same-node").UID)
 	r.m.Ended(before["changed-node"])
 	r.until("the changed one starts", func() bool { return r.named("changed-node") != nil })
 	require.NotEqual(t, before["changed-node"], r.pod("changed-node").UID)
+}
+
+// TestNextProcessWithAFileThatCannotBeUsed: what runs of the file goes on until the file can be used or is gone, also if another file has the same pod.
+func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
+	for name, spoil := range map[string]func(*testing.T, *rig){
+		"a mistake": func(_ *testing.T, r *rig) { r.write("web.yaml", "kind: [") },
+		"too large": func(_ *testing.T, r *rig) { r.write("web.yaml", strings.Repeat("x", maxManifest+1)) },
+		"being written": func(t *testing.T, r *rig) {
+			file, err := os.OpenFile(filepath.Join(r.dir, "web.yaml"), os.O_WRONLY, 0)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = file.Close() })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			stop := r.start()
+			r.write("web.yaml", manifestOf("web", "one"))
+			r.until("it runs", func() bool { return r.named("web-node") != nil })
+			uid := r.pod("web-node").UID
+			stop()
+			spoil(t, r)
+			r.write("a.yaml", manifestOf("web", "other"))
+			r.nextProcess()
+			require.Empty(t, r.stops())
+			require.Contains(t, strings.Join(r.said(), "\n"), "a.yaml: "+r.dir+"/web.yaml has the same pod")
+			require.Empty(t, r.all(), "no second pod of the name")
+			r.write("b.yaml", manifestOf("b", "one"))
+			r.until("the folder is read again", func() bool { return r.named("b-node") != nil })
+			require.Empty(t, r.stops())
+
+			r.write(".web", manifestOf("web", "one"))
+			require.NoError(t, os.Rename(filepath.Join(r.dir, ".web"), filepath.Join(r.dir, "web.yaml")))
+			r.until("it is continued with its former content", func() bool { return r.pods[uid] != nil })
+			require.Empty(t, r.stops())
+			require.NoError(t, os.Remove(filepath.Join(r.dir, "web.yaml")))
+			r.until("its file is gone", func() bool { return r.stopped[uid] })
+			r.ends(uid)
+			r.until("the other file has the pod", func() bool { return r.named("web-node") != nil })
+		})
+	}
 }

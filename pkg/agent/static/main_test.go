@@ -40,8 +40,10 @@ type rig struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	node    types.UID
-	left    map[types.UID]types.NamespacedName
+	left    map[types.UID]Left
 	pods    map[types.UID]*corev1.Pod
+	files   map[types.UID]string
+	onStart func()
 	stopped map[types.UID]bool
 	mirrors map[types.UID]*corev1.Pod // as the pods were told
 	events  []string
@@ -53,8 +55,8 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, dir: filepath.Join(t.TempDir(), "manifests"), changed: make(chan struct{}), node: "node-1", left: map[types.UID]types.NamespacedName{},
-		pods: map[types.UID]*corev1.Pod{}, stopped: map[types.UID]bool{}, mirrors: map[types.UID]*corev1.Pod{}, api: map[types.NamespacedName]*corev1.Pod{}}
+	r := &rig{T: t, dir: filepath.Join(t.TempDir(), "manifests"), changed: make(chan struct{}), node: "node-1", left: map[types.UID]Left{},
+		pods: map[types.UID]*corev1.Pod{}, files: map[types.UID]string{}, stopped: map[types.UID]bool{}, mirrors: map[types.UID]*corev1.Pod{}, api: map[types.NamespacedName]*corev1.Pod{}}
 	return r
 }
 
@@ -114,12 +116,28 @@ func (r *rig) until(what string, f func() bool) {
 	}
 }
 
-func (r *rig) StartStatic(p *corev1.Pod) { r.change(func() { r.pods[p.UID] = p }) }
-func (r *rig) StopStatic(uid types.UID)  { r.change(func() { r.stopped[uid] = true }) }
+func (r *rig) StartStatic(p *corev1.Pod, file string) {
+	if r.onStart != nil {
+		r.onStart()
+	}
+	r.change(func() { r.pods[p.UID], r.files[p.UID] = p, file })
+}
+func (r *rig) StopStatic(uid types.UID) { r.change(func() { r.stopped[uid] = true }) }
 func (r *rig) SetMirror(uid types.UID, m *corev1.Pod) {
 	r.change(func() { r.mirrors[uid] = m })
 }
-func (r *rig) LeftStatic() map[types.UID]types.NamespacedName { return r.left }
+func (r *rig) LeftStatic() map[types.UID]Left { return r.left }
+
+// nextProcess starts a Manager after the last one has ended, while its pods run on.
+func (r *rig) nextProcess() {
+	r.change(func() {
+		for uid, p := range r.pods {
+			r.left[uid] = Left{nameOf(p), r.files[uid]}
+		}
+		clear(r.pods)
+	})
+	r.start()
+}
 
 // ends says that nothing is left of a pod.
 func (r *rig) ends(uid types.UID) {

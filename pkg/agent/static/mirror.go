@@ -77,7 +77,9 @@ type mirrors struct {
 	known   map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool // while a create is in flight
 	retry   map[types.NamespacedName]backOff
-	shown   map[*corev1.Pod]*corev1.Pod // the mirror that each static pod was told; one that comes back is another, with the same UID
+	// shown are the mirrors that pods were told, by pod object and not by UID: a pod that is stopped and started again has the same UID, and must be
+	// told again.
+	shown map[*corev1.Pod]*corev1.Pod
 }
 
 type backOff struct {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,9 +22,33 @@ const (
 	// SourceAnnotation is where the pod is from; FromFile for static pods.
 	SourceAnnotation = "kubernetes.io/config.source"
 	FromFile         = "file"
+	fromAPI          = "api"
 	hashAnnotation   = "kubernetes.io/config.hash"
 	seenAnnotation   = "kubernetes.io/config.seen"
 )
+
+// sources begins the names of all of them.
+const sources = "kubernetes.io/config."
+
+// IsStatic reports whether a pod is from a file of the node, and so must start without an API server. Whoever asks about pods of the API asks about what WithoutSource returns.
+func IsStatic(p *corev1.Pod) bool {
+	source := p.Annotations[SourceAnnotation]
+	return source != "" && source != fromAPI
+}
+
+// WithoutSource returns a pod of the API without the annotations of static pods, which anybody could set.
+func WithoutSource(p *corev1.Pod) *corev1.Pod {
+	claims := func(key, _ string) bool { return strings.HasPrefix(key, sources) }
+	for key := range p.Annotations {
+		if claims(key, "") {
+			out := *p
+			out.Annotations = maps.Clone(p.Annotations)
+			maps.DeleteFunc(out.Annotations, claims)
+			return &out
+		}
+	}
+	return p
+}
 
 func nameOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}

@@ -23,13 +23,19 @@ import (
 
 // Pods runs pods; pod.Manager implements it.
 type Pods interface {
-	// StartStatic runs a pod, StopStatic stops it and releases all that it has. They return at once. Manager.Ended is called when nothing is left.
-	StartStatic(p *corev1.Pod)
+	// StartStatic runs the pod of a file, StopStatic stops it and releases all that it has. They return at once. Manager.Ended is called when nothing is left.
+	StartStatic(p *corev1.Pod, file string)
 	StopStatic(uid types.UID)
 	// SetMirror sets the pod in the API to which the status is written; nil for none.
 	SetMirror(uid types.UID, mirror *corev1.Pod)
-	// LeftStatic returns the names of the static pods of which an earlier process left containers.
-	LeftStatic() map[types.UID]types.NamespacedName
+	// LeftStatic returns the static pods of which an earlier process left containers.
+	LeftStatic() map[types.UID]Left
+}
+
+// Left is a static pod of an earlier process. File is its manifest's name in the folder.
+type Left struct {
+	Name types.NamespacedName
+	File string
 }
 
 // Config of a Manager. All fields are required.
@@ -56,43 +62,59 @@ type Manager struct {
 	guard   run.Guard
 
 	mu     sync.Mutex
-	wanted map[types.NamespacedName]*corev1.Pod
+	wanted map[types.NamespacedName]source
 	// runs are the pods that run, also those that are being stopped.
 	runs map[types.NamespacedName]*running
+	// todo are the steps that were planned, and acting is set while a goroutine takes them.
+	todo   []step
+	acting bool
 }
 
 // running is a pod of which something is on the node.
 type running struct {
 	uid      types.UID
-	pod      *corev1.Pod // nil for one of an earlier process whose manifest is gone
+	pod      *corev1.Pod // nil for one of an earlier process whose manifest is gone or cannot be used
 	stopping bool
+	started  bool // Pods has it
 }
 
 // New returns a Manager.
 func New(c Config) *Manager {
-	m := &Manager{c: c, runs: map[types.NamespacedName]*running{}, wanted: map[types.NamespacedName]*corev1.Pod{}}
-	m.folder = folder{dir: c.Dir, decode: m.decode, files: map[string]*manifest{}}
+	m := &Manager{c: c, runs: map[types.NamespacedName]*running{}, wanted: map[types.NamespacedName]source{}}
+	m.folder = newFolder(c.Dir, m.decode)
 	m.guard = run.Guard{Log: c.Logger, Component: "static pods"}
 	m.mirrors = newMirrors(c, m.state)
 	return m
 }
 
 // Start reads the folder and starts its pods; pods that an earlier process left running are continued, or stopped if their manifests are gone. While
-// the folder cannot be read, they run on. It must be called before other leftovers are released. Run follows changes.
+// the folder or their manifests cannot be used, they run on. It must be called before other leftovers are released. Run follows changes.
 func (m *Manager) Start() {
 	w, err := m.folder.open()
 	if err != nil { // Run tries again, and says so
 		w = unwatched()
 	}
-	for uid, name := range m.c.Pods.LeftStatic() {
-		if old := m.runs[name]; old != nil { // killed between the end of one and the start of the next
-			m.c.Pods.StopStatic(uid)
+	m.folder.watch = w
+	for _, uid := range m.adopt(m.c.Pods.LeftStatic()) {
+		m.c.Pods.StopStatic(uid)
+	}
+	m.read()
+}
+
+// adopt takes over what an earlier process left running. It returns those of which another pod of that name was left too.
+func (m *Manager) adopt(left map[types.UID]Left) (second []types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(left)) {
+		name := left[uid].Name
+		if m.runs[name] != nil { // killed between the end of one and the start of the next
+			second = append(second, uid)
 			continue
 		}
 		m.runs[name] = &running{uid: uid}
+		m.folder.from[name] = left[uid].File
 	}
-	m.folder.watch = w
-	m.read()
+	return second
 }
 
 // Run follows the folder and keeps the mirrors until ctx is done. The pods keep running.
@@ -105,13 +127,7 @@ func (m *Manager) Run(ctx context.Context) {
 
 // read reads what changed in the folder, reports what is refused, and starts and stops pods accordingly.
 func (m *Manager) read() {
-	m.mu.Lock()
-	runs := map[types.UID]bool{}
-	for _, r := range m.runs {
-		runs[r.uid] = !r.stopping
-	}
-	m.mu.Unlock()
-	pods, refused, ok := m.folder.read(func(uid types.UID) bool { return runs[uid] })
+	pods, refused, ok := m.folder.read()
 	for _, r := range refused {
 		m.c.Logger.Error("refused the manifest of a static pod", "file", r.file, "error", r.err)
 		m.c.Event(corev1.EventTypeWarning, "InvalidStaticPod", fmt.Sprintf("%s: %v", r.file, r.err))
@@ -119,48 +135,102 @@ func (m *Manager) read() {
 	if !ok {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.wanted = pods
-	m.reconcile()
+	m.change(func() bool { m.wanted = pods; return true })
 }
 
-// Ended is called when nothing is left of a pod.
+// Ended is called when nothing is left of a pod. Other pods than static ones are ignored.
 func (m *Manager) Ended(uid types.UID) {
+	m.change(func() bool {
+		for name, r := range m.runs {
+			if r.uid == uid {
+				delete(m.runs, name)
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Restart stops pods and starts them again. Others than those that run are ignored.
+func (m *Manager) Restart(uids []types.UID) {
+	m.change(func() bool {
+		for _, r := range m.runs {
+			if !r.stopping && slices.Contains(uids, r.uid) {
+				r.stopping = true
+				m.todo = append(m.todo, step{of: r})
+			}
+		}
+		return true
+	})
+}
+
+// step is a call of Pods: a pod is started, or stopped.
+type step struct {
+	of    *running
+	start bool
+	file  string
+}
+
+// change changes what is wanted or what runs, and acts accordingly. Pods are called without the lock, and in the order of the plans: by one goroutine
+// at a time, which also carries out what others plan meanwhile.
+func (m *Manager) change(f func() (changed bool)) {
+	defer m.mirrors.mark()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name, r := range m.runs {
-		if r.uid == uid {
-			delete(m.runs, name)
-			m.reconcile()
-			return
-		}
+	if !f() {
+		return
+	}
+	m.todo = append(m.todo, m.plan()...)
+	if m.acting {
+		return
+	}
+	m.acting = true
+	for len(m.todo) > 0 {
+		next := m.todo[0]
+		m.todo = m.todo[1:]
+		m.mu.Unlock()
+		_ = m.guard.Do("static pod", func() { m.act(next) }, "uid", next.of.uid)
+		m.mu.Lock()
+		next.of.started = next.start
+	}
+	m.acting = false
+}
+
+func (m *Manager) act(s step) {
+	if s.start {
+		m.c.Pods.StartStatic(s.of.pod, s.file)
+	} else {
+		m.c.Pods.StopStatic(s.of.uid)
 	}
 }
 
-// reconcile starts and stops pods. Called with the lock held.
-func (m *Manager) reconcile() {
+// plan returns what is to be stopped and started so that what is wanted runs, and records it in runs. Called with the lock held.
+func (m *Manager) plan() (steps []step) {
 	for name, r := range m.runs {
-		if want := m.wanted[name]; r.stopping || want != nil && want.UID == r.uid {
+		want, has := m.wanted[name]
+		if r.stopping || has && (want.pod == nil || want.pod.UID == r.uid) {
 			continue
 		}
 		r.stopping = true
-		m.c.Pods.StopStatic(r.uid)
+		steps = append(steps, step{of: r})
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(m.wanted), compareNames) {
-		p := m.wanted[name]
-		r := m.runs[name]
+		want, r := m.wanted[name], m.runs[name]
 		switch {
+		case want.pod == nil:
+			continue
 		case r == nil:
-			m.runs[name] = &running{uid: p.UID, pod: p}
+			p := *want.pod // one for each run: mirrors go by the object
+			r = &running{uid: p.UID, pod: &p}
+			m.runs[name] = r
 		case r.pod == nil && !r.stopping: // of an earlier process
-			r.pod = p
+			r.pod = want.pod
 		default:
 			continue
 		}
-		m.c.Pods.StartStatic(p)
+		steps = append(steps, step{r, true, want.file})
 	}
-	m.mirrors.mark()
+	return steps
 }
 
 // state is what mirrors are planned by.
@@ -173,7 +243,7 @@ func (m *Manager) state() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name, r := range m.runs {
-		if r.stopping || r.pod == nil {
+		if r.stopping || !r.started {
 			s.Ending[name] = true
 			continue
 		}

@@ -16,16 +16,27 @@ import (
 // watch is an inotify(7) watch of the folder. Unlike portable libraries it says when a file's writer has closed it, so that a manifest that is
 // written in pieces is read when it is complete.
 type watch struct {
-	file    *os.File // nil if the folder could not be watched
-	changed map[string]bool
-	all     bool // events were lost
+	file    *os.File          // nil if the folder could not be watched
+	root    int32             // the folder's watch descriptor
+	changed map[string]uint32 // the last event of each file
+	all     bool              // events were lost
+	// moved are the files that were renamed to be their backups. leaving is a rename of which the new name is still to come.
+	moved   map[string]bool
+	leaving struct {
+		cookie uint32
+		name   string
+	}
+	// targets are the watch descriptors of folders below, in which there is what links lead to.
+	targets map[string]int32
 }
 
 const watched = unix.IN_CLOSE_WRITE | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
 	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 
 // unwatched stands for a watch that could not be made.
-func unwatched() *watch { return &watch{changed: map[string]bool{}, all: true} }
+func unwatched() *watch {
+	return &watch{changed: map[string]uint32{}, moved: map[string]bool{}, all: true}
+}
 
 // open makes the folder if it is missing, and watches it.
 func (f *folder) open() (*watch, error) {
@@ -40,23 +51,75 @@ func (f *folder) open() (*watch, error) {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	file := os.NewFile(uintptr(fd), "inotify")
-	if _, err := unix.InotifyAddWatch(fd, f.dir, watched); err != nil {
+	root, err := unix.InotifyAddWatch(fd, f.dir, watched)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", f.dir, err), file.Close())
 	}
-	return &watch{file: file, changed: map[string]bool{}, all: true}, nil
+	return &watch{file: file, root: int32(root), changed: map[string]uint32{}, moved: map[string]bool{}, all: true, targets: map[string]int32{}}, nil
+}
+
+// also watches a folder below. Any event in it makes the links be read again.
+func (w *watch) also(dir string) error {
+	return w.control(func(fd int) error {
+		at, err := unix.InotifyAddWatch(fd, dir, watched) // the same descriptor, if it is watched already
+		if err != nil {
+			return fmt.Errorf("watch %s, where the link leads to: %w", dir, err)
+		}
+		if int32(at) != w.root {
+			w.targets[dir] = int32(at)
+		}
+		return nil
+	})
+}
+
+// keep ends the watches of other folders below than these.
+func (w *watch) keep(dirs map[string]bool) {
+	_ = w.control(func(fd int) error {
+		for dir, at := range w.targets {
+			if !dirs[dir] {
+				delete(w.targets, dir)
+				_, _ = unix.InotifyRmWatch(fd, uint32(at)) // the kernel removes those of folders that are gone
+			}
+		}
+		return nil
+	})
+}
+
+// control calls do with the descriptor, unless the folder is not watched or the watch has ended.
+func (w *watch) control(do func(fd int) error) error {
+	if w.file == nil {
+		return nil
+	}
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var failed error
+	_ = raw.Control(func(fd uintptr) { failed = do(int(fd)) })
+	return failed
 }
 
 // take returns the files that changed since the last call, or that all may have.
-func (w *watch) take() (changed map[string]bool, all bool) {
+func (w *watch) take() (changed map[string]uint32, all bool) {
 	changed, all = w.changed, w.all
-	w.changed, w.all = map[string]bool{}, false
+	w.changed, w.all = map[string]uint32{}, false
 	return changed, all
+}
+
+// takeMoved returns the files that were renamed to be their backups since the last call.
+func (w *watch) takeMoved() map[string]bool {
+	moved := w.moved
+	w.moved = map[string]bool{}
+	return moved
 }
 
 // The pauses after the folder could not be watched, or read.
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
+	// The kernel reports that a file was closed a moment before it counts it as closed: it is read again so often, after such a pause.
+	rereads = 3
+	reread  = 20 * time.Millisecond
 )
 
 // follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no manifests; it is made again. One that
@@ -99,13 +162,17 @@ func (f *folder) events(read func()) {
 	buffer := make([]byte, 64<<10)
 	for {
 		var retry time.Time
-		if f.failed {
+		switch {
+		case f.again > 0, f.watch.leaving.name != "":
+			retry = time.Now().Add(reread)
+		case f.failed, f.unread:
 			retry = time.Now().Add(retryFirst)
 		}
 		_ = f.watch.file.SetReadDeadline(retry)
 		n, err := f.watch.file.Read(buffer)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			f.watch.all = true
+			f.all = f.all || f.again > 0 || f.failed
+			f.again, f.watch.leaving.name = max(f.again-1, 0), ""
 			read()
 			continue
 		}
@@ -113,17 +180,20 @@ func (f *folder) events(read func()) {
 			return
 		}
 		ended := f.watch.note(buffer[:n])
-		read()
+		if ended || f.watch.leaving.name == "" {
+			read()
+		}
 		if ended {
 			return
 		}
 	}
 }
 
-// note records a batch of events. It returns true if the folder itself is gone.
+// note records a batch of events. It returns true if the folder itself is gone. Events of folders below need no record: links are read each time.
 func (w *watch) note(batch []byte) (ended bool) {
 	for len(batch) >= unix.SizeofInotifyEvent {
-		mask, size := binary.NativeEndian.Uint32(batch[4:]), int(binary.NativeEndian.Uint32(batch[12:]))
+		of, mask := int32(binary.NativeEndian.Uint32(batch)), binary.NativeEndian.Uint32(batch[4:])
+		cookie, size := binary.NativeEndian.Uint32(batch[8:]), int(binary.NativeEndian.Uint32(batch[12:]))
 		if size > len(batch)-unix.SizeofInotifyEvent {
 			break // the kernel writes whole events
 		}
@@ -132,17 +202,25 @@ func (w *watch) note(batch []byte) (ended bool) {
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
 			w.all = true
+		case of != w.root:
 		case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
 			ended = true
+		case mask&unix.IN_MOVED_TO != 0 && cookie == w.leaving.cookie && name == backupOf(w.leaving.name):
+			delete(w.changed, w.leaving.name)
+			delete(w.changed, name)
+			w.moved[w.leaving.name], w.leaving.name = true, ""
 		default:
-			w.changed[name] = true
+			w.changed[name], w.leaving.name = mask, ""
+			if mask&unix.IN_MOVED_FROM != 0 {
+				w.leaving.cookie, w.leaving.name = cookie, name
+			}
 		}
 	}
 	return ended
 }
 
 // written reports whether a process has the file open for writing: the kernel grants a lease for reading only if none has. The close of the last
-// such process is an event. Filesystems without leases grant none, and their files are read when they change.
+// such process is an event, which may come a moment before the lease can be had. Filesystems without leases grant none, and their files are read when they change.
 func written(file *os.File) bool {
 	_, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {

@@ -24,7 +24,10 @@ type Directories struct {
 	inUse func(volume string) (types.UID, error)
 	fail  failpoint.Hook
 
-	mu sync.Mutex // held while a directory is made or removed
+	mu     sync.Mutex      // held while a directory is made or removed
+	making map[string]bool // volumes and snapshots that are made as copies, and snapshots that are removed
+	copied map[string]int  // how many copies are being made of volumes and snapshots
+	copies int             // under way
 }
 
 // ErrInUse means that a pod on this node still uses a volume.
@@ -118,6 +121,9 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.making[volume] || d.copied[volume] > 0 {
+		return ErrBusy
+	}
 	if pod, err := d.inUse(volume); err != nil {
 		return err
 	} else if pod != "" {

@@ -33,6 +33,9 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 		return out, fmt.Errorf("path %q is not absolute", out.Path)
 	}
 	if pv.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner {
+		if _, err := os.Lstat(out.Path); errors.Is(err, fs.ErrNotExist) && pv.Annotations[storage.ContentAnnotation] != "" {
+			return out, fmt.Errorf("the volume was made as a copy, and its directory %s is gone", out.Path) // a new one would be empty
+		}
 		if err := l.own.make(pv.Name, out.Path, pv.Spec.Capacity.Storage().Value()); err != nil {
 			return out, err
 		}

@@ -79,7 +79,7 @@ func attributesOf(dir *os.File) (a attributes, err error) {
 	return a, err
 }
 
-// projectOf returns a volume's project, 0 if it has none. It is recorded beside the directory, as what a link says: root in a container owns the
+// projectOf returns a volume's project, 0 if it has none. It is recorded beside the directory, as the target of a symbolic link: root in a container owns the
 // directory itself, and may give it the project of another volume.
 func (d *Directories) projectOf(volume string) (uint32, error) {
 	path := filepath.Join(d.dir, projectPrefix+volume)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -106,18 +107,10 @@ func adopt(podDir string) recorded {
 
 // write replaces the file. Called with the lock held.
 func (r *podRecord) write() error {
-	data, err := json.Marshal(r.recorded)
-	if err != nil {
-		return err
-	}
 	if err := r.fail.At("volume.record"); err != nil {
 		return err
 	}
-	next := r.path + ".new"
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, r.path)
+	return atomicfile.WriteJSON(r.path, r.recorded)
 }
 
 func (r *podRecord) state(name string) json.RawMessage {

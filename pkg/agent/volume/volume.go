@@ -29,6 +29,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
@@ -258,7 +259,7 @@ func (m *Manager) forget(ctx context.Context, uid types.UID, all bool) error {
 	if all {
 		return disk.RemoveAll(ctx, dir)
 	}
-	for _, name := range []string{recordFile + ".new", recordFile} {
+	for _, name := range []string{recordFile + atomicfile.Suffix, recordFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -214,7 +214,7 @@ var codecs = sync.OnceValue(func() serializer.CodecFactory { //nolint:gochecknog
 
 // load reads a file, unless it is as it was when it was last read.
 func load[T runtime.Object](a *Access, path string) (config T, fresh bool, err error) {
-	data, err := bounded.File(path, maxFile)
+	data, err := bounded.Configured(path, maxFile)
 	if err != nil {
 		return config, false, err
 	}

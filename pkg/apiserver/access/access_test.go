@@ -124,7 +124,7 @@ func TestTheFileIsFollowed(t *testing.T) {
 
 	write(t, path, "kind: nonsense")
 	write(t, path, structured(first, second))
-	require.Eventually(t, func() bool { return a.providers.Load() != was }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.providers.Load() != was }, 2*time.Minute, time.Millisecond)
 	res, err = ask(t, a, second.Token(t, claims(nil)))
 	require.NoError(t, err)
 	require.Equal(t, "p1:jane", res.User.GetName())
@@ -133,7 +133,7 @@ func TestTheFileIsFollowed(t *testing.T) {
 
 	was = a.providers.Load()
 	write(t, path, structured(second))
-	require.Eventually(t, func() bool { return a.providers.Load() != was }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.providers.Load() != was }, 2*time.Minute, time.Millisecond)
 	res, err = ask(t, a, first.Token(t, claims(nil)))
 	require.Nil(t, res, "whose provider was removed")
 	require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestKeysRotate(t *testing.T) {
 	require.Eventually(t, func() bool { // the provider is asked once a second at most
 		res, _, _ := a.AuthenticateToken(context.Background(), token)
 		return res != nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 	asked := p.Asked.Load()
 	p.Rotate(t, "unknown")
 	unknown := p.Token(t, claims(nil))

@@ -256,7 +256,7 @@ func (o OIDC) authenticator() (apiserver.JWTAuthenticator, error) {
 		a.ClaimValidationRules = append(a.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
 	}
 	if o.CAFile != "" {
-		data, err := bounded.File(o.CAFile, maxFile)
+		data, err := bounded.Configured(o.CAFile, maxFile)
 		if err != nil {
 			return a, fmt.Errorf("oidc-ca-file: %w", err)
 		}

@@ -32,7 +32,7 @@ type proxied struct {
 // reloadProxy reads the authorities of the proxy, and uses them if they are valid.
 func (a *Access) reloadProxy() error {
 	c := a.cfg.Proxy
-	data, err := bounded.File(c.CAFile, maxFile)
+	data, err := bounded.Configured(c.CAFile, maxFile)
 	if err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ authorizers:
 
 	was := a.chain.Load()
 	write(t, path, file("NoOpinion", locals))
-	require.Eventually(t, func() bool { return a.chain.Load() != was }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.chain.Load() != was }, 2*time.Minute, time.Millisecond)
 	d, _, err := decide("lost", "d")
 	require.Equal(t, authorizer.DecisionNoOpinion, d)
 	require.Error(t, err)

@@ -2,7 +2,7 @@ package check
 
 import (
 	"context"
-	"io"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/coracle-dev/coracle/pkg/buildbarn/check/packed"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check/protocol"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,10 +29,27 @@ func example(t *testing.T) map[string]string {
 	return c.Data
 }
 
+// files checks files, and returns those that the programs read.
+func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string, fields bool) (map[string]string, error) {
+	v, err := c.verdict(ctx, Request{All: all, Component: component, Instance: instance, Fields: fields})
+	return v.Files, err
+}
+
+func (c *Checker) verdict(ctx context.Context, r Request) (Verdict, error) {
+	if err := c.Check(ctx, "ns", func() Request { return r }); err != nil {
+		return Verdict{}, err
+	}
+	v, known, err := c.Known(r)
+	if !known {
+		err = errors.New("there is no verdict")
+	}
+	return v, err
+}
+
 func TestExampleIsAccepted(t *testing.T) {
 	c, files := New(packed.Open), example(t)
 	for _, component := range []string{"scheduler", "storage", "frontend", "worker", "browser"} {
-		used, err := c.Files(t.Context(), files, component, "shell", true)
+		used, err := c.files(t.Context(), files, component, "shell", true)
 		require.NoError(t, err, component)
 		require.NotEmpty(t, used)
 	}
@@ -57,7 +75,7 @@ func TestRenderedIsAccepted(t *testing.T) {
 			if !strings.HasSuffix(name, ".jsonnet") || component == "runner" {
 				continue // a runner's file is checked with its worker's
 			}
-			_, err := c.Files(t.Context(), files, component, instance, true)
+			_, err := c.files(t.Context(), files, component, instance, true)
 			require.NoError(t, err, "%s/%s", dir, name)
 		}
 	}
@@ -67,7 +85,7 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 	c, good := New(packed.Open), example(t)
 	for _, test := range []struct{ file, old, new, want string }{
 		{"storage.jsonnet", "oldBlocks: 8", "oldBlock: 8", "storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?; if the image is of another version"},
-		{"storage.jsonnet", "oldBlocks: 8", "oldBlocks: 'many'", `actionCache.backend.local.oldBlocks: is to be an integer (int32), not "many"`},
+		{"storage.jsonnet", "oldBlocks: 8", "oldBlocks: 'many'", `actionCache.backend.local.oldBlocks: must be an integer (int32), not "many"`},
 		{"storage.jsonnet", "grpcServers: common.listen(8981)", "grpcServers: common.listn(8981)", "storage.jsonnet:15: Field does not exist: listn"},
 		{"storage.jsonnet", "newBlocks, mapBytes", "newBlocks, mapBytes, more", ": Missing argument: blocksBytes"},
 		{"storage.jsonnet", "getAuthorizer: common.allow", "getAuthorizer: {}", "contentAddressableStorage.getAuthorizer: has none of allow, instanceNamePrefix, deny"},
@@ -82,7 +100,7 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 		files := maps.Clone(good)
 		files[test.file] = strings.Replace(good[test.file], test.old, test.new, 1)
 		require.NotEqual(t, good, files, test.old)
-		_, err := c.Files(t.Context(), files, "storage", "", true)
+		_, err := c.files(t.Context(), files, "storage", "", true)
 		if test.want == "" {
 			require.NoError(t, err, test.new)
 			continue
@@ -92,19 +110,42 @@ func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 		require.Contains(t, invalid.Problem, test.want)
 	}
 	good["runner-shell.jsonnet"] = "{ buildDirectoryPath: '/worker/build', grpcServers: 1 }"
-	_, err := c.Files(t.Context(), good, "worker", "shell", true)
-	require.EqualError(t, err, "runner-shell.jsonnet:1: grpcServers: is to be a list, not 1")
+	_, err := c.files(t.Context(), good, "worker", "shell", true)
+	require.EqualError(t, err, "runner-shell.jsonnet:1: grpcServers: must be a list, not 1")
+}
+
+// TestFactsHaveTheirLines: what files say about the farm, with where they say it, if they are not too many.
+func TestFactsHaveTheirLines(t *testing.T) {
+	c, files := New(packed.Open), example(t)
+	v, err := c.verdict(t.Context(), Request{All: files, Component: "worker", Instance: "shell", Fields: true})
+	require.NoError(t, err)
+	require.Len(t, v.Facts, 2)
+	worker, runner := v.Facts[0], v.Facts[1]
+	require.Equal(t, []protocol.Server{{Place: protocol.Place{Field: "global.diagnosticsHttpServer.httpServers[0].listenAddresses[0]", Line: "common.libsonnet:31"}, Address: ":9980"}}, worker.Servers)
+	require.Contains(t, worker.Clients, protocol.Client{Place: protocol.Place{Field: "scheduler.address", Line: "worker-shell.jsonnet:6"}, Address: "scheduler:8983"})
+	require.Len(t, worker.Clients, 4, "two of storage, each once, the scheduler and the runner")
+	require.Len(t, worker.Queues, 1)
+	require.Equal(t, []protocol.Server{{Place: protocol.Place{Field: "grpcServers[0].listenPaths[0]", Line: "runner-shell.jsonnet:4"}, Path: "/worker/runner"}}, runner.Servers)
+
+	storage := "(import 'storage.jsonnet') { grpcServers: [{ listenAddresses: [':%d' % i for i in std.range(1, 201)], authenticationPolicy: { allow: {} } }] }"
+	many := map[string]string{"storage.jsonnet": strings.ReplaceAll(storage, "storage.jsonnet", "old.libsonnet"), "old.libsonnet": files["storage.jsonnet"], "common.libsonnet": files["common.libsonnet"]}
+	v, err = c.verdict(t.Context(), Request{All: many, Component: "storage", Fields: true})
+	require.NoError(t, err)
+	require.Nil(t, v.Facts[0], "all or none")
+	v, err = c.verdict(t.Context(), Request{All: files, Component: "storage"})
+	require.NoError(t, err)
+	require.Nil(t, v.Facts[0], "of fields that are not compared nothing is known")
 }
 
 // TestFieldsOfOtherVersions are accepted where they are not to be compared; what cannot be evaluated is not.
 func TestFieldsOfOtherVersions(t *testing.T) {
 	c, files := New(packed.Open), map[string]string{"storage.jsonnet": "{ ofTomorrow: 1 }"}
-	_, err := c.Files(t.Context(), files, "storage", "", true)
+	_, err := c.files(t.Context(), files, "storage", "", true)
 	require.ErrorContains(t, err, "ofTomorrow: there is no such field; there are: actionCache, contentAddressableStorage,")
-	_, err = c.Files(t.Context(), files, "storage", "", false)
+	_, err = c.files(t.Context(), files, "storage", "", false)
 	require.NoError(t, err)
 	files["storage.jsonnet"] = "{ a: error 'no' }"
-	_, err = c.Files(t.Context(), files, "storage", "", false)
+	_, err = c.files(t.Context(), files, "storage", "", false)
 	require.EqualError(t, err, "storage.jsonnet:1: no")
 }
 
@@ -113,17 +154,17 @@ func TestHostileFilesEnd(t *testing.T) {
 	c := New(packed.Open)
 	for name, test := range map[string]struct{ text, want string }{
 		"recursion":      {"local f(x) = 1 + f(x + 1); f(1)", "max stack frames exceeded"},
-		"memory":         {"std.range(1, 1e9)", "takes more than 256 MiB of memory"},
-		"strings":        {"std.foldl(function(a, _) a + a, std.range(1, 60), 'ab')", "takes more than 256 MiB of memory"},
+		"memory":         {"std.range(1, 1e9)", "takes more than 320 MiB of memory"},
+		"strings":        {"std.foldl(function(a, _) a + a, std.range(1, 60), 'ab')", "takes more than 320 MiB of memory"},
 		"time":           {"std.length([x for x in std.range(1, 100000) for y in std.range(1, 100000) if false])", "takes more than 2 s of processor time"},
 		"output":         {"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON"},
 		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
 		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
-		"traces":         {"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 256 MiB of memory"},
+		"traces":         {"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 320 MiB of memory"},
 		"a native":       {"std.native('exec')('id')", "null"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := c.Files(t.Context(), map[string]string{"storage.jsonnet": test.text}, "storage", "", true)
+			_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": test.text}, "storage", "", true)
 			var invalid *Invalid
 			require.ErrorAs(t, err, &invalid)
 			require.Contains(t, invalid.Problem, test.want)
@@ -131,20 +172,11 @@ func TestHostileFilesEnd(t *testing.T) {
 		})
 	}
 	// The parser is recursive, and this is deep without brackets. Which limit ends it does not matter.
-	_, err := c.Files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"}, "storage", "", true)
+	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"}, "storage", "", true)
 	var invalid *Invalid
 	require.ErrorAs(t, err, &invalid)
-	_, err = c.Files(t.Context(), example(t), "storage", "", true)
+	_, err = c.files(t.Context(), example(t), "storage", "", true)
 	require.NoError(t, err, "others are checked as before")
-}
-
-// TestOutputIsBounded, however it is copied: what a process says is decided by the files that it evaluates.
-func TestOutputIsBounded(t *testing.T) {
-	c := capped{limit: 10}
-	n, err := io.Copy(&c, strings.NewReader(strings.Repeat("x", 1<<20)))
-	require.NoError(t, err)
-	require.EqualValues(t, 1<<20, n, "all is taken")
-	require.Equal(t, strings.Repeat("x", 10), c.kept.String())
 }
 
 func TestVerdictsAreRemembered(t *testing.T) {
@@ -152,12 +184,12 @@ func TestVerdictsAreRemembered(t *testing.T) {
 	c := New(func() (*os.File, error) { opened++; return packed.Open() })
 	files := example(t)
 	for range 3 {
-		_, err := c.Files(t.Context(), files, "storage", "", true)
+		_, err := c.files(t.Context(), files, "storage", "", true)
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, opened)
 	files["unused.jsonnet"] = "{"
-	_, err := c.Files(t.Context(), files, "storage", "", true)
+	_, err := c.files(t.Context(), files, "storage", "", true)
 	require.NoError(t, err)
 	require.Equal(t, 1, opened, "of files that the program does not read nothing is remembered")
 }
@@ -167,15 +199,15 @@ func TestFailuresAreNoVerdict(t *testing.T) {
 	open := func() (*os.File, error) { return os.Open("/bin/true") }
 	c := New(func() (*os.File, error) { return open() })
 	files := example(t)
-	_, err := c.Files(t.Context(), files, "storage", "", true)
+	_, err := c.files(t.Context(), files, "storage", "", true)
 	var invalid *Invalid
 	require.NotErrorAs(t, err, &invalid)
 	require.ErrorContains(t, err, "the configuration could not be checked")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	open = packed.Open
-	_, err = c.Files(ctx, files, "storage", "", true)
+	_, err = c.files(ctx, files, "storage", "", true)
 	require.ErrorIs(t, err, context.Canceled)
-	_, err = c.Files(t.Context(), files, "storage", "", true)
+	_, err = c.files(t.Context(), files, "storage", "", true)
 	require.NoError(t, err)
 }

@@ -24,7 +24,7 @@ func (s *Schema) locate(path string, d protoreflect.MessageDescriptor, text []by
 	}
 	fields, err := object(text)
 	if err != nil {
-		return &Error{Path: path, Problem: fmt.Sprintf("is to be an object, not %s", shown(text))}
+		return &Error{Path: path, Problem: fmt.Sprintf("must be an object, not %s", shown(text))}
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		f := d.Fields().ByJSONName(name)
@@ -54,7 +54,7 @@ func (s *Schema) field(path string, f protoreflect.FieldDescriptor, text json.Ra
 	case f.IsList():
 		var list []json.RawMessage
 		if json.Unmarshal(text, &list) != nil {
-			return &Error{Path: path, Problem: fmt.Sprintf("is to be a list, not %s", shown(text))}
+			return &Error{Path: path, Problem: fmt.Sprintf("must be a list, not %s", shown(text))}
 		}
 		for i, v := range list {
 			if e := s.value(path+"["+strconv.Itoa(i)+"]", f, v, []byte(fmt.Sprintf("{%q:[%s]}", f.JSONName(), v)), depth); e != nil {
@@ -64,7 +64,7 @@ func (s *Schema) field(path string, f protoreflect.FieldDescriptor, text json.Ra
 	case f.IsMap():
 		entries, err := object(text)
 		if err != nil {
-			return &Error{Path: path, Problem: fmt.Sprintf("is to be an object, not %s", shown(text))}
+			return &Error{Path: path, Problem: fmt.Sprintf("must be an object, not %s", shown(text))}
 		}
 		for _, k := range slices.Sorted(maps.Keys(entries)) {
 			key, _ := json.Marshal(k)
@@ -104,7 +104,7 @@ func (s *Schema) value(path string, f protoreflect.FieldDescriptor, text, alone 
 	case want == "":
 		want = "an integer (" + f.Kind().String() + ")"
 	}
-	return &Error{Path: path, Problem: fmt.Sprintf("is to be %s, not %s", want, shown(text))}
+	return &Error{Path: path, Problem: fmt.Sprintf("must be %s, not %s", want, shown(text))}
 }
 
 // special reports whether a message has a form of its own in JSON.
@@ -146,7 +146,7 @@ func others(d protoreflect.MessageDescriptor, name string) string {
 	case best != "":
 		return "; is " + best + " meant?"
 	case len(all) == 0:
-		return "; it is empty here"
+		return "; this message has no fields"
 	case len(all) > 30:
 		all = append(all[:30], "...")
 	}
@@ -194,7 +194,7 @@ var position = regexp.MustCompile(`\(line \d+:\d+\):? `)
 // reason is the parser's error without what nobody can look up.
 func reason(err error) string {
 	if err == nil {
-		return "is not as it should be"
+		return "is invalid"
 	}
 	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
 	return position.ReplaceAllString(strings.TrimPrefix(text, "syntax error "), "")

@@ -57,6 +57,7 @@ func Run(t *testing.T, c client.Interface, namespace string) {
 		{"Patch", s.patch},
 		{"Apply", s.apply},
 		{"StatusIsApart", s.status},
+		{"WritesLeaveTheCacheAlone", s.shallow},
 		{"Scale", s.scale},
 		{"List", s.list},
 		{"Pages", s.pages},
@@ -202,6 +203,31 @@ func (s suite) status(t *testing.T, ctx context.Context) {
 	require.NoError(t, s.c.Get(ctx, s.key("status"), &got))
 	require.Equal(t, tasks.TaskRunning, got.Status.Phase)
 	require.NoError(t, s.c.Delete(ctx, k))
+}
+
+// shallow writes objects of which only the outermost struct is a copy of the cache's, as callers may, while others read the rest.
+func (s suite) shallow(t *testing.T, ctx context.Context) {
+	made := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "shallow", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"b": "1"}},
+		Spec: tasks.TaskSpec{Image: "hello"}}
+	require.NoError(t, s.c.Create(ctx, made))
+	for name, write := range map[string]func(*tasks.Task) error{
+		"update":        func(k *tasks.Task) error { return s.c.Update(ctx, k) },
+		"update status": func(k *tasks.Task) error { return s.c.Status().Update(ctx, k) },
+		"patch": func(k *tasks.Task) error {
+			return s.c.Patch(ctx, k, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"2"},"annotations":{"b":"2"}}}`)))
+		},
+		"patch status": func(k *tasks.Task) error {
+			return s.c.Status().Patch(ctx, k, ctrl.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`)))
+		},
+	} {
+		var cached tasks.Task
+		require.NoError(t, s.c.Get(ctx, s.key("shallow"), &cached)) // after the earlier writes
+		read, next := make(chan *tasks.Task, 1), cached
+		go func() { read <- cached.DeepCopy() }()
+		require.NoError(t, write(&next), name)
+		require.Equal(t, <-read, &cached, name)
+	}
+	require.NoError(t, s.c.Delete(ctx, made))
 }
 
 func (s suite) scale(t *testing.T, ctx context.Context) {

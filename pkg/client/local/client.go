@@ -123,7 +123,7 @@ func (c *userClient) Delete(ctx context.Context, obj ctrl.Object, opts ...ctrl.D
 		return err
 	}
 	o := (&ctrl.DeleteOptions{}).ApplyOptions(opts).AsDeleteOptions()
-	_, err = c.registry.Delete(c.as(ctx), t, *o)
+	_, err = c.registry.DeleteWithout(c.as(ctx), t, *o, client.FinalizerOf(opts))
 	return err
 }
 

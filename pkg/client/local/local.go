@@ -76,6 +76,10 @@ func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) 
 	if s.indexes[k] != nil {
 		return nil
 	}
+	if unpack := row.Unpack; unpack != nil {
+		values := f
+		f = func(o ctrl.Object) []string { return values(unpack(o)) }
+	}
 	if err := s.cache.AddIndex(row, name, f); err != nil {
 		return err
 	}

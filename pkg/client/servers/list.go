@@ -24,8 +24,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
 const (
@@ -161,7 +161,7 @@ func (l *List) Set(addresses []netip.AddrPort) {
 	if l.File == "" {
 		return
 	}
-	if err := pki.WriteFile(l.File, []byte(strings.Join(list, "\n")+"\n")); err != nil {
+	if err := atomicfile.WriteDurably(l.File, []byte(strings.Join(list, "\n")+"\n")); err != nil {
 		l.Log.Warn("could not save the list of servers", "file", l.File, "error", err)
 	}
 }

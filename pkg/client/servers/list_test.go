@@ -210,10 +210,8 @@ func TestRequestsFollowTheServers(t *testing.T) {
 	l.Set([]netip.AddrPort{netip.MustParseAddrPort(hostOf(a)), netip.MustParseAddrPort(hostOf(b))})
 	b.CloseClientConnections()
 	b.Close()
-	began := time.Now()
 	require.Equal(t, "a "+hostOf(a), ask(http.MethodGet, ""))
 	require.Equal(t, "a z"+hostOf(a), ask(http.MethodPost, "z"), "a write that reached no server is retried")
-	require.Less(t, time.Since(began), dialShort)
 }
 
 // TestAForeignServerIsNotUsed: the list need not be trusted.

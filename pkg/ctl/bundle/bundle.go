@@ -108,8 +108,8 @@ func (b *bundle) add(name string, data []byte) {
 func (b *bundle) gather(ctx context.Context) {
 	printed := func(name string, f func(io.Writer) error) {
 		b.entry(ctx, name, func(context.Context) ([]byte, error) {
-			var text capped
-			err := f(&text)
+			text := bounded.NewBuffer(mostEntry + 1) // the one more says that it is cut
+			err := f(text)
 			return text.Bytes(), err
 		})
 	}
@@ -194,14 +194,6 @@ func (b *bundle) mounts(context.Context) ([]byte, error) {
 		out.WriteString("no mounts below " + b.DataDir + " and " + b.RunDir + "\n")
 	}
 	return out.Bytes(), err
-}
-
-// capped keeps the first bytes written to it, one more than the maximum of an entry.
-type capped struct{ bytes.Buffer }
-
-func (c *capped) Write(b []byte) (int, error) {
-	c.Buffer.Write(b[:min(len(b), max(0, mostEntry+1-c.Len()))])
-	return len(b), nil
 }
 
 // tail returns the end of a file, starting at the beginning of a line.

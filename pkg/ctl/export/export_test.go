@@ -96,10 +96,11 @@ func TestWhatIsExportedMakesTheSameCluster(t *testing.T) {
 	apply(t, first, string(manifests)+many.String())
 
 	text := exported(t, first, all)
-	for _, never := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "generation:", "clusterIP: 1", "\nstatus:\n", "ownerReferences", "kube-root-ca", "owned-by-a-controller", "join-token", "null"} {
+	for _, never := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "generation:", "clusterIP: 1", "\nstatus:\n", "ownerReferences", "kube-root-ca", "owned-by-a-controller", "taken-by-a-driver", "join-token", "null"} {
 		require.NotContains(t, text, never)
 	}
 	require.Contains(t, text, "kind: Boat", "custom resources")
+	require.Contains(t, text, "snapshotHandle: from-the-driver")
 	require.Contains(t, text, "color: blue")
 	require.Contains(t, text, "status: kept", "the field of a kind without a status of its own")
 	require.Equal(t, 150, strings.Count(text, "name: many-"))

@@ -62,6 +62,10 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 		return annotations["pv.kubernetes.io/provisioned-by"] != ""
 	case "storageclasses.storage.k8s.io":
 		return o.GetName() == storage.DefaultClass && text(o, "provisioner") == storage.Provisioner
+	case "volumesnapshotcontents.snapshot.storage.k8s.io":
+		return text(o, "spec", "source", "volumeHandle") != "" // it was taken here
+	case "volumesnapshotclasses.snapshot.storage.k8s.io":
+		return o.GetName() == storage.DefaultClass && text(o, "driver") == storage.Provisioner
 	case "priorityclasses.scheduling.k8s.io":
 		return strings.HasPrefix(o.GetName(), "system-")
 	case "clustertrustbundles.certificates.k8s.io":

@@ -324,29 +324,3 @@ func matches(glob string, o ctrl.Object) bool {
 	ok, err := path.Match(glob, name)
 	return err == nil && ok
 }
-
-// Print writes objects as YAML documents.
-func Print(w io.Writer, list []ctrl.Object) error {
-	for _, o := range list {
-		text, err := json.Marshal(o)
-		if err != nil {
-			return err
-		}
-		var fields map[string]any
-		if err := json.Unmarshal(text, &fields); err != nil {
-			return err
-		}
-		delete(fields, "status")
-		if meta, ok := fields["metadata"].(map[string]any); ok {
-			delete(meta, "creationTimestamp")
-		}
-		out, err := yaml.Marshal(fields)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(w, "---\n%s", out); err != nil {
-			return err
-		}
-	}
-	return nil
-}

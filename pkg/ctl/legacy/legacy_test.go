@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/ctl/export"
 )
 
 const seed = `
@@ -57,7 +58,7 @@ func TestConvert(t *testing.T) {
 		require.Equal(t, v, w.Spec.PodLabels[k], "what several match has a label for the service")
 	}
 	var out bytes.Buffer
-	require.NoError(t, Print(&out, list))
+	require.NoError(t, export.Print(&out, list...))
 	require.NotContains(t, out.String(), "status")
 	require.Contains(t, out.String(), "kind: Worker")
 }

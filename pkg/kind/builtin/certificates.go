@@ -9,6 +9,7 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/certificates/clustertrustbundle"
 	"k8s.io/kubernetes/pkg/registry/certificates/podcertificaterequest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
@@ -44,6 +46,19 @@ func certificateRows() []*kind.Resource {
 	pods.Also = []*kind.Resource{row[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](gv(v1.Group, "v1beta1"), "podcertificaterequests", "podcertificaterequest",
 		podStrategy, metaFields)}
 	return []*kind.Resource{requests, bundles, pods}
+}
+
+// kubeletBundleRoles let the publisher of the signer kubernetes.io/kubelet-serving attest for it, as upstream's do for the API server's signer.
+func kubeletBundleRoles() []client.Object {
+	const account = "kubelet-serving-clustertrustbundle-publisher"
+	rule := func(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:controller:" + account), Rules: []rbacv1.PolicyRule{
+		rule("signers", []string{certificatesv1.KubeletServingSignerName}, "attest"),
+		rule("clustertrustbundles", nil, "create", "update", "delete", "list", "watch"),
+	}}
+	return []client.Object{role, controllerBinding(role, account)}
 }
 
 // anyone authorizes everybody.

@@ -52,8 +52,8 @@ func kontrolResource() *kind.Resource {
 		Columns: kontrol.Columns, Cells: kontrol.Cells, Source: kontrol.ResourceSource,
 		Fields: kontrol.ResourceFields,
 	}, func(r *kontrol.Resource) *kontrol.ResourceStatus { return &r.Status })
-	indexed(r, kontrol.FieldID)
-	atomic(r, "status") // one reconciler writes it, often
+	indexed(r, kontrol.FieldID, func(o client.Object) string { return r.Fields(o)[kontrol.FieldID] })
+	owned(r, "status") // one reconciler writes it, often
 	r.BeginDelete = func(o runtime.Object) {
 		if m, ok := o.(*kontrol.Resource); ok && !slices.Contains(m.Finalizers, kontrol.FinalizerTargets) {
 			m.Finalizers = append(m.Finalizers, kontrol.FinalizerTargets)
@@ -64,15 +64,14 @@ func kontrolResource() *kind.Resource {
 
 // kontrolState completes the row of a kind of states: each has one writer, which owns the whole of it.
 func kontrolState(r *kind.Resource) *kind.Resource {
-	atomic(r, "state")
-	for _, f := range []string{kontrol.FieldResource, kontrol.FieldCluster} {
-		indexed(r, f)
-	}
+	owned(r, "state")
+	indexed(r, kontrol.FieldResource, func(o client.Object) string { resource, _ := kontrol.SubjectOf(o); return resource })
+	indexed(r, kontrol.FieldCluster, func(o client.Object) string { _, cluster := kontrol.SubjectOf(o); return cluster })
 	return r
 }
 
-// atomic gives a field of a kind one owner as a whole.
-func atomic(r *kind.Resource, field string) {
+// owned gives a field of a kind one owner as a whole.
+func owned(r *kind.Resource, field string) {
 	types, err := own.AtomicTypes(r.GroupVersionKind, field)
 	if err != nil {
 		panic(err) // the schema is fixed
@@ -80,7 +79,7 @@ func atomic(r *kind.Resource, field string) {
 	r.Types, r.Record = types, field
 }
 
-// indexed indexes a selectable field.
-func indexed(r *kind.Resource, field string) {
-	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: func(o client.Object) string { return r.Fields(o)[field] }})
+// indexed indexes a selectable field, of which value returns the value.
+func indexed(r *kind.Resource, field string, value func(client.Object) string) {
+	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: value})
 }

@@ -30,7 +30,7 @@ func KontrolDefinitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 			own.Adjust(s, "metadata", own.WithNames(63, dnsLabel))
 			own.Adjust(s, "spec", own.WithRule("(has(self.local) && self.local) != has(self.kubeconfigSecret)", "exactly one of local and kubeconfigSecret"))
 			own.Adjust(s, "spec.kubeconfigSecret.key", own.WithDefault(kontrol.DefaultKey))
-			own.Adjust(s, "spec.pull", own.WithRule("self == false", "agents connect to the API servers of Coracle alone: give kubeconfigSecret"))
+			own.Adjust(s, "spec.pull", own.WithRule("self == false", "agents connect to the API servers of Coracle alone: give kubeconfigSecret, or run the hub as coracle server --no-node"))
 		case "Resource":
 			own.Adjust(s, "metadata", own.WithNames(150, ""))
 			own.Adjust(s, "spec", oneTarget)

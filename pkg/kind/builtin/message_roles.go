@@ -11,8 +11,5 @@ func messageRoles() []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:coracle:node-messages"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services/message"}, Verbs: []string{"create"}},
 	}}
-	return []client.Object{role, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: roleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup}},
-	}}
+	return []client.Object{role, roleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup})}
 }

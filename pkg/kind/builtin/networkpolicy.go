@@ -34,6 +34,9 @@ func policyRules(parent kind.Resource) kind.Subresource {
 // holdRules is how long a request waits for other rules, before it is answered that there are none. Nodes wait longer.
 const holdRules = 2 * time.Minute
 
+// writeRules is how long a node may take to read its rules, 48 MiB at most, for whose memory others may wait.
+const writeRules = 30 * time.Second
+
 // nodePolicies answers with the rules of a node, which is whom it asks for, as soon as they differ from those of the version in the query parameter
 // "after", or with 204.
 func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
@@ -53,15 +56,17 @@ func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx, cancel := context.WithTimeout(req.Context(), holdRules)
 		defer cancel()
-		data, _, err := policies.Rules(ctx, name, after)
+		err := policies.WriteRules(ctx, name, after, func(rules []byte) {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeRules))
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(rules)
+		})
 		switch {
+		case err == nil:
 		case ctx.Err() != nil:
 			w.WriteHeader(http.StatusNoContent)
-		case err != nil:
-			on.Fail(w, req, err)
 		default:
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = w.Write(data)
+			on.Fail(w, req, err)
 		}
 	}), nil
 }
@@ -71,8 +76,5 @@ func policyRoles() []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:coracle:node-network-policies"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes/networkpolicy"}, Verbs: []string{"get"}},
 	}}
-	return []client.Object{role, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: roleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup}},
-	}}
+	return []client.Object{role, roleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup})}
 }

@@ -26,13 +26,19 @@ func BuildbarnRights() []rbacv1.PolicyRule {
 	return together(buildbarn.SchedulerRights, buildbarn.WorkerRights, buildbarn.StorageRights, buildbarn.FrontendRights, buildbarn.BrowserRights, buildbarn.FarmRights)
 }
 
-// together returns the rules of several controllers in order, with one rule for all resources of a group that need the same verbs.
+// together returns the rules of several controllers in order, with one rule for all resources of a group that need the same verbs. Rules that are limited
+// to names, or that are about paths, follow as they are.
 func together(all ...rights) (list []rbacv1.PolicyRule) {
 	type resource struct{ group, name string }
 	verbs := map[resource]map[string]bool{}
+	var others []rbacv1.PolicyRule
 	for _, of := range all {
 		rules, _, _ := of()
 		for _, r := range rules {
+			if len(r.ResourceNames) > 0 || len(r.NonResourceURLs) > 0 {
+				others = append(others, r)
+				continue
+			}
 			for _, group := range r.APIGroups {
 				for _, name := range r.Resources {
 					at := resource{group, name}
@@ -58,5 +64,5 @@ func together(all ...rights) (list []rbacv1.PolicyRule) {
 		}
 		list[i].Resources = append(list[i].Resources, at.name)
 	}
-	return list
+	return append(list, others...)
 }

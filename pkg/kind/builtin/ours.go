@@ -2,7 +2,9 @@ package builtin
 
 import (
 	"net/http"
+	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -20,7 +22,7 @@ type ourKind struct {
 
 // ours returns Coracle's own kinds.
 func ours() []ourKind {
-	return append(append(kontrolKinds(), buildbarnKinds()...), []ourKind{
+	return append(slices.Concat(kontrolKinds(), buildbarnKinds(), snapshotKinds()), []ourKind{
 		{own.Row(own.Definition[*tasks.Task]{
 			Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 			New: func() *tasks.Task { return &tasks.Task{} }, NewList: func() client.ObjectList { return &tasks.TaskList{} },
@@ -45,8 +47,13 @@ func ours() []ourKind {
 func ourRows() []*kind.Resource {
 	rows := []*kind.Resource{custom.Definitions()} // a kind that makes kinds
 	for _, o := range ours() {
-		if o.row.Kind == "Task" {
+		switch o.row.Kind {
+		case "Task":
 			o.row.Subresources = []kind.Subresource{{Name: "log", GroupVersionKind: o.row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog, Methods: []string{http.MethodGet}}}
+		case "Worker": // one that follows its queues refuses to have a number of replicas
+			o.row.Subresources = append(o.row.Subresources, scale(scaleOf(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
+				return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{MatchLabels: map[string]string{workers.LabelWorker: w.Name}}
+			})))
 		}
 		rows = append(rows, o.row)
 	}

@@ -2,7 +2,6 @@ package builtin
 
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
@@ -37,14 +36,8 @@ func restRoles() []client.Object {
 		rule("coordination.k8s.io", []string{"get", "list", "watch"}, "leases"),
 		rule("", []string{"create", "patch", "update"}, "events"),
 	}}
-	binding := func(role *rbacv1.ClusterRole, subject rbacv1.Subject) client.Object {
-		return &rbacv1.ClusterRoleBinding{
-			ObjectMeta: roleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-			Subjects: []rbacv1.Subject{subject},
-		}
-	}
 	return []client.Object{
-		facade, binding(facade, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: restUser}),
-		workers, binding(workers, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account}),
+		facade, roleBinding(facade, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: restUser}),
+		workers, controllerBinding(workers, account),
 	}
 }

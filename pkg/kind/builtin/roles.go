@@ -31,6 +31,7 @@ func Roles() []client.Object {
 		}
 	}
 	all = append(all, usageRole())
+	all = append(all, kubeletBundleRoles()...)
 	all = append(all, restRoles()...)
 	all = append(all, messageRoles()...)
 	all = append(all, policyRoles()...)
@@ -57,15 +58,28 @@ func ourRoles() []client.Object {
 	all := []client.Object{edit, view}
 	for _, o := range ours() {
 		controller, edits, views := o.rights()
+		edit.Rules, view.Rules = append(edit.Rules, edits...), append(view.Rules, views...)
+		if controller == nil {
+			continue // nothing acts on it
+		}
 		account := o.row.Singular + "-controller"
 		role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:controller:" + account), Rules: controller}
-		edit.Rules, view.Rules = append(edit.Rules, edits...), append(view.Rules, views...)
-		all = append(all, role, &rbacv1.ClusterRoleBinding{
-			ObjectMeta: roleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account}},
-		})
+		all = append(all, role, controllerBinding(role, account))
 	}
 	return all
+}
+
+// controllerBinding gives a role to a service account of kube-system.
+func controllerBinding(role *rbacv1.ClusterRole, account string) client.Object {
+	return roleBinding(role, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account})
+}
+
+// roleBinding gives a role to a subject, in a binding of the role's name.
+func roleBinding(role *rbacv1.ClusterRole, subject rbacv1.Subject) client.Object {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: roleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{subject},
+	}
 }
 
 func roleMeta(name string) metav1.ObjectMeta {

@@ -167,7 +167,7 @@ func (v *version) row() *kind.Resource {
 	}
 	r.Default, r.Coerce = v.fill, v.coerce
 	r.External, r.ExternalAll = v.external, v.externalAll
-	r.Managers = v.managers
+	r.Managers, r.Types = v.managers, typesOf{v.of}
 	r.Describe = v.describe
 	r.Table = &columns{list: v.spec.AdditionalPrinterColumns}
 	selectable := v.selectable()

@@ -14,21 +14,40 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 )
 
-// Names are the names in use in one group.
+// Names are the names in use in one group, with how many hold each.
 type Names struct {
-	Resources map[string]bool // plural, singular and short names
-	Kinds     map[string]bool // kinds of objects and lists
+	Resources map[string]int // plural, singular and short names
+	Kinds     map[string]int // kinds of objects and lists
 }
 
 // Add adds names that are in use.
-func (n *Names) Add(names apiextensionsv1.CustomResourceDefinitionNames) {
+func (n *Names) Add(names apiextensionsv1.CustomResourceDefinitionNames) { n.count(names, 1) }
+
+// Remove removes names that were added.
+func (n *Names) Remove(names apiextensionsv1.CustomResourceDefinitionNames) { n.count(names, -1) }
+
+// Empty reports whether no name is in use.
+func (n *Names) Empty() bool { return len(n.Resources)+len(n.Kinds) == 0 }
+
+func (n *Names) count(names apiextensionsv1.CustomResourceDefinitionNames, by int) {
 	if n.Resources == nil {
-		n.Resources, n.Kinds = map[string]bool{}, map[string]bool{}
+		n.Resources, n.Kinds = map[string]int{}, map[string]int{}
 	}
-	for _, name := range append([]string{names.Plural, names.Singular}, names.ShortNames...) {
-		n.Resources[name] = true
+	add := func(to map[string]int, name string) {
+		if name == "" {
+			return
+		}
+		if to[name] += by; to[name] <= 0 {
+			delete(to, name)
+		}
 	}
-	n.Kinds[names.Kind], n.Kinds[names.ListKind] = true, true
+	add(n.Resources, names.Plural)
+	add(n.Resources, names.Singular)
+	for _, name := range names.ShortNames {
+		add(n.Resources, name)
+	}
+	add(n.Kinds, names.Kind)
+	add(n.Kinds, names.ListKind)
 }
 
 // Accept sets status.acceptedNames and the conditions NamesAccepted and Established. A name that is in use is not accepted; used holds the
@@ -42,7 +61,7 @@ func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	conflict := func(reason string, err error) {
 		condition.Status, condition.Reason, condition.Message = apiextensionsv1.ConditionFalse, reason, err.Error()
 	}
-	take := func(want, have string, used map[string]bool, reason string, to *string) {
+	take := func(want, have string, used map[string]int, reason string, to *string) {
 		if err := free(want, have, used); err != nil {
 			conflict(reason, err)
 		} else {
@@ -89,14 +108,24 @@ func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	return ok || established.Status == apiextensionsv1.ConditionTrue
 }
 
+// Disown takes a definition's names away, and so what it was established for: the kind has become one of the server's own. Its objects are that
+// kind's, and stay when the definition is deleted.
+func Disown(crd *apiextensionsv1.CustomResourceDefinition) {
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+		crd.Status.AcceptedNames = apiextensionsv1.CustomResourceDefinitionNames{}
+		apihelpers.RemoveCRDCondition(crd, apiextensionsv1.NamesAccepted)
+		apihelpers.RemoveCRDCondition(crd, apiextensionsv1.Established)
+	}
+}
+
 // readable reports whether the CA bundle of the conversion webhook is valid or there is no webhook.
 func readable(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	c := crd.Spec.Conversion
 	return c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) == 0
 }
 
-func free(want, have string, used map[string]bool) error {
-	if want == have || !used[want] {
+func free(want, have string, used map[string]int) error {
+	if want == have || used[want] == 0 {
 		return nil
 	}
 	return fmt.Errorf("%q is already in use", want)

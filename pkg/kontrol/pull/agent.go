@@ -99,7 +99,7 @@ type credentials struct {
 
 // readToken reads a token file.
 func readToken(file string) (c credentials, err error) {
-	data, err := bounded.File(file, maxToken)
+	data, err := bounded.Configured(file, maxToken)
 	if err != nil {
 		return c, err
 	}

@@ -23,10 +23,7 @@ func (t *Target) Do(ctx context.Context, key string, again func(), f func(contex
 		defer t.mu.Unlock()
 		return &UnreachableError{t.status.Reason, t.status.Message}
 	case t.running >= maxRequests:
-		if !t.waits[key] {
-			t.waits[key] = true
-			t.waiting = append(t.waiting, waiter{key, again})
-		}
+		t.wait(key, again)
 		t.mu.Unlock()
 		return ErrBusy
 	}
@@ -46,6 +43,25 @@ func (t *Target) Do(ctx context.Context, key string, again func(), f func(contex
 		return &UnreachableError{s.Reason, s.Message}
 	}
 	return err
+}
+
+// Busy reports whether Do would return ErrBusy now, and then calls again as Do does: who has much to prepare for a request asks first.
+func (t *Target) Busy(key string, again func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.status.Ready || t.running < maxRequests {
+		return false
+	}
+	t.wait(key, again)
+	return true
+}
+
+// wait remembers whom to tell. The target is locked.
+func (t *Target) wait(key string, again func()) {
+	if !t.waits[key] {
+		t.waits[key] = true
+		t.waiting = append(t.waiting, waiter{key, again})
+	}
 }
 
 func (t *Target) release() {

@@ -25,8 +25,66 @@ var selector = func() labels.Selector {
 type item struct {
 	pairs   []Pair // that want it
 	version string
-	full    stored // nil once it is settled
+	// decoded or full is the object, until it is settled.
+	decoded *unstructured.Unstructured
+	full    stored
 	settled uint64
+}
+
+const (
+	// maxDecoded is how many objects of a watch are held decoded: a few are about to be recorded, and many wait as JSON.
+	maxDecoded = 128
+	// maxDecodedSize is about how many bytes of JSON one of them may have.
+	maxDecodedSize = 64 << 10
+)
+
+// hold sets the object of an item that has none. The watcher is locked.
+func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
+	if w.decoded < maxDecoded && fits(o.Object, maxDecodedSize) > 0 {
+		w.decoded++
+		i.decoded = &unstructured.Unstructured{Object: o.Object} // of a list it would keep the whole
+		return
+	}
+	i.full = store(o)
+}
+
+// fits returns what a value leaves of a number of bytes, about, and nothing positive if it needs more as JSON.
+func fits(v any, left int) int {
+	const each = 8 // quotes, separators, numbers
+	left -= each
+	switch v := v.(type) {
+	case string:
+		left -= len(v)
+	case map[string]any:
+		for key, e := range v {
+			if left = fits(e, left-len(key)); left <= 0 {
+				break
+			}
+		}
+	case []any:
+		for _, e := range v {
+			if left = fits(e, left); left <= 0 {
+				break
+			}
+		}
+	}
+	return left
+}
+
+// release drops the object of an item. The watcher is locked.
+func (w *watcher) release(i *item) {
+	if i.decoded != nil {
+		w.decoded--
+	}
+	i.decoded, i.full = nil, nil
+}
+
+// object returns the object of an item; nil if it is settled.
+func (i *item) object() *unstructured.Unstructured {
+	if i.decoded != nil {
+		return i.decoded
+	}
+	return i.full.object()
 }
 
 // stored is an object as JSON, which needs a fifth of the memory.
@@ -82,6 +140,7 @@ func (w *watcher) forget(at types.NamespacedName, i *item) {
 	if i.version != "" {
 		w.present--
 	}
+	w.release(i)
 	delete(w.items, at)
 	delete(w.lost, at)
 }
@@ -91,7 +150,7 @@ func (w *watcher) look(at types.NamespacedName) Seen {
 	defer w.mu.Unlock()
 	s := Seen{Known: w.known, Reason: w.reason, Error: w.error}
 	if i := w.items[at]; i != nil && i.version != "" {
-		s.Object = i.full.object()
+		s.Object = i.object()
 		if s.Object == nil {
 			s.Settled = max(i.settled, 1)
 		}
@@ -103,7 +162,8 @@ func (w *watcher) settle(at types.NamespacedName, version string, by uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i := w.items[at]; i != nil && i.version == version && len(i.pairs) == 1 {
-		i.full, i.settled = nil, by
+		w.release(i)
+		i.settled = by
 	}
 }
 
@@ -163,6 +223,7 @@ func (w *watcher) set(at types.NamespacedName, o *unstructured.Unstructured) boo
 		if i.version != "" {
 			w.present--
 		}
+		w.release(i)
 		*i = item{pairs: i.pairs}
 		delete(w.lost, at)
 		return true
@@ -175,7 +236,9 @@ func (w *watcher) set(at types.NamespacedName, o *unstructured.Unstructured) boo
 	if i.version == "" {
 		w.present++
 	}
-	*i = item{pairs: i.pairs, version: o.GetResourceVersion(), full: store(o)}
+	w.release(i)
+	*i = item{pairs: i.pairs, version: o.GetResourceVersion()}
+	w.hold(i, o)
 	if delete(w.lost, at); !labelled {
 		w.lost[at] = true
 	}

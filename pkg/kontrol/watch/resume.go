@@ -1,8 +1,10 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,11 +21,16 @@ import (
 type position struct {
 	cluster types.UID // empty if it may not be read
 	version string
-	listed  time.Time
+	sure    time.Time // when it was known last that the cluster has the history up to version
 }
 
-// listAgain is after how long a list comes first anyway: a cluster that was restored from a copy may have passed the version that was reached.
-const listAgain = time.Hour
+const (
+	// doubt is after how long a watch goes on only from where the cluster is seen to have the same history: one that was restored from a copy may have
+	// passed the version that was reached.
+	doubt = time.Hour
+	// witnesses is how many objects are read for that.
+	witnesses = 8
+)
 
 // identityNamespace is in every cluster for as long as that exists: its UID tells one cluster from another.
 const identityNamespace = "kube-system"
@@ -68,7 +75,7 @@ func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error
 // goesOn reports whether a watch can go on from what was reached. A server that is asked for the changes after a version that it does not have yet, as
 // one that was restored from a copy, refuses nothing: it says nothing until it gets there.
 func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) (bool, error) {
-	if w.reached.version == "" || w.reached.cluster != id || time.Since(w.reached.listed) > listAgain {
+	if w.reached.version == "" || w.reached.cluster != id {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
@@ -77,7 +84,60 @@ func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) 
 	if err := c.List(ctx, l, &client.ListOptions{LabelSelector: selector, Limit: 1}); err != nil {
 		return false, err
 	}
-	return !older(l.GetResourceVersion(), w.reached.version), nil
+	if older(l.GetResourceVersion(), w.reached.version) {
+		return false, nil
+	}
+	if time.Since(w.reached.sure) <= doubt {
+		return true, nil
+	}
+	return w.witnessed(ctx, c)
+}
+
+// witnessed looks for an object that the cluster still has in the version that is known, the latest first: until then its history is the one that was
+// followed, and the watch goes on from there. What has happened since is told again. Those before may be newer by now, but none gone or older: then the
+// cluster may not have got as far. That an object which was deleted since is there again is not found out.
+func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, error) {
+	began := time.Now()
+	for _, at := range w.latest(witnesses, w.reached.version) {
+		known := w.version(at)
+		o, err := w.get(ctx, c, at)
+		if err != nil {
+			return false, err
+		}
+		if o == nil || older(o.GetResourceVersion(), known) {
+			return false, nil
+		}
+		if known != "" && o.GetResourceVersion() == known {
+			w.reached.version, w.reached.sure = known, began
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// latest returns the n objects that changed last, the latest first, of those that had changed by a version.
+func (w *watcher) latest(n int, until string) (list []types.NamespacedName) {
+	last, err := strconv.ParseUint(until, 10, 64)
+	if err != nil {
+		return nil
+	}
+	type changed struct {
+		version uint64
+		at      types.NamespacedName
+	}
+	var all []changed
+	w.mu.Lock()
+	for at, i := range w.items {
+		if v, err := strconv.ParseUint(i.version, 10, 64); err == nil && v <= last {
+			all = append(all, changed{v, at})
+		}
+	}
+	w.mu.Unlock()
+	slices.SortFunc(all, func(a, b changed) int { return cmp.Compare(b.version, a.version) })
+	for _, c := range all[:min(n, len(all))] {
+		list = append(list, c.at)
+	}
+	return list
 }
 
 // useless reports whether an error means that the next watch cannot go on from where this one ended.

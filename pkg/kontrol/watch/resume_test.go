@@ -1,13 +1,18 @@
 package watch
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
 // TestAWatchGoesOnWhereItEnded: without a list, on the same cluster. On another one, on one that went back, and where it is not known whether it is
@@ -77,23 +82,54 @@ func TestAWatchGoesOnWhereItEnded(t *testing.T) {
 	is(5, "1", "4", "10", "10", "3", "3", "3")
 }
 
-// TestEverythingIsListedHourly: a cluster that was restored from a copy, and has newer versions by now, is seen as it is.
-func TestEverythingIsListedHourly(t *testing.T) {
+// TestAWatchGoesOnAfterHours: without a list, from the latest object that the cluster still has as it is known, so that nothing is missed on a cluster
+// that was restored from a copy, and has newer versions by now. If there is none, everything is listed.
+func TestAWatchGoesOnAfterHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
+		s.put("early", "3", true)
 		s.put("m", "7", true)
 		h, until := hub(t, s)
 		h.Want(pair, at)
+		h.Want(Pair{"early", "c"}, kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "early"})
 		until(version("7"))
 		events := <-s.began
-		time.Sleep(listAgain / 2)
-		s.put("m", "8", true) // without an event
-		events.Stop()
-		events = <-s.began
+		goesOn := func(after time.Duration, lists int, from string) {
+			t.Helper()
+			time.Sleep(after)
+			events.Stop()
+			events = <-s.began
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			require.Equal(t, lists, s.lists)
+			require.Equal(t, from, s.from[len(s.from)-1])
+		}
+		events.Action(apiwatch.Bookmark, s.put("", "9", true))
+		goesOn(doubt/2, 1, "9")
+		goesOn(6*doubt, 1, "7")
+
+		s.put("m", "12", true) // without an event: in another history, or since
+		goesOn(doubt/2, 1, "7")
 		require.True(t, version("7")(h.Look(pair)))
-		time.Sleep(listAgain)
-		events.Stop()
-		until(version("8"))
+		goesOn(doubt, 1, "3")
+		events.Modify(s.put("m", "12", true)) // as a server says again what has happened since
+		until(version("12"))
+
+		s.put("early", "14", true)
+		s.put("m", "15", true)
+		goesOn(2*doubt, 2, "15")
+		until(version("15"))
+
+		// One that was restored has an older object, or none, where a newer one is known.
+		s.put("m", "13", true)
+		s.put("other", "20", true)
+		goesOn(2*doubt, 3, "20")
+		until(version("13"))
+		events.Modify(s.put("m", "21", true))
+		until(version("21"))
+		s.remove("m")
+		s.put("other", "22", true)
+		goesOn(2*doubt, 4, "22")
 	})
 }
 
@@ -103,4 +139,21 @@ func TestVersionsAreComparedAsNumbers(t *testing.T) {
 	require.False(t, older("10", "10"))
 	require.False(t, older("x", "10"), "what is no number is not compared")
 	require.False(t, older("", ""))
+}
+
+// TestLargeObjectsAreNotHeldDecoded: of those a cluster may send as many as of small ones.
+func TestLargeObjectsAreNotHeldDecoded(t *testing.T) {
+	w := newWatcher(nil, kind{})
+	defer w.cancel()
+	for name, value := range map[string]any{"text": strings.Repeat("x", maxDecodedSize), "list": make([]any, maxDecodedSize/8), "small": strings.Repeat("x", maxDecodedSize/2)} {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": value}}
+		o.SetName(name)
+		o.SetResourceVersion("1")
+		o.SetLabels(map[string]string{kontrol.LabelID: "1"})
+		at := client.ObjectKeyFromObject(o)
+		require.True(t, w.put(at, o))
+		require.Equal(t, name == "small", w.items[at].decoded != nil, name)
+		require.Equal(t, o, w.look(at).Object, name)
+	}
+	require.Equal(t, 1, w.decoded)
 }

@@ -43,6 +43,7 @@ type watcher struct {
 	items           map[types.NamespacedName]*item
 	lost            map[types.NamespacedName]bool // are there, without the label by which they are watched
 	wanted, present int                           // pairs, and objects that are there
+	decoded         int                           // objects that are held decoded
 }
 
 func newWatcher(h *Hub, k kind) *watcher {

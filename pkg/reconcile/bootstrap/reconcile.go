@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
@@ -49,7 +50,7 @@ func New(objects []client.Object, wanted func(context.Context) ([]client.Object,
 		&corev1.Namespace{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
 		&corev1.Endpoints{}, //nolint:staticcheck // deprecated, but old clients read the API's own address from it
 		&schedulingv1.PriorityClass{}, &networkingv1.ServiceCIDR{}, &rbacv1.ClusterRoleBinding{},
-		&storagev1.StorageClass{},
+		&storagev1.StorageClass{}, &snapshots.VolumeSnapshotClass{},
 	} {
 		names := map[client.ObjectKey]bool{}
 		for _, o := range objects {

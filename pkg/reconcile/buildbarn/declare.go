@@ -72,6 +72,8 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 			{Object: k.workload(), Map: mine},
 			{Object: &corev1.ConfigMap{}, Map: k.configured(engine.Controller(gk))},
 			{Object: &corev1.Secret{}, Map: k.certified},
+			{Object: &corev1.Service{}, Map: k.neighbours, Changed: serviceMatters},
+			{Object: &buildbarn.BuildbarnStorage{}, Map: k.neighbours, Changed: engine.SpecChanged},
 			{Object: &corev1.Pod{}, Map: labelled(k.object().Component()), Changed: podMatters},
 		},
 		Writes: []engine.Write{
@@ -97,6 +99,9 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 	}
 	if k.read != nil {
 		r.Writes = append(r.Writes, engine.Write{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Metadata, engine.Delete}})
+		for _, o := range []client.Object{&buildbarn.BuildbarnScheduler{}, &buildbarn.BuildbarnFrontend{}} {
+			r.Watches = append(r.Watches, engine.Watch{Object: o, Map: k.neighbours, Changed: farmMatters})
+		}
 	}
 	if k.outlives() {
 		r.Watches = append(r.Watches, engine.Watch{Object: &buildbarn.BuildbarnWorker{}, Map: k.siblings, Changed: func(_, _ client.Object) bool { return false }})
@@ -117,7 +122,7 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 		r.Indexes = append(r.Indexes, byLabels(&corev1.PersistentVolumeClaim{}))
 	}
 	r.New = func(env engine.Env) engine.Func {
-		return (&reconciler{env, k, hosts, checker}).reconcile
+		return (&reconciler{env, k, hosts, newChecks(env, checker)}).reconcile
 	}
 	return r
 }

@@ -114,7 +114,7 @@ func (r *farmReconciler) observeSecrets(ctx context.Context, o *FarmObserved) er
 	if err := r.ByIndex(ctx, &owned, o.Farm.Namespace, engine.ControllerIndex, string(o.Farm.UID)); err != nil {
 		return err
 	}
-	o.Secrets = pointers(owned.Items)
+	o.Secrets = engine.Pointers(owned.Items)
 	b := o.Farm.DeepCopy()
 	buildbarn.DefaultFarm(b)
 	if b.Spec.TLS == nil {

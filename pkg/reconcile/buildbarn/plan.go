@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/buildbarn/check/protocol"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/config"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 )
@@ -25,7 +26,16 @@ type Observed struct {
 	Source  *corev1.ConfigMap
 	Files   map[string]string
 	Problem string
-	// Unchecked is why the files could not be checked, which says nothing about them.
+	// Facts are what each file says about the farm, nil if that is not known of it. Named are the Services that the files name, and Storage the numbers of pods
+	// of those that are BuildbarnStorages.
+	Facts   []*protocol.Facts
+	Named   map[string]*corev1.Service
+	Storage map[string]int32
+	// Schedulers and Frontends are what the files of others say, for workers. Awaited is whether some of that is being found out.
+	Schedulers, Frontends map[string]*protocol.Facts
+	Awaited               bool
+	// Checking is whether the files are being checked. Unchecked is why they could not be, which says nothing about them.
+	Checking  bool
 	Unchecked string
 	Copies    []*corev1.ConfigMap
 	// The objects of the part's name; nil if there are none.
@@ -75,6 +85,9 @@ type plan struct {
 	settled bool
 	// foreign names a child that is somebody else's.
 	foreign string
+	// doubts are what may be wrong with the configuration, if it was compared with the farm and is not refused.
+	doubts   []string
+	compared bool
 	// authorities is the hash of what the part's program trusts; empty without TLS.
 	authorities string
 }
@@ -119,6 +132,7 @@ func (p *plan) reconcile() {
 	p.count()
 	p.progress()
 	p.summary(replicas)
+	p.doubt()
 }
 
 // finalizer adds the finalizer; our own server does so when the part is created.
@@ -210,13 +224,22 @@ func (p *plan) config() string {
 	reason, message := "ConfigMissing", fmt.Sprintf("there is no ConfigMap %s: make one with the files %s", spec.ConfigMapName, p.mainFiles())
 	switch {
 	case p.o.Source == nil:
+	case p.o.Checking:
+		if last := p.Status.ConfigHash; p.copyNamed(p.copyName(last)) != nil {
+			return last
+		}
+		return ""
 	case p.o.Unchecked != "":
 		reason, message = "NotChecked", p.o.Unchecked
 		p.Again = refusedAgain
 	case p.o.Problem != "":
 		reason, message = "ConfigInvalid", fmt.Sprintf("ConfigMap %s: %s", spec.ConfigMapName, p.o.Problem)
 	default:
-		files = p.o.Files
+		if problem := p.compare(); problem != "" {
+			reason, message = "ConfigInvalid", fmt.Sprintf("ConfigMap %s: %s", spec.ConfigMapName, problem)
+		} else {
+			files = p.o.Files
+		}
 	}
 	if files != nil {
 		hash := config.Hash(files)

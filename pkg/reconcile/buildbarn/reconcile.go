@@ -1,13 +1,12 @@
 // Package buildbarn makes the children of Buildbarn's parts, and the parts of whole farms.
 //
-// It may import engine, apis, buildbarn/config and buildbarn/check. Its invariants: pods get only configurations with which their programs start, each as a copy that never
+// It may import engine, apis, and buildbarn's config, check and fit. Its invariants: pods get only configurations in which the check found nothing wrong, each as a copy that never
 // changes; a child that is as it should be is not written; and what somebody else made is left alone.
 package buildbarn
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/buildbarn/check"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
@@ -30,13 +28,16 @@ const refusedAgain = time.Minute
 type reconciler struct {
 	engine.Env
 	part
-	hosts   bool
-	checker *check.Checker
+	hosts  bool
+	checks *checks
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	p := r.object()
 	if err := r.Cache.Get(ctx, req.NamespacedName, p); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.checks.forget(req)
+		}
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	o, err := r.observe(ctx, p)
@@ -62,6 +63,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 	case err != nil:
 		return engine.Result{}, err
+	case o.Checking: // the status is written with the verdict
+		return engine.Result{RequeueAfter: a.Again}, nil
 	}
 	for _, e := range a.Events {
 		r.Events.Event(p, e.Type, e.Reason, "%s", e.Message)
@@ -127,16 +130,14 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 	} else if ok {
 		o.Source = &s
 		if p.GetDeletionTimestamp() == nil {
-			if err := r.check(ctx, p, &o); err != nil {
-				return o, err
-			}
+			r.check(p, &o)
 		}
 	}
 	var copies corev1.ConfigMapList
 	if err := r.ByIndex(ctx, &copies, namespace, engine.ControllerIndex, string(p.GetUID())); err != nil {
 		return o, err
 	}
-	o.Copies = pointers(copies.Items)
+	o.Copies = engine.Pointers(copies.Items)
 	if t := p.Pods().TLS; t != nil {
 		var s corev1.Secret
 		if ok, err := r.get(ctx, namespace, t.SecretName, &s); err != nil {
@@ -146,6 +147,9 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 		}
 	}
 	if err := r.observeChildren(ctx, p, &o); err != nil {
+		return o, err
+	}
+	if err := errors.Join(r.observeNamed(ctx, p, &o), r.observeFarm(ctx, p, &o)); err != nil {
 		return o, err
 	}
 	if farm := metav1.GetControllerOfNoCopy(p); farm != nil && r.outlives() && p.GetDeletionTimestamp() != nil {
@@ -164,13 +168,13 @@ func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed,
 	if err := r.ByIndex(ctx, &pods, namespace, indexLabels, labels); err != nil {
 		return o, err
 	}
-	o.Pods = pointers(pods.Items)
+	o.Pods = engine.Pointers(pods.Items)
 	if r.sets {
 		var claims corev1.PersistentVolumeClaimList
 		if err := r.ByIndex(ctx, &claims, namespace, indexLabels, labels); err != nil {
 			return o, err
 		}
-		o.Claims = pointers(claims.Items)
+		o.Claims = engine.Pointers(claims.Items)
 	}
 	if w, ok := p.(*buildbarn.BuildbarnWorker); ok && w.Spec.Scale != nil && w.DeletionTimestamp == nil {
 		o.Queue, err = r.queue(ctx, w)
@@ -185,34 +189,6 @@ func defaulted(p buildbarn.Part) buildbarn.Part {
 	p = p.DeepCopyObject().(buildbarn.Part)
 	buildbarn.DefaultPart(p)
 	return p
-}
-
-// check has the files of the ConfigMap checked.
-func (r *reconciler) check(ctx context.Context, p buildbarn.Part, o *Observed) error {
-	fields := o.Source.Annotations[buildbarn.AnnotationFields]
-	if fields != "" && fields != buildbarn.FieldsUnchecked {
-		o.Problem = fmt.Sprintf("the annotation %s is %q: set it to %s, or remove it", buildbarn.AnnotationFields, fields, buildbarn.FieldsUnchecked)
-		return nil
-	}
-	var err error
-	o.Files, err = r.checker.Files(ctx, o.Source.Data, p.Component(), instance(defaulted(p)), fields == "")
-	if invalid := (*check.Invalid)(nil); errors.As(err, &invalid) {
-		o.Problem = invalid.Problem
-		return nil
-	}
-	if err != nil && ctx.Err() == nil { // the rest of the part is looked after
-		o.Unchecked = err.Error()
-		return nil
-	}
-	return err
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, 0, len(items))
-	for i := range items {
-		out = append(out, &items[i])
-	}
-	return out
 }
 
 func (r *reconciler) observeChildren(ctx context.Context, p buildbarn.Part, o *Observed) error {
@@ -257,7 +233,7 @@ func (r *reconciler) observeChildren(ctx context.Context, p buildbarn.Part, o *O
 	if err := r.ByIndex(ctx, &rivals, "", indexHost, host); err != nil {
 		return err
 	}
-	for _, rival := range pointers(rivals.Items) {
+	for _, rival := range engine.Pointers(rivals.Items) {
 		if rival.Namespace != namespace || rival.Name != name {
 			o.Rivals = append(o.Rivals, rival)
 		}

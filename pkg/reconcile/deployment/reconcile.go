@@ -138,11 +138,7 @@ func (r *reconciler) list(ctx context.Context, namespace, controller string) ([]
 	if err := r.ByIndex(ctx, &list, namespace, engine.ControllerIndex, controller); err != nil {
 		return nil, err
 	}
-	out := make([]*appsv1.ReplicaSet, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
+	return engine.Pointers(list.Items), nil
 }
 
 func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) error {

@@ -7,13 +7,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// statusPeriod is the least time between two writes of a rule's status for the same spec, as upstream's.
+// statusPeriod is the least time between two looks at a rule, for the same spec, as upstream's between two writes of its status: pods and claims may come
+// and go at any rate.
 const statusPeriod = 10 * time.Second
 
 // NewStatus declares the reconciler of rules: it writes their status.
@@ -28,7 +31,7 @@ func NewStatus() *engine.Reconciler {
 		Reads:   []client.Object{&resourcev1.ResourceSlice{}},
 		Writes:  []engine.Write{{Object: &resourcev1.DeviceTaintRule{}, Parts: []engine.Part{engine.Status}}},
 		Indexes: indexes(),
-		New:     func(env engine.Env) engine.Func { return (&rules{env}).reconcile },
+		New:     func(env engine.Env) engine.Func { return (&rules{Env: env, looked: map[string]look{}}).reconcile },
 	}
 }
 
@@ -71,34 +74,59 @@ func evicting(ctx context.Context, env engine.Env, which func(*resourcev1.Device
 	return out
 }
 
-type rules struct{ engine.Env }
+type rules struct {
+	engine.Env
+	// looked is when the rules that there are were looked at last, by name. The one worker has it.
+	looked map[string]look
+}
+
+type look struct {
+	uid        types.UID
+	generation int64
+	at         time.Time
+}
 
 func (r *rules) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	var rule resourcev1.DeviceTaintRule
 	if err := r.Cache.Get(ctx, req.NamespacedName, &rule); err != nil {
+		if apierrors.IsNotFound(err) {
+			delete(r.looked, req.Name)
+		}
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	now := r.Now()
-	for _, c := range rule.Status.Conditions {
-		next := c.LastTransitionTime.Add(statusPeriod)
-		if c.Type == resourcev1.DeviceTaintConditionEvictionInProgress && c.ObservedGeneration == rule.Generation && now.Before(next) {
-			return engine.Result{RequeueAfter: next.Sub(now)}, nil
-		}
+	this := look{rule.UID, rule.Generation, now}
+	if was := r.looked[req.Name]; was.uid == this.uid && was.generation == this.generation && now.Before(was.at.Add(statusPeriod)) {
+		return engine.Result{RequeueAfter: was.at.Add(statusPeriod).Sub(now)}, nil
 	}
 	effects, err := r.effects(ctx, &rule, now)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	condition, changed := Condition(&rule, effects, now)
-	if !changed {
-		return engine.Result{}, nil
+	if condition, changed := Condition(&rule, effects, now); changed {
+		next := rule.DeepCopy()
+		next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(c metav1.Condition) bool { return c.Type == condition.Type }), condition)
+		if err := r.Client.Status().Update(ctx, next); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
 	}
-	next := rule.DeepCopy()
-	next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(c metav1.Condition) bool { return c.Type == condition.Type }), condition)
-	return engine.Result{}, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
+	r.looked[req.Name] = this
+	return engine.Result{}, nil
 }
 
-// effects counts what a rule does, or would do if it evicted. Its time is proportional to the number of claims that the rule concerns, and of devices.
+// claims lists the claims that a rule may concern: those of its pool if it names one, and all if it does not.
+func (r *rules) claims(ctx context.Context, rule *resourcev1.DeviceTaintRule) (list resourcev1.ResourceClaimList, err error) {
+	switch s := rule.Spec.DeviceSelector; {
+	case s == nil: // it selects nothing
+	case s.Driver != nil && s.Pool != nil:
+		err = r.ByIndex(ctx, &list, "", poolIndex, poolKey(*s.Driver, *s.Pool))
+	default:
+		err = r.Cache.List(ctx, &list)
+	}
+	return list, err
+}
+
+// effects counts what a rule does, or would do if it evicted. Its time is proportional to the number of claims that the rule may concern, and of devices.
 func (r *rules) effects(ctx context.Context, rule *resourcev1.DeviceTaintRule, now time.Time) (e Effects, err error) {
 	effect := rule.Spec.Taint.Effect
 	if effect != resourcev1.DeviceTaintEffectNoExecute && effect != resourcev1.DeviceTaintEffectNone {
@@ -111,8 +139,8 @@ func (r *rules) effects(ctx context.Context, rule *resourcev1.DeviceTaintRule, n
 		return e, err
 	}
 	in.Rules = []*resourcev1.DeviceTaintRule{evicts}
-	var claims resourcev1.ResourceClaimList
-	if err := r.Cache.List(ctx, &claims); err != nil {
+	claims, err := r.claims(ctx, rule)
+	if err != nil {
 		return e, err
 	}
 	seen, namespaces := map[engine.Request]bool{}, map[string]bool{}

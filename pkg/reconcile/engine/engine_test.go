@@ -146,6 +146,9 @@ func TestGuardHoldsToTheDeclaration(t *testing.T) {
 		})
 	}
 	s := newStub(aPod())
+	deletes, err := declare(&Reconciler{Name: "r", Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Delete}}}}, s.Scheme())
+	require.NoError(t, err)
+	require.ErrorContains(t, guard{s, deletes, s.cache}.Delete(ctx, aPod(), cc.WithoutFinalizer("x/y")), "reconciler r writes finalizers of Pod")
 	d, err := declare(&Reconciler{Name: "r", Reads: []client.Object{&corev1.Node{}}}, s.Scheme())
 	require.NoError(t, err)
 	require.ErrorContains(t, reader{s, d}.List(ctx, &corev1.PodList{}), "reads Pod, but does not declare it")

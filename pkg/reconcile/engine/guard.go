@@ -133,7 +133,11 @@ func (g guard) Create(ctx context.Context, o client.Object, opts ...client.Creat
 }
 
 func (g guard) Delete(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
-	if err := g.d.mayWrite(o, Delete); err != nil {
+	parts := []Part{Delete}
+	if cc.FinalizerOf(opts) != "" {
+		parts = append(parts, Finalizers)
+	}
+	if err := g.d.mayWrite(o, parts...); err != nil {
 		return err
 	}
 	err := g.Interface.Delete(ctx, o, opts...)

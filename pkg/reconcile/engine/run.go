@@ -41,6 +41,8 @@ type Config struct {
 	Kinds Kinds
 	// Monitor monitors the reconcilers; nil for none.
 	Monitor *Monitor
+	// Now is the clock that reconcilers get; nil for time.Now.
+	Now func() time.Time
 }
 
 // Run runs the reconcilers until ctx ends, isolated from each other, and calls ready once all have
@@ -48,6 +50,9 @@ type Config struct {
 func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) error {
 	if cfg.Monitor == nil {
 		cfg.Monitor = NewMonitor(nil)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
 	}
 	var wg, synced sync.WaitGroup
 	defer wg.Wait()
@@ -58,7 +63,7 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 		if err != nil {
 			return err
 		}
-		lives = append(lives, &life{r: r, client: c, kinds: cfg.Kinds, declared: d, log: cfg.Log.With("reconciler", r.Name)})
+		lives = append(lives, &life{r: r, client: c, kinds: cfg.Kinds, declared: d, log: cfg.Log.With("reconciler", r.Name), now: cfg.Now})
 	}
 	for _, l := range lives {
 		l.observer = cfg.Monitor.observe(l)
@@ -85,6 +90,7 @@ type life struct {
 	declared *declared
 	observer *observer
 	log      *slog.Logger
+	now      func() time.Time
 }
 
 // supervise restarts the reconciler until ctx ends. It calls synced before it returns, if not earlier.
@@ -140,7 +146,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	wg.Go(func() { recorder.Run(ctx) })
 	r := reader{l.client.Cache(), l.declared}
 	env := Env{
-		Client: guard{l.client, l.declared, l.client.Cache()}, Cache: r, Events: recorder, Log: l.log, Now: time.Now,
+		Client: guard{l.client, l.declared, l.client.Cache()}, Cache: r, Events: recorder, Log: l.log, Now: l.now,
 		indexes: ix, queue: q.AddAfter, begin: func(f func(context.Context)) { wg.Go(func() { f(ctx) }) },
 	}
 	no := new(bool)
@@ -152,7 +158,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		NewQueue: func(string, workqueue.TypedRateLimiter[Request]) workqueue.TypedRateLimitingInterface[Request] {
 			return q
 		},
-		Reconciler:       reconcile.Func(l.observed(l.quietly(journaled(r, env.Now, l.r.New(env))))),
+		Reconciler:       reconcile.Func(l.observed(l.quietly(journaled(r, time.Now, l.r.New(env))))),
 		Logger:           logr.Discard(),
 		UsePriorityQueue: no,
 	})

@@ -167,7 +167,7 @@ func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 // wait returns the pod once it is as wanted.
 func (w *world) wait(p *corev1.Pod, ok func(*corev1.Pod) bool) *corev1.Pod {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	watch, err := w.c.Watch(ctx, &corev1.PodList{}, &ctrl.ListOptions{Namespace: p.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", p.Name)})
 	require.NoError(w.t, err)

@@ -25,10 +25,18 @@ const (
 	askTimeout = 10 * time.Second
 )
 
-// Elsewhere is what aggregated API servers keep: their kinds, those of servers that do not answer included, and a client that reaches the
-// servers as the garbage collector. Requests to a server that does not answer fail.
+// Remote is a kind that another server keeps. Kinds with the same Server, whose name means nothing else, share its limits.
+type Remote struct {
+	engine.Kind
+	Server string
+}
+
+// Elsewhere is what aggregated API servers keep.
 type Elsewhere interface {
-	engine.Kinds
+	// Served lists their kinds, also those of servers that do not answer now; all is false as long as there are servers that have not said yet what
+	// they serve. The channel is closed when either has changed since.
+	Served() (kinds []Remote, all bool, changed <-chan struct{})
+	// Metadata returns a client that reaches the servers as the garbage collector. Requests to a server that does not answer fail.
 	Metadata() (clientmetadata.Interface, error)
 }
 
@@ -45,10 +53,11 @@ type others struct {
 
 	mu      sync.Mutex
 	kinds   map[schema.GroupKind]*other
-	loads   map[any]*load                        // by the Storage of kinds, which is their server
-	over    map[engine.Kind]bool                 // kinds with too many objects
+	loads   map[string]*load                     // by server
+	over    map[Remote]bool                      // kinds with too many objects
 	ending  map[schema.GroupKind]<-chan struct{} // closed when the last one that was followed has ended
 	waiting map[object]schema.GroupKind          // objects with an owner of an unknown kind
+	first   firstLists
 }
 
 // newOthers follows what other servers keep while the reconciler runs; nil if elsewhere is.
@@ -61,15 +70,16 @@ func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
 		env.Log.Error("what aggregated API servers keep is not collected", "error", err)
 		return nil
 	}
-	o := makeOthers(elsewhere, reach, env.Log, func(req engine.Request) { env.Enqueue(req, 0) }, g)
+	o := makeOthers(elsewhere, reach, env.Log, env.Now, func(req engine.Request) { env.Enqueue(req, 0) }, g)
 	env.Go(o.follow)
 	return o
 }
 
-func makeOthers(elsewhere Elsewhere, reach clientmetadata.Interface, log *slog.Logger, enqueue func(engine.Request), g *graph) *others {
+func makeOthers(elsewhere Elsewhere, reach clientmetadata.Interface, log *slog.Logger, now func() time.Time, enqueue func(engine.Request), g *graph) *others {
 	o := &others{
 		Elsewhere: elsewhere, client: reach, log: log, enqueue: enqueue, most: limits{objects: maxElsewhere, bytes: maxHeld},
-		kinds: map[schema.GroupKind]*other{}, loads: map[any]*load{}, over: map[engine.Kind]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
+		first: firstLists{now: now, until: now().Add(patience), waiting: map[object]bool{}},
+		kinds: map[schema.GroupKind]*other{}, loads: map[string]*load{}, over: map[Remote]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
 		waiting: map[object]schema.GroupKind{},
 	}
 	o.event = func(gvk schema.GroupVersionKind, was, is client.Object) {
@@ -109,8 +119,9 @@ func (o *others) follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
-		kinds, changed := o.Stored()
-		o.update(ctx, kinds, &running)
+		kinds, all, changed := o.Served()
+		o.update(ctx, kinds, all, &running)
+		o.listed()
 		select {
 		case <-ctx.Done():
 			return
@@ -119,20 +130,21 @@ func (o *others) follow(ctx context.Context) {
 	}
 }
 
-// update starts to follow new kinds, and forgets those that are gone.
-func (o *others) update(ctx context.Context, kinds []engine.Kind, running *sync.WaitGroup) {
+// update starts to follow new kinds, and forgets those that are gone. All is whether there are no others that are not known yet.
+func (o *others) update(ctx context.Context, kinds []Remote, all bool, running *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	present, listed, servers := map[schema.GroupKind]bool{}, map[engine.Kind]bool{}, map[any]bool{}
+	o.first.described = all
+	present, listed, servers := map[schema.GroupKind]bool{}, map[Remote]bool{}, map[string]bool{}
 	for _, k := range kinds {
 		gk := k.GroupKind()
-		listed[k], servers[k.Storage] = true, true
+		listed[k], servers[k.Server] = true, true
 		if !k.Deletable || present[gk] || o.over[k] {
 			continue
 		}
 		present[gk] = true
 		if was := o.kinds[gk]; was != nil {
-			if was.Kind == k {
+			if was.Remote == k {
 				continue
 			}
 			was.stop()
@@ -145,8 +157,8 @@ func (o *others) update(ctx context.Context, kinds []engine.Kind, running *sync.
 			delete(o.kinds, gk)
 		}
 	}
-	maps.DeleteFunc(o.over, func(k engine.Kind, _ bool) bool { return !listed[k] })
-	maps.DeleteFunc(o.loads, func(server any, _ *load) bool { return !servers[server] })
+	maps.DeleteFunc(o.over, func(k Remote, _ bool) bool { return !listed[k] })
+	maps.DeleteFunc(o.loads, func(server string, _ *load) bool { return !servers[server] })
 }
 
 // await remembers an object with an owner of a kind that is not known, as long as a server has not been reached.
@@ -155,12 +167,13 @@ func (o *others) await(gk schema.GroupKind, dependent object) {
 		return
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.kinds[gk] != nil: // since just now
-		o.enqueue(dependent.request())
-	case len(o.waiting) < maxWaiting:
+	known := o.kinds[gk] != nil // since just now
+	if !known && len(o.waiting) < maxWaiting {
 		o.waiting[dependent] = gk
+	}
+	o.mu.Unlock()
+	if known {
+		o.enqueue(dependent.request())
 	}
 }
 
@@ -181,16 +194,22 @@ func (o *others) forget(dependent object) {
 	delete(o.waiting, dependent)
 }
 
-// known has the objects looked at that waited for a kind.
-func (o *others) known(gk schema.GroupKind) {
+// known has the objects looked at that waited for a kind, whose objects are known now.
+func (o *others) known(f *other) {
+	var list []object
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	f.listed = true
 	for dependent, kind := range o.waiting {
-		if kind == gk {
+		if kind == f.GroupKind() {
 			delete(o.waiting, dependent)
-			o.enqueue(dependent.request())
+			list = append(list, dependent)
 		}
 	}
+	o.mu.Unlock()
+	for _, dependent := range list {
+		o.enqueue(dependent.request())
+	}
+	o.listed()
 }
 
 func gvrOf(k engine.Kind) schema.GroupVersionResource {
@@ -224,19 +243,19 @@ func (k *other) owned(by types.UID) (out []object) {
 }
 
 // at is the client for the objects of a kind in a namespace.
-func (o *others) at(k *other, namespace string) clientmetadata.ResourceInterface {
-	return o.client.Resource(gvrOf(k.Kind)).Namespace(namespace) // "" is that of kinds without
+func (o *others) at(k engine.Kind, namespace string) clientmetadata.ResourceInterface {
+	return o.client.Resource(gvrOf(k)).Namespace(namespace) // "" is that of kinds without
 }
 
 // read reads an object from its server.
 func (o *others) read(ctx context.Context, k *other, at object) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return o.at(k, at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
+	return o.at(k.Kind, at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 }
 
 // patch changes metadata of an object.
-func (o *others) patch(ctx context.Context, k *other, m *metav1.PartialObjectMetadata, data []byte) error {
+func (o *others) patch(ctx context.Context, k engine.Kind, m *metav1.PartialObjectMetadata, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, err := o.at(k, m.Namespace).Patch(ctx, m.Name, types.MergePatchType, data, metav1.PatchOptions{})
@@ -247,6 +266,6 @@ func (o *others) patch(ctx context.Context, k *other, m *metav1.PartialObjectMet
 func (o *others) remove(ctx context.Context, k *other, m *metav1.PartialObjectMetadata, how metav1.DeletionPropagation) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return o.at(k, m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{
+	return o.at(k.Kind, m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}, PropagationPolicy: &how})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,38 +33,31 @@ type limits struct {
 	bytes   int64
 }
 
-// load is what following one server takes.
-type load struct {
-	held  atomic.Int64  // bytes
-	lists chan struct{} // has an element for each list that is read
-}
-
 // other is a kind of another server, with its objects as they were last seen.
 type other struct {
-	engine.Kind
+	Remote
 	objects toolscache.Store
 	stop    context.CancelFunc
 	load    *load
-
-	// Only the informer's handler has these while it runs.
-	count int
-	held  int64
+	listed  bool  // others.mu guards it
+	count   int   // only the informer's handler has it
+	share   share // load.mu guards it
 }
 
 // start follows a kind until ctx ends or it has too many objects. The caller holds the lock.
-func (o *others) start(ctx context.Context, k engine.Kind, running *sync.WaitGroup) *other {
+func (o *others) start(ctx context.Context, k Remote, running *sync.WaitGroup) *other {
 	all := ctx
 	ctx, stop := context.WithCancel(ctx)
-	if o.loads[k.Storage] == nil {
-		o.loads[k.Storage] = &load{lists: make(chan struct{}, maxLists)}
+	if o.loads[k.Server] == nil {
+		o.loads[k.Server] = &load{lists: make(chan struct{}, maxLists)}
 	}
-	f := &other{Kind: k, stop: stop, load: o.loads[k.Storage]}
+	f := &other{Remote: k, stop: stop, load: o.loads[k.Server]}
 	informer := toolscache.NewSharedIndexInformer(lister{&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return o.list(ctx, f, options)
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return o.at(f, metav1.NamespaceAll).Watch(ctx, options)
+			return o.at(f.Kind, metav1.NamespaceAll).Watch(ctx, options)
 		},
 	}}, &metav1.PartialObjectMetadata{}, 0, toolscache.Indexers{})
 	f.objects = informer.GetStore()
@@ -86,14 +78,14 @@ func (o *others) start(ctx context.Context, k engine.Kind, running *sync.WaitGro
 	running.Go(func() {
 		select {
 		case <-informer.HasSyncedChecker().Done():
-			o.known(k.GroupKind())
+			o.known(f)
 		case <-ctx.Done():
 		}
 	})
 	return f
 }
 
-// handler tells of each change, and stops to follow a kind that has too many objects.
+// handler tells of each change, and stops following a kind that has too many objects.
 func (o *others) handler(ctx context.Context, f *other) toolscache.ResourceEventHandler {
 	see := func(was, is any) { // one after the other
 		a, _ := was.(*metav1.PartialObjectMetadata)
@@ -111,9 +103,7 @@ func (o *others) handler(ctx context.Context, f *other) toolscache.ResourceEvent
 			o.event(f.GroupVersionKind, nil, b)
 			f.count++
 		}
-		change := weight(b) - weight(a)
-		f.held += change
-		if f.load.held.Add(change) > o.most.bytes || f.count > o.most.objects {
+		if !f.load.hold(&f.share, weight(b)-weight(a), o.most.bytes) || f.count > o.most.objects {
 			o.tooMany(f)
 		}
 	}
@@ -129,21 +119,27 @@ func (o *others) handler(ctx context.Context, f *other) toolscache.ResourceEvent
 	}
 }
 
-// tooMany stops to follow a kind for good, and nothing is known of it any more.
+// tooMany stops following a kind for good, and nothing is known of it any more.
 func (o *others) tooMany(f *other) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	f.stop()
-	if gk := f.GroupKind(); o.kinds[gk] == f {
+	f.load.release(&f.share)
+	gk := f.GroupKind()
+	o.mu.Lock()
+	followed := o.kinds[gk] == f
+	if followed {
 		delete(o.kinds, gk)
-		o.over[f.Kind] = true
+		o.over[f.Remote] = true
+	}
+	o.mu.Unlock()
+	if followed {
 		o.log.Error("an aggregated API server has too many objects of a kind, which are not collected", "kind", f.GroupVersionKind, "most", o.most.objects, "bytes", o.most.bytes)
+		o.listed()
 	}
 }
 
 // end takes what was followed for gone, as far as others wait for it. They are not deleted for that: the kind of their owner is unknown.
 func (o *others) end(f *other, ended <-chan struct{}) {
-	f.load.held.Add(-f.held)
+	f.load.release(&f.share)
 	for _, was := range f.objects.List() {
 		if m, ok := was.(*metav1.PartialObjectMetadata); ok {
 			o.event(f.GroupVersionKind, m, nil)
@@ -169,28 +165,45 @@ func (o *others) list(ctx context.Context, f *other, options metav1.ListOptions)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	options.Limit, options.ResourceVersion, options.ResourceVersionMatch = pageSize, "", "" // servers give pages of what is newest alone
-	list, held := &metav1.PartialObjectMetadataList{}, int64(0)
-	for range maxPages {
-		page, err := o.at(f, metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, err
-		}
-		for i := range page.Items {
-			m := slimmed(&page.Items[i])
-			held += weight(m)
+	defer f.load.read(&f.share, 0, o.most.bytes)
+	list, size := &metav1.PartialObjectMetadataList{}, int64(0)
+	version, err := o.pages(ctx, f.Kind, metav1.NamespaceAll, options, func(items []metav1.PartialObjectMetadata) error {
+		for i := range items {
+			m := slimmed(&items[i])
+			size += weight(m)
 			list.Items = append(list.Items, *m)
 		}
-		if len(list.Items) > o.most.objects || held > o.most.bytes {
-			break
+		if len(list.Items) > o.most.objects || !f.load.read(&f.share, size, o.most.bytes) {
+			return errTooMany
 		}
-		list.ResourceVersion = page.ResourceVersion
+		return nil
+	})
+	if errors.Is(err, errTooMany) {
+		o.tooMany(f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list.ResourceVersion = version
+	return list, nil
+}
+
+// pages reads the objects of a kind in a namespace, "" for all, page by page, and returns the resourceVersion of the list.
+func (o *others) pages(ctx context.Context, k engine.Kind, namespace string, options metav1.ListOptions, see func([]metav1.PartialObjectMetadata) error) (version string, err error) {
+	options.Limit, options.ResourceVersion, options.ResourceVersionMatch = pageSize, "", "" // servers give pages of what is newest alone
+	for range maxPages {
+		page, err := o.at(k, namespace).List(ctx, options)
+		if err != nil {
+			return "", err
+		}
+		if err := see(page.Items); err != nil {
+			return "", err
+		}
 		if options.Continue = page.Continue; options.Continue == "" {
-			return list, nil
+			return page.ResourceVersion, nil
 		}
 	}
-	o.tooMany(f)
-	return nil, errTooMany
+	return "", errTooMany
 }
 
 // slim drops the metadata that does not matter here, which others may fill.

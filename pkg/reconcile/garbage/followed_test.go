@@ -25,57 +25,109 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-var flunders = engine.Kind{GroupVersionKind: schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1", Kind: "Flunder"}, Resource: "flunders",
-	Namespaced: true, Deletable: true, Storage: types.UID("server")}
+func remote(kind, resource string) Remote {
+	return Remote{engine.Kind{GroupVersionKind: schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1", Kind: kind}, Resource: resource,
+		Namespaced: true, Deletable: true, Storage: types.UID("APIService")}, "server"}
+}
 
-// server is another server with Flunders, and the client for it.
+var (
+	flunders = remote("Flunder", "flunders")
+	fishers  = remote("Fisher", "fishers")
+)
+
+// server is another server with Flunders and Fishers, and the client for it.
 type server struct {
 	Elsewhere
-	clientmetadata.ResourceInterface
 	page  func(n int) *metav1.PartialObjectMetadataList
 	watch *watch.RaceFreeFakeWatcher
+	// fishers answers requests for lists of them; nil: there are none.
+	fishers func(n int) *metav1.PartialObjectMetadataList
 
 	mu      sync.Mutex
 	asked   []metav1.ListOptions
+	fished  []metav1.ListOptions
 	watched []metav1.ListOptions
+	patched map[string]string
+	refuses error // patches
 	changed chan struct{}
-	kinds   []engine.Kind
+	kinds   []Remote
+	silent  bool // it does not say what it has until has is called
 }
 
 // newServer is a server that answers the n-th request for a list with page(n).
 func newServer(page func(n int) *metav1.PartialObjectMetadataList) *server {
-	return &server{page: page, watch: watch.NewRaceFreeFake(), changed: make(chan struct{}), kinds: []engine.Kind{flunders}}
+	return &server{page: page, watch: watch.NewRaceFreeFake(), changed: make(chan struct{}), kinds: []Remote{flunders}, patched: map[string]string{}}
 }
 
-func (s *server) Resource(schema.GroupVersionResource) clientmetadata.Getter { return s }
-func (s *server) Namespace(string) clientmetadata.ResourceInterface          { return s }
+func (s *server) Resource(gvr schema.GroupVersionResource) clientmetadata.Getter {
+	return resource{server: s, fishers: gvr.Resource == fishers.Resource}
+}
 
-func (s *server) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+type resource struct {
+	clientmetadata.ResourceInterface
+	*server
+	fishers   bool
+	namespace string
+}
+
+func (s resource) Namespace(name string) clientmetadata.ResourceInterface {
+	s.namespace = name
+	return s
+}
+
+func (s resource) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	asked, page := &s.asked, s.page
+	if s.fishers {
+		asked, page = &s.fished, s.server.fishers
+	}
+	s.mu.Lock()
+	n := len(*asked)
+	*asked = append(*asked, o)
+	s.mu.Unlock()
+	if page == nil {
+		return pageOf(""), nil
+	}
+	return page(n), nil
+}
+
+func (s resource) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*metav1.PartialObjectMetadata, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = append(s.asked, o)
-	return s.page(len(s.asked) - 1), nil
+	if s.refuses != nil {
+		return nil, s.refuses
+	}
+	s.patched[s.namespace+"/"+name] = string(data)
+	return nil, nil
 }
 
-func (s *server) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (s resource) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if s.fishers {
+		return watch.NewRaceFreeFake(), nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watched = append(s.watched, o)
 	return s.watch, nil
 }
 
-func (s *server) Stored() ([]engine.Kind, <-chan struct{}) {
+func (s *server) Served() ([]Remote, bool, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.kinds, s.changed
+	return s.kinds, !s.silent, s.changed
 }
 
-func (s *server) has(kinds ...engine.Kind) {
+func (s *server) has(kinds ...Remote) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kinds = kinds
+	s.kinds, s.silent = kinds, false
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+func (l *load) taken() share {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
 }
 
 // a Flunder with a blocking owner, if that is not empty.
@@ -102,11 +154,23 @@ type following struct {
 
 	mu       sync.Mutex
 	enqueued []engine.Request
+	now      time.Time
+}
+
+func (f *following) pass(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now = f.now.Add(d)
 }
 
 func follow(t *testing.T, s *server, most limits) *following {
 	f := &following{g: newGraph()}
-	f.others = makeOthers(s, s, slog.New(slog.DiscardHandler), func(req engine.Request) {
+	now := func() time.Time {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.now
+	}
+	f.others = makeOthers(s, s, slog.New(slog.DiscardHandler), now, func(req engine.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.enqueued = append(f.enqueued, req)
@@ -130,7 +194,7 @@ func (f *following) has(req engine.Request) bool {
 
 func eventually(t *testing.T, holds func() bool, what string) {
 	t.Helper()
-	require.Eventually(t, holds, 30*time.Second, time.Millisecond, what)
+	require.Eventually(t, holds, 2*time.Minute, time.Millisecond, what)
 }
 
 func (f *following) isOver() bool {
@@ -183,8 +247,12 @@ func TestListsWithoutEndAreNotFollowed(t *testing.T) {
 			if name != "empty" {
 				require.LessOrEqual(t, asked, 26)
 			}
-			s.has(flunders) // it is still served
-			eventually(t, f.isOver, "it stays so")
+			s.has(flunders, fishers) // it is still served
+			eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.fished) > 0 }, "the follower has seen that")
+			require.Nil(t, f.of(flunders.GroupKind()))
+			s.mu.Lock()
+			require.Len(t, s.asked, asked, "it stays so")
+			s.mu.Unlock()
 			another := flunders
 			another.Storage = types.UID("another server")
 			s.has(another)
@@ -202,7 +270,7 @@ func TestTooManyObjectsElsewhereAreForgotten(t *testing.T) {
 			eventually(t, func() bool { return len(f.g.of("cm")) == 1 }, "it is followed")
 			owner := ownerOf(object{flunders.GroupVersionKind, "a", "first"}, someFlunder("first", "cm").OwnerReferences[0]).request()
 			require.False(t, f.has(owner))
-			server := f.loads[flunders.Storage]
+			server := f.of(flunders.GroupKind()).load
 			for i := range 50 { // the fake's buffer has 100
 				s.watch.Add(someFlunder(fmt.Sprint(i), ""))
 			}
@@ -210,7 +278,7 @@ func TestTooManyObjectsElsewhereAreForgotten(t *testing.T) {
 			require.Empty(t, f.g.of("cm"))
 			require.Empty(t, f.all())
 			require.True(t, f.has(owner), "it may have waited")
-			require.Zero(t, server.held.Load())
+			require.Zero(t, server.taken())
 		})
 	}
 }
@@ -228,13 +296,13 @@ func TestDeletedObjectsElsewhereDoNotCount(t *testing.T) {
 	s.watch.Add(someFlunder("last", "cm"))
 	eventually(t, func() bool { return len(f.g.of("cm")) == 1 }, "the last one is followed")
 	require.False(t, f.isOver())
-	require.Equal(t, weight(someFlunder("last", "cm")), f.of(flunders.GroupKind()).load.held.Load())
+	require.Equal(t, share{held: weight(someFlunder("last", "cm"))}, f.of(flunders.GroupKind()).load.taken())
 }
 
 // What is gone, or has no owner any more, takes no place among those that wait for their owner's kind.
 func TestTheGoneDoNotWait(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return pageOf("") })
-	f := makeOthers(s, s, slog.New(slog.DiscardHandler), func(engine.Request) {}, newGraph())
+	f := makeOthers(s, s, slog.New(slog.DiscardHandler), time.Now, func(engine.Request) {}, newGraph())
 	pod := schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 	for i := range maxWaiting {
 		o := someFlunder(fmt.Sprint(i), "nobody")

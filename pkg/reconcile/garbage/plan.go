@@ -2,6 +2,7 @@ package garbage
 
 import (
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,10 +29,14 @@ type Observed struct {
 	Dependents, Blocking int
 	// Circle is set if one of its dependents waits for its own dependents too.
 	Circle bool
+	// Early is how long its dependents may remain unknown, as the collector has just started. It decides nothing that depends on them.
+	Early time.Duration
 }
 
 // Action is what to do with the object.
 type Action struct {
+	// Wait until its dependents are known, at most that long.
+	Wait time.Duration
 	// Delete with this propagation; empty: do not.
 	Delete metav1.DeletionPropagation
 	// Refs are the owner references to keep; nil: leave them.
@@ -51,6 +56,9 @@ func waits(o metav1.Object) bool {
 
 // Plan decides.
 func Plan(o Observed) Action {
+	if o.Early > 0 {
+		return Action{Wait: o.Early}
+	}
 	if o.Object.GetDeletionTimestamp() != nil {
 		switch {
 		case slices.Contains(o.Object.GetFinalizers(), metav1.FinalizerOrphanDependents):

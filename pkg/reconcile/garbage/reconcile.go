@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -152,6 +153,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	a := Plan(o)
 	switch {
+	case a.Wait > 0:
+		return engine.Result{RequeueAfter: a.Wait}, nil
 	case a.Orphan:
 		err = r.orphan(ctx, m, deps)
 	case a.Finish:
@@ -186,6 +189,9 @@ func (r *reconciler) observe(ctx context.Context, self object, m *metav1.Partial
 		if !slices.Contains(o.Owners, Waiting) {
 			return o, nil, nil // its dependents are irrelevant
 		}
+	}
+	if o.Early = r.others.early(self); o.Early > 0 {
+		return o, nil, nil
 	}
 	candidates := r.g.of(m.UID)
 	if going {
@@ -307,17 +313,22 @@ func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone 
 
 // patch writes metadata, unless the object has changed since it was read.
 func (r *reconciler) patch(ctx context.Context, m *metav1.PartialObjectMetadata, fields map[string]any) error {
-	fields["uid"], fields["resourceVersion"] = m.UID, m.ResourceVersion
-	data, err := json.Marshal(map[string]any{"metadata": fields})
+	data, err := patchOf(m, fields)
 	if err != nil {
 		return err
 	}
 	if k := r.elsewhere(m.GroupVersionKind().GroupKind()); k != nil {
-		return r.others.patch(ctx, k, m, data)
+		return r.others.patch(ctx, k.Kind, m, data)
 	}
 	o := metadata(m.GroupVersionKind())
 	o.Namespace, o.Name = m.Namespace, m.Name
 	return r.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, data))
+}
+
+// patchOf is a merge patch of metadata, which fails if the object has changed since it was read.
+func patchOf(m *metav1.PartialObjectMetadata, fields map[string]any) ([]byte, error) {
+	fields["uid"], fields["resourceVersion"] = m.UID, m.ResourceVersion
+	return json.Marshal(map[string]any{"metadata": fields})
 }
 
 func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata, a Action) error {
@@ -348,6 +359,12 @@ func (r *reconciler) orphan(ctx context.Context, m *metav1.PartialObjectMetadata
 		if err := r.patch(ctx, dm, map[string]any{"ownerReferences": without(dm.OwnerReferences, m.UID)}); client.IgnoreNotFound(err) != nil {
 			return err
 		}
+	}
+	if err := r.others.orphanUnfollowed(ctx, m); err != nil {
+		if !apierrors.IsConflict(err) {
+			r.Events.Event(m, corev1.EventTypeWarning, "OrphaningFailed", "It is deleted once all that may depend on it have lost their reference to it: %v", err)
+		}
+		return err
 	}
 	return r.dropFinalizer(ctx, m, metav1.FinalizerOrphanDependents)
 }

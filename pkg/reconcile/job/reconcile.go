@@ -164,11 +164,7 @@ func (r *reconciler) pods(ctx context.Context, namespace, index, value string) (
 	if err := r.find(ctx, &list, namespace, index, value); err != nil {
 		return nil, err
 	}
-	out := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
+	return engine.Pointers(list.Items), nil
 }
 
 func (r *reconciler) apply(ctx context.Context, j *batchv1.Job, a Actions) error {

@@ -36,7 +36,7 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfObject, Changed: desiredChanged},
 			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
-			{Object: &kontrol.AppliedState{}, Map: pairOfState},
+			{Object: &kontrol.AppliedState{}, Map: pairOfState, Changed: unsettled},
 			{Object: &kontrol.CurrentState{}, Map: pairOfState},
 		},
 		Writes:  []engine.Write{{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
@@ -48,6 +48,14 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 			return r.reconcile
 		},
 	}
+}
+
+// unsettled reports whether a change of an AppliedState is anything but the record of an apply, after which the object on the cluster changes as well:
+// that is what others may wait for.
+func unsettled(was, is client.Object) bool {
+	a, b := &was.(*kontrol.AppliedState).State, &is.(*kontrol.AppliedState).State
+	failed := a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
+	return failed || b.Status != kontrol.ApplyApplied || b.Generation < a.Generation || a.ResourceUID != b.ResourceUID
 }
 
 // pairsOfObject maps a Resource to its pairs, and to those of others that are about the same object.
@@ -81,7 +89,8 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return r.sweep(ctx)
 	}
 	pair := pairOf(req)
-	if t := r.pool.Get(pair.Cluster); t != nil {
+	t := r.pool.Get(pair.Cluster)
+	if t != nil {
 		defer t.Next()
 	}
 	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
@@ -101,6 +110,9 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	}
 	if !kontrol.IsAccepted(res) {
 		return engine.Result{}, nil // its summary accepts it, or says why not
+	}
+	if t != nil && (a == nil || a.State.Generation != res.Generation) && t.Busy(pair.Resource, r.again(pair)) {
+		return engine.Result{}, nil
 	}
 	o, err := r.observe(ctx, res, c, a)
 	if err != nil {
@@ -201,15 +213,19 @@ func first(a, b *kontrol.Resource) bool {
 	return a.UID < b.UID
 }
 
+// again returns what has a pair looked at again.
+func (r *applied) again(pair watch.Pair) func() {
+	return func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
+}
+
 // attempt applies, and records what came of it.
 func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *kontrol.AppliedState, step Step) (engine.Result, error) {
 	t := r.pool.Get(pair.Cluster)
 	if t == nil {
 		return engine.Result{}, nil // its reconciler will tell
 	}
-	again := func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
 	var out Answer
-	err := t.Do(ctx, pair.Resource, again, func(ctx context.Context, c client.WithWatch) (err error) {
+	err := t.Do(ctx, pair.Resource, r.again(pair), func(ctx context.Context, c client.WithWatch) (err error) {
 		out, err = Apply(ctx, c, o, step)
 		return err
 	})
@@ -274,9 +290,9 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 		return nil
 	}
 	next.Time = &at
-	changed := was.DeepCopy()
+	changed := *was
 	changed.State = next
-	return client.IgnoreNotFound(r.Client.Update(ctx, changed))
+	return client.IgnoreNotFound(r.Client.Update(ctx, &changed))
 }
 
 // failed counts a failure, and returns when to try again.

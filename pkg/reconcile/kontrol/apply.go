@@ -55,45 +55,74 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 	case !namespaced && t.Namespace != "":
 		return Answer{}, apierrors.NewBadRequest(t.Kind + " is not namespaced: remove spec.template.metadata.namespace")
 	}
-	ignored := object.NewIgnored(r.Spec.Ignore)
-	var live *unstructured.Unstructured
-	if never := o.Applied == nil || o.Applied.Generation == 0; never || step.Prune || !ignored.None() {
-		if live, err = read(ctx, c, t); err != nil {
-			return Answer{}, err
-		}
-	}
-	if id := claim(live, o.Current); id != 0 && id != r.Status.ID {
-		return Answer{}, &claimedError{id}
-	}
-	if live != nil && live.GetDeletionTimestamp() != nil {
-		return Answer{}, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: mapping.Resource.Resource}, t.Name, errors.New("it is being deleted"))
-	}
 	full, err := desired(r, o.Cluster)
 	if err != nil {
 		return Answer{}, err
 	}
-	if live == nil || ignored.None() {
-		out, err := patch(ctx, c, t, full, o, kontrol.FieldManager)
-		if err != nil || ignored.None() {
-			return finish(ctx, c, o, step, out, err)
+	ignored, never := object.NewIgnored(r.Spec.Ignore), o.Applied == nil || o.Applied.Generation == 0
+	var live, made *unstructured.Unstructured
+	if never && (o.Current == nil || !o.Current.Present) {
+		if made, err = create(ctx, c, t, full, o); err != nil {
+			return Answer{}, err
 		}
+	}
+	if made == nil {
+		if never || step.Prune || !ignored.None() {
+			if live, err = read(ctx, c, t); err != nil {
+				return Answer{}, err
+			}
+		}
+		if id := claim(live, o.Current); id != 0 && id != r.Status.ID {
+			return Answer{}, &claimedError{id}
+		}
+		if live != nil && live.GetDeletionTimestamp() != nil {
+			return Answer{}, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: mapping.Resource.Resource}, t.Name, errors.New("it is being deleted"))
+		}
+		if live == nil || ignored.None() {
+			if made, err = patch(ctx, c, t, full, o, kontrol.FieldManager); err != nil {
+				return Answer{}, err
+			}
+		}
+	}
+	if made != nil && ignored.None() {
+		return finish(ctx, c, o, step, made)
+	}
+	if made != nil {
 		// Ignored fields have their first values, owned by managers that never apply again.
 		for i, part := range ignored.Parts(full) {
 			if _, err := patch(ctx, c, t, part, o, fmt.Sprintf("%s-%d", initialManager, i)); err != nil {
 				return Answer{}, err
 			}
 		}
-		live = out
+		live = made
 	}
-	out, err := patch(ctx, c, t, ignored.Cut(full, live.GetManagedFields()), o, kontrol.FieldManager)
-	return finish(ctx, c, o, step, out, err)
+	if made, err = patch(ctx, c, t, ignored.Cut(full, live.GetManagedFields()), o, kontrol.FieldManager); err != nil {
+		return Answer{}, err
+	}
+	return finish(ctx, c, o, step, made)
+}
+
+// noVersion is a resourceVersion that no object has: the first write to an API server's store has the next one. An apply with it is refused if the
+// object exists, and else creates it (registry.Store.Update of k8s.io/apiserver).
+const noVersion = "1"
+
+// create applies an object that the cluster does not have; it returns nil if it has it.
+func create(ctx context.Context, c client.WithWatch, t kontrol.Target, full map[string]any, o Observed) (*unstructured.Unstructured, error) {
+	body := maps.Clone(full)
+	meta, _ := full["metadata"].(map[string]any)
+	meta = maps.Clone(meta)
+	meta["resourceVersion"] = noVersion
+	body["metadata"] = meta
+	out, err := patch(ctx, c, t, body, o, kontrol.FieldManager)
+	if apierrors.IsConflict(err) {
+		return nil, nil //nolint:nilnil // it exists
+	}
+	return out, err
 }
 
 // finish removes what others added, if that is asked for, and returns the answer.
-func finish(ctx context.Context, c client.WithWatch, o Observed, step Step, out *unstructured.Unstructured, err error) (Answer, error) {
-	if err != nil {
-		return Answer{}, err
-	}
+func finish(ctx context.Context, c client.WithWatch, o Observed, step Step, out *unstructured.Unstructured) (Answer, error) {
+	var err error
 	fields := object.OwnedText(out.GetManagedFields())
 	if step.Prune {
 		owned := object.Fields(fields)

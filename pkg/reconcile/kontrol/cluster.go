@@ -14,6 +14,7 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/kontrol/readable"
 	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
@@ -21,7 +22,7 @@ import (
 // seenInterval is how often the time is written at which a cluster answered last, while it does.
 const seenInterval = 5 * time.Minute
 
-func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub) *engine.Reconciler {
+func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub, namespaces readable.Namespaces) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "kontrolcluster", Account: "cluster-controller", When: &kontrol.Cluster{},
 		Watches: []engine.Watch{
@@ -30,7 +31,7 @@ func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub) *
 		},
 		Writes: []engine.Write{{Object: &kontrol.Cluster{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
-			c := &clusters{env, pool, local, tunnels}
+			c := &clusters{env, pool, local, tunnels, namespaces}
 			if tunnels != nil {
 				env.Go(func(ctx context.Context) {
 					tunnels.Use(ctx, func(name string) {
@@ -65,7 +66,8 @@ type clusters struct {
 	pool  *target.Pool
 	local client.WithWatch
 
-	tunnels *pull.Hub
+	tunnels    *pull.Hub
+	namespaces readable.Namespaces
 }
 
 func (r *clusters) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -107,7 +109,7 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 		return target.Config{Local: r.local}, nil
 	}
 	if c.Spec.Pull && r.tunnels == nil {
-		return target.Config{Reason: kontrol.ReasonUnreachable, Problem: "agents connect to the hub's API servers alone, not to an operator outside: give the Cluster a kubeconfigSecret"}, nil
+		return target.Config{Reason: kontrol.ReasonUnreachable, Problem: "agents connect to the API servers of Coracle alone, not to an operator outside: give the Cluster a kubeconfigSecret, or run the hub as `coracle server --no-node`"}, nil
 	}
 	if c.Spec.Pull {
 		return target.Config{Pull: r.tunnels.Transport(c.Name)}, nil
@@ -115,6 +117,9 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 	ref := c.Spec.KubeconfigSecret
 	if ref == nil { // it was validated
 		return target.Config{Reason: kontrol.ReasonSecretMissing, Problem: "no kubeconfig is set"}, nil
+	}
+	if err := r.namespaces.Check("Secret", ref.Namespace, ref.Name); err != nil {
+		return target.Config{Reason: kontrol.ReasonSecretMissing, Problem: err.Error()}, nil
 	}
 	var s corev1.Secret
 	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &s)

@@ -27,7 +27,7 @@ func newCurrent(pool *target.Pool) *engine.Reconciler {
 		Name: "kontrolwatcher", Account: "currentstate-controller", When: &kontrol.Resource{}, Workers: 16,
 		Watches: []engine.Watch{
 			{Object: &kontrol.Resource{}, Map: pairsOfResource, Changed: desiredChanged},
-			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
+			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: placeChanged},
 			{Object: &kontrol.AppliedState{}, Map: pairOfState},
 			{Object: &kontrol.CurrentState{}, Map: pairOfState},
 		},
@@ -36,14 +36,15 @@ func newCurrent(pool *target.Pool) *engine.Reconciler {
 		New: func(env engine.Env) engine.Func {
 			hub := watch.New(pool, env.Go, func(p watch.Pair) { env.Enqueue(pairRequest(p.Resource, p.Cluster), 0) })
 			pool.Notify("watcher", hub.Reached)
-			return (&current{env, hub}).reconcile
+			return (&current{env, hub, maphash.MakeSeed()}).reconcile
 		},
 	}
 }
 
 type current struct {
 	engine.Env
-	hub *watch.Hub
+	hub  *watch.Hub
+	seed maphash.Seed // of what basis returns
 }
 
 func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -82,7 +83,7 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	}
 	seen := r.hub.Look(pair)
 	if seen.Settled != 0 && seen.Reason == "" {
-		if was != nil && seen.Settled == basis(res, a, was) {
+		if was != nil && seen.Settled == basis(r.seed, res, a, was) {
 			return engine.Result{}, nil
 		}
 		if left := underWay(a, was, r.Now()); left > 0 {
@@ -126,14 +127,15 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 			return err
 		}
 	case !equality.Semantic.DeepEqual(next, was.State):
-		was = was.DeepCopy()
-		was.State = next
-		if err := r.Client.Update(ctx, was); err != nil {
+		changed := *was
+		changed.State = next
+		if err := r.Client.Update(ctx, &changed); err != nil {
 			return client.IgnoreNotFound(err)
 		}
+		was = &changed
 	}
 	if seen.Object != nil && seen.Reason == "" && a != nil && next.Generation == a.Generation {
-		r.hub.Settle(pair, seen.Object.GetResourceVersion(), basis(res, a, was))
+		r.hub.Settle(pair, seen.Object.GetResourceVersion(), basis(r.seed, res, a, was))
 	}
 	return nil
 }
@@ -149,10 +151,8 @@ func underWay(a *kontrol.Applied, was *kontrol.CurrentState, now time.Time) time
 	return a.AppliedAt.Add(loadAfter).Sub(now)
 }
 
-var seed = maphash.MakeSeed()
-
 // basis identifies all that a record depends on but the object on the cluster: as long as neither changes, nor does the record. It is not 0.
-func basis(r *kontrol.Resource, a *kontrol.Applied, recorded *kontrol.CurrentState) uint64 {
+func basis(seed maphash.Seed, r *kontrol.Resource, a *kontrol.Applied, recorded *kontrol.CurrentState) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	add := func(texts ...string) {

@@ -1,6 +1,7 @@
 package kontrol
 
 import (
+	"hash/maphash"
 	"testing"
 	"time"
 
@@ -17,10 +18,11 @@ func TestARecordDependsOnNothingElse(t *testing.T) {
 		a *kontrol.Applied
 		c *kontrol.CurrentState
 	}
+	seed := maphash.MakeSeed()
 	of := func(change func(*input)) uint64 {
 		in := input{newResource(), observed(nil).Applied, &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "5"}}}
 		change(&in)
-		return basis(in.r, in.a, in.c)
+		return basis(seed, in.r, in.a, in.c)
 	}
 	same := of(func(*input) {})
 	require.NotZero(t, same)

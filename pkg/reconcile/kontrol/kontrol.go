@@ -26,6 +26,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/kontrol/readable"
 	"github.com/coracle-dev/coracle/pkg/kontrol/target"
 	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
@@ -35,10 +36,10 @@ import (
 const Account = "appliedstate-controller"
 
 // New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity, and version is its version.
-// tunnels has the connections of agents; nil where none can come.
-func New(local client.WithWatch, version string, tunnels *pull.Hub) []*engine.Reconciler {
+// tunnels has the connections of agents; nil where none can come. Kubeconfigs are read in the namespaces alone.
+func New(local client.WithWatch, version string, tunnels *pull.Hub, namespaces readable.Namespaces) []*engine.Reconciler {
 	pool := target.NewPool(version)
-	return []*engine.Reconciler{newClusters(pool, local, tunnels), newApplied(pool), newCurrent(pool), newSummary()}
+	return []*engine.Reconciler{newClusters(pool, local, tunnels, namespaces), newApplied(pool), newCurrent(pool), newSummary()}
 }
 
 // The indexes of Resources and AppliedStates.
@@ -192,7 +193,13 @@ func desiredChanged(was, is client.Object) bool {
 // clusterChanged reports whether a Cluster's change matters to its Resources.
 func clusterChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
-	return engine.SpecChanged(a, b) || !labels.Equals(a.Labels, b.Labels) || ready(a) != ready(b)
+	return engine.SpecChanged(a, b) || placeChanged(a, b)
+}
+
+// placeChanged reports whether a Cluster's change matters to what is there, or to what is said of it.
+func placeChanged(was, is client.Object) bool {
+	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
+	return !labels.Equals(a.Labels, b.Labels) || ready(a) != ready(b)
 }
 
 // ready is the reason of a cluster's condition Ready, with its status.

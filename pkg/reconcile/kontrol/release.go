@@ -58,8 +58,7 @@ func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied
 	if t == nil {
 		return r.failed(pair, a.Generation, r.Now()), errors.New("the cluster is not connected")
 	}
-	again := func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
-	err = t.Do(ctx, pair.Resource, again, func(ctx context.Context, c client.WithWatch) error {
+	err = t.Do(ctx, pair.Resource, r.again(pair), func(ctx context.Context, c client.WithWatch) error {
 		live, err := read(ctx, c, a.Target)
 		if meta.IsNoMatchError(err) || live == nil && err == nil {
 			return nil

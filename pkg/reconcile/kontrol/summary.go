@@ -33,7 +33,7 @@ func newSummary() *engine.Reconciler {
 			}},
 			{Object: &kontrol.AppliedState{}, Map: ofState, Batch: resourceOf},
 			{Object: &kontrol.CurrentState{}, Map: ofState, Batch: resourceOf},
-			{Object: &kontrol.Cluster{}, Changed: clusterChanged, Map: func(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+			{Object: &kontrol.Cluster{}, Changed: placeChanged, Map: func(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 				for _, p := range pairsOfCluster(ctx, env, o) {
 					out = append(out, engine.RequestFor("", p.Name))
 				}
@@ -76,7 +76,8 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if err != nil {
 		return engine.Result{}, err
 	}
-	next := r.DeepCopy()
+	next := *r // whose history may be large
+	next.Status.Conditions = slices.Clone(r.Status.Conditions)
 	Summarize(&next.Status, r, inputs)
 	switch {
 	case r.DeletionTimestamp != nil:
@@ -91,7 +92,7 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if equality.Semantic.DeepEqual(next.Status, was) {
 		return engine.Result{}, nil
 	}
-	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, next))
+	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, &next))
 }
 
 // passes is how long what was applied may go unseen before that is said: the watch shows it in a moment, and one write says both.

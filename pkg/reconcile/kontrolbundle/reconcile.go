@@ -17,12 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/readable"
 	"github.com/coracle-dev/coracle/pkg/kontrol/state"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// New declares the reconciler. fetch reads artifacts.
-func New(fetch Fetcher) *engine.Reconciler {
+// New declares the reconciler. fetch reads artifacts; ConfigMaps and Secrets are read in the namespaces alone.
+func New(fetch Fetcher, namespaces readable.Namespaces) *engine.Reconciler {
 	owner := engine.Controller(kontrol.GroupVersion.WithKind("Bundle").GroupKind())
 	return &engine.Reconciler{
 		Name: "kontrolbundle", Account: "bundle-controller", When: &kontrol.Bundle{}, Workers: 4,
@@ -44,7 +45,7 @@ func New(fetch Fetcher) *engine.Reconciler {
 		},
 		Indexes: []engine.Index{engine.ByController(&kontrol.Resource{})},
 		New: func(env engine.Env) engine.Func {
-			return (&bundles{Env: env, sources: newSources(env, fetch)}).reconcile
+			return (&bundles{Env: env, sources: newSources(env, fetch, namespaces)}).reconcile
 		},
 	}
 }

@@ -20,6 +20,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/kontrol/artifact"
 	"github.com/coracle-dev/coracle/pkg/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/kontrol/readable"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
@@ -67,6 +68,7 @@ type sources struct {
 	engine.Env
 	fetch Fetcher
 	slots chan struct{}
+	in    readable.Namespaces
 
 	mu sync.Mutex
 	of map[string]*source
@@ -82,8 +84,8 @@ type source struct {
 	running  bool
 }
 
-func newSources(env engine.Env, f Fetcher) *sources {
-	return &sources{Env: env, fetch: f, slots: make(chan struct{}, fetches), of: map[string]*source{}}
+func newSources(env engine.Env, f Fetcher, in readable.Namespaces) *sources {
+	return &sources{Env: env, fetch: f, slots: make(chan struct{}, fetches), in: in, of: map[string]*source{}}
 }
 
 func (s *sources) forget(name string) {
@@ -101,6 +103,9 @@ func (s *sources) look(ctx context.Context, b *kontrol.Bundle) result {
 		return s.artifact(ctx, b)
 	case src.ConfigMap != nil:
 		ref := src.ConfigMap
+		if err := s.in.Check("ConfigMap", ref.Namespace, ref.Name); err != nil {
+			return result{err: err}
+		}
 		var m corev1.ConfigMap
 		err := s.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &m)
 		if apierrors.IsNotFound(err) {
@@ -204,6 +209,9 @@ func (s *sources) credentials(ctx context.Context, a *kontrol.Artifact) (c artif
 	ref := a.PullSecret
 	if ref == nil {
 		return c, "", nil
+	}
+	if err := s.in.Check("Secret", ref.Namespace, ref.Name); err != nil {
+		return c, "", err
 	}
 	var secret corev1.Secret
 	if err := s.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &secret); err != nil {

@@ -86,10 +86,10 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 
 func (r *reconciler) observe(ctx context.Context, rs *appsv1.ReplicaSet) (o Observed, err error) {
 	o.Set = rs
-	if o.Owned, err = r.pods(ctx, rs.Namespace, string(rs.UID)); err != nil {
+	if o.Owned, err = podstate.ControlledBy(ctx, r.Env, rs.Namespace, string(rs.UID)); err != nil {
 		return o, err
 	}
-	if o.Orphans, err = r.pods(ctx, rs.Namespace, engine.NoController); err != nil {
+	if o.Orphans, err = podstate.ControlledBy(ctx, r.Env, rs.Namespace, engine.NoController); err != nil {
 		return o, err
 	}
 	if int(replicas(rs)) >= len(o.Owned)+len(o.Orphans) {
@@ -109,7 +109,7 @@ func (r *reconciler) observe(ctx context.Context, rs *appsv1.ReplicaSet) (o Obse
 		}
 	}
 	for _, uid := range siblings {
-		pods, err := r.pods(ctx, rs.Namespace, string(uid))
+		pods, err := podstate.ControlledBy(ctx, r.Env, rs.Namespace, string(uid))
 		if err != nil {
 			return o, err
 		}
@@ -120,18 +120,6 @@ func (r *reconciler) observe(ctx context.Context, rs *appsv1.ReplicaSet) (o Obse
 		}
 	}
 	return o, nil
-}
-
-func (r *reconciler) pods(ctx context.Context, namespace, controller string) ([]*corev1.Pod, error) {
-	var list corev1.PodList
-	if err := r.ByIndex(ctx, &list, namespace, engine.ControllerIndex, controller); err != nil {
-		return nil, err
-	}
-	out := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
 }
 
 // own adopts and releases pods. A conflict is retried.

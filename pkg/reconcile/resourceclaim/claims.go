@@ -44,10 +44,13 @@ func claimsOfPod(_ context.Context, _ engine.Env, was, is client.Object) []engin
 	if is == nil {
 		p, ok = was.(*corev1.Pod)
 	}
-	if !ok || len(p.Spec.ResourceClaims) == 0 || is != nil && !done(p) {
+	if !ok || is != nil && !done(p) {
 		return nil
 	}
 	var out []engine.Request
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil { // made by the scheduler
+		out = append(out, engine.RequestFor(p.Namespace, s.ResourceClaimName))
+	}
 	for name := range resourceclaim.PodClaims(p) {
 		out = append(out, engine.RequestFor(p.Namespace, name))
 	}

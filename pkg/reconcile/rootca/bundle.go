@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Bundle is the PEM CA bundle by which pods verify the API server. It may change while the reconciler runs.
+// Bundle is a PEM CA bundle by which pods verify a part of the cluster. It may change while the reconcilers run.
 type Bundle struct {
 	mu      sync.Mutex
 	pem     []byte
@@ -15,7 +15,7 @@ type Bundle struct {
 // NewBundle returns a Bundle with pem.
 func NewBundle(pem []byte) *Bundle { return &Bundle{pem: pem} }
 
-// Set replaces the bundle. The ConfigMaps and the ClusterTrustBundle are updated.
+// Set replaces the bundle. What was published of it is updated.
 func (b *Bundle) Set(pem []byte) {
 	b.mu.Lock()
 	b.pem = pem

@@ -1,5 +1,6 @@
 // Package rootca publishes the CA bundle by which pods verify the API server: in each namespace as the ConfigMap kube-root-ca.crt, and as the
-// ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving.
+// ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. Another ClusterTrustBundle, of the signer kubernetes.io/kubelet-serving, is for
+// verifying nodes.
 //
 // It may import engine. Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
 package rootca

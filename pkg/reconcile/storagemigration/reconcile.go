@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
@@ -39,7 +40,7 @@ func New(kinds engine.Kinds) *engine.Reconciler {
 		Name: "storage-version-migrator", Workers: 1,
 		Watches: []engine.Watch{
 			{Object: &storagemigrationv1.StorageVersionMigration{}, Event: related},
-			{Object: &apiextensionsv1.CustomResourceDefinition{}, Map: ofDefinition},
+			{Object: definitionMetadata(), Map: ofDefinition}, // definitions are large, and their names say what they define
 		},
 		// No kind is watched, but all may be read.
 		Every: &engine.Every{Kinds: kinds, Object: func(engine.Kind) client.Object { return nil }},
@@ -65,12 +66,15 @@ func related(ctx context.Context, env engine.Env, was, now client.Object) []engi
 	return []engine.Request{engine.RequestFor("", m.Name)}
 }
 
+func definitionMetadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	return m
+}
+
 func ofDefinition(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-	crd, ok := o.(*apiextensionsv1.CustomResourceDefinition)
-	if !ok {
-		return nil
-	}
-	return ofResource(ctx, env, metav1.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural})
+	plural, group, _ := strings.Cut(o.GetName(), ".")
+	return ofResource(ctx, env, metav1.GroupResource{Group: group, Resource: plural})
 }
 
 func ofResource(ctx context.Context, env engine.Env, resource metav1.GroupResource) []engine.Request {

@@ -59,7 +59,7 @@ func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
 		if a.ScheduledAt != nil && start.Before(a.ScheduledAt.Time) { // the clock of the node may be behind
 			start = a.ScheduledAt.Time
 		}
-		if d := time.Duration(*limit) * time.Second; p.within(start.Add(d)) {
+		if d := time.Duration(*limit) * time.Second; p.exceeds(start, d) {
 			fail(a, tasks.ReasonRunTimeout, "it ran for longer than %s", d)
 		}
 	}
@@ -81,7 +81,7 @@ func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
 		return true
 	}
 	d := time.Duration(*limit) * time.Second
-	if !p.within(pod.CreationTimestamp.Add(d)) {
+	if !p.exceeds(pod.CreationTimestamp.Time, d) {
 		return true
 	}
 	if a.Message == "" {
@@ -150,7 +150,7 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	if s := p.spec.StartTimeoutSeconds; s != nil {
 		limit = time.Duration(*s) * time.Second
 	}
-	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" || a.ScheduledAt != nil && p.within(a.ScheduledAt.Add(limit)) {
+	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" || a.ScheduledAt != nil && p.exceeds(a.ScheduledAt.Time, limit) {
 		reason := w.Reason
 		if reason == "ImagePullBackOff" {
 			reason = "ErrImagePull"

@@ -100,6 +100,12 @@ func (p *plan) within(at time.Time) (passed bool) {
 	return false
 }
 
+// exceeds reports whether what began at a time of the API has surely lasted for longer than a limit. The API's times are cut to seconds, so the
+// beginning was up to a second later.
+func (p *plan) exceeds(began time.Time, limit time.Duration) bool {
+	return p.within(began.Add(limit + time.Second))
+}
+
 func (p *plan) expire() {
 	ttl, end := p.spec.TTLSecondsAfterFinished, p.Status.FinishedAt
 	if ttl == nil || end == nil || p.Task.DeletionTimestamp != nil {

@@ -93,15 +93,15 @@ func TestPlan(t *testing.T) {
 		"new":                 {task: begun(""), phase: tasks.TaskPending, create: 1},
 		"suspended":           {task: begun("", func(s *tasks.TaskSpec) { s.Suspend = true }), phase: tasks.TaskPending, err: "the task is suspended"},
 		"unrecorded pod":      {task: begun(""), pods: pods(podOf("b", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
-		"waits for a node":    {task: begun(tasks.TaskPending, wait(90)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskPending, err: "0/1 nodes are available", again: 30 * time.Second},
+		"waits for a node":    {task: begun(tasks.TaskPending, wait(90)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskPending, err: "0/1 nodes are available", again: 31 * time.Second},
 		"no node in time":     {task: begun(tasks.TaskPending, wait(30), retries(3)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskFailed, reason: "NoNode", err: "no feasible node within 30s: 0/1 nodes are available", release: 1},
 		"bound":               {task: begun(tasks.TaskPending), pods: pods(podOf("a", "n", none)), phase: tasks.TaskScheduled, again: 30 * time.Second},
-		"pull fails":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskScheduled, err: "ErrImagePull: no such image", again: 19 * time.Second},
+		"pull fails":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskScheduled, err: "ErrImagePull: no such image", again: 20 * time.Second},
 		"pull failed":         {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ImagePullBackOff: no such image", release: 1},
 		"pull has time":       {task: begun(tasks.TaskScheduled, start(90)), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskScheduled, err: "ImagePullBackOff: no such image", again: 30 * time.Second},
 		"pull has no time":    {task: begun(tasks.TaskScheduled, start(1)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ErrImagePull: no such image", release: 1},
 		"image name":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))), phase: tasks.TaskFailed, reason: "InvalidImageName", err: "InvalidImageName: x", release: 1},
-		"no ConfigMap yet":    {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ContainerCreating", "not found"))), phase: tasks.TaskScheduled, err: "NotPrepared: not found", again: 19 * time.Second},
+		"no ConfigMap yet":    {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ContainerCreating", "not found"))), phase: tasks.TaskScheduled, err: "NotPrepared: not found", again: 20 * time.Second},
 		"no ConfigMap":        {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", "configmap \"x\" not found"))), phase: tasks.TaskFailed, reason: "NotPrepared", err: "NotPrepared: configmap \"x\" not found", release: 1},
 		"is created":          {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", ""))), phase: tasks.TaskScheduled, again: 30 * time.Second},
 		"runs":                {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
@@ -111,7 +111,7 @@ func TestPlan(t *testing.T) {
 		"no such command":     {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", terminated0(128, "StartError", "no such file"))), phase: tasks.TaskFailed, reason: "StartError", err: "no such file", release: 1, exit: ptr(int32(128))},
 		"retry":               {task: begun(tasks.TaskRunning, retries(1)), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))), phase: tasks.TaskPending, err: "attempt 1 failed: exit code 3", release: 1, create: 1},
 		"timed out":           {task: begun(tasks.TaskRunning, runFor(30)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed, reason: "RunTimeout", err: "it ran for longer than 30s", release: 1},
-		"in time":             {task: begun(tasks.TaskRunning, runFor(70)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 10 * time.Second},
+		"in time":             {task: begun(tasks.TaskRunning, runFor(70)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 11 * time.Second},
 		"retry waits for pod": {task: begun(tasks.TaskRunning, runFor(30), retries(1)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskPending, err: "attempt 1 failed: it ran for longer than 30s", release: 1, again: time.Second},
 		"evicted": {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", none), func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "the node was low on memory"}
@@ -160,6 +160,33 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// What began in the last moment of the second that the API gives still has its whole limit.
+func TestTimeoutsAreNotEarly(t *testing.T) {
+	limit := int64(60)
+	limits := func(s *tasks.TaskSpec) {
+		s.ScheduleTimeoutSeconds, s.StartTimeoutSeconds, s.RunTimeoutSeconds = &limit, &limit, &limit
+	}
+	for reason, c := range map[string]struct {
+		phase tasks.TaskPhase
+		pod   *corev1.Pod
+	}{
+		tasks.ReasonNoNode:     {tasks.TaskPending, podOf("a", "", corev1.ContainerState{})},
+		"ErrImagePull":         {tasks.TaskScheduled, podOf("a", "n", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}})},
+		tasks.ReasonRunTimeout: {tasks.TaskRunning, podOf("a", "n", corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}})},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			at := start.Add(60*time.Second + 999*time.Millisecond)
+			o := Observed{Task: begun(c.phase, limits), Pods: []*corev1.Pod{c.pod}, Heard: map[string]Heartbeat{"n": {at, tasks.DefaultPatience}}}
+			a := Plan(o, at)
+			require.Equal(t, c.phase, a.Status.Phase)
+			require.Equal(t, time.Millisecond, a.Again)
+			a = Plan(o, at.Add(time.Millisecond))
+			require.Equal(t, tasks.TaskFailed, a.Status.Phase)
+			require.Equal(t, reason, a.Status.Reason)
+		})
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	s := &tasks.TaskSpec{BackoffSeconds: ptr(int32(10))}
 	for number, want := range map[int32]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 100: 5 * time.Minute} {
@@ -185,6 +212,7 @@ func TestArray(t *testing.T) {
 	o := Observed{Task: task, Pods: pods, Heard: map[string]Heartbeat{"n": {now, tasks.DefaultPatience}}}
 	a = Plan(o, now)
 	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1"}, a.Status.Array)
+	require.Equal(t, tasks.TaskRunning, a.Status.Phase)
 	require.Len(t, a.Create, 2)
 	require.EqualValues(t, 2, *a.Create[0].Index)
 	task.Spec.Cancel = true

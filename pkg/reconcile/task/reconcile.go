@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	cc "github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/heartbeat"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
@@ -293,14 +294,14 @@ func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatu
 	return nil
 }
 
-// release removes the finalizer from pods, and deletes them.
+// release deletes pods, and removes the finalizer from those that are being deleted: a client that is not in process deletes without removing it.
 func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
 	return engine.Parallel(len(pods), func(i int) error {
 		p := pods[i]
-		if err := r.untrack(ctx, p); err != nil || p.DeletionTimestamp != nil {
-			return err
+		if p.DeletionTimestamp != nil {
+			return r.untrack(ctx, p)
 		}
-		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
+		err := r.Client.Delete(ctx, p, engine.Preconditions(p), cc.WithoutFinalizer(tasks.FinalizerRecorded))
 		if apierrors.IsConflict(err) { // the name is in use by another pod
 			return nil
 		}

@@ -68,6 +68,9 @@ func (p *plan) storeArray() {
 		CompletedIndexes: p.completed.String(), FailedIndexes: p.failed.String(),
 	}
 	s.Phase, s.Error, s.Reason = tasks.TaskPending, "", ""
+	if s.Array.Completed+s.Array.Failed > 0 {
+		s.Phase = tasks.TaskRunning // indexes that end within moments are never seen to run
+	}
 	for i := range p.active {
 		a := &p.active[i]
 		switch a.Phase {

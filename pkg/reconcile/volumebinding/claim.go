@@ -64,11 +64,13 @@ func (s ClaimState) unbound() Step {
 	switch {
 	case err != nil:
 		return s.pending().because(c, corev1.EventTypeWarning, "FailedBinding", err.Error())
+	case match != nil && match.Annotations[storage.ContentAnnotation] != "" && match.Annotations[storage.CopiedAnnotation] == "":
+		return s.pending() // its contents are being copied
 	case match != nil:
 		return bind(match, c)
 	case !helpers.PersistentVolumeClaimHasClass(c) && s.Default != nil:
 		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = &s.Default.Name })
-	case delayed && !helpers.IsDelayBindingProvisioning(c):
+	case delayed && !helpers.IsDelayBindingProvisioning(c) && !s.copies():
 		return s.waiting()
 	case helpers.GetPersistentVolumeClaimClass(c) != "":
 		return s.provision()
@@ -76,11 +78,11 @@ func (s ClaimState) unbound() Step {
 	return s.pending().because(c, corev1.EventTypeNormal, "FailedBinding", "no persistent volumes available for this claim and no storage class is set")
 }
 
-// fitting returns the candidates with the claim's access modes; a volume that names the claim fits in any case.
+// fitting returns the candidates with the claim's access modes; a volume that names the claim fits in any case, and only such a one may be a copy.
 func (s ClaimState) fitting() []*corev1.PersistentVolume {
 	out := make([]*corev1.PersistentVolume, 0, len(s.Candidates))
 	for _, v := range s.Candidates {
-		if helpers.CheckAccessModes(s.Claim, v) || helpers.IsVolumeBoundToClaim(v, s.Claim) {
+		if !s.copies() && helpers.CheckAccessModes(s.Claim, v) || helpers.IsVolumeBoundToClaim(v, s.Claim) {
 			out = append(out, v)
 		}
 	}
@@ -226,7 +228,7 @@ func (s ClaimState) grow() Step {
 	if wants.Cmp(has) <= 0 || v.DeletionTimestamp != nil {
 		return Step{}
 	}
-	if !ours(v) {
+	if !storage.Ours(v) {
 		return Step{}.because(c, corev1.EventTypeNormal, "ExternalExpanding", "waiting for an external controller to expand this PVC")
 	}
 	if size := v.Spec.Capacity[corev1.ResourceStorage]; size.Cmp(wants) < 0 {
@@ -237,11 +239,6 @@ func (s ClaimState) grow() Step {
 	})
 	step.Op, step.Volume = Resized, v
 	return step.because(c, corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")
-}
-
-// ours reports whether a volume is a directory that Coracle provisioned.
-func ours(v *corev1.PersistentVolume) bool {
-	return v.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner && v.Spec.Local != nil
 }
 
 func without(list []string, s string) []string {

@@ -190,7 +190,7 @@ func TestModel(t *testing.T) {
 					p := &corev1.Pod{Spec: corev1.PodSpec{NodeName: "a", Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
 						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}}}
 					w.pods = append(w.pods, p)
-					if v := w.volumes[c.Spec.VolumeName]; ours(v) {
+					if v := w.volumes[c.Spec.VolumeName]; storage.Ours(v) {
 						w.directories[v.Name] = true
 					}
 				}

@@ -71,6 +71,20 @@ func asked(provisioner string, more ...string) func(*corev1.PersistentVolumeClai
 	return annotated(append(more, helpers.AnnStorageProvisioner, provisioner, helpers.AnnBetaStorageProvisioner, provisioner)...)
 }
 
+func copyOf(c *corev1.PersistentVolumeClaim) {
+	c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "d"}
+}
+
+// filled marks a volume as one that is filled with a copy.
+func filled(more ...string) func(*corev1.PersistentVolume) {
+	return func(v *corev1.PersistentVolume) {
+		metav1.SetMetaDataAnnotation(&v.ObjectMeta, storage.ContentAnnotation, "volume/d")
+		for i := 0; i < len(more); i += 2 {
+			metav1.SetMetaDataAnnotation(&v.ObjectMeta, more[i], more[i+1])
+		}
+	}
+}
+
 func deleted(o metav1.Object) { o.SetDeletionTimestamp(&metav1.Time{}) }
 
 func TestPlanClaim(t *testing.T) {
@@ -119,15 +133,22 @@ func TestPlanClaim(t *testing.T) {
 		"and waited for": {s: ClaimState{Claim: claim("c", asked("x/y")), Class: class("x/y", immediate)}, reason: "ExternalProvisioning"},
 		"on the selected node": {s: ClaimState{Claim: claim("c", asked(storage.Provisioner, helpers.AnnSelectedNode, "b")), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a"), node("b")}}, op: CreateVolume, reason: "ProvisioningSucceeded", check: func(t *testing.T, s Step) {
 			require.Equal(t, "/var/lib/b/pvc-uid-c", s.Volume.Spec.Local.Path)
-			require.Equal(t, "b", nodeOf(s.Volume))
+			require.Equal(t, "b", storage.HostOf(s.Volume))
 		}},
 		"the selected node is gone":             {s: ClaimState{Claim: claim("c", asked(storage.Provisioner, helpers.AnnSelectedNode, "b")), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a")}}, op: UpdateClaim, reason: "ProvisioningFailed", check: func(t *testing.T, s Step) { require.NotContains(t, s.Claim.Annotations, helpers.AnnSelectedNode) }},
-		"on any node":                           {s: ClaimState{Claim: claim("c", asked(storage.Provisioner)), Class: class(storage.Provisioner, immediate), Nodes: []*corev1.Node{node("b"), node("a")}}, op: CreateVolume, reason: "ProvisioningSucceeded", check: func(t *testing.T, s Step) { require.Equal(t, "a", nodeOf(s.Volume)) }},
+		"on any node":                           {s: ClaimState{Claim: claim("c", asked(storage.Provisioner)), Class: class(storage.Provisioner, immediate), Nodes: []*corev1.Node{node("b"), node("a")}}, op: CreateVolume, reason: "ProvisioningSucceeded", check: func(t *testing.T, s Step) { require.Equal(t, "a", storage.HostOf(s.Volume)) }},
 		"no node":                               {s: ClaimState{Claim: claim("c", asked(storage.Provisioner)), Class: class(storage.Provisioner, immediate)}, reason: "ProvisioningFailed"},
 		"shared by several nodes":               {s: ClaimState{Claim: claim("c", asked(storage.Provisioner), func(c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes[0] = corev1.ReadWriteMany }), Class: class(storage.Provisioner, immediate), Nodes: []*corev1.Node{node("a")}}, reason: "ProvisioningFailed"},
 		"a volume that is named, too small":     {s: ClaimState{Claim: claim("c", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "v" }), Volume: volume("v", "1Mi")}, reason: "VolumeMismatch"},
 		"a volume that is named, another's":     {s: ClaimState{Claim: claim("c", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "v" }), Volume: volume("v", "1Gi", refTo(claim("d")))}, reason: "FailedBinding"},
 		"a volume that is named, not there yet": {s: ClaimState{Claim: claim("c", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "v" })}},
+		"a copy does not wait for a pod": {s: ClaimState{Claim: claim("c", copyOf), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a")}}, op: UpdateClaim, check: func(t *testing.T, s Step) {
+			require.Equal(t, storage.Provisioner, s.Claim.Annotations[helpers.AnnStorageProvisioner])
+		}},
+		"another reconciler makes it":           {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a")}}},
+		"no other volume may be the copy":       {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("free", "1Gi")}}},
+		"a copy that is not whole":              {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled())}}},
+		"a copy that is whole":                  {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled(storage.CopiedAnnotation, "true"))}}, op: UpdateStatus},
 		"done":                                  {s: ClaimState{Claim: bound, Volume: own}},
 		"lost":                                  {s: ClaimState{Claim: bound}, op: UpdateClaimStatus, reason: "ClaimLost"},
 		"taken by another":                      {s: ClaimState{Claim: bound, Volume: volume("v", "1Gi", refTo(claim("d")))}, op: UpdateClaimStatus, reason: "ClaimMisbound"},

@@ -3,7 +3,6 @@ package volumebinding
 import (
 	"cmp"
 	"fmt"
-	"path"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +22,14 @@ func (s ClaimState) provision() Step {
 	if class == nil {
 		return failed(fmt.Sprintf("storageclass.storage.k8s.io %q not found", helpers.GetPersistentVolumeClaimClass(c)))
 	}
+	refused := func(why string) Step {
+		return failed(fmt.Sprintf("Failed to provision volume with StorageClass %q: %s", class.Name, why))
+	}
+	if class.Provisioner == storage.Provisioner {
+		if why := storage.Impossible(c, class); why != "" {
+			return refused(why)
+		}
+	}
 	if c.Annotations[helpers.AnnStorageProvisioner] != class.Provisioner || c.Annotations[helpers.AnnBetaStorageProvisioner] != class.Provisioner {
 		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnStorageProvisioner, class.Provisioner)
@@ -33,17 +40,14 @@ func (s ClaimState) provision() Step {
 		return s.pending().because(c, corev1.EventTypeNormal, "ExternalProvisioning", fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
 			"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner))
 	}
-	refused := func(why string) Step {
-		return failed(fmt.Sprintf("Failed to provision volume with StorageClass %q: %s", class.Name, why))
-	}
-	if why := s.impossible(); why != "" {
-		return refused(why)
+	if s.copies() {
+		return s.pending() // the reconciler of local snapshots makes it
 	}
 	selected, delayed := c.Annotations[helpers.AnnSelectedNode]
 	n, why := s.node(selected)
 	switch {
 	case n != nil:
-		return Step{Op: CreateVolume, Volume: s.volume(n)}.because(c, corev1.EventTypeNormal, "ProvisioningSucceeded",
+		return Step{Op: CreateVolume, Volume: storage.NewVolume(c, s.Class, n)}.because(c, corev1.EventTypeNormal, "ProvisioningSucceeded",
 			"Successfully provisioned volume "+storage.VolumeName(c.UID)+" using "+storage.Provisioner)
 	case delayed:
 		// The scheduler chooses again.
@@ -53,29 +57,10 @@ func (s ClaimState) provision() Step {
 	return refused(why)
 }
 
-// impossible returns what a directory on a node cannot give, "" if there is nothing.
-func (s ClaimState) impossible() string {
-	c, class := &s.Claim.Spec, s.Class
-	for _, mode := range c.AccessModes {
-		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
-			return fmt.Sprintf("invalid AccessModes %v: only ReadWriteOnce and ReadWriteOncePod are supported by local volumes", c.AccessModes)
-		}
-	}
-	switch {
-	case c.VolumeMode != nil && *c.VolumeMode != corev1.PersistentVolumeFilesystem:
-		return "block volume provisioning is not supported"
-	case c.Selector != nil:
-		return "claim.Spec.Selector is not supported"
-	case c.DataSource != nil || c.DataSourceRef != nil:
-		return "claim.Spec.DataSource is not supported: local volumes are made empty"
-	case attributes(c.VolumeAttributesClassName) != "":
-		return "claim.Spec.VolumeAttributesClassName is not supported"
-	case len(class.Parameters) > 0:
-		return "the class has parameters, and local volumes take none"
-	case len(class.MountOptions) > 0:
-		return "the class has mountOptions, and local volumes take none"
-	}
-	return ""
+// copies reports whether the claim's volume is to be one of Coracle's own, with the contents of another or of a snapshot. It is made on the node that has
+// those, whatever node the scheduler would choose.
+func (s ClaimState) copies() bool {
+	return s.Class != nil && s.Class.Provisioner == storage.Provisioner && (s.Claim.Spec.DataSource != nil || s.Claim.Spec.DataSourceRef != nil)
 }
 
 // node returns the node for a volume: the selected one, or, in classes that do not wait for a pod, one that can take pods.
@@ -106,7 +91,7 @@ func (s ClaimState) unfit(n *corev1.Node) string {
 	if n.Annotations[storage.DirectoryAnnotation] == "" || n.Labels[corev1.LabelHostname] == "" {
 		return fmt.Sprintf("node %q has no local volumes", n.Name)
 	}
-	if len(s.Class.AllowedTopologies) > 0 && !inTopology(s.Class.AllowedTopologies, n.Labels) {
+	if len(s.Class.AllowedTopologies) > 0 && !storage.InTopology(s.Class.AllowedTopologies, n.Labels) {
 		return fmt.Sprintf("node %q is not in the class's allowedTopologies", n.Name)
 	}
 	return ""
@@ -116,28 +101,4 @@ func ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-func (s ClaimState) volume(n *corev1.Node) *corev1.PersistentVolume {
-	c := s.Claim
-	name := storage.VolumeName(c.UID)
-	policy, mode := corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeFilesystem
-	if s.Class.ReclaimPolicy != nil {
-		policy = *s.Class.ReclaimPolicy
-	}
-	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{storage.Finalizer},
-			Annotations: map[string]string{helpers.AnnDynamicallyProvisioned: storage.Provisioner}},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage].DeepCopy()},
-			AccessModes:                   slices.Clone(c.Spec.AccessModes),
-			PersistentVolumeReclaimPolicy: policy, StorageClassName: s.Class.Name, VolumeMode: &mode,
-			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name, UID: c.UID},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{
-				Path: path.Join(n.Annotations[storage.DirectoryAnnotation], name)}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{n.Labels[corev1.LabelHostname]}}},
-			}}}},
-		},
-	}
 }

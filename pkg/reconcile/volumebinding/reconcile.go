@@ -94,7 +94,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if step.Op != Resized {
-		r.tell(step.Event)
+		r.Notify(step.Event)
 	}
 	if step.Op == Nothing {
 		return engine.Result{}, nil
@@ -107,12 +107,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	r.Enqueue(req, 0)
 	return engine.Result{}, nil
-}
-
-func (r *reconciler) tell(e *Event) {
-	if e != nil {
-		r.Events.Event(e.About, e.Type, e.Reason, "%s", e.Message)
-	}
 }
 
 func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error) {
@@ -173,7 +167,7 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (ClaimState,
 		if err := r.ByIndex(ctx, &pods, c.Namespace, podIndex, c.Name); err != nil {
 			return s, err
 		}
-		s.Pods = pointers(pods.Items)
+		s.Pods = engine.Pointers(pods.Items)
 	}
 	if c.Spec.VolumeName != "" {
 		return s, nil
@@ -186,12 +180,12 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (ClaimState,
 	if err := r.ByIndex(ctx, &byClaim, "", claimRefIndex, req.String()); err != nil {
 		return s, err
 	}
-	s.Candidates = append(pointers(byClaim.Items), pointers(byClass.Items)...)
+	s.Candidates = append(engine.Pointers(byClaim.Items), engine.Pointers(byClass.Items)...)
 	var classes storagev1.StorageClassList
 	if err := r.Cache.List(ctx, &classes); err != nil {
 		return s, err
 	}
-	all := pointers(classes.Items)
+	all := engine.Pointers(classes.Items)
 	s.Default = storage.Default(all)
 	for _, one := range all {
 		if one.Name == class {
@@ -203,17 +197,9 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (ClaimState,
 		if err := r.Cache.List(ctx, &nodes); err != nil {
 			return s, err
 		}
-		s.Nodes = pointers(nodes.Items)
+		s.Nodes = engine.Pointers(nodes.Items)
 	}
 	return s, nil
-}
-
-func pointers[T any](list []T) []*T {
-	out := make([]*T, len(list))
-	for i := range list {
-		out[i] = &list[i]
-	}
-	return out
 }
 
 func (r *reconciler) apply(ctx context.Context, s Step) error {
@@ -268,7 +254,7 @@ func (r *reconciler) clean(ctx context.Context, v *corev1.PersistentVolume) erro
 	case err != nil:
 		return err
 	case n == nil:
-		r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %q no longer exists: what its machine still holds of the volume was not removed", nodeOf(v))
+		r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %q no longer exists: what its machine still holds of the volume was not removed", storage.HostOf(v))
 		return nil
 	case r.remove == nil:
 		return fmt.Errorf("the directory of the volume on node %q cannot be removed from here", n.Name)
@@ -282,7 +268,7 @@ func (r *reconciler) node(ctx context.Context, v *corev1.PersistentVolume) (*cor
 	if err := r.Cache.List(ctx, &nodes); err != nil {
 		return nil, err
 	}
-	name := nodeOf(v)
+	name := storage.HostOf(v)
 	for i := range nodes.Items {
 		if nodes.Items[i].Labels[corev1.LabelHostname] == name {
 			return &nodes.Items[i], nil
@@ -299,7 +285,7 @@ func (r *reconciler) resized(ctx context.Context, s Step) error {
 	case err != nil:
 		return err
 	case n == nil:
-		err = fmt.Errorf("node %q no longer exists", nodeOf(s.Volume))
+		err = fmt.Errorf("node %q no longer exists", storage.HostOf(s.Volume))
 	case r.resize == nil:
 		err = fmt.Errorf("node %q cannot be reached from here", n.Name)
 	default:
@@ -312,6 +298,6 @@ func (r *reconciler) resized(ctx context.Context, s Step) error {
 	if err := r.Client.Status().Update(ctx, s.Claim); err != nil {
 		return err
 	}
-	r.tell(s.Event)
+	r.Notify(s.Event)
 	return nil
 }

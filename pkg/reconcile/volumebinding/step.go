@@ -3,6 +3,8 @@ package volumebinding
 import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
 // Op is the one write that a plan asks for. After it, the objects are planned again.
@@ -27,24 +29,16 @@ type Step struct {
 	Op     Op
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	Event  *Event
-}
-
-// Event is an event about an object, in upstream's words.
-type Event struct {
-	About                 client.Object
-	Type, Reason, Message string
+	Event  *engine.Notice
 }
 
 func (s Step) because(about client.Object, kind, reason, message string) Step {
-	s.Event = &Event{about, kind, reason, message}
+	s.Event = &engine.Notice{About: about, Type: kind, Reason: reason, Message: message}
 	return s
 }
 
 func updateClaim(was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) Step {
-	next := was.DeepCopy()
-	change(next)
-	return Step{Op: UpdateClaim, Claim: next}
+	return Step{Op: UpdateClaim, Claim: engine.Changed(was, change)}
 }
 
 func updateClaimStatus(was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaimStatus)) Step {
@@ -54,9 +48,7 @@ func updateClaimStatus(was *corev1.PersistentVolumeClaim, change func(*corev1.Pe
 }
 
 func updateVolume(was *corev1.PersistentVolume, change func(*corev1.PersistentVolume)) Step {
-	next := was.DeepCopy()
-	change(next)
-	return Step{Op: UpdateVolume, Volume: next}
+	return Step{Op: UpdateVolume, Volume: engine.Changed(was, change)}
 }
 
 func phase(was *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, message string) Step {

@@ -87,9 +87,9 @@ func reclaim(v *corev1.PersistentVolume, free, released bool) Step {
 		}
 	case corev1.PersistentVolumeReclaimDelete:
 		switch {
-		case ours(v) && !deleting && released:
+		case storage.Ours(v) && !deleting && released:
 			return Step{Op: DeleteVolume, Volume: v}
-		case ours(v) && deleting && directory:
+		case storage.Ours(v) && deleting && directory:
 			return Step{Op: RemoveDirectory, Volume: v}
 		case !metav1.HasAnnotation(v.ObjectMeta, helpers.AnnDynamicallyProvisioned) && v.Spec.CSI == nil && released && !deleting && v.Status.Phase != corev1.VolumeFailed:
 			wrong := fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched", v.Name)
@@ -101,20 +101,4 @@ func reclaim(v *corev1.PersistentVolume, free, released bool) Step {
 		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, storage.Finalizer) })
 	}
 	return Step{}
-}
-
-// nodeOf returns the hostname label of the node that has the directory of one of Coracle's volumes, or "".
-func nodeOf(v *corev1.PersistentVolume) string {
-	a := v.Spec.NodeAffinity
-	if a == nil || a.Required == nil {
-		return ""
-	}
-	for _, term := range a.Required.NodeSelectorTerms {
-		for _, e := range term.MatchExpressions {
-			if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 {
-				return e.Values[0]
-			}
-		}
-	}
-	return ""
 }

@@ -86,6 +86,7 @@ type Controller struct {
 
 	mu       sync.Mutex
 	known    map[string]*remote // APIServices that refer to a Service, by name
+	listed   bool               // known has those that were there at the start
 	changed  chan struct{}      // closed when what other servers serve has changed
 	enqueue  func(engine.Request)
 	watching sync.WaitGroup
@@ -126,11 +127,14 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.cfg.Client.List(ctx, &list); err != nil {
 		return fmt.Errorf("could not list APIServices: %w", err)
 	}
+	c.mu.Lock()
 	for i := range list.Items {
 		if s := &list.Items[i]; s.Spec.Service != nil {
 			c.known[s.Name] = &remote{service: s}
 		}
 	}
+	c.listed = true
+	c.mu.Unlock()
 	c.publish()
 	close(c.ready)
 	defer c.close()

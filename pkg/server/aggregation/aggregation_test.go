@@ -191,7 +191,7 @@ func (w *world) until(name string, status apiregistrationv1.ConditionStatus, rea
 			return false
 		}
 		return s.Status.Conditions[0].Status == status && s.Status.Conditions[0].Reason == reason
-	}, 30*time.Second, 5*time.Millisecond, "%s", name)
+	}, 2*time.Minute, 5*time.Millisecond, "%s", name)
 }
 
 func TestRequestsAreForwarded(t *testing.T) {
@@ -285,7 +285,7 @@ func TestADeadServer(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body := w.do("GET", "/apis", "")
 		return !strings.Contains(body, "wardle")
-	}, 30*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 }
 
 func TestLocalAPIServicesAndTrust(t *testing.T) {
@@ -295,7 +295,7 @@ func TestLocalAPIServicesAndTrust(t *testing.T) {
 	var config corev1.ConfigMap
 	require.Eventually(t, func() bool {
 		return w.client.Get(t.Context(), ctrl.ObjectKey{Namespace: "kube-system", Name: "extension-apiserver-authentication"}, &config) == nil
-	}, 30*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, "client CA", config.Data["client-ca-file"])
 	require.Equal(t, `["front-proxy-client"]`, config.Data["requestheader-allowed-names"])
 	block, _ := pem.Decode([]byte(config.Data["requestheader-client-ca-file"]))

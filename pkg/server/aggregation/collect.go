@@ -24,19 +24,20 @@ var collector = &user.DefaultInfo{Name: "system:serviceaccount:kube-system:gener
 
 var _ garbage.Elsewhere = (*Controller)(nil)
 
-// Stored lists the kinds that other servers keep, also those that do not answer now: of each resource, its version of the highest priority.
-func (c *Controller) Stored() ([]engine.Kind, <-chan struct{}) {
+// Served implements garbage.Elsewhere. Of each resource, it has the version of the highest priority.
+func (c *Controller) Served() (kinds []garbage.Remote, all bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	all = c.listed
 	list := make([]*remote, 0, len(c.known))
 	for _, r := range c.known {
 		list = append(list, r)
+		all = all && r.answered
 	}
 	slices.SortFunc(list, func(a, b *remote) int {
 		x, y := a.service.Spec, b.service.Spec
 		return cmp.Or(strings.Compare(x.Group, y.Group), cmp.Compare(y.VersionPriority, x.VersionPriority), -apiversion.CompareKubeAwareVersionStrings(x.Version, y.Version))
 	})
-	var kinds []engine.Kind
 	seen := map[schema.GroupResource]bool{}
 	for _, r := range list {
 		for _, resource := range r.described.Resources {
@@ -45,11 +46,14 @@ func (c *Controller) Stored() ([]engine.Kind, <-chan struct{}) {
 				continue
 			}
 			seen[gr] = true
-			kinds = append(kinds, engine.Kind{GroupVersionKind: versionOf(r.service).WithKind(resource.Kind), Resource: resource.Name, Namespaced: resource.Namespaced,
-				Deletable: true, Storage: r.service.UID})
+			kinds = append(kinds, garbage.Remote{
+				Kind: engine.Kind{GroupVersionKind: versionOf(r.service).WithKind(resource.Kind), Resource: resource.Name, Namespaced: resource.Namespaced,
+					Deletable: true, Storage: r.service.UID},
+				Server: r.service.Spec.Service.Namespace + "/" + r.service.Spec.Service.Name,
+			})
 		}
 	}
-	return kinds, c.changed
+	return kinds, all, c.changed
 }
 
 // collectable reports whether the garbage collector can work with a resource, as upstream's.

@@ -41,6 +41,8 @@ type collecting struct {
 	there client.Interface
 	// hung, if not nil, is what the other server waits for before it answers.
 	hung atomic.Pointer[chan struct{}]
+	// broken makes it answer with errors.
+	broken atomic.Bool
 }
 
 // patient gives the collector a client that does not give up while the test runs, so that nothing depends on when it would.
@@ -58,7 +60,15 @@ func (p patient) Metadata() (metadata.Interface, error) {
 	})})
 }
 
+// newCollecting returns one whose garbage collector runs.
 func newCollecting(t *testing.T) *collecting {
+	c := newServing(t)
+	c.collect()
+	return c
+}
+
+// newServing returns one whose garbage collector does not run yet.
+func newServing(t *testing.T) *collecting {
 	w := newWorld(t)
 	c := &collecting{world: w}
 	quiet := slog.New(slog.DiscardHandler)
@@ -76,20 +86,29 @@ func newCollecting(t *testing.T) *collecting {
 				return
 			}
 		}
+		if c.broken.Load() {
+			http.Error(rw, "broken", http.StatusServiceUnavailable)
+			return
+		}
 		who := &user.DefaultInfo{Name: req.Header.Get("X-Remote-User"), Groups: []string{user.SystemPrivilegedGroup}}
 		srv.Handler().ServeHTTP(rw, req.WithContext(request.WithUser(req.Context(), who)))
 	})
 	w.api.Store(&handler)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	g := garbage.New(storedkinds.Stored(w.kinds), patient{w.controller, t.Context()})
-	go func() {
-		ended <- engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return w.client }, Log: quiet}, []*engine.Reconciler{g}, func() {})
-	}()
-	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
 	c.there = e.As("admin")
 	require.NoError(t, c.there.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}))
 	return c
+}
+
+// collect starts the garbage collector.
+func (c *collecting) collect() {
+	ctx, stop := context.WithCancel(c.t.Context())
+	ended := make(chan error, 1)
+	g := garbage.New(storedkinds.Stored(c.kinds), patient{c.controller, c.t.Context()})
+	began := time.Now() // always, to the collector: what it waits for comes, however long that takes
+	go func() {
+		ended <- engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.client }, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return began }}, []*engine.Reconciler{g}, func() {})
+	}()
+	c.t.Cleanup(func() { stop(); require.NoError(c.t, <-ended) })
 }
 
 func (c *collecting) config(name string, owner ctrl.Object) *corev1.ConfigMap {
@@ -137,7 +156,16 @@ func (c *collecting) becomes(in client.Interface, o ctrl.Object, want func(ctrl.
 			return want(nil)
 		}
 		return err == nil && want(now)
-	}, 30*time.Second, 5*time.Millisecond, "%s", o.GetName())
+	}, 2*time.Minute, 5*time.Millisecond, "%s", o.GetName())
+}
+
+// catchUp waits until the garbage collector knows all Flunders that there are.
+func (c *collecting) catchUp(name string) {
+	c.t.Helper()
+	owner := c.config(name, nil)
+	last := c.flunder(name, owner)
+	require.NoError(c.t, c.client.Delete(c.t.Context(), owner))
+	c.becomes(c.there, last, gone) // it came after them
 }
 
 func gone(o ctrl.Object) bool { return o == nil }
@@ -163,6 +191,7 @@ func TestObjectsElsewhereAreCollected(t *testing.T) {
 	// Foreground: the owner waits for what another server still has.
 	owner = c.config("foreground", nil)
 	owned = c.flunder("held", owner, "example.com/hold")
+	c.catchUp("before-foreground")
 	require.NoError(t, c.client.Delete(ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
 	c.becomes(c.there, owned, func(o ctrl.Object) bool { return o != nil && o.GetDeletionTimestamp() != nil })
 	require.NoError(t, c.client.Get(ctx, ctrl.ObjectKeyFromObject(owner), owner))
@@ -173,10 +202,7 @@ func TestObjectsElsewhereAreCollected(t *testing.T) {
 	// Orphans lose their owner and stay.
 	owner = c.config("orphans", nil)
 	orphan := c.flunder("orphan", owner)
-	later := c.config("later", nil)
-	last := c.flunder("last", later)
-	require.NoError(t, c.client.Delete(ctx, later))
-	c.becomes(c.there, last, gone) // so the orphan, which came before, is known
+	c.catchUp("before-orphans")
 	require.NoError(t, c.client.Delete(ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	c.becomes(c.client, owner, gone)
 	require.NoError(t, c.there.Get(ctx, ctrl.ObjectKeyFromObject(orphan), orphan))
@@ -202,6 +228,36 @@ func TestCollectionWithADeadServer(t *testing.T) {
 	c.becomes(c.client, local, gone) // while no request to the server ends
 	close(answers)
 	c.becomes(c.there, remote, gone)
+}
+
+// A garbage collector that has just started does not take dependents for absent that another server has not told of yet.
+func TestTheStartOfCollectionKeepsOrphans(t *testing.T) {
+	c := newServing(t)
+	c.broken.Store(true)
+	c.register()
+	c.until("v1alpha1.wardle.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
+	_, all, _ := c.controller.Served()
+	require.False(t, all)
+	ctx := t.Context()
+	owner := c.config("owner", nil)
+	orphan := c.flunder("orphan", owner)
+	background := c.config("background", nil)
+	local := c.config("local", background)
+	require.NoError(t, c.client.Delete(ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	require.NoError(t, c.client.Delete(ctx, background))
+	c.collect()
+	c.becomes(c.client, local, gone) // it delays nothing else
+	require.NoError(t, c.client.Get(ctx, ctrl.ObjectKeyFromObject(owner), owner))
+	c.broken.Store(false)
+	again := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1alpha1.wardle.example.com"}}
+	require.NoError(t, c.client.Patch(ctx, again, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"check":"again"}}}`))))
+	c.becomes(c.client, owner, gone)
+	require.NoError(t, c.there.Get(ctx, ctrl.ObjectKeyFromObject(orphan), orphan))
+	require.Empty(t, orphan.GetOwnerReferences())
+	kinds, all, _ := c.controller.Served()
+	require.True(t, all)
+	require.Len(t, kinds, 1)
+	require.Equal(t, "default/wardle", kinds[0].Server, "the APIServices of a server share its limits")
 }
 
 // A server cannot send the collector's requests to another object, or another group's server.

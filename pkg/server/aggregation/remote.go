@@ -36,6 +36,8 @@ type remote struct {
 	service   *apiregistrationv1.APIService
 	backend   *aggregation.Backend
 	available bool
+	// answered is set once described says what the server has, or never will as requests are not forwarded to it.
+	answered  bool
 	described aggregation.Description
 }
 
@@ -98,7 +100,7 @@ func is(was, now *remote) bool {
 	if was == nil || now == nil {
 		return was == now
 	}
-	return was.backend == now.backend && was.available == now.available && was.service.Spec.GroupPriorityMinimum == now.service.Spec.GroupPriorityMinimum &&
+	return was.backend == now.backend && was.available == now.available && was.answered == now.answered && was.service.Spec.GroupPriorityMinimum == now.service.Spec.GroupPriorityMinimum &&
 		versionOf(was.service) == versionOf(now.service) && was.described.OpenAPI == now.described.OpenAPI && was.described.Swagger.Same(now.described.Swagger) &&
 		equality.Semantic.DeepEqual(was.described.Resources, now.described.Resources)
 }
@@ -148,7 +150,7 @@ func (c *Controller) reconcile(ctx context.Context, env engine.Env, name string,
 	c.mu.Unlock()
 	now := &remote{service: stored}
 	if was != nil {
-		now.described = was.described
+		now.described, now.answered = was.described, was.answered
 		if was.backend != nil && equality.Semantic.DeepEqual(was.service.Spec, stored.Spec) {
 			now.backend = was.backend
 		}
@@ -180,6 +182,7 @@ func (c *Controller) check(ctx context.Context, env engine.Env, r *remote) (apir
 		port = *ref.Port
 	}
 	if _, local := localVersions(c.cfg.Kinds.Table())[r.service.Name]; local {
+		r.answered = true
 		return no("ServedLocally", "%s is served by this API server, which does not forward it", versionOf(r.service))
 	}
 	service := &corev1.Service{}
@@ -219,7 +222,7 @@ func (c *Controller) check(ctx context.Context, env engine.Env, r *remote) (apir
 			}
 		}
 		if err == nil {
-			r.available, r.described = true, d
+			r.available, r.answered, r.described = true, true, d
 			return result(apiregistrationv1.ConditionTrue, "Passed", "all checks passed"), againAvailable
 		}
 	}

@@ -23,9 +23,8 @@ import (
 // expressions is how many compiled CEL expressions are kept, as upstream.
 const expressions = 128
 
-// features are those that upstream 1.37 has by default, except that no device is allocated that is only ready after conditions of its own
-// (KEP-5007): nothing here waits for them.
-var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, FractionalCapacityRange: true,
+// features are those that upstream 1.37 has by default.
+var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, FractionalCapacityRange: true,
 	PartitionableDevices: true, PrioritizedList: true}
 
 // New returns the function that makes allocators. It compiles nothing before the first use.

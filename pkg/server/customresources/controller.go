@@ -12,8 +12,8 @@ import (
 	"log/slog"
 	"sync"
 
-	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -49,11 +49,13 @@ type Controller struct {
 	maker *custom.Maker
 	ready chan struct{}
 
+	names   *names
+	changes *changes
+
 	mu       sync.Mutex
-	sets     map[string]*custom.Set      // the served definitions, by name
-	builtin  map[string]custom.Names     // names of built-in kinds, by group
-	groups   map[string]map[string]claim // names of definitions, by group and definition
-	emptying map[string]bool             // definitions waiting for the deletion of their objects
+	sets     map[string]*custom.Set // the served definitions, by name; each is changed by the worker that has the definition
+	emptying map[string]bool        // definitions waiting for the deletion of their objects
+	settled  map[string]string      // the resourceVersions of definitions with which there is nothing to do
 	watching sync.WaitGroup
 }
 
@@ -67,14 +69,8 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	c := &Controller{cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), ready: make(chan struct{}), sets: map[string]*custom.Set{},
-		builtin: map[string]custom.Names{}, groups: map[string]map[string]claim{}, emptying: map[string]bool{}}
-	for _, r := range cfg.Kinds.Table().All() {
-		names := c.builtin[r.Group]
-		names.Add(apiextensionsv1.CustomResourceDefinitionNames{Plural: r.Plural, Singular: r.Singular, ShortNames: r.ShortNames, Kind: r.Kind, ListKind: r.ListGVK().Kind})
-		c.builtin[r.Group] = names
-	}
-	return c, nil
+	return &Controller{cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), ready: make(chan struct{}), names: newNames(cfg.Kinds.Table().All()),
+		changes: newChanges(cfg.Kinds), sets: map[string]*custom.Set{}, emptying: map[string]bool{}, settled: map[string]string{}}, nil
 }
 
 // Name implements run.Component.
@@ -92,13 +88,18 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.watching.Wait()
 	follow := func(f func(context.Context)) { c.watching.Go(func() { f(ctx) }) }
 	r := &engine.Reconciler{
-		Name: "customresourcedefinition", Workers: 1, // one at a time: the first definition gets a name
-		Watches: []engine.Watch{{Object: &apiextensionsv1.CustomResourceDefinition{}}},
+		Name: "customresourcedefinition", Workers: workers,
+		Watches: []engine.Watch{{Object: metadata()}}, // each of its events would otherwise be a definition as Go types
+		Reads:   []ctrl.Object{&apiextensionsv1.CustomResourceDefinition{}},
 		Writes:  []engine.Write{{Object: &apiextensionsv1.CustomResourceDefinition{}, Parts: []engine.Part{engine.Status, engine.Finalizers}}},
 		New:     func(env engine.Env) engine.Func { return (&reconciler{c, env, follow}).reconcile },
 	}
 	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
 }
+
+// workers is how many definitions are established at once, which share changes of the catalog and syncs of the store. As Go types, each may take
+// many megabytes.
+const workers = 4
 
 // loadPage is how many definitions are read at once: as Go types, a large one takes many megabytes.
 const loadPage = 25
@@ -114,8 +115,8 @@ func (c *Controller) load(ctx context.Context) error {
 		}
 		for i := range list.Items {
 			crd := &list.Items[i]
-			c.remember(crd)
-			if !accepted(crd) {
+			c.names.written(crd)
+			if !accepted(crd) || c.names.isBuiltin(crd) {
 				continue
 			}
 			set, err := c.maker.Rows(crd, nil)
@@ -153,42 +154,40 @@ func (c *Controller) load(ctx context.Context) error {
 	return nil
 }
 
-// claim is the set of names that a definition holds in its group.
-type claim struct {
-	names   apiextensionsv1.CustomResourceDefinitionNames
-	waiting bool // for names that other definitions hold
+// metadata returns an empty metadata-only definition.
+func metadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	return m
 }
 
-// remember records the names that a definition holds, and reports whether it released names that others may be waiting for.
-func (c *Controller) remember(crd *apiextensionsv1.CustomResourceDefinition) (released bool) {
-	group := c.groups[crd.Spec.Group]
-	if group == nil {
-		group = map[string]claim{}
-		c.groups[crd.Spec.Group] = group
+// settle records that a definition at this resourceVersion is as it should be; empty: that it is gone.
+func (c *Controller) settle(name, version string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if version == "" {
+		delete(c.settled, name)
+	} else {
+		c.settled[name] = version
 	}
-	was, known := group[crd.Name]
-	group[crd.Name] = claim{*crd.Status.AcceptedNames.DeepCopy(), !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)}
-	return known && !custom.SameNames(was.names, crd.Status.AcceptedNames)
 }
 
-// used returns the names in use in a group.
-func (c *Controller) used(group string) custom.Names {
-	var names custom.Names
-	for name := range c.builtin[group].Resources {
-		names.Add(apiextensionsv1.CustomResourceDefinitionNames{ShortNames: []string{name}})
-	}
-	for name := range c.builtin[group].Kinds {
-		names.Add(apiextensionsv1.CustomResourceDefinitionNames{Kind: name})
-	}
-	for _, held := range c.groups[group] {
-		names.Add(held.names)
-	}
-	return names
+func (c *Controller) isSettled(name, version string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return version != "" && c.settled[name] == version
+}
+
+// set returns the rows of a definition that is served, or nil.
+func (c *Controller) set(name string) *custom.Set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sets[name]
 }
 
 // serve updates the catalog with the rows of a definition, or removes its rows if crd is nil.
 func (c *Controller) serve(ctx context.Context, name string, crd *apiextensionsv1.CustomResourceDefinition) error {
-	was := c.sets[name]
+	was := c.set(name)
 	if was != nil && crd != nil && was.Same(crd) {
 		return nil
 	}
@@ -205,13 +204,15 @@ func (c *Controller) serve(ctx context.Context, name string, crd *apiextensionsv
 		add = set.Rows
 	}
 	if len(remove)+len(add) > 0 {
-		if err := c.cfg.Kinds.Change(ctx, remove, add); err != nil {
+		if err := c.changes.make(ctx, remove, add); err != nil {
 			return err
 		}
 	}
 	if was != nil {
 		was.Close()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if set == nil {
 		delete(c.sets, name)
 	} else {

@@ -63,7 +63,7 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return w.client.Get(t.Context(), ctrl.ObjectKeyFromObject(m), m) == nil && is(m, "Succeeded") && !is(m, "Running")
-	}, 30*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	require.NotEmpty(t, m.Status.ResourceVersion)
 	for i := range count {
 		require.Equal(t, "example.org/v1beta1", w.stored(fmt.Sprintf("boats/b%d", i)))
@@ -73,7 +73,7 @@ func TestStorageVersionMigration(t *testing.T) {
 	again := migration("again", "boats")
 	require.Eventually(t, func() bool {
 		return w.client.Get(t.Context(), ctrl.ObjectKeyFromObject(again), again) == nil && is(again, "Succeeded") && !is(again, "Running")
-	}, 30*time.Second, 5*time.Millisecond)
+	}, 2*time.Minute, 5*time.Millisecond)
 	w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		return slices.Equal([]string{"v1beta1"}, crd.Status.StoredVersions)
 	})

@@ -34,13 +34,21 @@ func accepted(crd *apiextensionsv1.CustomResourceDefinition) bool {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	known := metadata()
+	err := r.env.Cache.Get(ctx, req.NamespacedName, known)
+	if err == nil && r.isSettled(req.Name, known.ResourceVersion) {
+		return engine.Result{}, nil
+	}
 	var stored apiextensionsv1.CustomResourceDefinition
-	if err := r.env.Cache.Get(ctx, req.NamespacedName, &stored); apierrors.IsNotFound(err) {
+	if err == nil {
+		err = r.env.Cache.Get(ctx, req.NamespacedName, &stored)
+	}
+	if apierrors.IsNotFound(err) {
 		return engine.Result{}, r.gone(ctx, req.Name)
 	} else if err != nil {
 		return engine.Result{}, err
 	}
-	if set := r.sets[req.Name]; set != nil && !set.Of(stored.UID) { // deleted and recreated
+	if set := r.set(req.Name); set != nil && !set.Of(stored.UID) { // deleted and recreated
 		if err := r.gone(ctx, req.Name); err != nil {
 			return engine.Result{}, err
 		}
@@ -49,9 +57,14 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := custom.Inspect(crd); err != nil {
 		r.env.Log.Error("custom resource definition has an invalid schema", "definition", crd.Name, "error", err)
 	}
+	if r.names.isBuiltin(crd) {
+		custom.Disown(crd)
+	}
 	serve := accepted(crd)
 	if !serve || !custom.SameNames(crd.Spec.Names, crd.Status.AcceptedNames) {
-		serve = custom.Accept(crd, r.used(crd.Spec.Group))
+		var waiting []string
+		serve, waiting = r.names.accept(crd)
+		r.retry(waiting)
 	}
 	if serve {
 		if err := r.serve(ctx, crd.Name, withOwnStatus(crd)); err != nil {
@@ -63,6 +76,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	if crd.DeletionTimestamp != nil && apihelpers.CRDHasFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer) {
 		return engine.Result{}, r.empty(ctx, crd)
+	}
+	if crd.DeletionTimestamp == nil && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) {
+		r.settle(crd.Name, crd.ResourceVersion)
 	}
 	return engine.Result{}, nil
 }
@@ -82,9 +98,7 @@ func (r *reconciler) write(ctx context.Context, was, is *apiextensionsv1.CustomR
 			return ctrl.IgnoreNotFound(err)
 		}
 	}
-	if r.remember(is) {
-		r.retry(is.Spec.Group)
-	}
+	r.retry(r.names.written(is))
 	return nil
 }
 
@@ -93,35 +107,26 @@ func (r *reconciler) gone(ctx context.Context, name string) error {
 	if err := r.serve(ctx, name, nil); err != nil {
 		return err
 	}
-	for group, members := range r.groups {
-		if _, ok := members[name]; ok {
-			delete(members, name)
-			if len(members) == 0 {
-				delete(r.groups, group)
-			}
-			r.retry(group)
-		}
-	}
+	r.settle(name, "")
+	r.retry(r.names.gone(name))
 	return nil
 }
 
-// retry enqueues the group's definitions that are waiting for names.
-func (r *reconciler) retry(group string) {
-	for name, held := range r.groups[group] {
-		if held.waiting {
-			r.env.Enqueue(engine.RequestFor("", name), 0)
-		}
+// retry enqueues definitions that are waiting for names.
+func (r *reconciler) retry(waiting []string) {
+	for _, name := range waiting {
+		r.env.Enqueue(engine.RequestFor("", name), 0)
 	}
 }
 
 // empty deletes a definition's objects, and removes its finalizer once there are none.
 func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
 	before := withOwnStatus(crd)
-	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) || r.sets[crd.Name] == nil {
+	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) || r.set(crd.Name) == nil {
 		custom.Terminating(crd, apiextensionsv1.ConditionFalse, "NeverEstablished", "resource was never established")
 		return r.release(ctx, crd)
 	}
-	row := r.sets[crd.Name].Rows[0]
+	row := r.set(crd.Name).Rows[0]
 	left, err := r.count(ctx, row)
 	if err == nil && left == 0 {
 		custom.Terminating(crd, apiextensionsv1.ConditionFalse, "InstanceDeletionCompleted", "removed all instances")

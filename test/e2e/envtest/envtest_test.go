@@ -100,11 +100,14 @@ func refuseRed(_ context.Context, r admission.Request) admission.Response {
 	return admission.Allowed("")
 }
 
+// patience replaces the bounds of envtest, some of which a busy machine exceeds.
+const patience = 2 * time.Minute
+
 func TestSuiteRunsUnchanged(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", assets(t))
-	environment := &envtest.Environment{
-		CRDInstallOptions:     envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{definition()}},
-		WebhookInstallOptions: envtest.WebhookInstallOptions{ValidatingWebhooks: []*admissionv1.ValidatingWebhookConfiguration{hook()}},
+	environment := &envtest.Environment{ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
+		CRDInstallOptions:     envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{definition()}, MaxTime: patience},
+		WebhookInstallOptions: envtest.WebhookInstallOptions{ValidatingWebhooks: []*admissionv1.ValidatingWebhookConfiguration{hook()}, MaxTime: patience},
 	}
 	began := time.Now()
 	cfg, err := environment.Start()
@@ -151,7 +154,7 @@ func TestSuiteRunsUnchanged(t *testing.T) {
 // A user of an environment has the rights that the suite gives, not more.
 func TestUsersOfAnEnvironment(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", assets(t))
-	environment := &envtest.Environment{}
+	environment := &envtest.Environment{ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
 	_, err := environment.Start()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, environment.Stop()) })

@@ -18,6 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 // record is a container's record.json, which Create writes.
@@ -148,7 +149,7 @@ func (r *Runtime) write(ctx context.Context, c *container, img *image) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	err = errors.Join(os.Chmod(temp, 0o711), shim.WriteJSON(shim.BundleFile(temp), b), shim.WriteJSON(filepath.Join(temp, "record.json"), c.record))
+	err = errors.Join(os.Chmod(temp, 0o711), atomicfile.WriteJSON(shim.BundleFile(temp), b), atomicfile.WriteJSON(filepath.Join(temp, "record.json"), c.record))
 	for _, d := range []string{shim.Upper(temp), shim.Work(temp), shim.Rootfs(temp)} {
 		err = errors.Join(err, os.Mkdir(d, 0o755))
 	}
@@ -183,6 +184,9 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	}
 	p := r.pod(c.Spec.PodUID)
 	p.limit(c.Spec.CgroupParent)
+	if err := limitTogether(c.Spec.CgroupParent, c.Spec.Resources.Pod); err != nil {
+		return fmt.Errorf("start %s: limit the pod's containers together: %w", id, err)
+	}
 	if err := r.config.Failpoints.At("task.cgroup"); err != nil {
 		return err
 	}
@@ -256,8 +260,19 @@ func (r *Runtime) Signal(ctx context.Context, id string, sig syscall.Signal, all
 }
 
 func (r *Runtime) Update(ctx context.Context, id string, res runtime.Resources) error {
-	_, err := r.call(ctx, id, shim.Request{Op: shim.Update, Resources: resources(res)})
-	return err
+	c, err := r.get(id)
+	if err != nil {
+		return err
+	}
+	// A container must fit into its pod: what grows is set on the pod first, what shrinks last.
+	early := limitTogether(c.Spec.CgroupParent, res.Pod)
+	if _, err := r.call(ctx, id, shim.Request{Op: shim.Update, Resources: resources(res)}); err != nil {
+		return err
+	}
+	if early != nil {
+		return limitTogether(c.Spec.CgroupParent, res.Pod)
+	}
+	return nil
 }
 
 func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
@@ -277,68 +292,6 @@ func (r *Runtime) DiskUsage(ctx context.Context, id string) (bytes, inodes uint6
 	}
 	u, err := disk.Of(ctx, shim.Upper(r.dir(id)))
 	return u.Bytes, u.Inodes, err
-}
-
-// Remove implements runtime.Runtime. The directory is renamed before it is deleted, so that a partly deleted one is never taken for a container.
-func (r *Runtime) Remove(ctx context.Context, id string) error {
-	c, err := r.get(id)
-	if err != nil {
-		return nil
-	}
-	c.ops.Lock()
-	defer c.ops.Unlock()
-	if c.removed {
-		return nil
-	}
-	p := r.pod(c.Spec.PodUID)
-	if p.alive() {
-		if _, err := p.client().Call(ctx, shim.Request{Op: shim.Remove, ID: id}); err != nil && !noShim(err) {
-			return fmt.Errorf("remove %s: %w", id, err)
-		}
-	}
-	if c.public().State != runtime.Exited {
-		if err := killCgroup(c.cgroup()); err != nil {
-			return err
-		}
-	}
-	if err := r.discard(ctx, c.dir); err != nil {
-		return err
-	}
-	r.forget(c)
-	if c.Chain != "" && !r.images.has(c.Chain) {
-		return r.images.collect(ctx)
-	}
-	return nil
-}
-
-// discard unmounts and deletes a container's directory.
-func (r *Runtime) discard(ctx context.Context, dir string) error {
-	if err := unmount(shim.Rootfs(dir)); err != nil {
-		return err
-	}
-	gone := filepath.Join(filepath.Dir(dir), ".old-"+filepath.Base(dir))
-	if err := r.config.Failpoints.At("container.unmounted"); err != nil {
-		return err
-	}
-	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := r.config.Failpoints.At("container.renamed"); err != nil {
-		return err
-	}
-	return disk.RemoveAll(ctx, gone) // a container can nest directories to any depth
-}
-
-func unmount(path string) error {
-	for {
-		switch err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err {
-		case nil:
-		case unix.EINVAL, unix.ENOENT, unix.ENOTDIR:
-			return nil
-		default:
-			return fmt.Errorf("unmount %s: %w", path, err)
-		}
-	}
 }
 
 func (c *container) cgroup() string { return filepath.Join("/", c.Spec.CgroupParent, c.Spec.ID) }

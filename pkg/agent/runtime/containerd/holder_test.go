@@ -124,7 +124,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool { // the shim sees the ends one after the other
 		_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"true"}})
 		return err == nil
-	}, 10*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 }
 
 // An image cannot make its shim read any amount to find a user.

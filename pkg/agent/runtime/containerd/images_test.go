@@ -183,7 +183,7 @@ func TestViewOutlivesItsImage(t *testing.T) {
 		require.NoError(t, r.Images().Unview(ctx, "pod-v"))
 		require.NoError(t, r.Images().Unview(ctx, "pod-v"))
 		if r.config.Address == "" {
-			require.Eventually(t, func() bool { _, err := os.Stat(dirs[0]); return os.IsNotExist(err) }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { _, err := os.Stat(dirs[0]); return os.IsNotExist(err) }, 2*time.Minute, 10*time.Millisecond)
 		}
 	})
 }

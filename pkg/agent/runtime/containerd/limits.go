@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 )
 
 // hierarchy returns where a controller's cgroups are, or "" if the kernel does not have the controller.
@@ -110,4 +112,27 @@ func (p *pod) limit(cgroup string) {
 	if err := setLimit("pids", cgroup, "pids.max", p.r.config.PodPIDs); err != nil {
 		p.r.config.Log.Warn("could not limit processes of pod", "pod", p.uid, "error", err)
 	}
+}
+
+// limitTogether limits all containers of a pod, beside their own limits.
+func limitTogether(cgroup string, l runtime.PodLimits) error {
+	memory, quota, swap := "memory.limit_in_bytes", "cpu.cfs_quota_us", "memory.memsw.limit_in_bytes"
+	if cgroup2() {
+		memory, quota, swap = "memory.max", "cpu.max", "" // a container has no swap there
+	}
+	var errs []error
+	if l.MemoryBytes > 0 {
+		err := setLimit("memory", cgroup, memory, l.MemoryBytes)
+		if swap != "" && swapAccounting() {
+			errs = append(errs, setLimit("memory", cgroup, swap, l.MemoryBytes))
+			if err != nil { // it grows: it may not exceed memory and swap
+				err = setLimit("memory", cgroup, memory, l.MemoryBytes)
+			}
+		}
+		errs = append(errs, err)
+	}
+	if l.CPUQuota > 0 {
+		errs = append(errs, setLimit("cpu", cgroup, quota, l.CPUQuota)) // in periods of 100 ms, which is the kernel's default
+	}
+	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package containerd
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -70,6 +71,49 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	all, err := machinePIDs()
 	require.NoError(t, err)
 	require.Equal(t, all-100, read("pids", "pids.max"))
+}
+
+// The containers of a pod with limits of its own have those together: one alone may not use more either, whatever its own limit.
+func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
+	c := testConfig(t)
+	r := startWith(t, c)
+	ctx := context.Background()
+	limits := runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 30_000, Pod: runtime.PodLimits{MemoryBytes: 64 << 20, CPUQuota: 50_000}}
+	begin := func(name string) runtime.Spec {
+		s := spec(c, "p", name, "sleep", "1000")
+		s.Resources = limits
+		require.NoError(t, r.Create(ctx, s))
+		require.NoError(t, r.Start(ctx, s.ID))
+		return s
+	}
+	a, b := begin("a"), begin("b")
+	allocate := func(s runtime.Spec) int {
+		code, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"}, Streams: runtime.Streams{Out: io.Discard, Err: io.Discard}})
+		require.NoError(t, err)
+		return code
+	}
+	read := func(controller, v1, v2 string) string {
+		file := v1
+		if cgroup2() {
+			file = v2
+		}
+		text, err := os.ReadFile(hierarchy(controller) + a.CgroupParent + "/" + file)
+		require.NoError(t, err)
+		return strings.TrimSpace(string(text))
+	}
+	require.Equal(t, strconv.Itoa(64<<20), read("memory", "memory.limit_in_bytes", "memory.max"))
+	require.Contains(t, []string{"50000", "50000 100000"}, read("cpu", "cpu.cfs_quota_us", "cpu.max"))
+	require.Equal(t, 137, allocate(b), "killed by the pod's limit")
+
+	limits.Pod.MemoryBytes, limits.Pod.CPUQuota = 256<<20, 20_000
+	limits.CPUQuota = 20_000
+	for _, s := range []runtime.Spec{a, b} {
+		_ = r.Update(ctx, s.ID, limits) // a pod cannot shrink below a container that is updated after it
+	}
+	require.NoError(t, r.Update(ctx, a.ID, limits))
+	require.Equal(t, strconv.Itoa(256<<20), read("memory", "memory.limit_in_bytes", "memory.max"))
+	require.Contains(t, []string{"20000", "20000 100000"}, read("cpu", "cpu.cfs_quota_us", "cpu.max"))
+	require.Zero(t, allocate(b))
 }
 
 // Where a limit cannot be set, pods run all the same.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 // hungAfter is how long a shim may take to exit, or to respond when this process starts, before it is considered hung.
@@ -137,7 +138,7 @@ func (p *pod) spawned(pid int) error {
 	if p.r.limits.oomScoreAdj < 0 { // the OOM killer should kill containers before their shim
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("-998"), 0)
 	}
-	return shim.WriteJSON(filepath.Join(p.dir, "pid.json"), identify(pid))
+	return atomicfile.WriteJSON(filepath.Join(p.dir, "pid.json"), identify(pid))
 }
 
 // process identifies a process uniquely: PIDs are reused.
@@ -235,9 +236,10 @@ func (r *Runtime) gone(uid string) {
 // settle releases what a container whose shim is gone left, and marks it as exited if it was running.
 func (r *Runtime) settle(c *container) error {
 	c.mu.Lock()
-	removed := c.removed
+	// What a container held is released before its shim reports that it has exited. What that may have failed to do, Remove and RemovePod do.
+	done := c.removed || c.status.State == string(runtime.Exited)
 	c.mu.Unlock()
-	if removed {
+	if done {
 		return nil
 	}
 	err := errors.Join(killCgroup(c.cgroup()), unmount(shim.Rootfs(c.dir)), os.RemoveAll(shim.Runtime(c.dir)))
@@ -247,7 +249,7 @@ func (r *Runtime) settle(c *container) error {
 			ID: s.ID, State: string(runtime.Exited), StartedAt: s.StartedAt, FinishedAt: time.Now(), ExitCode: 137, Signal: 9,
 			Message: "its shim ended before it: killed, or the node restarted",
 		}
-		err = errors.Join(err, shim.WriteJSON(shim.StateFile(c.dir), s))
+		err = errors.Join(err, atomicfile.WriteJSON(shim.StateFile(c.dir), s))
 	}
 	if s.ID != "" {
 		r.apply(s)

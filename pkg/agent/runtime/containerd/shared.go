@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 const (
@@ -179,7 +180,7 @@ func remember(c Config, address string) error {
 	if err != nil || slices.Contains(list, address) {
 		return err
 	}
-	return shim.WriteJSON(hostsFile(c), append(list, address))
+	return atomicfile.WriteJSON(hostsFile(c), append(list, address))
 }
 
 // leave removes our namespace from the host's containerds that we used, and their record.

@@ -2,6 +2,8 @@ package runtimetest
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/run/runtest"
@@ -36,6 +39,35 @@ func oom(t *testing.T, p *pod) {
 }
 
 // terminal: a size before and during, and what the terminal makes of input.
+// ending removes containers whose process has just exited, and whose output may not have been copied yet.
+func ending(t *testing.T, p *pod) {
+	for i := range 5 {
+		id := p.run(p.spec(fmt.Sprint(i), "sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 100 & wait"))
+		p.shows(id, "ready")
+		c, err := p.Get(p.ctx, id)
+		require.NoError(t, err)
+		fd, err := unix.PidfdOpen(c.PID, 0)
+		require.NoError(t, err)
+		require.NoError(t, p.Signal(p.ctx, id, syscall.SIGTERM, false))
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+		}
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(fd))
+		if i%2 == 0 {
+			require.NoError(t, ignore(p.Signal(p.ctx, id, syscall.SIGKILL, false), runtime.ErrNotRunning))
+		}
+		require.NoError(t, p.Remove(p.ctx, id))
+	}
+}
+
+func ignore(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
+}
+
 func terminal(t *testing.T, p *pod) {
 	s := p.spec("a", "sh")
 	s.TTY, s.Stdin = true, true

@@ -68,7 +68,7 @@ func (s *Suite) Run(t *testing.T) {
 	}
 	for name, test := range map[string]func(*testing.T, *pod){
 		"oom": oom, "terminal": terminal, "user": user, "confinement": confinement, "shared pid namespace": sharedPID, "joined pid namespace": joinedPID,
-		"mounts": mounts, "privileged": privileged, "host pid": hostPID, "joined namespaces": joined,
+		"mounts": mounts, "privileged": privileged, "host pid": hostPID, "joined namespaces": joined, "ending": ending,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -111,20 +111,7 @@ func Work(dir string) string       { return filepath.Join(dir, "work") }
 func Rootfs(dir string) string     { return filepath.Join(dir, "rootfs") }
 func Runtime(dir string) string    { return filepath.Join(dir, "run") }
 
-// WriteJSON writes a file atomically.
-func WriteJSON(path string, value any) error {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return err
-	}
-	temp := path + ".new"
-	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, path)
-}
-
-// ReadJSON reads a file that WriteJSON wrote.
+// ReadJSON reads a file of JSON.
 func ReadJSON(path string, value any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {

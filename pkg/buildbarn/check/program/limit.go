@@ -1,6 +1,8 @@
 package program
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -10,10 +12,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/buildbarn/check/protocol"
 )
 
-// Limit sets the limits of this process, which the kernel enforces.
+// Limit sets the limits of this process: that of the stack is enforced by the runtime, the others by the kernel. It fails if the machine has not the memory
+// that files may take, so that a process which ends without memory has exceeded the limit.
 func Limit() error {
+	if err := available(protocol.MemoryBytes); err != nil {
+		return err
+	}
 	debug.SetMaxStack(protocol.StackBytes)
-	debug.SetMemoryLimit(protocol.MemoryBytes * 3 / 4)
+	debug.SetMemoryLimit(protocol.MemoryBytes * 3 / 5)
 	// The kernel sends the signal at the limit, and kills a second later.
 	late := make(chan os.Signal, 1)
 	signal.Notify(late, unix.SIGXCPU)
@@ -25,8 +31,7 @@ func Limit() error {
 		return err
 	}
 	for resource, limit := range map[int]uint64{
-		// Memory that can be written to; the runtime takes it in steps of 64 MiB.
-		unix.RLIMIT_DATA:  protocol.MemoryBytes + 64<<20,
+		unix.RLIMIT_DATA:  protocol.MemoryBytes,
 		unix.RLIMIT_FSIZE: 0,
 		unix.RLIMIT_CORE:  0,
 	} {
@@ -35,4 +40,15 @@ func Limit() error {
 		}
 	}
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
+
+// available reports whether this process may have so much memory, without using it.
+func available(bytes int) error {
+	memory, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		var number unix.Errno // not its text, which would be taken as the evaluation's
+		errors.As(err, &number)
+		return fmt.Errorf("this process cannot have the %d MiB in which files are evaluated (errno %d)", bytes>>20, int(number))
+	}
+	return unix.Munmap(memory)
 }

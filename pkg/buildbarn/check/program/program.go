@@ -5,7 +5,6 @@
 package program
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,33 +53,20 @@ const maxProblem = 1000
 
 func check(files importer, m protocol.Main, known *schema.Schema, r protocol.Request) (a protocol.Answer) {
 	output, err := evaluate(files, m)
+	var facts protocol.Facts
 	if err == nil && r.Fields {
-		err = known.Check(m.Program, []byte(output))
+		facts, err = known.Check(m.Program, []byte(output))
 	}
 	if wrong := (*schema.Error)(nil); errors.As(err, &wrong) {
 		return protocol.Answer{Problem: place(r.Files, m.File, wrong.Field) + ": " + wrong.Error(), Unknown: wrong.Unknown}
 	}
 	if err != nil {
-		a.Problem = err.Error()
+		return protocol.Answer{Problem: err.Error()}
+	}
+	if r.Fields {
+		a.Facts = located(facts, r.Files, m.File)
 	}
 	return a
-}
-
-// place is file and line of a field, if it is named in one place alone, or else the main file.
-func place(files map[string]string, main, field string) string {
-	if field == "" {
-		return main
-	}
-	at, word := "", regexp.MustCompile(`\b`+regexp.QuoteMeta(field)+`\b`)
-	for name, text := range files {
-		for _, found := range word.FindAllStringIndex(text, 2) {
-			if at != "" {
-				return main
-			}
-			at = fmt.Sprintf("%s:%d", name, strings.Count(text[:found[0]], "\n")+1)
-		}
-	}
-	return cmp.Or(at, main)
 }
 
 func evaluate(files importer, m protocol.Main) (output string, err error) {

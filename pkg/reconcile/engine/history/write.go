@@ -25,11 +25,7 @@ func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1
 	if err := env.ByIndex(ctx, &list, namespace, engine.ControllerIndex, uid); err != nil {
 		return nil, err
 	}
-	out := make([]*appsv1.ControllerRevision, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
+	return engine.Pointers(list.Items), nil
 }
 
 // Own adopts and releases revisions. Before it adopts, it asks the server whether the owner is still the one that the caller read.

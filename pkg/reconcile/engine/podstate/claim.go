@@ -76,9 +76,5 @@ func ControlledBy(ctx context.Context, env engine.Env, namespace, uid string) ([
 	if err := env.ByIndex(ctx, &list, namespace, engine.ControllerIndex, uid); err != nil {
 		return nil, err
 	}
-	out := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
+	return engine.Pointers(list.Items), nil
 }

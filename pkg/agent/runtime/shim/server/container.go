@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -198,7 +199,7 @@ func (c *container) remove() error {
 	select {
 	case <-c.done:
 	default:
-		if err := c.c.Signal(unix.SIGKILL); err != nil && c.snapshot().State == stateRunning {
+		if err := c.c.Signal(unix.SIGKILL); err != nil && !ended(err) && c.snapshot().State == stateRunning {
 			return fmt.Errorf("kill: %w", err)
 		}
 		<-c.done
@@ -217,15 +218,25 @@ func (c *container) signal(sig syscall.Signal, all bool) error {
 		}
 		return nil
 	}
-	if err := c.c.Signal(sig); err != nil {
-		select {
-		case <-c.done:
-			return shim.ErrNotRunning
-		default:
-			return err
-		}
+	err := c.c.Signal(sig)
+	if err == nil {
+		return nil
 	}
-	return nil
+	select {
+	case <-c.done:
+		return shim.ErrNotRunning
+	default:
+	}
+	if ended(err) {
+		return shim.ErrNotRunning
+	}
+	return err
+}
+
+// ended reports whether a signal was too late: the process has exited, though its output may not have been copied whole yet, until when the
+// container's state is still running.
+func ended(err error) bool {
+	return errors.Is(err, libcontainer.ErrNotRunning) || errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH)
 }
 
 func exitOf(state *os.ProcessState) (code, sig int) {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
+	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
 // Server serves one pod.
@@ -260,5 +261,5 @@ func save(dir string, status shim.Status) error {
 	if _, err := os.Stat(dir); err != nil {
 		return nil // it is being removed
 	}
-	return shim.WriteJSON(shim.StateFile(dir), status)
+	return atomicfile.WriteJSON(shim.StateFile(dir), status)
 }

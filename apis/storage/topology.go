@@ -1,4 +1,4 @@
-package volumebinding
+package storage
 
 import (
 	"slices"
@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// inTopology reports whether labels satisfy one of a class's terms: each of its expressions.
-func inTopology(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
+// InTopology reports whether labels satisfy one of a class's terms: each of its expressions.
+func InTopology(terms []corev1.TopologySelectorTerm, labels map[string]string) bool {
 	return slices.ContainsFunc(terms, func(t corev1.TopologySelectorTerm) bool {
 		for _, e := range t.MatchLabelExpressions {
 			if v, ok := labels[e.Key]; !ok || !slices.Contains(e.Values, v) {

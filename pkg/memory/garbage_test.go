@@ -1,4 +1,4 @@
-package server
+package memory
 
 import (
 	"runtime"
@@ -25,7 +25,7 @@ func TestGCPercent(t *testing.T) {
 func TestGarbageIsBounded(t *testing.T) {
 	var live atomic.Uint64
 	set := make(chan int, 1)
-	stop := followCollections(live.Load, func(percent int) { set <- percent })
+	stop := boundGarbage(live.Load, func(percent int) { set <- percent })
 	collect := func() (percent int) {
 		for {
 			runtime.GC()
@@ -45,5 +45,8 @@ func TestGarbageIsBounded(t *testing.T) {
 	live.Store(256 << 20)
 	require.Equal(t, 34, collect())
 	stop()
-	require.Equal(t, 100, collect())
+	require.Equal(t, 100, <-set)
+	live.Store(1 << 30)
+	runtime.GC()
+	require.Empty(t, set, "it was stopped")
 }

@@ -1,0 +1,17 @@
+// Package v1 is the API of volume snapshots: upstream's group snapshot.storage.k8s.io, which elsewhere is installed as custom resources.
+//
+// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: the fields are those of upstream's v1, so that CSI drivers'
+// sidecars and backup programs work with it. Its types are written here because those of upstream's client module bring no comments for
+// kubectl explain.
+//
+//	Kind                   Written by                                        Says
+//	VolumeSnapshotClass    administrators                                    which driver takes snapshots, and what becomes of them
+//	VolumeSnapshot         users; its status by pkg/reconcile/volumesnapshot of which claim there is to be a snapshot
+//	VolumeSnapshotContent  pkg/reconcile/volumesnapshot, administrators;     the snapshot in the driver's storage
+//	                       its status by the driver's csi-snapshotter
+//
+// +kubebuilder:object:generate=true
+// +groupName=snapshot.storage.k8s.io
+package v1
+
+//go:generate go tool -modfile=../../../hack/tools/go.mod controller-gen object paths=.

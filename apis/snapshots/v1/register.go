@@ -1,0 +1,31 @@
+package v1
+
+import (
+	_ "embed"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is snapshot.storage.k8s.io/v1.
+var GroupVersion = schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
+
+// Source is the source of the types, whose comments kubectl explain shows: of VolumeSnapshots, ContentSource of VolumeSnapshotContents,
+// ClassSource of VolumeSnapshotClasses.
+var (
+	//go:embed snapshot.go
+	Source string
+	//go:embed content.go
+	ContentSource string
+	//go:embed class.go
+	ClassSource string
+)
+
+// AddToScheme registers the kinds of this package.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &VolumeSnapshot{}, &VolumeSnapshotList{}, &VolumeSnapshotContent{}, &VolumeSnapshotContentList{},
+		&VolumeSnapshotClass{}, &VolumeSnapshotClassList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,113 @@
+// Command csi builds the images of CSI's sidecars for tests as OCI archives, without internet once the modules are there: upstream's programs at the versions that
+// hack/csi/go.mod pins, and the tests' driver. In one place they differ from upstream: this csi-provisioner cannot follow CSIStorageCapacities of v1beta1, for which
+// its newest release that can be had does not compile with client-go 0.37.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/coracle-dev/coracle/hack/images/archive"
+)
+
+const (
+	module      = "hack/csi"
+	provisioner = "github.com/kubernetes-csi/external-provisioner/v6"
+)
+
+// commands are the sidecars' packages. Images are named after them, as upstream's are.
+var commands = []string{
+	"github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
+	provisioner + "/cmd/csi-provisioner",
+	"github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
+	"github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
+}
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("out", "", "folder for the archives")
+	flag.Parse()
+	if *out == "" || flag.NArg() > 0 {
+		log.Fatal("usage: go run ./hack/images/csi -out DIR")
+	}
+	if err := os.MkdirAll(*out, 0o755); err != nil {
+		log.Fatal(err)
+	}
+	if err := build(*out, "", "./hack/images/csi/driver", "docker.io/coracle/csidriver:latest"); err != nil {
+		log.Fatal("driver: ", err)
+	}
+	modfile, err := prepare()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, pkg := range commands {
+		if err := build(*out, module, pkg, "registry.k8s.io/sig-storage/"+path.Base(pkg)+":latest", "-mod=readonly", "-modfile", modfile); err != nil {
+			log.Fatal(pkg, ": ", err)
+		}
+	}
+}
+
+// prepare copies the module that differs from upstream and changes it, and returns a go.mod that uses the copy. They are in a place that stays, so that what did
+// not change is not compiled again.
+func prepare() (modfile string, err error) {
+	dir, err := filepath.Abs("dist/csi")
+	if err != nil {
+		return "", err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", provisioner)
+	list.Dir, list.Stderr = module, os.Stderr
+	original, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", provisioner, err)
+	}
+	source := filepath.Join(dir, "external-provisioner")
+	if err := os.CopyFS(source, os.DirFS(strings.TrimSpace(string(original)))); err != nil {
+		return "", err
+	}
+	main := filepath.Join(source, "cmd/csi-provisioner/csi-provisioner.go")
+	data, err := os.ReadFile(main)
+	if err != nil {
+		return "", err
+	}
+	const call = "cInformer = capacity.NewV1beta1InformerBridge(factoryForNamespace.Storage().V1beta1().CSIStorageCapacities())"
+	if n := strings.Count(string(data), call); n != 1 {
+		return "", fmt.Errorf("%s has the call to change %d times", main, n)
+	}
+	text := strings.Replace(string(data), call, `klog.Fatal("this build cannot follow CSIStorageCapacities of v1beta1")`, 1)
+	if err := os.WriteFile(main, []byte(text), 0o644); err != nil {
+		return "", err
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(module, name))
+		if err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return "", err
+		}
+	}
+	modfile = filepath.Join(dir, "go.mod")
+	return modfile, exec.Command("go", "mod", "edit", "-replace", provisioner+"="+source, modfile).Run()
+}
+
+// build writes the image of a program, a package of the module in folder dir, built with more flags of go build.
+func build(out, dir, pkg, image string, flags ...string) error {
+	program, err := archive.Compile(dir, pkg, flags...)
+	if err != nil {
+		return err
+	}
+	name := path.Base(pkg)
+	files := []archive.File{{Name: name, Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
+	return archive.Write(filepath.Join(out, name+".tar"), v1.Config{Entrypoint: []string{"/" + name}}, files, image)
+}

@@ -1,0 +1,38 @@
+package pod
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestANameIsOfThePodThatHasIt: exec and the like ask by name, and pods that were deleted by force are still being ended when the next one has their name.
+func TestANameIsOfThePodThatHasIt(t *testing.T) {
+	with(t, slowPrograms(), func(r *rig) {
+		p := r.create(podOf("web", "slow"))
+		p.Spec.TerminationGracePeriodSeconds = new(int64(30))
+		r.change("web", func(stored *corev1.Pod) { *stored = *p })
+		for _, uid := range []types.UID{"uid-2", "uid-3", "uid-4", "uid-5"} {
+			was := p.UID
+			r.api.remove(was)
+			synctest.Wait()
+			_, found := r.m.Find("default", "web", "")
+			require.False(t, found)
+			_, found = r.m.Find("default", "web", was)
+			require.True(t, found, "it is still being ended")
+			p = p.DeepCopy()
+			p.UID, p.ResourceVersion = uid, ""
+			r.api.put(p)
+			synctest.Wait()
+			is, found := r.m.Find("default", "web", "")
+			require.True(t, found)
+			require.Equal(t, uid, is.UID)
+		}
+		r.pass(time.Minute)
+		require.Len(t, r.running(), 1)
+	})
+}

@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"context"
+	"time"
+)
+
+// lookPatience is how long pods wait to start until it is known whether the machine shuts down.
+const lookPatience = time.Second
+
+// startShutdown follows shutdowns of the machine, and returns when it is known whether one is in progress.
+func (a *Agent) startShutdown(ctx context.Context, spawn func(func() error)) {
+	if a.shutdown == nil {
+		return
+	}
+	spawn(func() error { a.guard.Loop(ctx, "shutdown", a.shutdown.Run); return nil })
+	timer := time.NewTimer(lookPatience)
+	defer timer.Stop()
+	select {
+	case <-a.shutdown.Looked():
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+func (a *Agent) shuttingDown() bool { return a.shutdown != nil && a.shutdown.ShuttingDown() }
+
+// shutdownChanged is called when the machine begins to shut down, and when that was cancelled.
+func (a *Agent) shutdownChanged(down bool) {
+	a.wakeStatus()
+	if down {
+		return
+	}
+	if ended := a.pods.Resume(); a.static != nil {
+		a.static.Restart(ended)
+	}
+}

@@ -1,0 +1,358 @@
+package shutdown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func podOf(name string, priority *int32) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Priority: priority}}
+}
+
+func TestGroups(t *testing.T) {
+	pods := []*corev1.Pod{podOf("none", nil), podOf("low", new(int32(-7))), podOf("middle", new(int32(1500))), podOf("exact", new(int32(1000))),
+		podOf("below", new(int32(999))), podOf("critical", new(int32(2_000_001_000)))}
+	for _, c := range []struct {
+		periods []config.ShutdownPeriod
+		want    string
+	}{
+		{[]config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second}}, "20s[none low middle exact below] 10s[critical]"},
+		{[]config.ShutdownPeriod{{Priority: 1000, Period: time.Second}, {Priority: 3000, Period: 2 * time.Second}}, "1s[none low middle exact below] 2s[critical]"},
+		{[]config.ShutdownPeriod{{Priority: -100, Period: time.Second}, {Priority: -5, Period: 2 * time.Second}, {Priority: 1000, Period: 3 * time.Second}}, "1s[low] 2s[none below] 3s[middle exact critical]"},
+		{[]config.ShutdownPeriod{{Priority: 5, Period: time.Second}}, "1s[none low middle exact below critical]"},
+	} {
+		var got []string
+		for _, g := range groups(c.periods, pods) {
+			var names []string
+			for _, p := range g.pods {
+				names = append(names, p.Name)
+			}
+			got = append(got, fmt.Sprintf("%s%v", g.period, names))
+		}
+		require.Equal(t, c.want, strings.Join(got, " "))
+	}
+}
+
+func TestPeriodsAreSharesOfWhatIsAllowed(t *testing.T) {
+	periods := []config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 7, Period: 10 * time.Second}}
+	require.Equal(t, periods, within(periods, 30*time.Second))
+	require.Equal(t, []config.ShutdownPeriod{{Priority: 0, Period: 4 * time.Second}, {Priority: 7, Period: 2 * time.Second}}, within(periods, 6*time.Second))
+	require.Zero(t, total(within(periods, 0)))
+	require.Equal(t, 500*time.Millisecond, reserve(5*time.Second))
+	require.Equal(t, time.Second, reserve(time.Hour))
+}
+
+// world is a machine with a logind and pods in memory.
+type world struct {
+	*testing.T
+	m      *Manager
+	cancel context.CancelFunc
+	done   chan struct{}
+	began  time.Time
+
+	mu     sync.Mutex
+	state  State
+	absent bool
+	refuse error // of Connect
+	asked  int   // calls of Connect
+	dials  []*dialled
+	held   int // inhibitors
+	known  chan struct{}
+	pods   []*corev1.Pod
+	takes  map[string]time.Duration // how long a pod needs to end; the others end at once
+	log    []string                 // what happened, each with its time
+}
+
+type dialled struct {
+	*world
+	changed, lost chan struct{}
+}
+
+// machine runs f with a Manager that was started, in fake time.
+func machine(t *testing.T, f func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, state: State{Instance: "a", Delay: time.Minute}, known: make(chan struct{}), takes: map[string]time.Duration{},
+			pods: []*corev1.Pod{podOf("one", nil), podOf("two", nil), podOf("critical", new(int32(2_000_000_000)))}}
+		close(w.known)
+		w.start()
+		defer func() {
+			w.end()
+			require.Zero(t, w.held, "the inhibitor is released")
+		}()
+		f(w)
+	})
+}
+
+func (w *world) start() {
+	w.m = New(Config{
+		Periods: []config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second}},
+		Connect: w.connect, Pods: w, Known: w.known, Changed: func(down bool) { w.note("down %v", down) },
+		Event: func(_, reason, message string) { w.note("%s", reason) }, Logger: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(w.Context())
+	w.cancel, w.done, w.began = cancel, make(chan struct{}), time.Now()
+	go func() {
+		defer close(w.done)
+		w.m.Run(ctx)
+	}()
+	synctest.Wait()
+}
+
+func (w *world) end() {
+	w.cancel()
+	<-w.done
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf(format, args...)+" "+time.Since(w.began).String())
+}
+
+// happened returns what happened since it was last called.
+func (w *world) happened() []string {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.log
+	w.log = nil
+	return out
+}
+
+// set changes logind, and says so on all connections.
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	f()
+	for _, d := range w.dials {
+		select {
+		case d.changed <- struct{}{}:
+		default:
+		}
+	}
+	w.began = time.Now()
+	w.mu.Unlock()
+	synctest.Wait()
+}
+
+func (w *world) inhibitors() int {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held
+}
+
+// connects returns how often Connect was called.
+func (w *world) connects() int {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked
+}
+
+func (w *world) connect(context.Context) (Logind, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	if w.refuse != nil {
+		return nil, w.refuse
+	}
+	d := &dialled{world: w, changed: make(chan struct{}, 1), lost: make(chan struct{})}
+	w.dials = append(w.dials, d)
+	return d, nil
+}
+
+func (d *dialled) Changed() <-chan struct{} { return d.changed }
+func (d *dialled) Lost() <-chan struct{}    { return d.lost }
+func (d *dialled) Close()                   {}
+
+func (d *dialled) State(context.Context) (State, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.absent {
+		return State{}, ErrAbsent
+	}
+	return d.state, nil
+}
+
+func (d *dialled) Inhibit(context.Context) (io.Closer, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.state.ShuttingDown {
+		return nil, ErrInProgress
+	}
+	d.held++
+	return closer(func() {
+		d.note("released")
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.held--
+	}), nil
+}
+
+type closer func()
+
+func (c closer) Close() error { c(); return nil }
+
+func (w *world) Pods() []*corev1.Pod { return w.pods }
+
+func (w *world) Terminate(uid types.UID, by time.Time) <-chan struct{} {
+	w.note("terminate %s by %s", uid, time.Until(by))
+	done := make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if takes, has := w.takes[string(uid)]; has {
+		time.AfterFunc(takes, func() { close(done) })
+	} else {
+		close(done)
+	}
+	return done
+}
+
+func (w *world) Flush(context.Context) { w.note("flush") }
+
+// TestShutdown: pods end by priority, the critical ones last, each group within its period, and then the inhibitor is released.
+func TestShutdown(t *testing.T) {
+	machine(t, func(w *world) {
+		<-w.m.Looked()
+		require.Equal(t, 1, w.inhibitors())
+		require.False(t, w.m.ShuttingDown())
+		w.takes["two"] = 3 * time.Second
+		w.takes["critical"] = time.Hour
+		w.set(func() { w.state.ShuttingDown = true })
+		require.True(t, w.m.ShuttingDown())
+		require.Equal(t, 1, w.inhibitors())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"down true 0s", "NodeShutdown 0s", "terminate one by 19s 0s", "terminate two by 19s 0s", "terminate critical by 9s 3s", "flush 13s", "released 13s"}, w.happened())
+		require.True(t, w.m.ShuttingDown())
+
+		w.set(func() {})
+		require.Empty(t, w.happened(), "it is in progress already")
+		w.set(func() { w.state.ShuttingDown = false })
+		require.Equal(t, []string{"down false 0s", "NodeShutdown 0s"}, w.happened())
+		require.Equal(t, 1, w.inhibitors(), "the next shutdown is delayed, too")
+		delete(w.takes, "critical")
+		w.set(func() { w.state.ShuttingDown = true })
+		require.Equal(t, 1, w.inhibitors())
+		time.Sleep(time.Minute)
+		require.Zero(t, w.inhibitors())
+	})
+}
+
+// TestShortDelay: if logind waits for less than is configured, each group has its share of that.
+func TestShortDelay(t *testing.T) {
+	machine(t, func(w *world) {
+		w.takes["one"], w.takes["critical"] = time.Hour, time.Hour
+		w.set(func() { w.state.ShuttingDown, w.state.Delay = true, 3*time.Second })
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"down true 0s", "NodeShutdown 0s", "terminate one by 1.8s 0s", "terminate two by 1.8s 0s", "terminate critical by 900ms 2s", "flush 3s", "released 3s"}, w.happened())
+	})
+}
+
+// TestCancelledShutdown: pods that were not told to end are spared.
+func TestCancelledShutdown(t *testing.T) {
+	machine(t, func(w *world) {
+		w.takes["one"] = 10 * time.Second
+		w.set(func() { w.state.ShuttingDown = true })
+		w.happened()
+		w.set(func() { w.state.ShuttingDown = false })
+		require.False(t, w.m.ShuttingDown())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"down false 0s", "NodeShutdown 0s", "released 0s"}, w.happened(), "the former inhibitor, after the next was taken")
+		require.Equal(t, 1, w.inhibitors())
+	})
+}
+
+// TestShutdownInProgress: an agent that starts in the middle of a shutdown ends the pods without an inhibitor, once they are known.
+func TestShutdownInProgress(t *testing.T) {
+	machine(t, func(w *world) {
+		w.end()
+		w.happened()
+		w.state.ShuttingDown, w.known = true, make(chan struct{})
+		w.start()
+		<-w.m.Looked()
+		require.True(t, w.m.ShuttingDown())
+		time.Sleep(500 * time.Millisecond)
+		close(w.known)
+		require.Equal(t, []string{"down true 0s", "NodeShutdown 0s", "terminate one by 19s 500ms", "terminate two by 19s 500ms", "terminate critical by 9s 500ms", "flush 500ms"}, w.happened())
+		require.Zero(t, w.inhibitors())
+
+		w.end()
+		w.known = make(chan struct{}) // no server answers
+		w.start()
+		time.Sleep(2 * time.Second)
+		require.Contains(t, w.happened(), "terminate one by 19s 1s", "those that are known")
+	})
+}
+
+// TestLogindRestarts: each process of logind gets an inhibitor, and there is never none.
+func TestLogindRestarts(t *testing.T) {
+	machine(t, func(w *world) {
+		w.set(func() { w.absent = true })
+		require.Equal(t, 1, w.inhibitors(), "it outlives logind")
+		w.set(func() { w.absent, w.state.Instance = false, "b" })
+		require.Equal(t, []string{"released 0s"}, w.happened())
+		require.Equal(t, 1, w.inhibitors())
+		require.Equal(t, 1, w.connects(), "on the same connection")
+
+		w.set(func() { w.state.ShuttingDown = true })
+		w.set(func() { w.absent = true })
+		require.True(t, w.m.ShuttingDown(), "logind ends like other services")
+	})
+}
+
+// TestBusRestarts: the connection is made again, with a pause that grows.
+func TestBusRestarts(t *testing.T) {
+	machine(t, func(w *world) {
+		w.mu.Lock()
+		w.refuse = errors.New("connection refused")
+		w.mu.Unlock()
+		close(w.dials[0].lost)
+		time.Sleep(time.Hour)
+		require.InDelta(t, 65, w.connects(), 5, "once a minute in the end")
+		require.Equal(t, 1, w.inhibitors())
+		w.mu.Lock()
+		w.refuse, w.state.ShuttingDown = nil, true
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		require.True(t, w.m.ShuttingDown(), "what happened meanwhile is seen")
+		time.Sleep(time.Minute)
+		require.Zero(t, w.inhibitors())
+	})
+}
+
+// TestWithoutABus: a machine without one is not asked again; one whose bus does not work yet is.
+func TestWithoutABus(t *testing.T) {
+	machine(t, func(w *world) {
+		w.end()
+		w.refuse, w.asked = fs.ErrNotExist, 0
+		w.start()
+		<-w.m.Looked()
+		<-w.done
+		require.Equal(t, 1, w.connects())
+
+		w.refuse, w.asked = errors.New("permission denied"), 0
+		w.start()
+		<-w.m.Looked()
+		time.Sleep(10 * time.Second)
+		require.Greater(t, w.connects(), 2)
+	})
+}

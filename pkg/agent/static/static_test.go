@@ -1,0 +1,67 @@
+package static
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestPodsAreCalledWithoutTheLock: while a pod is being started, the mirrors are planned and others end; what that leads to follows, in order.
+func TestPodsAreCalledWithoutTheLock(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.until("it runs", func() bool { return r.named("a-node") != nil })
+	a := r.pod("a-node").UID
+	require.NoError(t, os.Remove(filepath.Join(r.dir, "a.yaml")))
+	r.until("it stops", func() bool { return r.stopped[a] })
+	var during State
+	r.onStart = func() {
+		r.onStart = nil
+		during = r.m.state()
+		r.ends(a)
+	}
+	r.write("b.yaml", manifestOf("b", "one"))
+	r.until("the other one runs", func() bool { return r.named("b-node") != nil })
+	require.NotContains(t, during.Pods, types.NamespacedName{Namespace: "default", Name: "b-node"}, "nobody can tell it its mirror yet")
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.until("the end was noticed", func() bool { return r.named("a-node") != nil })
+	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })
+}
+
+// TestTwoLeftOfOneName: one is stopped, and the manifest's pod runs in the end, whichever that was.
+func TestTwoLeftOfOneName(t *testing.T) {
+	r := newRig(t)
+	stop := r.start()
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.until("it runs", func() bool { return r.named("a-node") != nil })
+	stop()
+	name := nameOf(r.pod("a-node"))
+	r.left["0"], r.left["z"] = Left{name, "a.yaml"}, Left{name, "a.yaml"}
+	r.nextProcess()
+	require.Len(t, r.stops(), 3, "the first one is not the manifest's either")
+	for uid := range r.stops() {
+		r.ends(uid)
+	}
+	r.until("it runs", func() bool { return r.named("a-node") != nil })
+}
+
+// TestRestart: a pod that has ended without its manifest having changed is stopped, and runs again when nothing is left of it.
+func TestRestart(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.write("a.yaml", manifestOf("a", "one"))
+	r.write("b.yaml", manifestOf("b", "one"))
+	r.until("both run", func() bool { return r.named("a-node") != nil && r.named("b-node") != nil })
+	a := r.pod("a-node").UID
+	r.m.Restart([]types.UID{a, "nobody"})
+	r.m.Restart([]types.UID{a})
+	r.until("it stops", func() bool { return r.stopped[a] })
+	require.Len(t, r.stops(), 1)
+	r.ends(a)
+	r.until("it runs again", func() bool { return r.named("a-node") != nil && !r.stopped[a] })
+	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })
+}

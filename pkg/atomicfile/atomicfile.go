@@ -1,0 +1,62 @@
+// Package atomicfile replaces files as a whole. It may import only the standard library.
+//
+// Its invariant: a reader sees the old or the new content, never a part of one, also if the process is killed at any moment. The new content is written
+// to a file beside it, whose name ends with Suffix; what a killed process left there is overwritten by the next. Callers serialize the writes of one file.
+package atomicfile
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Suffix is the end of the name of a file that is being written.
+const Suffix = ".new"
+
+// Write replaces the file at path, with mode 0600. After a crash of the machine soon after it the file may have the old content, the new one, or none:
+// it may be empty, or as long as the new content and zero. WriteDurably outlives a crash.
+func Write(path string, data []byte) error {
+	if err := os.WriteFile(path+Suffix, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+Suffix, path)
+}
+
+// WriteJSON is Write of the value's JSON.
+func WriteJSON(path string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return Write(path, data)
+}
+
+// WriteDurably replaces the file at path, with mode 0600. When it returns nil, the content and the file's name are on the disk.
+func WriteDurably(path string, data []byte) error {
+	if err := os.Remove(path + Suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path+Suffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+Suffix, path); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// SyncDir writes a directory's entries to the disk: the names of files that were created in it, renamed or removed.
+func SyncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,95 @@
+package memory
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapping is a range of addresses, as proc_pid_maps(5) and proc_pid_smaps(5) have it.
+type mapping struct {
+	from, to    uintptr
+	permissions string
+	path        string
+	// own is set if smaps says that some of its pages are not the file's.
+	own bool
+}
+
+// ReleaseProgram lets go of the resident pages of the program's file. They stay in the page cache, and come back one by one when they are used.
+func ReleaseProgram() error {
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	return release("smaps", func(m mapping) bool { return ofProgram(m, program) })
+}
+
+// ofProgram reports whether a mapping is as the program's file is: not writable, and with no page that a loader wrote to before it
+// protected it (relocations).
+func ofProgram(m mapping, program string) bool {
+	return m.path == program && m.permissions[1] != 'w' && !m.own
+}
+
+// ReleaseFile lets go of the resident pages of a file that is mapped shared and read-only. They stay in the page cache, and come back one by one when they are read.
+// Nothing else may come to have the mapping's addresses meanwhile.
+func ReleaseFile(path string) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	return release("maps", func(m mapping) bool { return m.path == path && m.permissions == "r--s" })
+}
+
+// release lets go of the pages of the mappings that are wanted; list is the file in /proc/self that lists them.
+func release(list string, wanted func(mapping) bool) error {
+	f, err := os.Open("/proc/self/" + list)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	all, err := parse(f)
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if !wanted(m) {
+			continue
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("madvise %x-%x: %w", m.from, m.to, errno)
+		}
+	}
+	return nil
+}
+
+// parse reads the mappings of files.
+func parse(list io.Reader) (found []mapping, err error) {
+	file := false
+	lines := bufio.NewScanner(list)
+	for lines.Scan() {
+		line := lines.Text()
+		first, rest, _ := strings.Cut(line, " ")
+		if strings.HasSuffix(first, ":") { // an attribute of smaps
+			if file && first == "Anonymous:" {
+				found[len(found)-1].own = strings.TrimSpace(rest) != "0 kB"
+			}
+			continue
+		}
+		// "address perms offset dev inode path"; a path may contain spaces.
+		var m mapping
+		if _, err := fmt.Sscanf(first, "%x-%x", &m.from, &m.to); err != nil {
+			return nil, fmt.Errorf("mapping %q: %w", line, err)
+		}
+		at := strings.IndexByte(rest, '/')
+		if file = at >= 0; file {
+			m.permissions, m.path = rest[:4], rest[at:]
+			found = append(found, m)
+		}
+	}
+	return found, lines.Err()
+}

@@ -1,0 +1,81 @@
+package garbage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// readTimeout limits how long the objects of one kind are read for an owner. Trying again reads them from the beginning, but what was changed stays so. An
+// owner stays as long as a kind takes longer to be read.
+const readTimeout = 30 * time.Second
+
+// errReading is why an owner has to be tried again.
+var errReading = errors.New("its server's objects are being read for other owners")
+
+// orphanUnfollowed removes an owner from the references of those dependents that are not known, as there are too many objects of their kinds. It reads
+// them for that, page by page, and those of the owner's namespace alone, if it has one. A conflict means that it has to be tried again.
+func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObjectMetadata) error {
+	if o == nil {
+		return nil
+	}
+	for k, l := range o.unfollowed() {
+		if owner.Namespace != "" && !k.Namespaced {
+			continue
+		}
+		select {
+		case l.lists <- struct{}{}:
+		default: // others are reading, for which no worker waits
+			return apierrors.NewConflict(schema.GroupResource{Group: k.Group, Resource: k.Resource}, owner.Name, errReading)
+		}
+		err := o.orphanAll(ctx, k, owner.Namespace, owner.UID)
+		<-l.lists
+		if err != nil && !apierrors.IsConflict(err) {
+			err = fmt.Errorf("could not remove it from the owner references of all %s: %w", schema.GroupResource{Group: k.Group, Resource: k.Resource}, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unfollowed returns the kinds with too many objects, and what their servers may be asked.
+func (o *others) unfollowed() map[Remote]*load {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	kinds := map[Remote]*load{}
+	for k := range o.over {
+		kinds[k] = o.loads[k.Server]
+	}
+	return kinds
+}
+
+func (o *others) orphanAll(ctx context.Context, k Remote, namespace string, owner types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	_, err := o.pages(ctx, k.Kind, namespace, metav1.ListOptions{}, func(items []metav1.PartialObjectMetadata) error {
+		for i := range items {
+			m := &items[i]
+			if !slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == owner }) {
+				continue
+			}
+			data, err := patchOf(m, map[string]any{"ownerReferences": without(m.OwnerReferences, owner)})
+			if err != nil {
+				return err
+			}
+			if err := o.patch(ctx, k.Kind, m, data); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,202 @@
+package volumesnapshot
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
+)
+
+// State is what a snapshot's plan depends on.
+type State struct {
+	Snapshot *snapshots.VolumeSnapshot
+	// Content is the one that the snapshot is bound to or is to be bound to, nil if there is none of that name.
+	Content *snapshots.VolumeSnapshotContent
+	// Claim is the one to take a snapshot of, nil if there is none; Volume is the claim's, nil if it has none.
+	Claim  *corev1.PersistentVolumeClaim
+	Volume *corev1.PersistentVolume
+	// Classes are all classes.
+	Classes []*snapshots.VolumeSnapshotClass
+	// Restoring are the names of the claims that are being made from the snapshot.
+	Restoring []string
+}
+
+// ContentName is the name of the content of a snapshot that is taken of a claim, as upstream.
+func ContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
+
+// contentOf returns the name of the content that belongs to a snapshot.
+func contentOf(s *snapshots.VolumeSnapshot) string {
+	if name := s.Spec.Source.VolumeSnapshotContentName; name != nil {
+		return *name
+	}
+	return ContentName(s.UID)
+}
+
+// PlanSnapshot returns the next step towards a snapshot that is bound to its content and says what the content says, as upstream's controller
+// goes. Its invariants: a content is made once for a snapshot, under a name that follows from it; a snapshot never says that it is ready by the
+// status of a content that is another snapshot's; what a driver may still have is deleted before the snapshot's object goes.
+func PlanSnapshot(s State, now time.Time) Step {
+	v := s.Snapshot
+	if v.DeletionTimestamp != nil {
+		return s.delete()
+	}
+	if step := s.defaultClass(now); step.Op != Nothing || step.Event != nil {
+		return step
+	}
+	if !controllerutil.ContainsFinalizer(v, snapshots.SourceFinalizer) {
+		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { controllerutil.AddFinalizer(v, snapshots.SourceFinalizer) })
+	}
+	if v.Status != nil && v.Status.BoundVolumeSnapshotContentName != nil && !controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer) {
+		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { controllerutil.AddFinalizer(v, snapshots.BoundFinalizer) })
+	}
+	switch {
+	case s.Content == nil && (ready(v) || v.Spec.Source.VolumeSnapshotContentName != nil):
+		return s.failed(now, "SnapshotContentMissing", "VolumeSnapshotContent is missing")
+	case s.Content == nil:
+		return s.take(now)
+	}
+	if step := s.mismatch(now); step.Op != Nothing || step.Event != nil {
+		return step
+	}
+	if ref := s.Content.Spec.VolumeSnapshotRef; ref.UID == "" || s.Content.Spec.VolumeSnapshotClassName == nil && v.Spec.VolumeSnapshotClassName != nil {
+		if ready(v) {
+			return s.failed(now, "SnapshotMisbound", "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly")
+		}
+		return updateContent(s.Content, func(c *snapshots.VolumeSnapshotContent) {
+			c.Spec.VolumeSnapshotRef.UID = v.UID
+			if c.Spec.VolumeSnapshotClassName == nil {
+				c.Spec.VolumeSnapshotClassName = v.Spec.VolumeSnapshotClassName
+			}
+		})
+	}
+	return s.report()
+}
+
+func ready(v *snapshots.VolumeSnapshot) bool {
+	return v.Status != nil && v.Status.ReadyToUse != nil && *v.Status.ReadyToUse
+}
+
+// mismatch returns an error if the content is not for this snapshot.
+func (s State) mismatch(now time.Time) Step {
+	c, v := s.Content, s.Snapshot
+	existing := v.Spec.Source.VolumeSnapshotContentName != nil
+	switch {
+	case existing && c.Spec.Source.SnapshotHandle == nil:
+		return s.failed(now, "SnapshotContentMismatch", "VolumeSnapshotContent is dynamically provisioned while expecting a pre-provisioned one")
+	case !existing && c.Spec.Source.VolumeHandle == nil:
+		return s.failed(now, "SnapshotContentMismatch", "VolumeSnapshotContent is pre-provisioned while expecting a dynamically provisioned one")
+	case !names(c, v):
+		return s.failed(now, "SnapshotContentMisbound", fmt.Sprintf("VolumeSnapshotContent [%s] is bound to a different snapshot", c.Name))
+	}
+	return Step{}
+}
+
+// names reports whether a content is for a snapshot: bound to it, or to be bound.
+func names(c *snapshots.VolumeSnapshotContent, v *snapshots.VolumeSnapshot) bool {
+	ref := c.Spec.VolumeSnapshotRef
+	return ref.Namespace == v.Namespace && ref.Name == v.Name && (ref.UID == "" || ref.UID == v.UID)
+}
+
+// report copies the content's status into the snapshot's.
+func (s State) report() Step {
+	v, c := s.Snapshot, s.Content
+	var said snapshots.VolumeSnapshotContentStatus
+	if c.Status != nil {
+		said = *c.Status
+	}
+	var was snapshots.VolumeSnapshotStatus
+	if v.Status != nil {
+		was = *v.Status
+	}
+	if ready(v) && (said.ReadyToUse == nil || !*said.ReadyToUse) && was.Error == nil {
+		return Step{} // it was ready once
+	}
+	step := updateStatus(v, func(st *snapshots.VolumeSnapshotStatus) {
+		st.BoundVolumeSnapshotContentName = &c.Name
+		st.ReadyToUse = new(said.ReadyToUse != nil && *said.ReadyToUse)
+		st.Error = said.Error.DeepCopy()
+		if said.CreationTime != nil {
+			at := metav1.NewTime(time.Unix(0, *said.CreationTime).Truncate(time.Second))
+			st.CreationTime = &at
+		}
+		if said.RestoreSize != nil {
+			st.RestoreSize = resource.NewQuantity(*said.RestoreSize, resource.BinarySI)
+		}
+	})
+	is := step.Snapshot.Status
+	switch {
+	case v.Status != nil && apiequality.Semantic.DeepEqual(*is, was):
+		return Step{}
+	case *is.ReadyToUse && !ready(v):
+		return step.because(v, corev1.EventTypeNormal, "SnapshotReady", fmt.Sprintf("Snapshot %s/%s is ready to use.", v.Namespace, v.Name))
+	case is.CreationTime != nil && was.CreationTime == nil:
+		return step.because(v, corev1.EventTypeNormal, "SnapshotCreated", fmt.Sprintf("Snapshot %s/%s was successfully created by the CSI driver.", v.Namespace, v.Name))
+	}
+	return step
+}
+
+// failed says in the snapshot's status, and once in an event, why there is no snapshot. What is missing is watched, so that nothing is tried by
+// the clock.
+func (s State) failed(now time.Time, reason, message string) Step {
+	v := s.Snapshot
+	if st := v.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message && !ready(v) {
+		return Step{}.because(v, corev1.EventTypeWarning, reason, message)
+	}
+	at := metav1.NewTime(now)
+	return updateStatus(v, func(st *snapshots.VolumeSnapshotStatus) {
+		st.Error, st.ReadyToUse = &snapshots.VolumeSnapshotError{Time: &at, Message: &message}, new(false)
+	}).because(v, corev1.EventTypeWarning, reason, message)
+}
+
+// delete deletes what the snapshot's deletion policy says, and then lets the snapshot go. It waits while a claim is made from it.
+func (s State) delete() Step {
+	v, c := s.Snapshot, s.Content
+	if c != nil && (!names(c, v) || c.Spec.VolumeSnapshotRef.UID == "") {
+		c = nil
+	}
+	if !slices.ContainsFunc(v.Finalizers, func(f string) bool { return f == snapshots.SourceFinalizer || f == snapshots.BoundFinalizer }) {
+		return Step{}
+	}
+	switch {
+	case c != nil && len(s.Restoring) > 0:
+		return Step{}.because(v, corev1.EventTypeNormal, "SnapshotDeletePending", fmt.Sprintf("Snapshot is being used to restore the claim %s", s.Restoring[0]))
+	case c != nil && !metav1.HasAnnotation(c.ObjectMeta, snapshots.DeletingAnnotation):
+		return updateContent(c, func(c *snapshots.VolumeSnapshotContent) { annotate(c, snapshots.DeletingAnnotation, "yes") })
+	case c != nil && c.Spec.DeletionPolicy == snapshots.Delete && c.DeletionTimestamp == nil:
+		return Step{Op: DeleteContent, Content: c}
+	}
+	step := updateSnapshot(v, func(v *snapshots.VolumeSnapshot) {
+		controllerutil.RemoveFinalizer(v, snapshots.SourceFinalizer)
+		if c == nil || c.Spec.DeletionPolicy != snapshots.Delete {
+			controllerutil.RemoveFinalizer(v, snapshots.BoundFinalizer)
+		}
+	})
+	if len(step.Snapshot.Finalizers) == len(v.Finalizers) {
+		return Step{} // until the content is gone
+	}
+	return step
+}
+
+// PlanContent protects a content that is bound: the driver may have its snapshot.
+func PlanContent(c *snapshots.VolumeSnapshotContent) Step {
+	if c.DeletionTimestamp != nil || c.Spec.VolumeSnapshotRef.UID == "" || controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer) {
+		return Step{}
+	}
+	return updateContent(c, func(c *snapshots.VolumeSnapshotContent) { controllerutil.AddFinalizer(c, snapshots.ContentFinalizer) })
+}
+
+// PlanClaim lets a claim go that was protected for its snapshots, which are all given, when none of them is being taken.
+func PlanClaim(c *corev1.PersistentVolumeClaim, all []*snapshots.VolumeSnapshot) Step {
+	if !controllerutil.ContainsFinalizer(c, snapshots.ClaimFinalizer) || slices.ContainsFunc(all, func(v *snapshots.VolumeSnapshot) bool { return v.DeletionTimestamp == nil && !ready(v) }) {
+		return Step{}
+	}
+	return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { controllerutil.RemoveFinalizer(c, snapshots.ClaimFinalizer) })
+}

@@ -1,0 +1,62 @@
+package volumesnapshot
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+)
+
+// Op is the one write that a plan asks for. After it, the object is planned again.
+type Op string
+
+const (
+	Nothing              Op = ""
+	UpdateSnapshot       Op = "update snapshot"
+	UpdateSnapshotStatus Op = "update snapshot status"
+	CreateContent        Op = "create content"
+	UpdateContent        Op = "update content"
+	DeleteContent        Op = "delete content"
+	UpdateClaim          Op = "update claim"
+)
+
+// Step is a write, and the event that explains it or why there is none.
+type Step struct {
+	Op       Op
+	Snapshot *snapshots.VolumeSnapshot
+	Content  *snapshots.VolumeSnapshotContent
+	Claim    *corev1.PersistentVolumeClaim
+	Event    *engine.Notice
+}
+
+func (s Step) because(about client.Object, kind, reason, message string) Step {
+	s.Event = &engine.Notice{About: about, Type: kind, Reason: reason, Message: message}
+	return s
+}
+
+func updateSnapshot(was *snapshots.VolumeSnapshot, change func(*snapshots.VolumeSnapshot)) Step {
+	return Step{Op: UpdateSnapshot, Snapshot: engine.Changed(was, change)}
+}
+
+func updateStatus(was *snapshots.VolumeSnapshot, change func(*snapshots.VolumeSnapshotStatus)) Step {
+	next := was.DeepCopy()
+	if next.Status == nil {
+		next.Status = &snapshots.VolumeSnapshotStatus{}
+	}
+	change(next.Status)
+	return Step{Op: UpdateSnapshotStatus, Snapshot: next}
+}
+
+func updateContent(was *snapshots.VolumeSnapshotContent, change func(*snapshots.VolumeSnapshotContent)) Step {
+	return Step{Op: UpdateContent, Content: engine.Changed(was, change)}
+}
+
+func updateClaim(was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) Step {
+	return Step{Op: UpdateClaim, Claim: engine.Changed(was, change)}
+}
+
+func annotate(o *snapshots.VolumeSnapshotContent, key, value string) {
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, key, value)
+}

@@ -1,0 +1,152 @@
+package volumesnapshot
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	helpers "k8s.io/component-helpers/storage/volume"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
+	"github.com/coracle-dev/coracle/apis/storage"
+)
+
+// take asks the driver of the claim's volume for a snapshot: first the claim is protected, then the content is made.
+func (s State) take(now time.Time) Step {
+	v, claim := s.Snapshot, s.Claim
+	failed := func(why string) Step {
+		return s.failed(now, "SnapshotContentCreationFailed", "Failed to create snapshot content with error "+why)
+	}
+	class := s.class()
+	if class == nil {
+		return s.failed(now, "GetSnapshotClassFailed", fmt.Sprintf("Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io %q not found", *v.Spec.VolumeSnapshotClassName))
+	}
+	switch {
+	case claim == nil:
+		return failed(fmt.Sprintf("persistentvolumeclaim %q not found", *v.Spec.Source.PersistentVolumeClaimName))
+	case s.Volume == nil || claim.Status.Phase != corev1.ClaimBound || s.Volume.Spec.ClaimRef == nil || s.Volume.Spec.ClaimRef.UID != claim.UID:
+		return failed(fmt.Sprintf("the PVC %s is not yet bound to a PV, will not attempt to take a snapshot", claim.Name))
+	}
+	driver, handle := driverOf(s.Volume)
+	switch {
+	case driver == "":
+		return failed(fmt.Sprintf("snapshots are taken of volumes of CSI drivers and of those that %s provisions, which %q is not", storage.Provisioner, s.Volume.Name))
+	case driver != class.Driver:
+		return failed(fmt.Sprintf("the class %q is for the driver %q, and the claim's volume is of %q", class.Name, class.Driver, driver))
+	case !controllerutil.ContainsFinalizer(claim, snapshots.ClaimFinalizer) && claim.DeletionTimestamp != nil:
+		return failed(fmt.Sprintf("cannot take a snapshot of persistentvolumeclaim %q, which is being deleted", claim.Name))
+	}
+	content := &snapshots.VolumeSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: ContentName(v.UID), Finalizers: []string{snapshots.ContentFinalizer}},
+		Spec: snapshots.VolumeSnapshotContentSpec{
+			VolumeSnapshotRef: corev1.ObjectReference{APIVersion: snapshots.GroupVersion.String(), Kind: "VolumeSnapshot", Namespace: v.Namespace, Name: v.Name, UID: v.UID, ResourceVersion: v.ResourceVersion},
+			DeletionPolicy:    class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
+			Source: snapshots.VolumeSnapshotContentSource{VolumeHandle: &handle}, SourceVolumeMode: s.Volume.Spec.VolumeMode,
+		},
+	}
+	if why := withSecret(content, class, v); why != "" {
+		return failed(why)
+	}
+	if !controllerutil.ContainsFinalizer(claim, snapshots.ClaimFinalizer) {
+		return updateClaim(claim, func(c *corev1.PersistentVolumeClaim) { controllerutil.AddFinalizer(c, snapshots.ClaimFinalizer) })
+	}
+	return Step{Op: CreateContent, Content: content}.because(v, corev1.EventTypeNormal, "CreatingSnapshot",
+		fmt.Sprintf("Waiting for a snapshot %s/%s to be created by the CSI driver.", v.Namespace, v.Name))
+}
+
+// driverOf returns the name of the driver of a volume and its name for the volume, "" for volumes without one.
+func driverOf(v *corev1.PersistentVolume) (driver, handle string) {
+	switch {
+	case v.Spec.CSI != nil:
+		return v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle
+	case v.Spec.Local != nil && v.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner:
+		return storage.Provisioner, v.Name
+	}
+	return "", ""
+}
+
+// class returns the snapshot's class, nil if it does not exist.
+func (s State) class() *snapshots.VolumeSnapshotClass {
+	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeSnapshotClass) bool { return c.Name == *s.Snapshot.Spec.VolumeSnapshotClassName })
+	if i < 0 {
+		return nil
+	}
+	return s.Classes[i]
+}
+
+// defaultClass sets the class of a snapshot that is to be taken and names none.
+func (s State) defaultClass(now time.Time) Step {
+	v := s.Snapshot
+	if v.Spec.VolumeSnapshotClassName != nil || v.Spec.Source.PersistentVolumeClaimName == nil || s.Content != nil {
+		return Step{}
+	}
+	failed := func(why string) Step {
+		return s.failed(now, "SetDefaultSnapshotClassFailed", "Failed to set default snapshot class with error "+why)
+	}
+	switch {
+	case s.Claim == nil:
+		return failed(fmt.Sprintf("persistentvolumeclaim %q not found", *v.Spec.Source.PersistentVolumeClaimName))
+	case s.Volume == nil:
+		return failed(fmt.Sprintf("the PVC %s is not yet bound to a PV, will not attempt to take a snapshot", s.Claim.Name))
+	}
+	driver, _ := driverOf(s.Volume)
+	var found []string
+	for _, c := range s.Classes {
+		if c.Driver == driver && c.Annotations[snapshots.DefaultAnnotation] == "true" {
+			found = append(found, c.Name)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return failed(fmt.Sprintf("cannot find default snapshot class of the driver %q", driver))
+	case 1:
+		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { v.Spec.VolumeSnapshotClassName = &found[0] })
+	}
+	slices.Sort(found)
+	return failed(fmt.Sprintf("%d default snapshot classes were found: %s", len(found), strings.Join(found, ", ")))
+}
+
+// withSecret names, in a content's annotations, the Secret of its class, which the driver gets again when the snapshot is deleted. It returns why
+// the class's templates make no name, "" if they do.
+func withSecret(c *snapshots.VolumeSnapshotContent, class *snapshots.VolumeSnapshotClass, v *snapshots.VolumeSnapshot) string {
+	name, named := class.Parameters[snapshots.SecretNameParameter]
+	namespace, spaced := class.Parameters[snapshots.SecretNamespaceParameter]
+	switch {
+	case !named && !spaced:
+		return ""
+	case named != spaced:
+		return fmt.Sprintf("the class %q must have both of the parameters %s and %s", class.Name, snapshots.SecretNameParameter, snapshots.SecretNamespaceParameter)
+	}
+	known := map[string]string{"volumesnapshotcontent.name": c.Name, "volumesnapshot.namespace": v.Namespace}
+	namespace, why := expand(namespace, known)
+	if why == "" {
+		known["volumesnapshot.name"] = v.Name
+		name, why = expand(name, known)
+	}
+	if why != "" {
+		return fmt.Sprintf("the class %q names no Secret: %s", class.Name, why)
+	}
+	annotate(c, snapshots.SecretNameAnnotation, name)
+	annotate(c, snapshots.SecretNamespaceAnnotation, namespace)
+	return ""
+}
+
+// expand replaces ${NAME} in a template.
+func expand(template string, known map[string]string) (out, why string) {
+	out = os.Expand(template, func(name string) string {
+		value, ok := known[name]
+		if !ok {
+			why = fmt.Sprintf("%q has no value in %q", name, template)
+		}
+		return value
+	})
+	if why == "" && out == "" {
+		why = "it is empty"
+	}
+	return out, why
+}

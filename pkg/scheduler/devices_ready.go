@@ -1,0 +1,141 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+)
+
+// Devices with binding conditions (KEP-5007) are only ready for a pod once their driver says so in the status of the claim. Until then the pod stays
+// reserved on its node, without occupying one of Config.Binders, and is bound after the change that decides about it.
+
+// bindingTimeout is how long devices may take to become ready, as upstream.
+const bindingTimeout = 10 * time.Minute
+
+// errNotReady means that the devices of a pod are not ready yet.
+var errNotReady = errors.New("its devices are not ready yet")
+
+// readiness reports whether the devices of an allocated claim are ready for its pods. It fails if they will not be: a driver says so, or it is later
+// than deadline, which is zero if nothing is waited for. The errors are upstream's.
+func readiness(c *resourcev1.ResourceClaim, timeout time.Duration, now time.Time) (ready bool, deadline time.Time, err error) {
+	ready = true
+	for i := range c.Status.Allocation.Devices.Results {
+		r := &c.Status.Allocation.Devices.Results[i]
+		if len(r.BindingConditions) == 0 {
+			continue
+		}
+		at := slices.IndexFunc(c.Status.Devices, func(d resourcev1.AllocatedDeviceStatus) bool {
+			return d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device && (r.ShareID == nil || d.ShareID != nil && *d.ShareID == string(*r.ShareID))
+		})
+		if at < 0 {
+			ready = false
+			continue
+		}
+		said := c.Status.Devices[at].Conditions
+		for _, name := range r.BindingFailureConditions {
+			if f := meta.FindStatusCondition(said, name); f != nil && meta.IsStatusConditionTrue(said, name) {
+				return false, time.Time{}, fmt.Errorf("device binding failed: claim=%s, reason=%s, message=%q", c.Name, f.Reason, f.Message)
+			}
+		}
+		for _, name := range r.BindingConditions {
+			ready = ready && meta.IsStatusConditionTrue(said, name)
+		}
+	}
+	since := c.Status.Allocation.AllocationTimestamp
+	if ready || since == nil {
+		return ready, time.Time{}, nil
+	}
+	if deadline = since.Add(timeout); !now.Before(deadline) {
+		return false, deadline, fmt.Errorf("device binding timeout: claim=%s", c.Name)
+	}
+	return false, deadline, nil
+}
+
+// hasConditions reports whether devices of an allocation have binding conditions.
+func hasConditions(a *resourcev1.AllocationResult) bool {
+	return slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool { return len(r.BindingConditions) > 0 })
+}
+
+// conclusive reports whether it is known of all claims chosen for a pod that their devices are ready, or of one that they will not be, or that it has
+// changed in another way. Otherwise it returns when to look again at the latest.
+func (d *devices) conclusive(chosen []chosenClaim) (known bool, at time.Time) {
+	known, at = true, now().Add(d.timeout)
+	for i := range chosen {
+		var claim resourcev1.ResourceClaim
+		err := d.read.Get(context.Background(), chosen[i].key, &claim)
+		if err != nil || claim.UID != chosen[i].uid || claim.Status.Allocation == nil {
+			if chosen[i].shown {
+				return true, at
+			}
+			known = false // the cache is behind
+			continue
+		}
+		chosen[i].shown = true
+		ready, deadline, err := readiness(&claim, d.timeout, now())
+		if err != nil || !ready && deadline.IsZero() { // it has no time yet, which the binding writes
+			return true, at
+		}
+		known = known && ready
+		if !ready && deadline.Before(at) {
+			at = deadline
+		}
+	}
+	return known, at
+}
+
+// await keeps a pod reserved on its node until its devices are ready, or will not be. Then it is bound, or refused.
+func (s *Scheduler) await(p *pending, node string) {
+	s.mu.Lock()
+	pod := p.info.pod
+	if s.queue.pods[pod.UID] != p { // it is gone
+		s.unreserve(p)
+		s.mu.Unlock()
+		return
+	}
+	s.queue.waiting[p] = struct{}{}
+	s.resume(p)
+	_, waits := s.queue.waiting[p]
+	s.mu.Unlock()
+	if waits {
+		s.event(pod, corev1.EventTypeNormal, "BindingConditionsPending", "waiting for binding conditions for device on node %s", node)
+	}
+}
+
+// resume lets the binding of a pod that waits for devices go on if it is known what becomes of them. Called with the lock held.
+func (s *Scheduler) resume(p *pending) {
+	if _, waits := s.queue.waiting[p]; !waits {
+		return
+	}
+	known, at := s.state.devices.conclusive(s.state.devices.chosen[p.info.pod.UID])
+	if known {
+		s.queue.goOn(p)
+		return
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.timer = time.AfterFunc(time.Until(at), func() {
+		_ = s.guard.Do("device timeout", func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if _, waits := s.queue.waiting[p]; waits {
+				s.queue.goOn(p)
+			}
+		})
+	})
+}
+
+// resumeUsers resumes the pods that wait for a claim. Called with the lock held.
+func (s *Scheduler) resumeUsers(claim *resourcev1.ResourceClaim) {
+	for p := range s.queue.waiting {
+		if slices.ContainsFunc(s.state.devices.chosen[p.info.pod.UID], func(c chosenClaim) bool { return c.uid == claim.UID }) {
+			s.resume(p)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package server
+
+import (
+	"context"
+	"net/netip"
+	"net/url"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	chain "github.com/coracle-dev/coracle/pkg/admission"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/reconcile"
+	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
+	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
+	"github.com/coracle-dev/coracle/pkg/scheduler"
+	"github.com/coracle-dev/coracle/pkg/server/allocation"
+	"github.com/coracle-dev/coracle/pkg/server/election"
+	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
+)
+
+// actors creates the reconcilers and the scheduler, unless disabled.
+func (l *plane) actors(kinds *kind.Catalog) error {
+	p := l.process
+	pods, err := netip.ParsePrefix(p.ClusterCIDR)
+	if err != nil {
+		return err
+	}
+	addresses, err := config.ParsePool(p.LoadBalancerPool)
+	if err != nil {
+		return err
+	}
+	l.rootCA, l.nodeCA = rootca.NewBundle(l.keys.Server.Bundle()), rootca.NewBundle(l.keys.Node.Bundle())
+	if p.Runs(config.Controllers) {
+		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
+			return reconcile.New(reconcile.Config{
+				ClientFor: func(identity string) client.Interface {
+					return led.checked(l.client(identity, "system:serviceaccounts"))
+				},
+				RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, LocalSnapshots: localSnapshots{l.nodes}, Tunnels: l.tunnels,
+				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
+				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
+					return l.aggregator.Metrics(ctx, path, query)
+				},
+				Elsewhere: func(ctx context.Context, namespace string) []namespace.Left {
+					return l.aggregator.Empty(ctx, namespace)
+				},
+				OwnedElsewhere: l.aggregator,
+				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, NodeCA: l.nodeCA, Signers: signers(l.keys),
+				CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas),
+				QuotaUsage:  l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod,
+				TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if p.Runs(config.Scheduler) {
+		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
+			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Devices: allocation.New(), TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "scheduler"), Metrics: metrics})
+		})
+	}
+	return err
+}

@@ -1,0 +1,58 @@
+package customresources
+
+import (
+	"context"
+	"sync"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// changes makes changes of a catalog. Each costs time for all kinds there are, so those that are wanted while one is under way are made
+// together. It is safe for concurrent use.
+type changes struct {
+	kinds *kind.Catalog
+	turn  chan struct{} // capacity 1: full while the catalog is changed
+
+	mu     sync.Mutex
+	wanted []*change
+}
+
+func newChanges(kinds *kind.Catalog) *changes {
+	return &changes{kinds: kinds, turn: make(chan struct{}, 1)}
+}
+
+// change is what one caller wants. made and err are read and written in turn.
+type change struct {
+	remove, add []*kind.Resource
+	made        bool
+	err         error
+}
+
+// make removes and adds rows as kind.Catalog.Change, which a failure of another caller's change does not affect.
+func (c *changes) make(ctx context.Context, remove, add []*kind.Resource) error {
+	own := &change{remove: remove, add: add}
+	c.mu.Lock()
+	c.wanted = append(c.wanted, own)
+	c.mu.Unlock()
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	if own.made {
+		return own.err
+	}
+	c.mu.Lock()
+	all := c.wanted
+	c.wanted = nil
+	c.mu.Unlock()
+	var together change
+	for _, one := range all {
+		together.remove, together.add = append(together.remove, one.remove...), append(together.add, one.add...)
+	}
+	err := c.kinds.Change(ctx, together.remove, together.add)
+	for _, one := range all {
+		one.made, one.err = true, err
+		if err != nil && len(all) > 1 {
+			one.err = c.kinds.Change(ctx, one.remove, one.add)
+		}
+	}
+	return own.err
+}

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/reconcile/localsnapshot"
+)
+
+const (
+	// copySilence is for how long a node that copies may say nothing. A copy may take as long as it takes.
+	copySilence = 6 * storage.CopyHeartbeat
+	// maxCopyAnswer limits what is read of a node's answer while it copies, in bytes: a line for each gibibyte and for each heartbeat, for weeks.
+	maxCopyAnswer = 1 << 20
+)
+
+// localSnapshots asks nodes for snapshots of volumes that were provisioned there.
+type localSnapshots struct{ *nodes }
+
+var _ localsnapshot.Nodes = localSnapshots{}
+
+// Take implements localsnapshot.Nodes.
+func (n localSnapshots) Take(ctx context.Context, node *corev1.Node, snapshot, volume string, size int64, copied func(uint64)) (storage.Snapshot, error) {
+	return n.copy(ctx, node, http.MethodPost, "take a snapshot of", copied, "localSnapshots", snapshot, "of", volume, "size", strconv.FormatInt(size, 10))
+}
+
+// Find implements localsnapshot.Nodes.
+func (n localSnapshots) Find(ctx context.Context, node *corev1.Node, snapshot string) (storage.Snapshot, error) {
+	return n.copy(ctx, node, http.MethodGet, "find the snapshot of", func(uint64) {}, "localSnapshots", snapshot)
+}
+
+// Remove implements localsnapshot.Nodes.
+func (n localSnapshots) Remove(ctx context.Context, node *corev1.Node, snapshot string) error {
+	return n.askVolume(ctx, node, http.MethodDelete, "remove the snapshot of", "localSnapshots", snapshot)
+}
+
+// Discard implements localsnapshot.Nodes.
+func (n localSnapshots) Discard(ctx context.Context, node *corev1.Node, volume string) error {
+	return n.removeVolume(ctx, node, volume)
+}
+
+// Fill implements localsnapshot.Nodes.
+func (n localSnapshots) Fill(ctx context.Context, node *corev1.Node, volume, kind, source string, size int64, copied func(uint64)) error {
+	_, err := n.copy(ctx, node, http.MethodPost, "fill", copied, "localVolumes", volume, "size", strconv.FormatInt(size, 10), "from", kind, source)
+	return err
+}
+
+// copy asks a node, and reads its answer, which tells its progress, to the end. It gives up a node that is silent.
+func (n localSnapshots) copy(ctx context.Context, node *corev1.Node, method, verb string, copied func(uint64), path ...string) (storage.Snapshot, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(copySilence, cancel)
+	defer silence.Stop()
+	res, err := n.ask(ctx, node, method, verb, path...)
+	if err != nil {
+		return storage.Snapshot{}, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return storage.Snapshot{}, nodeRefusal(node, verb, res)
+	}
+	snapshot, err := progress(res.Body, func() { silence.Reset(copySilence) }, copied)
+	if err != nil {
+		return storage.Snapshot{}, fmt.Errorf("node %q could not %s the volume: %w", node.Name, verb, err)
+	}
+	return snapshot, nil
+}
+
+// progress reads what a node says while it copies, to the end, and calls heard for each thing.
+func progress(from io.Reader, heard func(), copied func(uint64)) (storage.Snapshot, error) {
+	answer := json.NewDecoder(io.LimitReader(from, maxCopyAnswer))
+	for {
+		var p storage.CopyProgress
+		if err := answer.Decode(&p); err != nil {
+			return storage.Snapshot{}, fmt.Errorf("its answer ended early: %w", err)
+		}
+		heard()
+		switch {
+		case p.Busy:
+			return storage.Snapshot{}, storage.ErrBusy
+		case p.Error != "":
+			return storage.Snapshot{}, errors.New(nodeText(p.Error))
+		case p.Done && p.Snapshot != nil:
+			return *p.Snapshot, nil
+		case p.Done:
+			return storage.Snapshot{}, nil
+		case p.Copied > 0:
+			copied(p.Copied)
+		}
+	}
+}

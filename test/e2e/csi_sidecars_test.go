@@ -1,0 +1,420 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+)
+
+// sidecars is a driver with upstream's sidecars in one pod, as the public hostpath driver's own deployment has it. DRIVER are the driver's containers,
+// KUBELET is the directory that drivers share with the agent, which has its usual name, too, while no other cluster of the machine has that; DATA is the driver's.
+const sidecars = `
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: d.example.com}
+spec: {podInfoOnMount: true, fsGroupPolicy: File, storageCapacity: true, volumeLifecycleModes: [Persistent, Ephemeral]}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: csi}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: driver, namespace: csi}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: csi-driver}
+rules:
+- {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, patch, delete]}
+- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update, patch]}
+- {apiGroups: [""], resources: [persistentvolumeclaims/status, persistentvolumes/status], verbs: [patch, update]}
+- {apiGroups: [""], resources: [events], verbs: [get, list, watch, create, update, patch]}
+- {apiGroups: [""], resources: [nodes, pods], verbs: [get, list, watch]}
+- {apiGroups: [storage.k8s.io], resources: [storageclasses, csinodes, volumeattributesclasses], verbs: [get, list, watch]}
+- {apiGroups: [storage.k8s.io], resources: [volumeattachments], verbs: [get, list, watch, patch]}
+- {apiGroups: [storage.k8s.io], resources: [volumeattachments/status], verbs: [patch]}
+- {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots, volumesnapshotclasses], verbs: [get, list, watch]}
+- {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get, list, watch, update, patch]}
+- {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents/status], verbs: [update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: csi-driver}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: csi-driver}
+subjects: [{kind: ServiceAccount, name: driver, namespace: csi}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: csi-driver, namespace: csi}
+rules:
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, watch, list, delete, update, create, patch]}
+- {apiGroups: [storage.k8s.io], resources: [csistoragecapacities], verbs: [get, list, watch, create, update, patch, delete]}
+- {apiGroups: [""], resources: [pods], verbs: [get]}
+- {apiGroups: [apps], resources: [replicasets, statefulsets], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: csi-driver, namespace: csi}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: csi-driver}
+subjects: [{kind: ServiceAccount, name: driver, namespace: csi}]
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: driver, namespace: csi}
+spec:
+  serviceName: driver
+  selector: {matchLabels: {app: driver}}
+  template:
+    metadata: {labels: {app: driver}}
+    spec:
+      serviceAccountName: driver
+      containers:
+DRIVER      - name: attacher
+        image: registry.k8s.io/sig-storage/csi-attacher:latest
+        imagePullPolicy: Never
+        args: [--v=5, --csi-address=/csi/csi.sock, --leader-election]
+        volumeMounts: [{name: socket, mountPath: /csi}]
+      - name: provisioner
+        image: registry.k8s.io/sig-storage/csi-provisioner:latest
+        imagePullPolicy: Never
+        args: [--v=5, --csi-address=/csi/csi.sock, --leader-election, --feature-gates=Topology=true, --enable-capacity, --capacity-ownerref-level=1, --extra-create-metadata]
+        env: [{name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}, {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+        volumeMounts: [{name: socket, mountPath: /csi}]
+      - name: resizer
+        image: registry.k8s.io/sig-storage/csi-resizer:latest
+        imagePullPolicy: Never
+        args: [--v=5, --csi-address=/csi/csi.sock, --leader-election]
+        volumeMounts: [{name: socket, mountPath: /csi}]
+      - name: snapshotter
+        image: registry.k8s.io/sig-storage/csi-snapshotter:latest
+        imagePullPolicy: Never
+        args: [--v=5, --csi-address=/csi/csi.sock, --leader-election]
+        volumeMounts: [{name: socket, mountPath: /csi}]
+      volumes:
+      - {name: socket, hostPath: {path: KUBELET/plugins/d.example.com, type: DirectoryOrCreate}}
+      - {name: pods, hostPath: {path: KUBELET/pods, type: DirectoryOrCreate}}
+      - {name: plugins, hostPath: {path: KUBELET/plugins, type: Directory}}
+      - {name: registration, hostPath: {path: KUBELET/plugins_registry, type: Directory}}
+      - {name: data, hostPath: {path: DATA, type: DirectoryOrCreate}}
+      - {name: dev, hostPath: {path: /dev, type: Directory}}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: now}
+provisioner: d.example.com
+parameters: {kind: fast}
+allowVolumeExpansion: true
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: later}
+provisioner: d.example.com
+parameters: {kind: fast}
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: gold}
+driverName: d.example.com
+parameters: {iops: "1000"}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: snap}
+driver: d.example.com
+deletionPolicy: Delete
+`
+
+// hostPathDriver is the public driver, with the helpers that register it and watch its life.
+const hostPathDriver = `      - name: driver
+        image: registry.k8s.io/sig-storage/hostpathplugin:latest
+        imagePullPolicy: Never
+        args: [--drivername=d.example.com, --endpoint=unix:///csi/csi.sock, --nodeid=$(NODE), --v=5, --capacity=fast=10Gi, --enable-attach, --enable-controller-modify-volume,
+          --check-volume-lifecycle]
+        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        securityContext: {privileged: true}
+        ports: [{name: healthz, containerPort: 9898}]
+        livenessProbe: {httpGet: {path: /healthz, port: healthz}, failureThreshold: 5, initialDelaySeconds: 10, timeoutSeconds: 3, periodSeconds: 2}
+        volumeMounts:
+        - {name: socket, mountPath: /csi}
+        - {name: pods, mountPath: KUBELET/pods, mountPropagation: Bidirectional}
+        - {name: plugins, mountPath: KUBELET/plugins, mountPropagation: Bidirectional}
+        - {name: pods, mountPath: /var/lib/kubelet/pods, mountPropagation: Bidirectional}
+        - {name: plugins, mountPath: /var/lib/kubelet/plugins, mountPropagation: Bidirectional}
+        - {name: data, mountPath: /csi-data-dir}
+        - {name: dev, mountPath: /dev}
+      - name: registrar
+        image: registry.k8s.io/sig-storage/csi-node-driver-registrar:latest
+        imagePullPolicy: Never
+        args: [--v=5, --csi-address=/csi/csi.sock, --kubelet-registration-path=KUBELET/plugins/d.example.com/csi.sock, "--http-endpoint=:9809"]
+        env: [{name: KUBE_NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        ports: [{name: healthz, containerPort: 9809}]
+        livenessProbe: {httpGet: {path: /healthz, port: healthz}, initialDelaySeconds: 30, timeoutSeconds: 15}
+        volumeMounts: [{name: socket, mountPath: /csi}, {name: registration, mountPath: /registration}]
+      - name: liveness
+        image: registry.k8s.io/sig-storage/livenessprobe:latest
+        imagePullPolicy: Never
+        args: [--csi-address=/csi/csi.sock, --health-port=9898]
+        volumeMounts: [{name: socket, mountPath: /csi}]
+`
+
+// ourDriver is the tests', which registers itself.
+const ourDriver = `      - name: driver
+        image: docker.io/coracle/csidriver:latest
+        imagePullPolicy: Never
+        args: [-name=d.example.com, -kubelet=KUBELET, -node=$(NODE), -data=/csi-data-dir]
+        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        securityContext: {privileged: true}
+        volumeMounts:
+        - {name: pods, mountPath: KUBELET/pods, mountPropagation: Bidirectional}
+        - {name: plugins, mountPath: KUBELET/plugins, mountPropagation: Bidirectional}
+        - {name: pods, mountPath: /var/lib/kubelet/pods, mountPropagation: Bidirectional}
+        - {name: plugins, mountPath: /var/lib/kubelet/plugins, mountPropagation: Bidirectional}
+        - {name: registration, mountPath: KUBELET/plugins_registry}
+        - {name: data, mountPath: /csi-data-dir}
+        - {name: dev, mountPath: /dev}
+`
+
+const sidecarsPods = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], storageClassName: now, resources: {requests: {storage: 16Mi}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: late}
+spec: {accessModes: [ReadWriteOncePod], storageClassName: later, resources: {requests: {storage: 16Mi}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: raw}
+spec: {accessModes: [ReadWriteOnce], volumeMode: Block, storageClassName: now, resources: {requests: {storage: 16Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: writer}
+spec:
+  securityContext: {fsGroup: 4242}
+  containers:
+  - name: c
+    image: busybox:1.36
+    command: [sh, -c, "trap exit TERM; while true; do sleep 1 & wait; done"]
+    volumeMounts: [{name: data, mountPath: /data}, {name: late, mountPath: /late}, {name: inline, mountPath: /inline}]
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: data}}
+  - {name: late, persistentVolumeClaim: {claimName: late}}
+  - {name: inline, csi: {driver: d.example.com, volumeAttributes: {size: 1Mi, kind: fast}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: block}
+spec:
+  containers: [{name: c, image: "busybox:1.36", command: [sh, -c, "trap exit TERM; while true; do sleep 1 & wait; done"], volumeDevices: [{name: raw, devicePath: /dev/raw}]}]
+  volumes: [{name: raw, persistentVolumeClaim: {claimName: raw}}]
+`
+
+// sidecarsRefused are pods that cannot be scheduled.
+const sidecarsRefused = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: large}
+spec: {accessModes: [ReadWriteOnce], storageClassName: later, resources: {requests: {storage: 100Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: second}
+spec:
+  containers: [{name: c, image: "busybox:1.36", command: [sleep, "100000"], volumeMounts: [{name: late, mountPath: /late}]}]
+  volumes: [{name: late, persistentVolumeClaim: {claimName: late}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  containers: [{name: c, image: "busybox:1.36", command: [sleep, "100000"], volumeMounts: [{name: large, mountPath: /large}]}]
+  volumes: [{name: large, persistentVolumeClaim: {claimName: large}}]
+`
+
+const sidecarsCopies = `
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: first}
+spec: {volumeSnapshotClassName: snap, source: {persistentVolumeClaimName: data}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: restored}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: now
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: first}
+  resources: {requests: {storage: 32Mi}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: clone}
+spec:
+  accessModes: [ReadWriteOnce]
+  volumeMode: Block
+  storageClassName: now
+  dataSource: {kind: PersistentVolumeClaim, name: raw}
+  resources: {requests: {storage: 32Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: reader}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: busybox:1.36
+    command: [sleep, "100000"]
+    volumeMounts: [{name: restored, mountPath: /restored}]
+    volumeDevices: [{name: clone, devicePath: /dev/clone}]
+  volumes:
+  - {name: restored, persistentVolumeClaim: {claimName: restored}}
+  - {name: clone, persistentVolumeClaim: {claimName: clone}}
+`
+
+// TestSidecars is the life of volumes of a driver that is deployed as the public hostpath driver is, with upstream's own sidecars: its pod, the server and the
+// node end and come back while the volumes are in use. Nothing of them is left. It is that driver if there is an image of it, otherwise the tests' own.
+func TestSidecars(t *testing.T) {
+	archives := csiImages(t)
+	h := host.New(t)
+	h.Start()
+	name, containers := "d.example.com", ourDriver
+	if strings.Contains(h.Run(append([]string{"image", "load"}, archives...)...), "/hostpathplugin:latest") {
+		name, containers = "hostpath.csi.k8s.io", hostPathDriver
+	}
+	root := filepath.Join(h.DataDir, "agent", "kubelet")
+	data := t.TempDir()
+	fill := func(manifest string) string {
+		return strings.NewReplacer("KUBELET", root, "DATA", data, "d.example.com", name).Replace(strings.Replace(manifest, "DRIVER", containers, 1))
+	}
+	until := func(want, line string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			out, err := h.Try(append([]string{"ctl"}, strings.Fields(line)...)...)
+			return err == nil && out == want
+		}, 2*host.Patience, 50*time.Millisecond, line)
+	}
+	h.Apply(fill(sidecars))
+	h.Ctl("rollout status -n csi sts/driver --timeout=80s")
+	until(name, "get csinode "+h.Name+" -o jsonpath={.spec.drivers[*].name}")
+	until("10Gi", `get csistoragecapacities -n csi -o jsonpath={.items[?(@.storageClassName=="later")].capacity}`)
+
+	h.Apply(fill(sidecarsPods))
+	h.Ctl("wait pod/writer pod/block --for=condition=Ready --timeout=80s")
+	h.Run("ctl", "exec", "writer", "--", "sh", "-c", "echo kept > /data/file && echo late > /late/file && echo inline > /inline/file")
+	h.Run("ctl", "exec", "block", "--", "sh", "-c", "echo raw | dd of=/dev/raw conv=fsync 2>/dev/null")
+	require.Equal(t, "4242\n", h.Ctl("exec writer -- stat -c %g /data/file"))
+	require.Equal(t, "true true true", h.Ctl("get volumeattachments -o jsonpath={.items[*].status.attached}"))
+	h.Apply(fill(sidecarsRefused))
+	until("Unschedulable", `get pod second -o jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}`)
+	require.Contains(t, h.Ctl("get events"), "PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod")
+	until("Unschedulable", `get pod greedy -o jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}`)
+	require.Contains(t, h.Ctl("get events"), "node(s) did not have enough free storage")
+	h.Ctl("delete pod greedy second --timeout=60s")
+	h.Ctl("delete pvc large --timeout=60s")
+
+	t.Run("expansion", func(t *testing.T) {
+		h.Run("ctl", "patch", "pvc", "data", "-p", `{"spec":{"resources":{"requests":{"storage":"32Mi"}}}}`)
+		h.Run("ctl", "patch", "pvc", "raw", "-p", `{"spec":{"resources":{"requests":{"storage":"32Mi"}}}}`)
+		until("32Mi 32Mi", "get pvc data raw -o jsonpath={.items[*].status.capacity.storage}")
+		require.Empty(t, h.Ctl("get pvc data raw -o jsonpath={.items[*].status.conditions}"))
+	})
+	t.Run("attributes", func(t *testing.T) {
+		h.Run("ctl", "patch", "pvc", "data", "-p", `{"spec":{"volumeAttributesClassName":"gold"}}`)
+		until("gold", "get pvc data -o jsonpath={.status.currentVolumeAttributesClassName}")
+	})
+	t.Run("snapshot, restore and clone", func(t *testing.T) {
+		h.Apply(fill(sidecarsCopies))
+		until("true", "get vs first -o jsonpath={.status.readyToUse}")
+		h.Ctl("wait pod/reader --for=condition=Ready --timeout=80s")
+		require.Equal(t, "kept\nraw\n", h.Run("ctl", "exec", "reader", "--", "sh", "-c", "cat /restored/file; dd if=/dev/clone bs=4 count=1 2>/dev/null"))
+	})
+	h.Ctl("delete pod reader --timeout=80s")
+	if name != "d.example.com" { // the hostpath driver does not find its loop devices any more when it has started again
+		h.Ctl("delete pod block --timeout=80s")
+		h.Ctl("delete pvc raw clone --timeout=80s")
+		until("", `get pv -o jsonpath={.items[?(@.spec.volumeMode=="Block")].metadata.name}`)
+	}
+	kept := func() {
+		t.Helper()
+		require.Equal(t, "kept\nlate\n", h.Ctl("exec writer -- cat /data/file /late/file"))
+		if name == "d.example.com" {
+			require.Equal(t, "raw\n", h.Run("ctl", "exec", "block", "--", "sh", "-c", "dd if=/dev/raw bs=4 count=1 2>/dev/null"))
+		}
+	}
+	t.Run("the driver's pod goes and comes back", func(t *testing.T) {
+		h.Ctl("delete pod -n csi driver-0 --force --grace-period=0")
+		h.Ctl("rollout status -n csi sts/driver --timeout=80s")
+		kept()
+	})
+	t.Run("kill -9", func(t *testing.T) {
+		h.Kill()
+		h.Run("start")
+		kept()
+		require.Equal(t, "inline\n", h.Ctl("exec writer -- cat /inline/file"))
+	})
+	t.Run("the node stops and starts", func(t *testing.T) {
+		h.Run("stop")
+		require.Empty(t, mounts(t, root))
+		h.Run("start")
+		h.Ctl("wait pod --all --for=condition=Ready --timeout=80s")
+		kept()
+	})
+	t.Run("nothing is left", func(t *testing.T) {
+		h.Ctl("delete pod --all --timeout=80s")
+		h.Ctl("delete vs first --timeout=80s")
+		h.Ctl("delete pvc --all --timeout=80s")
+		until("", "get pv,volumeattachments,volumesnapshotcontents -o name")
+		require.Eventually(t, func() bool { return len(mounts(t, root)) == 0 }, host.Patience, 20*time.Millisecond, "%v", mounts(t, root))
+		left, err := os.ReadDir(data)
+		require.NoError(t, err)
+		for _, e := range left {
+			require.True(t, e.Name() == "state.json" || strings.HasPrefix(e.Name(), "csi-"), "%s is left, which is neither the driver's state nor an inline volume of ours", e.Name())
+		}
+		require.NotContains(t, host.System(t, "losetup", "--list"), data)
+	})
+}
+
+// mounts returns the mounts of CSI volumes below a directory.
+func mounts(t *testing.T, root string) (found []string) {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(data)) {
+		if strings.Contains(line, filepath.Join(root, "p")) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// csiImages returns the OCI archives of the sidecars and of our driver, and those of the folder CSI_IMAGES: upstream's hostpathplugin, csi-node-driver-registrar and
+// livenessprobe, tagged latest.
+func csiImages(t *testing.T) []string {
+	t.Helper()
+	if os.Getenv("CORACLE_TEST_CSI") == "" {
+		t.Skip("CSI's sidecars are compiled for minutes: `make csi`, a part of make nightly, runs this test with CORACLE_TEST_CSI=1")
+	}
+	all, err := filepath.Glob(filepath.Join(host.Root(t), "dist/images-csi/*.tar"))
+	require.NoError(t, err)
+	require.NotEmpty(t, all, "run `make csi-images`")
+	if dir := os.Getenv("CSI_IMAGES"); dir != "" {
+		more, err := filepath.Glob(filepath.Join(dir, "*.tar"))
+		require.NoError(t, err)
+		require.NotEmpty(t, more, "CSI_IMAGES names %s, which has no OCI archives (*.tar)", dir)
+		all = append(all, more...)
+	}
+	return all
+}
