@@ -19,7 +19,7 @@ for _ in 1 2 3 4 5; do
 done | sort -n | sed -n '3s/.*/version       & ms, the median of 5 (budget 60)/p'
 
 inside "$coracle" start
-inside "$coracle" image load dist/images/busybox.tar >/dev/null
+for image in busybox worker; do inside "$coracle" image load "dist/images/$image.tar" >/dev/null; done
 pid=$(inside "$coracle" status -o json | sed -n 's/^  "pid": \([0-9]*\),/\1/p')
 inside dist/bench -kubeconfig "$dir/data/kubeconfig" -image docker.io/library/busybox:1.36 -pids "$pid" "$@"
 
