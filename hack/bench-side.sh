@@ -36,7 +36,7 @@ if [ "$what" = kontrol ]; then
   for round in $(seq "$rounds"); do
     echo "round $round, load $(cut -d' ' -f1 /proc/loadavg)"
     inside dist/bench -kubeconfig "$dir/hub/kubeconfig" -target "$dir/target/kubeconfig" -pids "$(cat "$dir/hub/coracle.pid")" -target-pids "$(cat "$dir/target/coracle.pid")" \
-      -kubectl "$coracle ctl" -only kontrol -resources "${3:-1000}" 2>/dev/null
+      -kubectl "$coracle ctl" -only kontrol -resources "${3:-1000}"
   done
   exit
 fi
