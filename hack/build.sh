@@ -2,6 +2,7 @@
 # Runs `go build` with the arguments given and shows its progress, since a first build takes minutes: hack/build.sh -o FILE PACKAGE.
 # It counts the compiled packages in the output of -v; the compiler's messages are printed.
 set -euo pipefail
+. "$(dirname "$0")/memory.sh"
 every=10 # seconds between two lines
 count=0 next=$every linking=
 main=$(go list "${@: -1}")

@@ -74,8 +74,10 @@ func (c *cluster) processorTime() (used [3]time.Duration) {
 		return used
 	}
 	for i, list := range [][]int{pids, withChildren(pids), {os.Getpid()}} {
-		n, _ := ticks(list)
-		used[i] = time.Duration(n) * time.Second / 100
+		for _, pid := range list {
+			n, _, _ := statTicks(pid) // one may end meanwhile
+			used[i] += time.Duration(n) * time.Second / userHZ
+		}
 	}
 	used[1] -= used[0]
 	return used
