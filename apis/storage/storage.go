@@ -1,4 +1,4 @@
-// Package storage names what server and agents agree on about local volumes: directories that Coracle makes on nodes for claims.
+// Package storage names what server and agents agree on about local volumes: directories, and block devices, that Coracle makes on nodes for claims.
 package storage
 
 import (
@@ -84,8 +84,6 @@ func Impossible(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCla
 		}
 	}
 	switch {
-	case c.VolumeMode != nil && *c.VolumeMode != corev1.PersistentVolumeFilesystem:
-		return "block volume provisioning is not supported"
 	case c.Selector != nil:
 		return "claim.Spec.Selector is not supported"
 	case c.VolumeAttributesClassName != nil && *c.VolumeAttributesClassName != "":
@@ -98,10 +96,18 @@ func Impossible(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCla
 	return ""
 }
 
-// NewVolume returns the volume of a claim that is a directory of a node.
+// ModeOf returns a volumeMode, which is Filesystem unless it is set.
+func ModeOf(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
+	if mode == nil {
+		return corev1.PersistentVolumeFilesystem
+	}
+	return *mode
+}
+
+// NewVolume returns the volume of a claim that is a directory of a node, or a block device there.
 func NewVolume(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, n *corev1.Node) *corev1.PersistentVolume {
 	name := VolumeName(c.UID)
-	policy, mode := corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeFilesystem
+	policy, mode := corev1.PersistentVolumeReclaimDelete, ModeOf(c.Spec.VolumeMode)
 	if class.ReclaimPolicy != nil {
 		policy = *class.ReclaimPolicy
 	}

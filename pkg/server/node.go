@@ -37,7 +37,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
+	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 	"github.com/coracle-dev/coracle/pkg/dns"
@@ -323,5 +325,6 @@ func purge(ctx context.Context, c config.Config) error {
 		proxy.Reset(ctx, proxy.Config{Prefix: instance(c)}),
 		netpolicy.Reset(instance(c)),
 		agent.Reset(c.DataDir, c.RunDir),
+		volume.DetachAll(pod.LocalVolumes(filepath.Join(c.DataDir, "agent"))),
 		plugins.Close(pluginDir(c), kubeletDir))
 }

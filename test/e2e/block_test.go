@@ -68,6 +68,11 @@ metadata: {name: small}
 spec: {accessModes: [ReadWriteOnce], storageClassName: small, resources: {requests: {storage: 4Mi}}}
 ---
 apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: made}
+spec: {accessModes: [ReadWriteOnce], volumeMode: Block, resources: {requests: {storage: 16Mi}}}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: raw}
 spec:
@@ -76,7 +81,7 @@ spec:
   - name: c
     image: busybox:1.36
     command: [sleep, "100000"]
-    volumeDevices: [{name: local, devicePath: /dev/one}, {name: csi, devicePath: /dev/two}]
+    volumeDevices: [{name: local, devicePath: /dev/one}, {name: csi, devicePath: /dev/two}, {name: made, devicePath: /dev/three}]
     volumeMounts: [{name: small, mountPath: /small}]
   - name: reader
     image: busybox:1.36
@@ -87,10 +92,22 @@ spec:
   - {name: small, persistentVolumeClaim: {claimName: small}}
   - {name: read, persistentVolumeClaim: {claimName: local, readOnly: true}}
   - {name: csi, persistentVolumeClaim: {claimName: csi}}
+  - {name: made, persistentVolumeClaim: {claimName: made}}
 `
 
-// TestBlockVolumes: containers get block volumes as devices, of local volumes and of a driver, with no more access than they asked for, and the
-// binary is killed while they are in use. A volume that is full says so, and when it has room again.
+const madeManifest = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: copied}
+spec:
+  accessModes: [ReadWriteOnce]
+  volumeMode: Block
+  resources: {requests: {storage: 32Mi}}
+  dataSource: {kind: PersistentVolumeClaim, name: made}
+`
+
+// TestBlockVolumes: containers get block volumes as devices, of local volumes, of a driver and provisioned ones, with no more access than they asked for, and the
+// binary is killed while they are in use. What was provisioned is expanded, copied, and leaves nothing. A volume that is full says so, and when it has room again.
 func TestBlockVolumes(t *testing.T) {
 	h := host.New(t)
 	devices := make([]string, 2)
@@ -139,13 +156,21 @@ func TestBlockVolumes(t *testing.T) {
 	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "sh", "-c", "echo x > /dev/one"), "not permitted")
 	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "ls", "/dev/two"), "No such file")
 
+	h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "echo written | dd of=/dev/three conv=fsync 2>/dev/null")
+	require.Equal(t, "16777216\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "wc -c < /dev/three"))
+	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}")
+	h.Ctl("wait pvc/made --for=jsonpath={.status.capacity.storage}=32Mi --timeout=120s")
+	require.Equal(t, "33554432\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "wc -c < /dev/three"))
+
 	says("Volume small: the volume of claim small has room again: 4Mi are free")
 	metrics := h.Ctl("get --raw /api/v1/nodes/" + h.Name + "/proxy/metrics")
 	require.Contains(t, metrics, `kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="small"} 4.194304e+06`)
 	require.Contains(t, h.Ctl("get --raw /api/v1/nodes/"+h.Name+"/proxy/stats/summary"), `"pvcRef":{"name":"small","namespace":"default"}`)
 	h.Kill()
 	h.Run("start")
-	require.Equal(t, "written", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "dd if=/dev/two bs=7 count=1 2>/dev/null"))
+	for _, name := range []string{"two", "three"} {
+		require.Equal(t, "written", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "dd if=/dev/"+name+" bs=7 count=1 2>/dev/null"))
+	}
 	h.Ctl("delete pod raw --timeout=120s")
 	require.Eventually(t, func() bool { return count(d.Calls(), "NodeUnstageVolume") == 1 }, host.Patience, 20*time.Millisecond)
 	require.Equal(t, 1, count(d.Calls(), "NodeUnpublishVolume"))
@@ -156,4 +181,32 @@ func TestBlockVolumes(t *testing.T) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)
 	require.NotContains(t, string(mounts), filepath.Join(root, "p"))
+
+	h.Apply(madeManifest)
+	h.Ctl("wait pvc/copied --for=jsonpath={.status.phase}=Bound --timeout=120s")
+	images := localVolumes(t, h)
+	require.Len(t, images, 2)
+	for _, image := range images {
+		file, err := os.Open(image)
+		require.NoError(t, err)
+		text := make([]byte, 7)
+		_, err = file.Read(text)
+		require.NoError(t, err)
+		require.NoError(t, file.Close())
+		require.Equal(t, "written", string(text))
+	}
+	volumes := h.Ctl("get pvc made copied -o jsonpath={.items[*].spec.volumeName}")
+	h.Ctl("delete pvc made copied --timeout=120s")
+	h.Ctl("wait pv " + volumes + " --for=delete --timeout=120s")
+	require.Empty(t, localVolumes(t, h))
+	require.Eventually(t, func() bool { // whoever looks at new devices may have one open
+		bound, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		require.NoError(t, err)
+		for _, path := range bound {
+			if file, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(file), h.DataDir) {
+				return false
+			}
+		}
+		return true
+	}, host.Patience, 20*time.Millisecond)
 }

@@ -16,8 +16,8 @@ const (
 	maxDepth = 250
 	// chunk is how much is copied, in bytes, before free space and context are looked at again.
 	chunk = 64 << 20
-	// keepPart is the part of a file system's bytes, and of its inodes, that Copy leaves free: more than the pressure at which pods are evicted.
-	keepPart = 10
+	// KeepPart is the part of a file system's bytes, and of its inodes, that Copy leaves free, a tenth: more than the pressure at which pods are evicted.
+	KeepPart = 10
 	// maxXattrs limits the names, and each value, of a file's extended attributes, in bytes, as Linux does.
 	maxXattrs = 64 << 10
 	// maxChanges is how often a file may become another one while it is being copied.
@@ -53,6 +53,42 @@ func Copy(ctx context.Context, from, to string, copied func(bytes uint64)) error
 		return &os.PathError{Op: "copy", Path: from, Err: err}
 	}
 	return nil
+}
+
+// CopyFile copies the data of the file from, holes included, into the file to, which it makes with mode 0600. The rest is as for Copy.
+func CopyFile(ctx context.Context, from, to string, copied func(bytes uint64)) error {
+	src, err := unix.Open(from, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "copy", Path: from, Err: err}
+	}
+	defer unix.Close(src)
+	dst, err := unix.Open(to, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &os.PathError{Op: "copy to", Path: to, Err: err}
+	}
+	defer unix.Close(dst)
+	c := &copier{ctx: ctx, root: dst, copied: copied}
+	if err := c.whole(src, dst); err != nil {
+		return &os.PathError{Op: "copy", Path: from, Err: err}
+	}
+	return nil
+}
+
+func (c *copier) whole(src, dst int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(src, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return errors.New("it is not a file")
+	}
+	if err := c.mayGoOn(); err != nil {
+		return err
+	}
+	if unix.IoctlFileClone(dst, src) == nil {
+		return nil
+	}
+	return c.data(src, dst, st.Size)
 }
 
 type copier struct {
@@ -138,7 +174,7 @@ func (c *copier) mayGoOn() error {
 	if err := unix.Fstatfs(c.root, &fs); err != nil {
 		return err
 	}
-	if fs.Bavail < fs.Blocks/keepPart || fs.Ffree < fs.Files/keepPart {
+	if fs.Bavail < fs.Blocks/KeepPart || fs.Ffree < fs.Files/KeepPart {
 		return ErrFull
 	}
 	return nil

@@ -17,14 +17,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 )
 
-// Directories are the volumes that are provisioned on this node, one directory for each PersistentVolume. The volume's object is written before
-// its directory is made, and removed after it, so that a directory is never forgotten: Remove is called until it succeeds once.
+// Directories are the volumes that are provisioned on this node, one directory for each PersistentVolume, or one file for those of volumeMode Block. The volume's
+// object is written before its directory is made, and removed after it, so that a directory is never forgotten: Remove is called until it succeeds once.
 type Directories struct {
-	dir   string
-	inUse func(volume string) (types.UID, error)
+	dir string
+	// inUse returns a pod, besides one that may be "", that uses a volume, "" for none.
+	inUse func(volume string, besides types.UID) (types.UID, error)
 	fail  failpoint.Hook
 
-	mu     sync.Mutex      // held while a directory is made or removed
+	mu     sync.Mutex      // held while a directory is made or removed, or a device is attached or detached
 	making map[string]bool // volumes and snapshots that are made as copies, and snapshots that are removed
 	copied map[string]int  // how many copies are being made of volumes and snapshots
 	copies int             // under way
@@ -58,7 +59,7 @@ func (d *Directories) make(volume, want string, size int64) error {
 		return err
 	}
 	if path != want {
-		return fmt.Errorf("the volume is at %s, but local volumes of this node are in %s", want, d.dir)
+		return d.elsewhere(want)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,9 +100,14 @@ func (d *Directories) make(volume, want string, size int64) error {
 	return d.fail.At("local.made")
 }
 
-// Resize sets the size of a volume's directory, in bytes. It succeeds if there is none: it gets its size when it is made.
+func (d *Directories) elsewhere(path string) error {
+	return fmt.Errorf("the volume is at %s, but local volumes of this node are in %s", path, d.dir)
+}
+
+// Resize sets the size of a volume, in bytes. It succeeds if the volume was never used: it gets its size when it is made.
 func (d *Directories) Resize(volume string, size int64) error {
-	if _, err := d.path(volume); err != nil {
+	path, err := d.path(volume)
+	if err != nil {
 		return err
 	}
 	if size <= 0 {
@@ -109,10 +115,13 @@ func (d *Directories) Resize(volume string, size int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if isBlock(path) {
+		return d.grow(path, size)
+	}
 	return d.limit(volume, size)
 }
 
-// Remove removes a volume's directory with everything in it. It succeeds if there is none, and fails with ErrInUse while a pod on this node
+// Remove removes a volume's directory with everything in it, or its file. It succeeds if there is none, and fails with ErrInUse while a pod on this node
 // uses it.
 func (d *Directories) Remove(ctx context.Context, volume string) error {
 	path, err := d.path(volume)
@@ -124,10 +133,11 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	if d.making[volume] || d.copied[volume] > 0 {
 		return ErrBusy
 	}
-	if pod, err := d.inUse(volume); err != nil {
+	if err := d.idle(volume); err != nil {
 		return err
-	} else if pod != "" {
-		return fmt.Errorf("%w by the pod with UID %s", ErrInUse, pod)
+	}
+	if err := detachImage(path); err != nil {
+		return err
 	}
 	if err := d.limit(volume, 0); err != nil { // its project will be another volume's
 		return err
@@ -153,8 +163,17 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	return d.fail.At("local.removed")
 }
 
-// usedBy returns a pod of this node that uses a PersistentVolume, "" for none.
-func (m *Manager) usedBy(volume string) (types.UID, error) {
+// idle fails with ErrInUse while a pod on this node uses a volume.
+func (d *Directories) idle(volume string) error {
+	pod, err := d.inUse(volume, "")
+	if err == nil && pod != "" {
+		err = fmt.Errorf("%w by the pod with UID %s", ErrInUse, pod)
+	}
+	return err
+}
+
+// usedBy returns a pod of this node, besides one that may be "", that uses a PersistentVolume, "" for none.
+func (m *Manager) usedBy(volume string, besides types.UID) (types.UID, error) {
 	pods, err := m.List()
 	if err != nil {
 		return "", err
@@ -165,7 +184,7 @@ func (m *Manager) usedBy(volume string) (types.UID, error) {
 			return "", err
 		}
 		for _, v := range r.content().Volumes {
-			if v.Persistent == volume {
+			if v.Persistent == volume && uid != besides {
 				return uid, nil
 			}
 		}

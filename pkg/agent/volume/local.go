@@ -15,7 +15,7 @@ import (
 )
 
 // local is the plugin for persistent volumes that are directories or block devices of one node: those that somebody else made, and Coracle's own
-// directories, which it makes when a pod needs them first.
+// volumes, which it makes when a pod needs them first.
 type local struct {
 	own *Directories
 }
@@ -34,7 +34,13 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	}
 	if pv.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner {
 		if _, err := os.Lstat(out.Path); errors.Is(err, fs.ErrNotExist) && pv.Annotations[storage.ContentAnnotation] != "" {
-			return out, fmt.Errorf("the volume was made as a copy, and its directory %s is gone", out.Path) // a new one would be empty
+			return out, fmt.Errorf("the volume was made as a copy, and %s is gone", out.Path) // a new one would be empty
+		}
+		if out.Block {
+			var err error
+			least, most := sizes(p.Persistent)
+			out.Path, err = l.own.attach(pv.Name, out.Path, least, most)
+			return out, err
 		}
 		if err := l.own.make(pv.Name, out.Path, pv.Spec.Capacity.Storage().Value()); err != nil {
 			return out, err
@@ -62,4 +68,15 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	return out, v.Save("owned")
 }
 
-func (local) Teardown(context.Context, *Volume) error { return nil }
+// sizes returns how large a volume is at least, which its claim says, and at most: it is being expanded from the one to the other.
+func sizes(p *Persistent) (least, most int64) {
+	most = p.Volume.Spec.Capacity.Storage().Value()
+	if least = p.Claim.Status.Capacity.Storage().Value(); least <= 0 {
+		least = most
+	}
+	return min(least, most), most
+}
+
+func (l local) Teardown(_ context.Context, v *Volume) error {
+	return l.own.release(v.Persistent, v.UID)
+}

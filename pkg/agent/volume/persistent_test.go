@@ -46,7 +46,7 @@ func TestClaimsLeadToVolumes(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, dir, r.Volumes["v"].Path)
 			require.True(t, r.Volumes["v"].ReadOnly)
-			user, err := m.usedBy("pv")
+			user, err := m.usedBy("pv", "")
 			require.NoError(t, err)
 			require.EqualValues(t, "u", user)
 			require.NoError(t, m.Teardown(t.Context(), "u", true))
@@ -239,7 +239,7 @@ func TestKilledDirectories(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "local-volumes")
 			killed := false
-			d := &Directories{dir: dir, inUse: func(string) (types.UID, error) { return "", nil }, fail: func(at string) error {
+			d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: func(at string) error {
 				if at == point && !killed {
 					killed = true
 					return os.ErrDeadlineExceeded

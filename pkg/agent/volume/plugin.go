@@ -55,6 +55,8 @@ type Volume struct {
 	Name string
 	// Dir and MemoryDir are names for directories of the volume's own, on disk and on the node's tmpfs. The parents of Dir exist.
 	Dir, MemoryDir string
+	// Persistent is the name of the PersistentVolume, "" for other volumes.
+	Persistent string
 	// State is what was saved last, nil if nothing was.
 	State json.RawMessage
 
@@ -116,6 +118,6 @@ func (m *Manager) pluginNamed(name string) (Plugin, error) {
 func (m *Manager) volume(uid types.UID, name string, r *podRecord) *Volume {
 	return &Volume{
 		UID: uid, Name: name, Dir: m.volumeDir(uid, name), MemoryDir: filepath.Join(m.c.MemoryDir, string(uid), name),
-		State: r.state(name), save: func(data json.RawMessage) error { return r.setState(name, data) },
+		Persistent: r.persistent(name), State: r.state(name), save: func(data json.RawMessage) error { return r.setState(name, data) },
 	}
 }

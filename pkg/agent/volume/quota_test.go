@@ -51,7 +51,7 @@ func writeZeros(path string, size int) error {
 func TestSizesOfVolumes(t *testing.T) {
 	dir := filepath.Join(quotaFS(t), "local-volumes")
 	var fail string
-	d := &Directories{dir: dir, inUse: func(string) (types.UID, error) { return "", nil }, fail: func(at string) error {
+	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: func(at string) error {
 		if at == fail {
 			fail = ""
 			return os.ErrDeadlineExceeded
@@ -115,7 +115,7 @@ func TestSizesOfVolumes(t *testing.T) {
 // TestForgedProjects: a container that gives its volume the project of another one does not make the agent change that one's size.
 func TestForgedProjects(t *testing.T) {
 	dir := filepath.Join(quotaFS(t), "local-volumes")
-	d := &Directories{dir: dir, inUse: func(string) (types.UID, error) { return "", nil }}
+	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }}
 	mine, other := filepath.Join(dir, "mine"), filepath.Join(dir, "other")
 	require.NoError(t, d.make("mine", mine, 8<<20))
 	require.NoError(t, d.make("other", other, 2<<20))
@@ -151,7 +151,7 @@ func TestForgedProjects(t *testing.T) {
 // TestSizesWithoutQuotas: where the file system has none, volumes are not limited.
 func TestSizesWithoutQuotas(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "local-volumes")
-	d := &Directories{dir: dir, inUse: func(string) (types.UID, error) { return "", nil }}
+	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }}
 	require.NoError(t, d.make("a", filepath.Join(dir, "a"), 1<<20))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "file"), make([]byte, 2<<20), 0o600))
 	require.NoError(t, d.Resize("a", 3<<20))

@@ -119,6 +119,12 @@ func (r *podRecord) state(name string) json.RawMessage {
 	return r.Volumes[name].State
 }
 
+func (r *podRecord) persistent(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Volumes[name].Persistent
+}
+
 func (r *podRecord) setState(name string, state json.RawMessage) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

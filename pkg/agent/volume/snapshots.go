@@ -92,7 +92,8 @@ func (d *Directories) FindSnapshot(name string) (s storage.Snapshot, err error) 
 }
 
 // TakeSnapshot copies a volume, unless the snapshot is there already. size is the volume's, in bytes. A volume without a directory was never used: its
-// snapshot is empty. Files that are written meanwhile are copied as they are at some time.
+// snapshot is empty. Files that are written meanwhile are copied as they are at some time. Of a block volume, whose parts depend on each other, no copy is made while
+// pods use it: the error is ErrInUse.
 func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, size int64, copied func(uint64)) (storage.Snapshot, error) {
 	path, next, err := d.snapshot(name)
 	if err != nil {
@@ -117,7 +118,10 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 	if err := disk.RemoveAll(ctx, next); err != nil { // of an attempt that was interrupted
 		return storage.Snapshot{}, err
 	}
-	if err := os.MkdirAll(filepath.Join(next, snapshotData), 0o700); err != nil {
+	if err := d.mayCopy(volume, from); err != nil {
+		return storage.Snapshot{}, err
+	}
+	if err := os.MkdirAll(next, 0o700); err != nil {
 		return storage.Snapshot{}, err
 	}
 	if err := os.Chmod(d.dir, 0o711); err != nil { // it may have been made just now
@@ -127,7 +131,13 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 	if err := d.fail.At("snapshot.begun"); err != nil {
 		return s, err
 	}
-	if err := contents(ctx, from, filepath.Join(next, snapshotData), copied); err != nil {
+	data := filepath.Join(next, snapshotData)
+	if isBlock(from) {
+		err = disk.CopyFile(ctx, from, data, copied)
+	} else if err = os.Mkdir(data, 0o700); err == nil {
+		err = contents(ctx, from, data, copied)
+	}
+	if err != nil {
 		return s, errors.Join(err, disk.RemoveAll(context.WithoutCancel(ctx), next))
 	}
 	record, err := json.Marshal(s)
@@ -196,6 +206,9 @@ func (d *Directories) Fill(ctx context.Context, volume, content string, size int
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err := d.mayCopy(source, from); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(d.dir, 0o711); err != nil {
 		return err
 	}
@@ -203,16 +216,10 @@ func (d *Directories) Fill(ctx context.Context, volume, content string, size int
 	if err := disk.RemoveAll(ctx, next); err != nil { // of an attempt that was interrupted
 		return err
 	}
-	if err := os.Mkdir(next, 0o700); err != nil {
-		return err
-	}
 	if err := d.fail.At("fill.begun"); err != nil {
 		return err
 	}
-	if err := d.project(volume, next, size); err != nil {
-		return err
-	}
-	if err := contents(ctx, from, next, copied); err != nil {
+	if err := d.fill(ctx, volume, from, next, size, copied); err != nil {
 		return errors.Join(err, disk.RemoveAll(context.WithoutCancel(ctx), next))
 	}
 	if err := d.fail.At("fill.copied"); err != nil {
@@ -225,6 +232,41 @@ func (d *Directories) Fill(ctx context.Context, volume, content string, size int
 		return err
 	}
 	return flush(d.dir)
+}
+
+// fill makes a volume's directory, or file, as a copy.
+func (d *Directories) fill(ctx context.Context, volume, from, to string, size int64, copied func(uint64)) error {
+	if isBlock(from) {
+		if err := disk.CopyFile(ctx, from, to, copied); err != nil {
+			return err
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		image, err := openImage(to, os.O_RDWR)
+		if err != nil {
+			return err
+		}
+		defer image.Close()
+		return d.reserve(image, inUnits(size))
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	if err := d.project(volume, to, size); err != nil {
+		return err
+	}
+	return contents(ctx, from, to, copied)
+}
+
+// mayCopy fails with ErrInUse if pods use a block volume. None begins to while it is being copied.
+func (d *Directories) mayCopy(volume, path string) error {
+	if !isBlock(path) {
+		return nil
+	}
+	if err := d.idle(volume); err != nil {
+		return fmt.Errorf("a block volume is copied while no pod uses it: %w", err)
+	}
+	return nil
 }
 
 // project gives a volume's new directory its size.

@@ -15,7 +15,7 @@ import (
 
 func directories(t *testing.T, fail failpoint.Hook) *Directories {
 	t.Helper()
-	return &Directories{dir: filepath.Join(t.TempDir(), "local-volumes"), inUse: func(string) (types.UID, error) { return "", nil }, fail: fail}
+	return &Directories{dir: filepath.Join(t.TempDir(), "local-volumes"), inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: fail}
 }
 
 // TestKilledSnapshots: wherever the agent is killed, the same call again takes the snapshot, fills a volume from it, or removes it; nothing that is not

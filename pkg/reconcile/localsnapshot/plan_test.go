@@ -143,11 +143,21 @@ func TestPlanRestore(t *testing.T) {
 	require.Equal(t, "host-b", storage.HostOf(v))
 	require.Equal(t, resource.MustParse("2Gi"), v.Spec.Capacity[corev1.ResourceStorage])
 
+	asBlock := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) }
+	ofBlock := content(isTaken, func(c *snapshots.VolumeSnapshotContent) {
+		c.Spec.SourceVolumeMode = new(corev1.PersistentVolumeBlock)
+	})
+	v, why = PlanRestore(with(good(), func(r *Restore) { r.Claim, r.Content = claim("c", "1Gi", ofSnapshot, asBlock), ofBlock }))
+	require.Empty(t, why)
+	require.Equal(t, corev1.PersistentVolumeBlock, *v.Spec.VolumeMode)
+
 	for want, r := range map[string]Restore{
-		"less than the size": with(good(), func(r *Restore) { r.Claim = claim("c", "1Mi", ofSnapshot) }),
-		"is less than":       with(clone(), func(r *Restore) { r.Claim = claim("c", "1Mi", ofClaim) }),
-		`"s" not found`:      with(good(), func(r *Restore) { r.Snapshot = nil }),
-		"not ready to use":   with(good(), func(r *Restore) { r.Content = content() }),
+		"is of a volume of volumeMode Block": with(good(), func(r *Restore) { r.Content = ofBlock }),
+		`"from" is of volumeMode Filesystem`: with(clone(), func(r *Restore) { r.Claim = claim("c", "2Gi", ofClaim, asBlock) }),
+		"less than the size":                 with(good(), func(r *Restore) { r.Claim = claim("c", "1Mi", ofSnapshot) }),
+		"is less than":                       with(clone(), func(r *Restore) { r.Claim = claim("c", "1Mi", ofClaim) }),
+		`"s" not found`:                      with(good(), func(r *Restore) { r.Snapshot = nil }),
+		"not ready to use":                   with(good(), func(r *Restore) { r.Content = content() }),
 		"not bound to its": with(good(), func(r *Restore) {
 			r.Content = content(isTaken, func(c *snapshots.VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.UID = "other" })
 		}),

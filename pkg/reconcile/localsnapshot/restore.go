@@ -106,7 +106,7 @@ func (r Restore) ofSnapshot(name string) (node *corev1.Node, snapshot string, si
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is not bound to its content", name)
 	case c.Spec.Driver != storage.Provisioner:
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is of the driver %q, and the claim's class of %q", name, c.Spec.Driver, storage.Provisioner)
-	case c.Spec.SourceVolumeMode != nil && *c.Spec.SourceVolumeMode != corev1.PersistentVolumeFilesystem:
+	case c.Spec.SourceVolumeMode != nil && *c.Spec.SourceVolumeMode != storage.ModeOf(r.Claim.Spec.VolumeMode):
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is of a volume of volumeMode %s", name, *c.Spec.SourceVolumeMode)
 	}
 	s := State{Nodes: r.Nodes}
@@ -131,6 +131,8 @@ func (r Restore) ofClaim(name string) (node *corev1.Node, volume string, size in
 		return nil, "", 0, fmt.Sprintf("persistentvolumeclaim %q is not bound", name)
 	case !storage.Ours(v):
 		return nil, "", 0, fmt.Sprintf("the volume of persistentvolumeclaim %q is not of %s", name, storage.Provisioner)
+	case storage.ModeOf(v.Spec.VolumeMode) != storage.ModeOf(r.Claim.Spec.VolumeMode):
+		return nil, "", 0, fmt.Sprintf("persistentvolumeclaim %q is of volumeMode %s", name, storage.ModeOf(v.Spec.VolumeMode))
 	}
 	capacity := v.Spec.Capacity[corev1.ResourceStorage]
 	return State{Nodes: r.Nodes}.host(storage.HostOf(v)), v.Name, capacity.Value(), ""
