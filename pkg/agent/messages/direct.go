@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"math"
 	"time"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
@@ -34,11 +35,13 @@ func (m *Manager) Accept(list []*workers.Delivery) {
 			list[i].Done(delivered(a.out))
 		case a.out.Failure != "":
 			a.reply.answer(a.out)
+		default:
+			a.reply.timer.Reset(time.Until(a.Deadline))
 		}
 	}
 }
 
-// waiter waits for the reply to a message of this process.
+// waiter waits for the reply to a message of this process. Its deadline counts once the message is queued: what ends before would be queued all the same.
 func (m *Manager) waiter(a *arrival, d *workers.Delivery) *waiter {
 	e, r := a.entry, a.to
 	w := &waiter{tell: func(o Outcome) { d.Done(delivered(o)) }}
@@ -49,7 +52,7 @@ func (m *Manager) waiter(a *arrival, d *workers.Delivery) *waiter {
 		w.once(late())
 	}
 	d.Cancel = end
-	w.timer = time.AfterFunc(time.Until(d.Deadline), end)
+	w.timer = time.AfterFunc(math.MaxInt64, end)
 	return w
 }
 

@@ -92,3 +92,20 @@ func TestLateReply(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, b.reply(id, large))
 	require.Zero(t, b.memory())
 }
+
+// TestADeadlineBeforeTheQueue: a message whose deadline passes before it is queued is given to no program, as its sender was told.
+func TestADeadlineBeforeTheQueue(t *testing.T) {
+	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
+	for range 100 {
+		_, out := b.direct(time.Nanosecond, "late")
+		require.Equal(t, workers.HandlerTimeout, (<-out).Failure)
+		require.Zero(t, b.memory())
+	}
+	_, out := b.direct(time.Minute, "next")
+	id, text := b.next()
+	require.Equal(t, "text next", text)
+	require.Equal(t, http.StatusAccepted, b.reply(id, "x"))
+	o := <-out
+	require.Empty(t, o.Failure)
+	o.Release()
+}
