@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // rig is a Manager of a folder, with pods that only are noted and an API that only has pods. changed is signalled after each change of either.
 type rig struct {

@@ -117,8 +117,9 @@ func (w *watch) takeMoved() map[string]bool {
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
-	// The kernel reports that a file was closed a moment before it counts it as closed: it is read again so often, after such a pause.
-	rereads = 3
+	// The kernel reports that a file was closed a moment before it counts it as closed, or many seconds where the file system writes a file that was
+	// written anew to the disk first: it is read again so often, at first after such a pause, and each time after twice as long.
+	rereads = 11
 	reread  = 20 * time.Millisecond
 )
 
@@ -163,8 +164,10 @@ func (f *folder) events(read func()) {
 	for {
 		var retry time.Time
 		switch {
-		case f.again > 0, f.watch.leaving.name != "":
+		case f.watch.leaving.name != "":
 			retry = time.Now().Add(reread)
+		case f.again > 0:
+			retry = time.Now().Add(reread << (rereads - f.again))
 		case f.failed, f.unread:
 			retry = time.Now().Add(retryFirst)
 		}
