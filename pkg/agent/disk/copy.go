@@ -156,6 +156,8 @@ func (c *copier) entry(src, dst int, parent, name string, depth int) error {
 		switch {
 		case err == nil, errors.Is(err, unix.ENOENT):
 			return nil
+		case errors.Is(err, unix.EEXIST): // some file systems list a name again that was removed and made anew: it is copied already
+			return nil
 		case errors.Is(err, errChanged) && attempt < maxChanges:
 		case errors.As(err, new(*pathError)): // of what is below it
 			return err
