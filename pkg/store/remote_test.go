@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"testing"
 	"time"
 
@@ -15,11 +16,16 @@ import (
 // elsewhere runs the program etcd until the test ends, and returns its URL and a function that ends it.
 func elsewhere(t *testing.T, dir string) (string, func()) {
 	t.Helper()
+	// Nobody else listens at this process' own loopback address, nor connects from it: the ports stay free until etcd takes them.
+	own := fmt.Sprintf("127.%d.%d.%d:0", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
 	var urls []string
+	var taken []net.Listener
 	for range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", own)
 		require.NoError(t, err)
-		urls = append(urls, (&url.URL{Scheme: "http", Host: l.Addr().String()}).String())
+		urls, taken = append(urls, (&url.URL{Scheme: "http", Host: l.Addr().String()}).String()), append(taken, l)
+	}
+	for _, l := range taken {
 		require.NoError(t, l.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
