@@ -40,7 +40,7 @@ func FuzzPatch(f *testing.F) {
 		}
 		began := time.Now()
 		res, err := h.Patch(h.ctx, v1("Pod", "p"), pt, []byte(body), o)
-		require.Less(t, time.Since(began), 10*time.Second)
+		require.Less(t, time.Since(began), time.Minute)
 		if err != nil {
 			status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the registry's own promise: no wrapping
 			require.True(t, ok)

@@ -93,7 +93,7 @@ func TestTwoServersServeOneCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, last, acknowledged.Load())
 	require.LessOrEqual(t, last, acknowledged.Load()+doubtful.Load())
-	ctx, cancel := context.WithTimeout(a.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(a.ctx, 2*time.Minute)
 	defer cancel()
 	for seen := int64(0); seen < last; {
 		events, err := watch.Next(ctx)
