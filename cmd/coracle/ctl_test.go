@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // coracle returns a command that runs coracle with args and an empty home directory.
 func coracle(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, os.Args[0], args...)
 	home := t.TempDir()

@@ -80,12 +80,12 @@ func on(resources ...string) []registration.RuleWithOperations {
 
 func mutatingHook(name string, k *hook, resources ...string) registration.MutatingWebhook {
 	return registration.MutatingWebhook{Name: name + ".coracle.test", ClientConfig: k.client(), Rules: on(resources...),
-		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(5))}
+		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30))}
 }
 
 func validatingHook(name string, k *hook, resources ...string) registration.ValidatingWebhook {
 	return registration.ValidatingWebhook{Name: name + ".coracle.test", ClientConfig: k.client(), Rules: on(resources...),
-		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(5))}
+		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30))}
 }
 
 func mutate(h *env, name string, hooks ...registration.MutatingWebhook) {

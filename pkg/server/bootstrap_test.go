@@ -83,7 +83,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 // shows waits until a watch event or the current state shows the object as expected.
 func shows(t *testing.T, c ctrl.WithWatch, o ctrl.Object, good func(ctrl.Object) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	gvk, err := c.GroupVersionKindFor(o)
 	require.NoError(t, err)

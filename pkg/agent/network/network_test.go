@@ -247,7 +247,7 @@ func TestLostRoutes(t *testing.T) {
 	<-n.Ready()
 	back := func() {
 		t.Helper()
-		require.Eventually(t, func() bool { return routes(t) == before }, 10*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return routes(t) == before }, time.Minute, 5*time.Millisecond)
 	}
 
 	up, err := netlink.LinkByName("up0")

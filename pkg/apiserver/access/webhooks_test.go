@@ -118,7 +118,7 @@ authorizers:
 - type: Webhook
   name: mine
   webhook:
-    timeout: 3s
+    timeout: 30s
     subjectAccessReviewVersion: v1
     matchConditionSubjectAccessReviewVersion: v1
     failurePolicy: %s
