@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,7 +126,8 @@ func New(c Config) (*Agent, error) {
 	})
 	if len(c.Shutdown) > 0 {
 		a.shutdown = shutdown.New(shutdown.Config{
-			Periods: c.Shutdown, Connect: c.Logind, Pods: a.pods, Known: a.synced, Changed: a.shutdownChanged, Event: a.event, Logger: c.Logger,
+			Periods: c.Shutdown, Connect: c.Logind, Await: shutdown.Await, Pods: a.pods, Known: a.synced, Changed: a.shutdownChanged, Event: a.event,
+			File: filepath.Join(c.DataDir, "shutdown.json"), Metrics: c.Metrics, Logger: c.Logger,
 		})
 	}
 	if c.ManifestDir != "" {

@@ -67,6 +67,10 @@ spec:
 	require.Equal(t, "137", h.Ctl("get pod stubborn -o jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"))
 	require.Eventually(t, func() bool { return !strings.Contains(mounts(), volumes) }, host.Patience, 50*time.Millisecond, "they are unmounted")
 
+	metrics := h.Ctl("get --raw /api/v1/nodes/" + h.Name + "/proxy/metrics")
+	require.Regexp(t, `(?m)^kubelet_graceful_shutdown_start_time_seconds [1-9]`, metrics)
+	require.Regexp(t, `(?m)^kubelet_graceful_shutdown_end_time_seconds [1-9]`, metrics)
+
 	bus.Cancel()
 	h.Ctl("wait node/" + h.Name + " --for=condition=Ready --timeout=80s")
 	bus.Await(1)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -108,4 +109,39 @@ func TestWithoutASystemBus(t *testing.T) {
 	require.Error(t, err, "it is connected to, and then the context ends")
 	require.False(t, errors.Is(err, fs.ErrNotExist))
 	require.NoError(t, (<-accepted).Close())
+}
+
+// TestAwait: a bus whose socket, and the directories on the way to it, come later is seen.
+func TestAwait(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "run", "dbus", "system bus")
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(dir, "run", "dbus", "system%20bus")+",guid=1")
+	seen := make(chan error, 1)
+	go func() { seen <- Await(t.Context()) }()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "run", "other"), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	select {
+	case err := <-seen:
+		t.Fatalf("there is none yet: %v", err)
+	default:
+	}
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer l.Close()
+	select {
+	case err := <-seen:
+		require.NoError(t, err)
+	case <-time.After(logindtest.Patience):
+		t.Fatal("it is not seen")
+	}
+	require.NoError(t, Await(t.Context()), "one that is there")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path+"-other")
+	time.AfterFunc(0, cancel)
+	require.ErrorIs(t, Await(ctx), context.Canceled)
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "tcp:host=localhost")
+	require.ErrorContains(t, Await(t.Context()), "is not that of one socket")
 }

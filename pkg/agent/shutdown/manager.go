@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -70,14 +71,19 @@ type Config struct {
 	Periods []config.ShutdownPeriod
 	// Connect connects to logind. An fs.ErrNotExist of the first call means that this machine has no system bus.
 	Connect func(ctx context.Context) (Logind, error)
-	Pods    Pods
+	// Await returns when a machine without a system bus may have one.
+	Await func(ctx context.Context) error
+	Pods  Pods
 	// Known is closed when the pods are known.
 	Known <-chan struct{}
 	// Changed is called when ShuttingDown has changed.
 	Changed func(shuttingDown bool)
 	// Event records an event on the node.
-	Event  func(kind, reason, message string)
-	Logger *slog.Logger
+	Event func(kind, reason, message string)
+	// File keeps when the last shutdown was, and Metrics tells it.
+	File    string
+	Metrics prometheus.Registerer
+	Logger  *slog.Logger
 }
 
 const (
@@ -97,6 +103,7 @@ type Manager struct {
 	guard   run.Guard
 	looked  chan struct{}
 	settle  func() // closes looked
+	times   *times
 	down    atomic.Bool
 	working sync.WaitGroup
 
@@ -114,7 +121,8 @@ type Manager struct {
 // New returns a Manager.
 func New(c Config) *Manager {
 	looked := make(chan struct{})
-	return &Manager{c: c, guard: run.Guard{Log: c.Logger, Component: "shutdown"}, looked: looked, settle: sync.OnceFunc(func() { close(looked) }), told: -1}
+	return &Manager{c: c, guard: run.Guard{Log: c.Logger, Component: "shutdown"}, looked: looked, settle: sync.OnceFunc(func() { close(looked) }),
+		times: newTimes(c.File, c.Logger, c.Metrics), told: -1}
 }
 
 // ShuttingDown reports whether the machine shuts down.
@@ -123,7 +131,7 @@ func (m *Manager) ShuttingDown() bool { return m.down.Load() }
 // Looked is closed when Run knows ShuttingDown, or that it cannot be known now.
 func (m *Manager) Looked() <-chan struct{} { return m.looked }
 
-// Run runs until ctx is done, or returns at once on a machine without a system bus. The inhibitor is released when it returns.
+// Run runs until ctx is done. On a machine without a system bus it waits for one. The inhibitor is released when it returns.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.settle()
 	defer m.release()
@@ -138,8 +146,14 @@ func (m *Manager) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case first && errors.Is(err, fs.ErrNotExist):
-			m.c.Logger.Info("there is no system bus: shutdowns of the machine do not wait for pods")
-			return
+			m.c.Logger.Info("there is no system bus: until there is one, shutdowns of the machine do not wait for pods")
+			if err := m.c.Await(ctx); err != nil {
+				if ctx.Err() == nil {
+					m.c.Logger.Warn("cannot wait for a system bus: shutdowns of the machine do not wait for pods", "error", err)
+				}
+				return
+			}
+			continue
 		case err != nil && m.failures == 0:
 			m.c.Logger.Warn("cannot follow shutdowns of the machine, retrying", "error", err)
 		case err != nil:
@@ -253,12 +267,14 @@ func (m *Manager) begin(ctx context.Context, delay time.Duration) {
 	began := time.Now()
 	m.c.Logger.Info("the machine shuts down, ending pods", "delay", delay)
 	m.set(true, "The machine is shutting down, pods are terminated")
+	m.times.began()
 	ctx, m.stop = context.WithCancel(ctx)
 	done := make(chan struct{})
 	m.stopped = done
 	m.working.Go(func() {
 		defer close(done)
 		_ = m.guard.Do("shutdown", func() { m.end(ctx, began, delay) })
+		m.times.ended()
 		if ctx.Err() == nil {
 			m.c.Logger.Info("pods have ended, the machine may shut down", "after", time.Since(began).Round(time.Millisecond))
 			m.release()

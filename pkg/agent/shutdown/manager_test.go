@@ -7,12 +7,16 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
@@ -72,8 +76,10 @@ type world struct {
 	mu     sync.Mutex
 	state  State
 	absent bool
-	refuse error // of Connect
-	asked  int   // calls of Connect
+	refuse error         // of Connect
+	asked  int           // calls of Connect
+	bus    chan struct{} // closed when there is a system bus
+	file   string
 	dials  []*dialled
 	held   int // inhibitors
 	known  chan struct{}
@@ -91,6 +97,7 @@ type dialled struct {
 func machine(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, state: State{Instance: "a", Delay: time.Minute}, known: make(chan struct{}), takes: map[string]time.Duration{},
+			bus: make(chan struct{}), file: filepath.Join(t.TempDir(), "shutdown.json"),
 			pods: []*corev1.Pod{podOf("one", nil), podOf("two", nil), podOf("critical", new(int32(2_000_000_000)))}}
 		close(w.known)
 		w.start()
@@ -105,7 +112,7 @@ func machine(t *testing.T, f func(w *world)) {
 func (w *world) start() {
 	w.m = New(Config{
 		Periods: []config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second}},
-		Connect: w.connect, Pods: w, Known: w.known, Changed: func(down bool) { w.note("down %v", down) },
+		Connect: w.connect, Await: w.await, File: w.file, Metrics: prometheus.NewRegistry(), Pods: w, Known: w.known, Changed: func(down bool) { w.note("down %v", down) },
 		Event: func(_, reason, message string) { w.note("%s", reason) }, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(w.Context())
@@ -166,6 +173,15 @@ func (w *world) connects() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked
+}
+
+func (w *world) await(ctx context.Context) error {
+	select {
+	case <-w.bus:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (w *world) connect(context.Context) (Logind, error) {
@@ -339,20 +355,70 @@ func TestBusRestarts(t *testing.T) {
 	})
 }
 
-// TestWithoutABus: a machine without one is not asked again; one whose bus does not work yet is.
+// TestWithoutABus: a machine without one is asked again when it has one; one whose bus does not work yet is asked again and again.
 func TestWithoutABus(t *testing.T) {
 	machine(t, func(w *world) {
 		w.end()
 		w.refuse, w.asked = fs.ErrNotExist, 0
 		w.start()
 		<-w.m.Looked()
-		<-w.done
+		time.Sleep(24 * time.Hour)
 		require.Equal(t, 1, w.connects())
+		w.mu.Lock()
+		w.refuse = nil
+		w.mu.Unlock()
+		close(w.bus)
+		synctest.Wait()
+		require.Equal(t, 1, w.inhibitors())
 
+		w.end()
 		w.refuse, w.asked = errors.New("permission denied"), 0
 		w.start()
 		<-w.m.Looked()
 		time.Sleep(10 * time.Second)
 		require.Greater(t, w.connects(), 2)
+	})
+}
+
+// TestTimesOfShutdowns are told while one lasts, when the pods have ended, and by the next process.
+func TestTimesOfShutdowns(t *testing.T) {
+	machine(t, func(w *world) {
+		told := func(start, end time.Time) {
+			t.Helper()
+			unix := func(at time.Time) int64 {
+				if at.IsZero() {
+					return 0
+				}
+				return at.Unix()
+			}
+			require.NoError(t, testutil.GatherAndCompare(w.m.c.Metrics.(prometheus.Gatherer), strings.NewReader(fmt.Sprintf(`
+# HELP kubelet_graceful_shutdown_end_time_seconds Last graceful shutdown end time since unix epoch in seconds
+# TYPE kubelet_graceful_shutdown_end_time_seconds gauge
+kubelet_graceful_shutdown_end_time_seconds %d
+# HELP kubelet_graceful_shutdown_start_time_seconds Last graceful shutdown start time since unix epoch in seconds
+# TYPE kubelet_graceful_shutdown_start_time_seconds gauge
+kubelet_graceful_shutdown_start_time_seconds %d
+`, unix(end), unix(start)))))
+		}
+		told(time.Time{}, time.Time{})
+		w.takes["one"] = 5 * time.Second
+		time.Sleep(time.Hour)
+		began := time.Now()
+		w.set(func() { w.state.ShuttingDown = true })
+		told(began, time.Time{})
+		time.Sleep(time.Minute)
+		told(began, began.Add(5*time.Second))
+		w.end()
+		w.state.ShuttingDown = false
+		w.start()
+		told(began, began.Add(5*time.Second))
+
+		began = time.Now()
+		w.set(func() { w.state.ShuttingDown = true })
+		told(began, time.Time{})
+		require.NoError(t, os.WriteFile(w.file, []byte("{"), 0o600))
+		w.end()
+		w.state.ShuttingDown = false
+		w.start()
 	})
 }
