@@ -26,6 +26,8 @@ for role in server agent; do
   mkdir -p "$deb/lib/systemd/system"
   sed 's|^ExecStart=.*/coracle |ExecStart=/usr/bin/coracle |' $here/coracle-$role.service >"$deb/lib/systemd/system/coracle-$role.service"
 done
+# As Debian's packages do that delay shutdowns: below /usr/lib it goes with the package, which a file in /etc would not.
+install -D -m 0644 $here/logind.conf "$deb/usr/lib/systemd/logind.conf.d/coracle.conf"
 install -D -m 0644 LICENSE "$deb/usr/share/doc/coracle/copyright"
 install -D -m 0644 README.md "$deb/usr/share/doc/coracle/README.md"
 find "$deb" -type d -exec chmod 0755 {} +

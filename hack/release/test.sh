@@ -56,19 +56,31 @@ for file in ./usr/bin/coracle ./lib/systemd/system/coracle-server.service ./lib/
   grep -qx "$file" "$dir/contents" || fail "the package lacks $file"
 done
 dpkg-deb -c "$deb" | awk '$2 != "root/root" {exit 1}' || fail "the package has files that are not root's"
-mkdir -p "$dir/deb/var/lib/dpkg"/{info,updates,triggers} "$dir/deb/bin"
+mkdir -p "$dir/deb/var/lib/dpkg"/{info,updates,triggers} "$dir/deb/bin" "$dir/deb/run/systemd/system"
 touch "$dir/deb/var/lib/dpkg/status"
 cp /bin/busybox "$dir/deb/bin/sh" # for the maintainer scripts
+printf '#!/bin/sh\necho "$@" >>/systemctl.log\n[ "$1" != is-active ]\n' >"$dir/deb/bin/systemctl"
+chmod 0755 "$dir/deb/bin/systemctl"
 dpkg --root="$dir/deb" --force-not-root --log=/dev/null -i "$deb" >"$dir/out" 2>&1 || fail "$(cat "$dir/out")"
 [ "$(chroot "$dir/deb" /usr/bin/coracle version)" = "$want" ] || fail "the package's program is another one"
 dpkg --root="$dir/deb" --log=/dev/null -i "$deb" >"$dir/out" 2>&1 || fail "again: $(cat "$dir/out")"
+# logind waits for pods as long as the units do, from the installation until the removal.
+rereads() { [ "$(grep -cx 'kill --signal=HUP systemd-logind.service' "$dir/deb/systemctl.log")" = "$1" ] || fail "logind: $(cat "$dir/deb/systemctl.log")"; }
+delay=$dir/deb/usr/lib/systemd/logind.conf.d/coracle.conf
+grace=$(bin/coracle agent --help | sed -n 's/.*--shutdown-grace-period .*(default \([0-9]*\)s).*/\1/p')
+[ -n "$grace" ] && grep -qx "InhibitDelayMaxSec=$grace" "$delay" || fail "logind waits for $(cat "$delay"), the units for ${grace}s"
+rereads 2
 if command -v systemd-analyze >/dev/null; then
+  systemd-analyze --root="$dir/deb" cat-config systemd/logind.conf 2>/dev/null | grep -qx "InhibitDelayMaxSec=$grace" || fail "logind does not read $delay"
   for role in server agent; do # against this machine's units, with the program where it is
     sed "s|/usr/bin/coracle|$dir/deb/usr/bin/coracle|" "$dir/deb/lib/systemd/system/coracle-$role.service" >"$dir/coracle-$role.service"
   done
   systemd-analyze verify "$dir/coracle-server.service" "$dir/coracle-agent.service" >"$dir/out" 2>&1 || fail "$(cat "$dir/out")"
   if grep coracle- "$dir/out"; then fail "systemd-analyze complains"; fi
 fi
+dpkg --root="$dir/deb" --log=/dev/null --remove coracle >"$dir/out" 2>&1 || fail "remove: $(cat "$dir/out")"
+[ ! -e "$delay" ] || fail "removing leaves $delay"
+rereads 3
 dpkg --root="$dir/deb" --log=/dev/null --purge coracle >"$dir/out" 2>&1 || fail "purge: $(cat "$dir/out")"
 [ ! -e "$dir/deb/usr/bin/coracle" ] || fail "purging leaves the program"
 
