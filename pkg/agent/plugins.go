@@ -39,6 +39,9 @@ func (a *Agent) openPlugins() error {
 	a.csi, err = csi.New(csi.Config{
 		Client: a.c.Client, NodeName: a.c.NodeName, Node: a.registered, Dir: dir, StateDir: filepath.Join(a.c.DataDir, "csi"),
 		Registered: func() { a.pods.RetryVolumes() }, UseChanged: a.wakeStatus, Logger: a.log, Failpoints: a.c.Failpoints,
+		Event: func(about corev1.ObjectReference, kind, reason, message string) {
+			a.c.Recorder.About(about, kind, reason, "%s", message)
+		},
 	})
 	if err != nil {
 		return err

@@ -348,6 +348,10 @@ func TestExpansionByAResizer(t *testing.T) {
 	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInProgress, c.Status.AllocatedResourceStatuses[corev1.ResourceStorage], "it is tried again")
 	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeError, c.Status.Conditions[0].Type)
 	require.Contains(t, c.Status.Conditions[0].Message, "not now")
+	said := b.said()
+	require.Len(t, said, 1)
+	require.Contains(t, said[0], `Warning VolumeResizeFailed Pod one: NodeExpandVolume.NodeExpandVolume failed for volume "v" : `)
+	require.Contains(t, said[0], "not now")
 
 	refusal = status.Error(codes.OutOfRange, "too large")
 	for range 2 {
@@ -372,6 +376,29 @@ func TestExpansionByAResizer(t *testing.T) {
 	_, err := b.setup(p)
 	require.NoError(t, err)
 	require.Equal(t, 3, asked(), "it has its size")
+	said = b.said()
+	require.Len(t, said, 3)
+	require.Contains(t, said[0], "VolumeResizeFailed")
+	require.Equal(t, []string{`Normal FileSystemResizeSuccessful Pod one: MountVolume.NodeExpandVolume succeeded for volume "v" n`,
+		`Normal FileSystemResizeSuccessful PersistentVolumeClaim c: MountVolume.NodeExpandVolume succeeded for volume "v" n`}, said[1:])
+	require.NoError(t, b.teardown(p))
+	b.clean()
+}
+
+// TestVolumesForReadingAreNotExpanded, which events say.
+func TestVolumesForReadingAreNotExpanded(t *testing.T) {
+	b := start(t, append(bound(), described(nil)), staging, spec.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	p := withClaim("one")
+	p.Spec.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+	var pv corev1.PersistentVolume
+	require.NoError(t, b.client.Get(t.Context(), types.NamespacedName{Name: "pv"}, &pv))
+	pv.Spec.Capacity[corev1.ResourceStorage] = resource.MustParse("2Gi")
+	require.NoError(t, b.client.Update(t.Context(), &pv))
+	_, err := b.setup(p)
+	require.NoError(t, err)
+	require.NotContains(t, b.driver.Calls(), "NodeExpandVolume")
+	require.Equal(t, []string{`Warning FileSystemResizeFailed Pod one: MountVolume.NodeExpandVolume failed for volume "v" : requested read-only file system`,
+		`Warning FileSystemResizeFailed PersistentVolumeClaim c: MountVolume.NodeExpandVolume failed for volume "v" : requested read-only file system`}, b.said())
 	require.NoError(t, b.teardown(p))
 	b.clean()
 }

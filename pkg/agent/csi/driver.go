@@ -48,7 +48,9 @@ type Config struct {
 	Registered func()
 	// UseChanged is called when VolumesInUse would return something else.
 	UseChanged func()
-	Logger     *slog.Logger
+	// Event records an event.
+	Event  func(about corev1.ObjectReference, kind, reason, message string)
+	Logger *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }

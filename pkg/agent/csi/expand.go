@@ -12,17 +12,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
 // expand asks the driver to expand the file system or device of a volume that has grown, once the driver's resizer has left that to the node. The claim's
-// status says how far it is (KEP 1790): what the driver calls impossible is not tried again before the resizer asks again, perhaps for less.
-func (m *Manager) expand(ctx context.Context, c *connection, r *request, target string) error {
+// status says how far it is (KEP 1790): what the driver calls impossible is not tried again before the resizer asks again, perhaps for less. The events are the kubelet's.
+func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *request, target string) error {
 	size := r.persistent.Spec.Capacity[corev1.ResourceStorage]
 	if allocated, has := r.claim.Status.AllocatedResources[corev1.ResourceStorage]; has {
 		size = allocated // less than the volume's, if more was impossible
 	}
 	have, known := r.claim.Status.Capacity[corev1.ResourceStorage]
-	if !known || size.Cmp(have) <= 0 || r.readOnly || !c.can[spec.NodeServiceCapability_RPC_EXPAND_VOLUME] || !leftToNode(r.claim) {
+	if !known || size.Cmp(have) <= 0 || !c.can[spec.NodeServiceCapability_RPC_EXPAND_VOLUME] || !leftToNode(r.claim) {
+		return nil
+	}
+	both := func(kind, reason, message string) {
+		m.about(p, kind, reason, message)
+		m.c.Event(corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: r.claim.Namespace, Name: r.claim.Name, UID: r.claim.UID}, kind, reason, message)
+	}
+	if r.readOnly {
+		both(corev1.EventTypeWarning, "FileSystemResizeFailed", fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q : requested read-only file system", p.Volume))
 		return nil
 	}
 	secrets, err := m.secrets(ctx, "NodeExpandSecretRef", r.persistent.Spec.CSI.NodeExpandSecretRef)
@@ -66,7 +76,15 @@ func (m *Manager) expand(ctx context.Context, c *connection, r *request, target 
 	if apierrors.IsConflict(err) {
 		return nil // drivers may be asked twice
 	}
+	if err == nil {
+		both(corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", p.Volume, m.c.NodeName))
+	}
 	return err
+}
+
+// about records an event on a pod.
+func (m *Manager) about(p volume.Pod, kind, reason, message string) {
+	m.c.Event(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kind, reason, message)
 }
 
 // leftToNode reports whether a claim's resizer has done its part. Old resizers do not say.

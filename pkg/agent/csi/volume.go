@@ -189,8 +189,9 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 		}
 	}
 	if r.persistent != nil {
-		if err := m.expand(ctx, c, r, now.Target); err != nil {
+		if err := m.expand(ctx, c, p, r, now.Target); err != nil {
 			m.c.Logger.Warn("could not expand volume", "pod", p.Namespace+"/"+p.Name, "volume", r.name, "error", err)
+			m.about(p, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %s", p.Volume, err.Error()))
 		}
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ type bench struct {
 	driver     *csidriver.Driver
 	registered chan struct{}
 	fail       func(string) error
+
+	mu     sync.Mutex
+	events []string
 
 	csi     *Manager
 	volumes *volume.Manager
@@ -107,7 +111,7 @@ func (b *bench) restart() {
 	old := b.csi
 	m, err := New(Config{Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, StateDir: filepath.Join(b.dir, "state"),
 		Node: func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}} }, Registered: func() { b.registered <- struct{}{} },
-		UseChanged: func() {}, Logger: slog.New(slog.DiscardHandler), Failpoints: func(p string) error {
+		UseChanged: func() {}, Event: b.event, Logger: slog.New(slog.DiscardHandler), Failpoints: func(p string) error {
 			if b.fail != nil {
 				return b.fail(p)
 			}
@@ -120,6 +124,21 @@ func (b *bench) restart() {
 	b.csi = m
 	b.volumes = volume.New(volume.Config{Client: uncached{b.client}, Dir: filepath.Join(b.dir, "pods"), MemoryDir: filepath.Join(b.dir, "memory"),
 		Changed: func(types.UID) {}, Plugins: []volume.Plugin{m}, Logger: slog.New(slog.DiscardHandler)})
+}
+
+func (b *bench) event(about corev1.ObjectReference, kind, reason, message string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.events = append(b.events, kind+" "+reason+" "+about.Kind+" "+about.Name+": "+message)
+}
+
+// said returns the events since it was last called.
+func (b *bench) said() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := b.events
+	b.events = nil
+	return out
 }
 
 func (b *bench) setup(p *corev1.Pod) (volume.Mounted, error) {
