@@ -5,7 +5,8 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/coracle-dev/coracle/pkg/toleration"
 )
 
 // tainted adds the taints of the rules that select devices of a slice (KEP-5055).
@@ -113,15 +114,6 @@ func evictsAtOnce(t resourcev1.DeviceTaint, claim *resourcev1.ResourceClaim, now
 
 // over reports whether tolerations are of a taint, but only for a time that has passed.
 func over(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration, now time.Time) bool {
-	ended := false
-	for _, tol := range tolerations {
-		if !resourceclaim.ToleratesTaint(tol, t) {
-			continue
-		}
-		if tol.TolerationSeconds == nil || tol.Effect == "" {
-			return false
-		}
-		ended = ended || now.Sub(t.TimeAdded.Time)/time.Second >= time.Duration(max(*tol.TolerationSeconds, 0))
-	}
-	return ended
+	stay, tolerated := toleration.Of(&t, tolerations)
+	return tolerated && now.Sub(t.TimeAdded.Time) >= stay // which it never is if it is Forever
 }

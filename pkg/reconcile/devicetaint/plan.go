@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
+	"github.com/coracle-dev/coracle/pkg/toleration"
 )
 
 // Inventory is what taints devices.
@@ -103,24 +104,12 @@ func evictedAt(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceTolerat
 	if t.TimeAdded != nil {
 		at = t.TimeAdded.Time
 	}
-	stay, tolerated := time.Duration(0), false
-	for _, tol := range tolerations {
-		if !resourceclaim.ToleratesTaint(tol, *t) {
-			continue
-		}
-		if tol.TolerationSeconds == nil || tol.Effect == "" { // the API ignores the seconds of tolerations of other effects
-			return at, false
-		}
-		seconds := time.Duration(min(max(*tol.TolerationSeconds, 0), maxSeconds)) * time.Second
-		if !tolerated || seconds < stay { // of several tolerations the shortest counts
-			stay, tolerated = seconds, true
-		}
+	stay, _ := toleration.Of(t, tolerations)
+	if stay == toleration.Forever {
+		return at, false
 	}
 	return at.Add(stay), true
 }
-
-// maxSeconds is some hundred years, which a time.Duration can hold.
-const maxSeconds = 9_000_000_000
 
 // Selects reports whether a rule taints a device. A rule without a selector taints none.
 func Selects(r *resourcev1.DeviceTaintRule, driver, pool, device string) bool {
