@@ -108,7 +108,8 @@ func TestNoTaskGoesToASilentNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, func(string) map[string]string { return nil })}
 		s.guard = run.Guard{Log: s.log}
-		s.heartbeats.patience, s.heartbeats.start, s.heartbeats.synced = tasks.DefaultPatience, func() {}, func() bool { return true }
+		asked, synced := 0, false // whether leases are watched, and known
+		s.heartbeats.patience, s.heartbeats.start, s.heartbeats.synced = tasks.DefaultPatience, func() { asked++ }, func() bool { return synced }
 		s.state.silent = s.heartbeats.silent
 		defer s.drop()
 		beat := func(node string) {
@@ -127,6 +128,16 @@ func TestNoTaskGoesToASilentNode(t *testing.T) {
 		nodeHandler{s}.OnAdd(testNode("a"), false)
 		nodeHandler{s}.OnAdd(testNode("b"), false)
 		s.state.assign(newPodInfo(testPod("x", ofTask)), "b")
+		require.Equal(t, "a", place(testPod("p")))
+		require.Zero(t, asked, "leases are watched for tasks only")
+		require.Equal(t, "a", place(task))
+		require.Positive(t, asked)
+		time.Sleep(time.Hour)
+		require.Equal(t, "a", place(task), "before leases are known, nothing is said of a node that was not heard of")
+		synced = true
+		for _, node := range []string{"a", "b"} {
+			beat(node)
+		}
 		time.Sleep(20 * time.Second)
 		beat("b")
 		require.Equal(t, "a", place(task), "it may still be heard of in time")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -300,14 +301,23 @@ func TestSamePodAgain(t *testing.T) {
 func TestFolderThatGoes(t *testing.T) {
 	r := newRig(t)
 	r.start()
+	parent, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+	defer parent.Close()
+	require.NoError(t, parent.Add(filepath.Dir(r.dir)))
+	late := time.After(patience)
 	for _, away := range []func() error{
 		func() error { return os.RemoveAll(r.dir) },
 		func() error { return os.Rename(r.dir, r.dir+".old") },
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(r.dir), "next"), []byte(manifestOf("a", "one")), 0o600))
-		require.Eventually(t, func() bool { // the folder is made again
-			return os.Rename(filepath.Join(filepath.Dir(r.dir), "next"), filepath.Join(r.dir, "a.yaml")) == nil
-		}, patience, time.Millisecond)
+		for os.Rename(filepath.Join(filepath.Dir(r.dir), "next"), filepath.Join(r.dir, "a.yaml")) != nil {
+			select {
+			case <-parent.Events: // the folder is made again
+			case <-late:
+				t.Fatal("the folder is not made again")
+			}
+		}
 		r.until("it runs", func() bool { return r.named("a-node") != nil })
 		uid := r.pod("a-node").UID
 		require.NoError(t, away())
