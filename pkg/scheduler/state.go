@@ -276,6 +276,9 @@ func (s *state) cycle(p *podInfo) *cycle {
 	if a := p.pod.Spec.Affinity; len(p.pod.Spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		c.selects = true
 		c.required = nodeaffinity.GetRequiredNodeAffinity(p.pod)
+		if !byName(a) {
+			c.unnamed = &corev1.Node{}
+		}
 	}
 	return c
 }
