@@ -86,6 +86,21 @@ func BenchmarkPatchStatus(b *testing.B) {
 	}
 }
 
+// BenchmarkPatchFinalizers is what becomes of each pod of a Job.
+func BenchmarkPatchFinalizers(b *testing.B) {
+	r := benchRegistry(b)
+	ctx := asUser(context.Background())
+	_, err := r.Create(ctx, pods("work", ""), registry.BigPod("p"), metav1.CreateOptions{})
+	require.NoError(b, err)
+	b.ReportAllocs()
+	patches := []string{`{"metadata":{"finalizers":["example.com/a"]}}`, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/a"]}}`}
+	for i := 0; b.Loop(); i++ {
+		if _, err := r.Patch(ctx, pods("work", "p"), types.StrategicMergePatchType, []byte(patches[i%2]), metav1.PatchOptions{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkGet(b *testing.B) {
 	r := benchRegistry(b)
 	ctx := asUser(context.Background())
