@@ -18,6 +18,8 @@ type Kind struct {
 	Namespaced bool
 	// Deletable is false for kinds that cannot be listed and deleted.
 	Deletable bool
+	// Stored is the version in which objects are stored; "" if that is not known.
+	Stored string
 	// Storage distinguishes a kind from a removed one of the same name; it is only compared.
 	Storage any
 }

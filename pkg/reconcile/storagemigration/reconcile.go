@@ -148,6 +148,9 @@ func (r *reconciler) migrate(ctx context.Context, m *storagemigrationv1.StorageV
 		}
 		return engine.Result{}, r.fail(ctx, m, "resource does not exist in discovery")
 	}
+	if known, err := r.knowsVersion(ctx, m, kind); err != nil || !known {
+		return engine.Result{RequeueAfter: 200 * time.Millisecond}, err
+	}
 	if m.Status.ResourceVersion == "" {
 		m.Status.ResourceVersion = m.ResourceVersion // of the write that began the migration
 		if err := r.Client.Status().Update(ctx, m); err != nil {
@@ -192,6 +195,18 @@ func (r *reconciler) find(resource metav1.GroupResource) (engine.Kind, bool) {
 		return engine.Kind{}, false
 	}
 	return all[i], true
+}
+
+// knowsVersion reports whether objects are written in the storage version of the resource's definition. A change of the definition takes a moment
+// until it is known.
+func (r *reconciler) knowsVersion(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, k engine.Kind) (bool, error) {
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := r.Cache.Get(ctx, client.ObjectKey{Name: m.Spec.Resource.Resource + "." + m.Spec.Resource.Group}, &crd); err != nil {
+		return true, client.IgnoreNotFound(err)
+	}
+	return k.Stored == "" || slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Storage && v.Name == k.Stored
+	}), nil
 }
 
 // candidates returns the objects that were stored at a resource version, in order, and the number of all objects.
