@@ -31,13 +31,12 @@ func startPlane(t testing.TB) *plane {
 	c := config.Default()
 	c.DataDir, c.RunDir, c.MergeKubeconfig = filepath.Join(dir, "data"), filepath.Join(dir, "run"), false
 	require.NoError(t, os.MkdirAll(c.DataDir, 0o700))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, free.Close())
 	address, err := outwardAddress()
 	require.NoError(t, err)
-	c.Listen, c.NodeName, c.NodeIP = free.Addr().String(), "here", address.String()
-	p := &process{Config: c, log: slog.New(slog.DiscardHandler), metrics: newRegistries(), nodeIP: address, started: make(chan struct{})}
+	c.Listen, c.NodeName, c.NodeIP = listener.Addr().String(), "here", address.String()
+	p := &process{Config: c, log: slog.New(slog.DiscardHandler), metrics: newRegistries(), nodeIP: address, listener: listener, started: make(chan struct{})}
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	require.NoError(t, err)
 	l, err := newPlane(p, keys)
