@@ -122,27 +122,17 @@ func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	resources := k.hub.Resource(kontrolKind("resources"))
 	// What they made goes with its namespace, at once.
 	orphan := []byte(`{"spec":{"deletionPolicy":"Orphan"}}`)
-	list, err := resources.List(ctx, metav1.ListOptions{LabelSelector: "bench"})
+	selected := metav1.ListOptions{LabelSelector: "bench"}
+	list, err := resources.List(ctx, selected)
 	if err != nil {
 		return err
-	}
-	gone, left := make(chan error, 1), len(list.Items)
-	if left > 0 { // from the beginning: many changes would be too many for a watch that begins later
-		go func() {
-			gone <- follow(ctx, resources.Watch, metav1.ListOptions{LabelSelector: "bench", ResourceVersion: list.GetResourceVersion()}, func(e watch.Event) bool {
-				if e.Type == watch.Deleted {
-					left--
-				}
-				return left == 0
-			})
-		}()
 	}
 	err = inParallel(kontrolWriters, len(list.Items), func(i int) error {
 		_, err := resources.Patch(ctx, list.Items[i].GetName(), types.MergePatchType, orphan, metav1.PatchOptions{})
 		return errors.Join(err, resources.Delete(ctx, list.Items[i].GetName(), metav1.DeleteOptions{}))
 	})
-	if err == nil && len(list.Items) > 0 {
-		err = <-gone
+	if err == nil {
+		err = gone(ctx, resources, selected)
 	}
 	err = errors.Join(err, k.hub.Resource(kontrolKind("clusters")).Delete(ctx, kontrolName, metav1.DeleteOptions{}), k.remove(ctx, kontrolName))
 	target := &cluster{options: k.options, client: k.target}
@@ -169,16 +159,6 @@ func desired(name, mode, value string) *unstructured.Unstructured {
 	return object("Resource", name, map[string]any{"clusterName": kontrolName, "mode": mode, "template": configMap(name, value)})
 }
 
-// events passes on the events of a watch until ctx ends.
-func events(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), version string) (<-chan watch.Event, error) {
-	w, err := open(ctx, metav1.ListOptions{ResourceVersion: version})
-	if err != nil {
-		return nil, err
-	}
-	context.AfterFunc(ctx, w.Stop)
-	return w.ResultChan(), nil
-}
-
 // await reads events until one of them is wanted.
 func await(ctx context.Context, all <-chan watch.Event, wanted func(watch.Event) bool) error {
 	for {
@@ -186,7 +166,7 @@ func await(ctx context.Context, all <-chan watch.Event, wanted func(watch.Event)
 		case e, ok := <-all:
 			switch {
 			case !ok:
-				return errors.New("the watch ended")
+				return errEnded
 			case e.Type == watch.Error:
 				return apierrors.FromObject(e.Object)
 			case wanted(e):

@@ -18,6 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// errEnded means that a watch ended before what it waited for.
+var errEnded = errors.New("the watch ended")
+
 // follow watches until done returns true. Without a resourceVersion in options, the watch starts with the existing
 // objects.
 func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), options metav1.ListOptions, done func(watch.Event) bool) error {
@@ -31,7 +34,7 @@ func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) 
 		case e, ok := <-w.ResultChan():
 			switch {
 			case !ok:
-				return errors.New("the watch ended")
+				return errEnded
 			case e.Type == watch.Error:
 				return apierrors.FromObject(e.Object)
 			case done(e):

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// TestEvents: where a watch ends the next one goes on, and one that the server cannot go on with begins with all objects.
+func TestEvents(t *testing.T) {
+	event := func(kind watch.EventType, name, version string) watch.Event {
+		return watch.Event{Type: kind, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}}
+	}
+	cut := apierrors.NewResourceExpired("the watch fell behind")
+	type step struct {
+		from   string // the version that is asked for
+		events []watch.Event
+		err    error
+	}
+	steps := []step{
+		{"5", []watch.Event{event(watch.Added, "a", "6"), event(watch.Bookmark, "", "8")}, nil}, // ends in order
+		{"8", []watch.Event{event(watch.Modified, "a", "9"), {Type: watch.Error, Object: &cut.ErrStatus}}, nil},
+		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9")}, nil}, // cut off before all objects were sent
+		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9"), event(watch.Deleted, "a", "13")}, nil},
+		{"13", nil, cut}, // refused
+		{"", nil, errors.New("gone away")},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var asked []string
+	all, err := events(ctx, func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		s := steps[len(asked)]
+		asked = append(asked, o.ResourceVersion)
+		if s.err != nil {
+			return nil, s.err
+		}
+		w := watch.NewFakeWithChanSize(len(s.events), false)
+		for _, e := range s.events {
+			w.Action(e.Type, e.Object)
+		}
+		w.Stop() // after what it has
+		return w, nil
+	}, "5")
+	require.NoError(t, err)
+	var got []string
+	failed := await(ctx, all, func(e watch.Event) bool {
+		m, ok := e.Object.(*corev1.ConfigMap)
+		require.True(t, ok, "%+v", e)
+		got = append(got, string(e.Type)+" "+m.Name+" "+m.ResourceVersion)
+		return false
+	})
+	require.ErrorContains(t, failed, "gone away")
+	for _, open := <-all; open; _, open = <-all {
+	}
+	require.Equal(t, []string{"ADDED a 6", "MODIFIED a 9", "ADDED b 12", "ADDED a 9", "ADDED b 12", "ADDED a 9", "DELETED a 13"}, got)
+	for i, s := range steps {
+		require.Equal(t, s.from, asked[i], "watch %d", i)
+	}
+	require.Len(t, asked, len(steps))
+}
