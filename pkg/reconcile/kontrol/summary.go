@@ -54,8 +54,10 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return engine.Result{}, err
 	}
 	var states kontrol.AppliedStateList
-	if err := s.ByIndex(ctx, &states, "", byResource, r.Name); err != nil {
-		return engine.Result{}, err
+	if r.DeletionTimestamp != nil {
+		if err := s.ByIndex(ctx, &states, "", byResource, r.Name); err != nil {
+			return engine.Result{}, err
+		}
 	}
 	if r.DeletionTimestamp != nil && len(states.Items) == 0 {
 		next := r.DeepCopy()
