@@ -13,7 +13,7 @@ type waiter struct {
 	tell func()
 }
 
-// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than 16 requests; otherwise it returns ErrBusy, and
+// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise it returns ErrBusy, and
 // calls again, once for each key, when it may be retried. Whoever is told so must call Next when done, whether it called Do or not. An error
 // that means that the cluster is lost makes it unreachable for everybody.
 func (t *Target) Do(ctx context.Context, key string, again func(), f func(context.Context, client.WithWatch) error) error {

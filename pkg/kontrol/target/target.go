@@ -36,7 +36,7 @@ const (
 	// maxAnswer limits an answer other than a watch, in bytes.
 	maxAnswer = 64 << 20
 	// maxRequests limits the writes to one cluster at a time.
-	maxRequests = 16
+	maxRequests = 32
 )
 
 // errNoVersion means that what answers is no API server.

@@ -25,7 +25,7 @@ const (
 	failFirst = time.Second
 	failMost  = 2 * time.Minute
 	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are recorded.
-	appliers = 48
+	appliers = 96
 	// settle is how long the Resources that wait on a cluster are not looked at again after a change there.
 	settle = 20 * time.Millisecond
 )
