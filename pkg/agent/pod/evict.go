@@ -88,7 +88,6 @@ func (m *Manager) Evict(uid types.UID, e eviction.Eviction) <-chan struct{} {
 		return nil
 	}
 	w.end.verdict = &Verdict{Reason: eviction.Reason, Message: e.Message, Evicted: true, Disrupted: e.Disrupted}
-	w.end.evicted = make(chan struct{})
 	m.event(w.api.pod, "", corev1.EventTypeWarning, eviction.Reason, e.Message)
 	w.loop.wake()
 	return w.end.evicted

@@ -44,6 +44,9 @@ type Manager struct {
 	fullness   fullness
 	containers *containers
 	taskLogs   *tasklogs.Archive
+	rooms      *rooms
+	listed     chan struct{} // closed when the pods of the API are known
+	allListed  func()        // closes listed
 
 	mu       sync.Mutex
 	stopped  bool
@@ -69,7 +72,9 @@ func New(c Config) *Manager {
 		c.Sysctls, _ = NewSysctls(nil)
 	}
 	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(), gate: newGate(goruntime.GOMAXPROCS(0)),
-		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}}
+		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}, listed: make(chan struct{})}
+	m.allListed = sync.OnceFunc(func() { close(m.listed) })
+	m.rooms = newRooms(filepath.Join(c.DataDir, "rooms.json"), c.Logger)
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
 	m.taskLogs = tasklogs.New(filepath.Join(c.LogDir, taskLogsDir), 0, 0)
@@ -193,6 +198,7 @@ func (m *Manager) begin(w *worker) {
 	if m.guard.Do("pod admission", w.admit, "uid", w.uid) != nil {
 		w.refuseUnchecked()
 	}
+	w.goOnWaiting()
 	w.loop.wake()
 }
 
@@ -267,6 +273,8 @@ func (m *Manager) Sync(ctx context.Context) error {
 			w.loop.wake()
 		}
 	}
+	m.rooms.keep(func(uid types.UID) bool { return m.worker(uid) != nil })
+	m.allListed()
 	return nil
 }
 

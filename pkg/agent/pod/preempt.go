@@ -5,8 +5,10 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
@@ -69,38 +71,89 @@ func priority(p *corev1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// preempt ends the victims, and lets the pod start when nothing is left of them.
+// preempt ends the victims, and lets the pod start when nothing is left of them. That it waits for them is recorded first.
 func (w *worker) preempt(victims []*corev1.Pod) {
-	m := w.m
-	var ended []<-chan struct{}
+	others := make(map[types.UID]time.Time, len(victims))
 	for _, v := range victims {
-		if v := m.worker(v.UID); v != nil {
-			if done := v.makeRoom(); done != nil {
-				ended = append(ended, done)
-			}
+		others[v.UID] = time.Now().Add(graceOf(v) + roomMargin)
+	}
+	w.m.rooms.set(w.uid, others)
+	for uid := range others {
+		if v := w.m.worker(uid); v != nil {
+			v.makeRoom()
 		}
 	}
+	w.waitFor(others)
+}
+
+// goOnWaiting lets the pod wait for those that an earlier process had begun to end for it.
+func (w *worker) goOnWaiting() {
+	others := w.m.rooms.of(w.uid)
+	if others == nil {
+		return
+	}
+	w.mu.Lock()
+	waits, refused := w.end.waits, w.end.verdict != nil
+	w.mu.Unlock()
+	switch {
+	case waits:
+	case refused || len(w.m.containers.of(w.uid)) > 0:
+		w.m.rooms.set(w.uid, nil)
+	default:
+		w.waitFor(others)
+	}
+}
+
+// waitFor lets the pod start when nothing is left of the others.
+func (w *worker) waitFor(others map[types.UID]time.Time) {
 	w.mu.Lock()
 	w.end.waits = true
 	w.mu.Unlock()
-	m.goRun(func() { w.awaitRoom(m.ctx, ended) })
+	w.m.goRun(func() { w.awaitRoom(w.m.ctx, others) })
 }
 
-func (w *worker) awaitRoom(ctx context.Context, ended []<-chan struct{}) {
-	for _, done := range ended {
-		select {
-		case <-done:
-		case <-ctx.Done():
+func (w *worker) awaitRoom(ctx context.Context, others map[types.UID]time.Time) {
+	for uid, late := range others {
+		if !w.m.awaitEnd(ctx, uid, late) {
 			return
 		}
 	}
+	w.m.rooms.set(w.uid, nil)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.end.waits = false
 	w.loop.wake()
 }
 
-// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or nil if it ends anyway.
+// awaitEnd waits until nothing is left of a pod that makes room, or until late if the agent does not know of it by then. It returns false when ctx is done.
+func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) bool {
+	v := m.worker(uid)
+	if v == nil {
+		timer := time.NewTimer(time.Until(late))
+		defer timer.Stop()
+		select {
+		case <-m.listed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return false
+		}
+		if v = m.worker(uid); v == nil {
+			return true
+		}
+	}
+	ended := v.makeRoom() // which an earlier process may not have come to
+	if ended == nil {
+		return true
+	}
+	select {
+	case <-ended:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or nil if it has ended, or ends for another reason.
 func (w *worker) makeRoom() <-chan struct{} {
 	p, evicted, now := w.giveWay()
 	if now {
@@ -114,10 +167,12 @@ func (w *worker) makeRoom() <-chan struct{} {
 func (w *worker) giveWay() (p *corev1.Pod, evicted <-chan struct{}, now bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.api.gone || w.end.verdict != nil || w.ended() {
+	if w.api.gone || w.end.verdict != nil && w.end.verdict.Evicted {
 		return nil, w.end.evicted, false
 	}
+	if w.end.verdict != nil || w.ended() {
+		return nil, nil, false
+	}
 	w.end.verdict = &Verdict{Reason: preempting, Message: preemptedMessage, Evicted: true, Preempted: true, Disrupted: true}
-	w.end.evicted = make(chan struct{})
 	return w.api.pod, w.end.evicted, true
 }

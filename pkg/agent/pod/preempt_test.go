@@ -1,6 +1,8 @@
 package pod
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -55,6 +57,95 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 		require.Equal(t, "OutOfmemory", r.pod("ordinary").Status.Reason)
 		require.Len(t, r.running(), 3)
 	})
+}
+
+// TestTheNextProcessWaitsForRoom, too: a critical pod that waits for others to end does not start beside them because the agent was restarted.
+func TestTheNextProcessWaitsForRoom(t *testing.T) {
+	begin := func(r *rig, isStatic bool) {
+		victim := asking(podOf("victim", "slow"), "900Mi")
+		victim.Spec.TerminationGracePeriodSeconds = new(int64(60))
+		r.create(victim)
+		r.pass(time.Second)
+		if isStatic {
+			r.static = []*corev1.Pod{asking(staticPod("critical", "critical", "sleep", "1000000"), "900Mi")}
+			r.m.StartStatic(r.static[0], "critical.yaml")
+		} else {
+			critical := asking(podOf("critical", "sleep", "1000000"), "900Mi")
+			critical.Spec.Priority = new(int32(2_000_000_000))
+			r.create(critical)
+		}
+		r.pass(10 * time.Second)
+		require.Equal(t, corev1.PodPending, r.found("critical"))
+		require.Len(t, r.running(), 1)
+	}
+	after := func(r *rig) {
+		r.pass(10 * time.Second)
+		require.Equal(t, corev1.PodPending, r.found("critical"))
+		require.Len(t, r.running(), 1, "it waits")
+		r.pass(2 * time.Minute)
+		require.Equal(t, corev1.PodRunning, r.found("critical"))
+		require.Len(t, r.running(), 1)
+		require.Equal(t, "Preempting", r.pod("victim").Status.Reason)
+		require.Empty(t, r.m.rooms.waits)
+	}
+	for name, isStatic := range map[string]bool{"a static pod": true, "another": false} {
+		t.Run(name, func(t *testing.T) {
+			with(t, fake.Config{Programs: map[string]fake.Program{"slow": stubborn(time.Hour)}}, func(r *rig) {
+				begin(r, isStatic)
+				r.restart()
+				after(r)
+				r.restart()
+				r.pass(time.Second)
+				require.Equal(t, corev1.PodRunning, r.found("critical"))
+			})
+		})
+		t.Run(name+", before the status of what makes room was written", func(t *testing.T) {
+			with(t, fake.Config{Programs: map[string]fake.Program{"slow": stubborn(time.Hour)}}, func(r *rig) {
+				begin(r, isStatic)
+				victim := r.pod("victim")
+				victim.Status.Reason, victim.Status.Message, victim.Status.Conditions = "", "", nil
+				r.stop()
+				r.api.put(victim)
+				r.start()
+				after(r)
+			})
+		})
+	}
+	t.Run("no server answers", func(t *testing.T) {
+		with(t, fake.Config{Programs: map[string]fake.Program{"slow": stubborn(time.Hour)}}, func(r *rig) {
+			begin(r, true)
+			r.away = true
+			r.restart()
+			r.pass(10 * time.Second)
+			require.Len(t, r.running(), 1, "it waits for one of which it knows nothing but the name")
+			r.pass(time.Minute)
+			require.Len(t, r.running(), 2, "but only until that would have ended")
+			r.away = false
+			r.restart()
+			r.pass(2 * time.Minute)
+			require.Len(t, r.running(), 1)
+		})
+	})
+	t.Run("what waited is gone", func(t *testing.T) {
+		with(t, fake.Config{Programs: map[string]fake.Program{"slow": stubborn(time.Hour)}}, func(r *rig) {
+			begin(r, true)
+			r.static = nil
+			r.restart()
+			require.Empty(t, r.m.rooms.waits)
+			require.NoError(t, os.WriteFile(filepath.Join(r.dir, "data", "rooms.json"), []byte("{"), 0o600))
+			r.restart()
+			require.Empty(t, r.m.rooms.waits)
+		})
+	})
+}
+
+// found returns the phase of a pod, as the agent has it.
+func (r *rig) found(name string) corev1.PodPhase {
+	p, _ := r.m.Find("default", name, "")
+	if p == nil {
+		return ""
+	}
+	return p.Status.Phase
 }
 
 // TestACriticalPodOfLowerPriorityMakesRoom, as for the kubelet; a static pod makes none.

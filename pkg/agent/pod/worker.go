@@ -55,7 +55,7 @@ type apiState struct {
 type termination struct {
 	verdict *Verdict
 	drained chan struct{} // set while the node stops; closed when nothing of the pod runs
-	evicted chan struct{} // set when the pod is evicted; closed when all its resources are released
+	evicted chan struct{} // closed when all resources of the pod are released, after it was evicted or is gone
 	by      time.Time     // when the machine shuts down: nothing of the pod runs later; zero otherwise
 	down    chan struct{} // set with by; closed when nothing of the pod runs and what it used is released
 	waits   bool          // others end first, to make room for the pod
@@ -100,6 +100,7 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 	}
 	w.loop = syncLoop{ctx: m.ctx, run: m.goRun, step: w.stepGuarded, gone: func() { m.forget(w) }}
 	w.containers.changed = make(chan struct{})
+	w.end.evicted = make(chan struct{})
 	if p.Status.StartTime != nil {
 		w.start = p.Status.StartTime.Time
 	}
