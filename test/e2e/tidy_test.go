@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,7 +31,6 @@ func traces(t *testing.T, h *host.Host) map[string][]string {
 			points = append(points, point)
 		}
 	}
-	ours := fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(h.DataDir)))
 	slices.Sort(points)
 	return map[string][]string{
 		"mounts":    points,
@@ -44,7 +41,7 @@ func traces(t *testing.T, h *host.Host) map[string][]string {
 		"nftables":  in("nft", "list", "ruleset"),
 		"sysctls": in("sysctl", "net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter",
 			"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.eth0.route_localnet"),
-		"cgroups":   tree(t, "/sys/fs/cgroup", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, ours) }),
+		"cgroups":   tree(t, "/sys/fs/cgroup", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, host.Prefix(h.DataDir)) }),
 		"files":     tree(t, filepath.Dir(h.DataDir), func(string, fs.DirEntry) bool { return true }),
 		"run":       tree(t, "/run", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, "coracle/") }),
 		"processes": processes(t, h.DataDir, h.RunDir),

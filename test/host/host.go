@@ -7,19 +7,20 @@ package host
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // Patience is the timeout of every command: far above what any of them needs, and above those that tests give to kubectl wait.
@@ -108,7 +109,7 @@ func bare(t *testing.T, name string) *Host {
 	dir := t.TempDir()
 	h := &Host{
 		t: t, Name: name, Home: filepath.Join(dir, "home"),
-		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Coracle: coracle,
+		DataDir: dataDir(t, dir), RunDir: filepath.Join(dir, "run"), Coracle: coracle,
 		images: filepath.Join(Root(t), "dist/images"), netns: "/run/netns/" + name,
 	}
 	require.NoError(t, os.Mkdir(h.Home, 0o700))
@@ -129,6 +130,24 @@ func bare(t *testing.T, name string) *Host {
 	})
 	return h
 }
+
+// dataDir chooses a data directory below dir. The names of its cgroups have 16 bits of a hash, and other clusters may run on this machine.
+func dataDir(t *testing.T, dir string) string {
+	t.Helper()
+	for n := 0; ; n++ {
+		path := filepath.Join(dir, fmt.Sprint("data", n))
+		one, err := filepath.Glob("/sys/fs/cgroup/" + Prefix(path))
+		require.NoError(t, err)
+		more, err := filepath.Glob("/sys/fs/cgroup/*/" + Prefix(path))
+		require.NoError(t, err)
+		if len(one)+len(more) == 0 {
+			return path
+		}
+	}
+}
+
+// Prefix begins the names that a cluster with a data directory uses in the kernel.
+func Prefix(dataDir string) string { return fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(dataDir))) }
 
 // System runs a command of this machine, which must succeed, and returns its output.
 func System(t *testing.T, name string, args ...string) string {
@@ -275,14 +294,21 @@ func (h *Host) Kill() {
 // KillAtOnce is Kill for a process whose Status is already known.
 func (h *Host) KillAtOnce(pid int) {
 	h.t.Helper()
-	require.NoError(h.t, syscall.Kill(pid, syscall.SIGKILL))
-	require.Eventually(h.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, Patience, 5*time.Millisecond)
-}
-
-// zombie reports whether a process has exited, but its parent (which is not this process) has not reaped it.
-func zombie(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	return err != nil || strings.Contains(string(stat), ") Z ")
+	fd, err := unix.PidfdOpen(pid, 0)
+	require.NoError(h.t, err)
+	defer unix.Close(fd)
+	require.NoError(h.t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+	// It becomes readable when the last thread has ended. The process is a zombie as soon as its first one has: then others may still hold its locks and ports.
+	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for limit := time.Now().Add(Patience); ; {
+		n, err := unix.Poll(ended, int(max(0, time.Until(limit)).Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		require.NoError(h.t, err)
+		require.Equal(h.t, 1, n, "process %d does not end", pid)
+		return
+	}
 }
 
 // InNetwork runs f in a thread in the host's network namespace.
