@@ -9,7 +9,7 @@ $coracle ctl rollout status deployment/hello --timeout=60s
 address=$($coracle ctl get service hello -o 'jsonpath={.spec.clusterIP}')
 echo
 echo "http://$address answers:"
-for _ in 1 2 3; do curl -fsS --max-time 5 "http://$address" | sed 's/^/  /'; done
+for _ in 1 2 3; do curl -fsS --max-time 5 --retry 20 --retry-all-errors --retry-delay 1 "http://$address" | sed 's/^/  /'; done
 echo
 $coracle ctl get nodes -o wide
 echo

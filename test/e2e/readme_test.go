@@ -30,7 +30,7 @@ func TestReadme(t *testing.T) {
 	for _, b := range block.FindAllStringSubmatch(tour, -1) {
 		script += b[1]
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	shell := h.Command(ctx, "bash")
 	shell.Dir = host.Root(t)
