@@ -13,7 +13,7 @@ status=0
 # Built as the binary is, so that its packages serve. What hostile requests cost can only be told without the race detector. The end-to-end tests wait
 # more than they work, and each has a cluster in a network of its own: two run at a time, those of the first half of the alphabet beside the others.
 # Attacks run alone, as they measure. Other clients than kubectl take minutes to compile: make clients, and make nightly.
-e2e() { CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 15m -p 1 "$@"; }
+e2e() { CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 30m -p 1 "$@"; }
 both() {
   e2e -run '^Test[A-L]' ./test/e2e &
   local first=$! failed=0
