@@ -141,7 +141,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	web := []string{"--resolve", "web.example.com:80:198.51.100.2", "http://web.example.com/"}
 	t.Run("requests are routed by host and path", func(t *testing.T) {
 		soon(t, "near: hello", web...)
-		require.Equal(t, "198.51.100.2", h.Ctl("get ingress web -o jsonpath={.status.loadBalancer.ingress[*].ip}"))
+		h.Ctl("wait ingress/web --for=jsonpath={.status.loadBalancer.ingress[*].ip}=198.51.100.2 --timeout=120s")
 		out, err := curl("-H", "X-Forwarded-For: 6.6.6.6", "--resolve", "web.example.com:80:198.51.100.2", "http://web.example.com/go/x")
 		require.NoError(t, err)
 		require.Equal(t, "HTTP/1.1 /go/x web.example.com 198.51.100.4", out)

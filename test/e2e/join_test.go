@@ -164,7 +164,7 @@ spec:
 	require.Eventually(t, func() bool {
 		return h.Ctl("get podcertificaterequests -o jsonpath={.items[*].spec.podName}") == "certified"
 	}, host.Patience, 100*time.Millisecond, "a joined node requests certificates for its pods")
-	require.Contains(t, h.Ctl("exec near -- wget -q -O - http://far"), "far: hello", "from a pod on the one node to a service on the other")
+	h.Shows("far: hello", "exec near -- wget -q -O - http://far") // from a pod on the one node to a service on the other
 	answer, err := h.Curl("http://" + h.Ctl("get service far -o jsonpath={.spec.clusterIP}"))
 	require.NoError(t, err)
 	require.Contains(t, answer, "far: hello")

@@ -99,7 +99,7 @@ func TestKontrolInput(t *testing.T) {
 	for _, name := range []string{"page", "endless", "expired"} {
 		h.Run("kontrol", "wait", "on-"+name, "--for", "Unreachable")
 	}
-	h.Ctl("wait --timeout=120s --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
+	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
 	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "what it says is not believed")
 
 	// Resources.
@@ -115,7 +115,7 @@ func TestKontrolInput(t *testing.T) {
 	h.Apply(config("second", "this", configMap("m")) + config("widget", "this", "{apiVersion: x.dev/v1, kind: Widget, metadata: {name: w, namespace: default}}") + config("nowhere", "nocluster", configMap("nowhere")))
 	h.Run("kontrol", "wait", "second", "--for", "Conflict")
 	require.Contains(t, h.Run("kontrol", "describe", "second"), "Resource first is about the same object, and had it first: delete one of them")
-	h.Ctl("wait --timeout=120s --for=jsonpath={.state.reason}=NoKind kas/widget.this")
+	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.reason}=NoKind kas/widget.this")
 	require.Contains(t, h.Run("kontrol", "describe", "widget"), "the cluster lacks the kind, and it is applied once there is one")
 	h.Run("kontrol", "wait", "nowhere", "--for", "Unreachable")
 	require.Contains(t, h.Run("kontrol", "describe", "nowhere"), "there is no cluster of that name: create it")

@@ -69,7 +69,7 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	}
 	color := func(name string) string { return edge.Ctl("get configmap " + name + " -o jsonpath={.data}") }
 	is("Synced", "left", "mended", "pruned")
-	require.Contains(t, hub.Ctl("get clusters.kontrol.coracle.dev bad -o wide"), "exec runs a command")
+	hub.Shows("exec runs a command", "get clusters.kontrol.coracle.dev bad -o wide")
 
 	// Drift made by hand is left, mended, or also pruned.
 	for _, n := range []string{"left", "mended", "pruned"} {

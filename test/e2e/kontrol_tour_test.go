@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -94,7 +95,9 @@ func TestKontrolTour(t *testing.T) {
 	h.Run("kontrol", "wait", "careful")
 	h.Ctl(`patch kres careful --type merge -p {"spec":{"approval":"None","windows":[{"kind":"Deny","schedule":"@hourly","duration":"2h"}],"template":{"data":{"hello":"later"}}}}`)
 	h.Run("kontrol", "wait", "careful", "--for", "OutOfSync")
-	require.Regexp(t, "Waiting: SyncWindow .* denies it", h.Run("kontrol", "describe", "careful"))
+	denied := regexp.MustCompile("Waiting: SyncWindow .* denies it")
+	require.Eventually(t, func() bool { return denied.MatchString(h.Run("kontrol", "describe", "careful")) }, host.Patience, 50*time.Millisecond,
+		"it is out of sync as soon as it is changed")
 	require.Equal(t, "world", h.Ctl("get configmap careful -o jsonpath={.data.hello}"))
 
 	// An object that was there is taken over as it is, and outlives its Resource.

@@ -53,7 +53,7 @@ func TestSets(t *testing.T) {
 	settled()
 	require.Equal(t, "pod/web-0\npod/web-1\npod/web-2\n", h.Ctl("get pods -l app=web -o name"))
 	address := h.Ctl("get pod web-1 -o jsonpath={.status.podIP}")
-	require.Contains(t, h.Ctl("exec web-0 -- nslookup web-1.web.default.svc.cluster.local"), address)
+	h.Shows(address, "exec web-0 -- nslookup web-1.web.default.svc.cluster.local")
 
 	t.Run("roll out, look back, undo", func(t *testing.T) {
 		h.Ctl("set env sts/web A=1")

@@ -48,7 +48,7 @@ func TestTasks(t *testing.T) {
 		require.Contains(t, out, "task seven failed: exit code 7")
 	})
 	t.Run("logs outlive the pod, and a restart", func(t *testing.T) {
-		require.Empty(t, h.Ctl("get pods -l "+tasks.LabelTask+"=hi -o name"), "the container is removed")
+		h.Ctl("wait pod -l " + tasks.LabelTask + "=hi --for=delete --timeout=120s")
 		require.Equal(t, "hello you from hi\n", h.Run("logs", "hi"))
 		h.Kill()
 		h.Run("start")

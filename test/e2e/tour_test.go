@@ -36,32 +36,27 @@ func TestTour(t *testing.T) {
 
 	t.Run("the service answers from all pods in turn", func(t *testing.T) {
 		address := h.Ctl("get service hello -o jsonpath={.spec.clusterIP}")
-		require.Eventually(t, func() bool { _, err := h.Curl("http://" + address); return err == nil }, host.Patience, 50*time.Millisecond)
-		seen := map[string]bool{}
-		for range 12 {
-			answer, err := h.Curl("http://" + address)
-			require.NoError(t, err)
-			require.Contains(t, answer, "Hello from a coracle!")
-			for _, p := range pods {
-				if strings.Contains(answer, strings.TrimPrefix(p, "pod/")) {
-					seen[p] = true
+		// all asks twelve times, and reports whether all pods have answered.
+		all := func(ask func() (string, error)) bool {
+			seen := map[string]bool{}
+			for range 12 {
+				answer, err := ask()
+				if err != nil || !strings.Contains(answer, "Hello from a coracle!") {
+					return false
+				}
+				for _, p := range pods {
+					if strings.Contains(answer, strings.TrimPrefix(p, "pod/")) {
+						seen[p] = true
+					}
 				}
 			}
+			return len(seen) == 3
 		}
-		require.Len(t, seen, 3)
+		require.Eventually(t, func() bool { return all(func() (string, error) { return h.Curl("http://" + address) }) }, host.Patience, 50*time.Millisecond)
 
 		h.Ctl("run client --image=busybox:1.36 --restart=Never -- sleep 600")
 		h.Ctl("wait pod/client --for=condition=Ready --timeout=120s")
-		clear(seen)
-		for range 12 {
-			answer := h.Ctl("exec client -- wget -q -O - http://" + address)
-			for _, p := range pods {
-				if strings.Contains(answer, strings.TrimPrefix(p, "pod/")) {
-					seen[p] = true
-				}
-			}
-		}
-		require.Len(t, seen, 3)
+		require.True(t, all(func() (string, error) { return h.Ctl("exec client -- wget -q -O - http://" + address), nil }))
 	})
 
 	t.Run("scale", func(t *testing.T) {
