@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -113,15 +114,28 @@ func TestResourceClaims(t *testing.T) {
 	d := &dradriver.Driver{Name: "gpu.example.com", Kubelet: root, Public: public, Devices: func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
 		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{PoolName: h.Name, DeviceName: "gpu-0", CdiDeviceIds: []string{kind + "=gpu-0"}}}}
 	}}
-	health := make(chan drahealth.HealthStatus, 1)
+	health, changed := drahealth.HealthStatus_UNKNOWN, make(chan struct{})
+	var known sync.Mutex
+	is := func(now drahealth.HealthStatus) {
+		known.Lock()
+		defer known.Unlock()
+		health = now
+		close(changed)
+		changed = make(chan struct{})
+	}
 	d.Health = func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error {
 		for {
-			select {
-			case is := <-health:
-				if err := send(&drahealth.NodeWatchResourcesResponse{Devices: []*drahealth.DeviceHealth{{Device: &drahealth.DeviceIdentifier{PoolName: h.Name, DeviceName: "gpu-0"}, Health: is,
+			known.Lock()
+			now, next := health, changed
+			known.Unlock()
+			if now != drahealth.HealthStatus_UNKNOWN { // also of a stream that begins later
+				if err := send(&drahealth.NodeWatchResourcesResponse{Devices: []*drahealth.DeviceHealth{{Device: &drahealth.DeviceIdentifier{PoolName: h.Name, DeviceName: "gpu-0"}, Health: now,
 					HealthCheckTimeoutSeconds: 600, Message: "as the test says"}}}); err != nil {
 					return err
 				}
+			}
+			select {
+			case <-next:
 			case <-ctx.Done():
 				return nil
 			}
@@ -142,7 +156,7 @@ func TestResourceClaims(t *testing.T) {
 	require.Contains(t, h.Ctl("get resourceclaims"), "allocated,reserved")
 	const status = "get pod first -o jsonpath={.status.containerStatuses[0].allocatedResourcesStatus}"
 	eventually(`"health":"Unknown"`, status)
-	health <- drahealth.HealthStatus_UNHEALTHY
+	is(drahealth.HealthStatus_UNHEALTHY)
 	eventually(`[{"name":"claim:gpu","resources":[{"health":"Unhealthy","message":"as the test says","resourceID":"`+kind+`=gpu-0"}]}]`, status)
 
 	// The second pod waits for the device, also over a restart.

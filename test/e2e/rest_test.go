@@ -151,7 +151,7 @@ func TestREST(t *testing.T) {
 
 	h.Ctl("cordon " + h.Name)
 	port, done := workerOf(t, h, c)
-	worker := c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes/register", map[string]any{"hostname": "127.0.0.1", "port": port, "cpu": "2", "memory": "2Gi"})["nodeId"].(string)
+	worker := c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes/register", map[string]any{"hostname": "127.0.0.1", "port": port, "cpu": "2", "memory": "2Gi", "heartbeatTimeoutSeconds": 600})["nodeId"].(string)
 	h.Ctl("wait --for=condition=Ready node/" + worker + " --timeout=120s")
 	remote := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "remote", "image": "nginx:alpine"})["taskId"].(string)
 	require.Equal(t, "nginx:alpine", receive(t, done))
