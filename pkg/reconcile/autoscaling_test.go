@@ -40,8 +40,9 @@ func TestAutoscalers(t *testing.T) {
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
 
 	c.create(autoscaler("web", "apps/v1", "Deployment", "web", 2))
-	until(c, &appsv1.DeploymentList{}, "default", "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 2 && done(d) })
+	// First what the next look replaces.
 	require.Equal(t, "the HPA controller was able to update the target scale to 2", wait("web", autoscalingv2.AbleToScale, "SucceededRescale"))
+	until(c, &appsv1.DeploymentList{}, "default", "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 2 && done(d) })
 
 	c.create(autoscaler("none", "coordination.k8s.io/v1", "Lease", "c", 2))
 	require.Contains(t, wait("none", autoscalingv2.AbleToScale, "FailedGetScale"), "the server could not find the requested resource")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -163,14 +164,16 @@ func TestCronJobsRun(t *testing.T) {
 	c.node("a")
 	template := jobOf("", 0, 1, 1).Spec
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
-		Schedule: "@every 1s", JobTemplate: batchv1.JobTemplateSpec{Spec: template},
+		Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent, JobTemplate: batchv1.JobTemplateSpec{Spec: template},
 	}}
 	never := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "never"}, Spec: batchv1.CronJobSpec{
 		Schedule: "0 0 30 2 *", JobTemplate: batchv1.JobTemplateSpec{Spec: template},
 	}}
 	c.create(cron, never)
+	ended := until(c, &batchv1.JobList{}, "default", "", func(j *batchv1.Job) bool { return condition(j, batchv1.JobComplete) != nil })
 	is := until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
-		return c.Status.LastScheduleTime != nil && c.Status.LastSuccessfulTime != nil && len(c.Status.Active) == 0
+		return c.Status.LastScheduleTime != nil && c.Status.LastSuccessfulTime != nil &&
+			!slices.ContainsFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == ended.UID })
 	})
 	var jobs batchv1.JobList
 	require.NoError(t, c.List(c.ctx, &jobs, ctrl.InNamespace("default")))
@@ -323,7 +326,7 @@ func TestJobsOverHTTP(t *testing.T) {
 	brief := jobOf("brief", 0, 1, 1)
 	brief.Spec.TTLSecondsAfterFinished = &zero
 	c.create(indexed, jobOf("plain", 0, 12, 5), brief, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
-		Schedule: "@every 1s", JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 0, 1, 1).Spec},
+		Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent, JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 0, 1, 1).Spec},
 	}})
 	require.Equal(t, "0-29", c.jobIs("indexed", batchv1.JobComplete).Status.CompletedIndexes)
 	require.Len(t, c.podsOf("indexed"), 30, "no index ran twice, though caches lag")

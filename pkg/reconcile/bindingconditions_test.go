@@ -57,12 +57,23 @@ func (c *cluster) driver(pool, condition string) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer w.Stop()
+		defer func() { w.Stop() }()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case e := <-w.ResultChan():
+			case e, open := <-w.ResultChan():
+				if !open {
+					again, err := c.Watch(ctx, &resourcev1.ResourceClaimList{}, ctrl.InNamespace("default"))
+					if err != nil {
+						if ctx.Err() == nil {
+							c.t.Error(err)
+						}
+						return
+					}
+					w = again
+					continue
+				}
 				r, ok := e.Object.(*resourcev1.ResourceClaim)
 				if !ok || e.Type == watch.Deleted || r.Status.Allocation == nil || r.Status.Allocation.Devices.Results[0].Pool != pool || len(r.Status.Devices) > 0 {
 					continue

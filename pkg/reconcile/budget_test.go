@@ -32,11 +32,8 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 	until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
 
 	// Nobody replaces an evicted pod while its node is gone.
-	var n corev1.Node
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "a"}, &n))
-	cordoned := n.DeepCopy()
-	cordoned.Spec.Unschedulable = true
-	require.NoError(t, c.Update(c.ctx, cordoned))
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
 	evict := func(p *corev1.Pod) error {
@@ -48,10 +45,7 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 	until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", func(b *policyv1.PodDisruptionBudget) bool {
 		return b.Status.CurrentHealthy == 3 && b.Status.DisruptionsAllowed == 0 && len(b.Status.DisruptedPods) == 0
 	})
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "a"}, &n))
-	again := n.DeepCopy()
-	again.Spec.Unschedulable = false
-	require.NoError(t, c.Update(c.ctx, again))
+	edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = false })
 	until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
 	require.NoError(t, evict(&pods.Items[1]))
 }

@@ -32,15 +32,26 @@ type writes struct {
 	count map[string]int
 }
 
-// note counts a write as "verb Kind/name"; that of a status has the verb status.
-func (w *writes) note(verb string, o ctrl.Object) {
+// note counts a write as "verb Kind/name"; that of a status has the verb status. It counts before others see the write, and not what fails.
+func (w *writes) note(verb string, o ctrl.Object, write func() error) error {
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.count == nil {
-		w.count = map[string]int{}
+	name := verb + " " + kind[strings.LastIndex(kind, ".")+1:] + "/" + o.GetName()
+	add := func(n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.count == nil {
+			w.count = map[string]int{}
+		}
+		if w.count[name] += n; w.count[name] == 0 {
+			delete(w.count, name)
+		}
 	}
-	w.count[verb+" "+kind[strings.LastIndex(kind, ".")+1:]+"/"+o.GetName()]++
+	add(1)
+	err := write()
+	if err != nil {
+		add(-1)
+	}
+	return err
 }
 
 // take returns what was counted and begins anew; statuses, and copies of configurations that are deleted when no pod has them any more, only if all is asked for.
@@ -69,22 +80,19 @@ func (w *writes) through(name string, c client.Interface) client.Interface {
 	}
 	return counted{interceptor.NewClient(c, interceptor.Funcs{
 		Create: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.CreateOption) error {
-			if _, event := o.(*corev1.Event); !event {
-				w.note("create", o)
+			if _, event := o.(*corev1.Event); event {
+				return c.Create(ctx, o, opts...)
 			}
-			return c.Create(ctx, o, opts...)
+			return w.note("create", o, func() error { return c.Create(ctx, o, opts...) })
 		},
 		Update: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.UpdateOption) error {
-			w.note("update", o)
-			return c.Update(ctx, o, opts...)
+			return w.note("update", o, func() error { return c.Update(ctx, o, opts...) })
 		},
 		Delete: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.DeleteOption) error {
-			w.note("delete", o)
-			return c.Delete(ctx, o, opts...)
+			return w.note("delete", o, func() error { return c.Delete(ctx, o, opts...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, c ctrl.Client, sub string, o ctrl.Object, opts ...ctrl.SubResourceUpdateOption) error {
-			w.note("status", o)
-			return c.SubResource(sub).Update(ctx, o, opts...)
+			return w.note("status", o, func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
 		},
 	}), c.Cache()}
 }

@@ -294,6 +294,20 @@ func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name stri
 	}
 }
 
+// edit changes an object that others write meanwhile, and returns it.
+func edit[T ctrl.Object](c *cluster, o T, change func(T)) T {
+	c.t.Helper()
+	for {
+		require.NoError(c.t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(o), o))
+		next := o.DeepCopyObject().(T)
+		change(next)
+		if err := c.Update(c.ctx, next); !apierrors.IsConflict(err) {
+			require.NoError(c.t, err)
+			return next
+		}
+	}
+}
+
 // gone waits until an object is not there any more.
 func (c *cluster) gone(o ctrl.Object) {
 	c.t.Helper()

@@ -59,15 +59,20 @@ func TestFakeNodes(t *testing.T) {
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
 
 	// A node whose heartbeats were late reports itself ready again.
-	var node corev1.Node
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "fake-1"}, &node))
-	lost := node.DeepCopy()
 	readiness := func(n *corev1.Node) *corev1.NodeCondition {
 		return &n.Status.Conditions[slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })]
 	}
-	readiness(lost).Status = corev1.ConditionUnknown
-	require.NoError(t, c.Status().Update(c.ctx, lost))
-	version := lost.ResourceVersion
+	var version string
+	for version == "" {
+		var node corev1.Node
+		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "fake-1"}, &node))
+		lost := node.DeepCopy()
+		readiness(lost).Status = corev1.ConditionUnknown
+		if err := c.Status().Update(c.ctx, lost); !apierrors.IsConflict(err) {
+			require.NoError(t, err)
+			version = lost.ResourceVersion
+		}
+	}
 	until(c, &corev1.NodeList{}, "", "fake-1", func(n *corev1.Node) bool {
 		return n.ResourceVersion != version && readiness(n).Status == corev1.ConditionTrue
 	})

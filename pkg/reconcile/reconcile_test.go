@@ -54,10 +54,7 @@ func TestDeploymentRollsOutAndServes(t *testing.T) {
 		return len(e.Subsets) == 1 && len(e.Subsets[0].Addresses) == 3
 	})
 
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(d), d))
-	d = d.DeepCopy()
-	d.Spec.Template.Spec.Containers[0].Image = "two"
-	require.NoError(t, c.Update(c.ctx, d))
+	d = edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
 	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool { return is.Generation >= d.Generation && done(is) })
 	var sets appsv1.ReplicaSetList
 	require.NoError(t, c.List(c.ctx, &sets, ctrl.InNamespace("default")))
@@ -84,10 +81,7 @@ func TestRecreateStopsTheOldFirst(t *testing.T) {
 	d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
 	c.create(d)
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(d), d))
-	d = d.DeepCopy()
-	d.Spec.Template.Spec.Containers[0].Image = "two"
-	require.NoError(t, c.Update(c.ctx, d))
+	d = edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
 	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool { return is.Generation >= d.Generation && done(is) })
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))

@@ -40,15 +40,8 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(3))
 
 	// A cordoned node keeps its daemon, and a new one gets one.
-	var n corev1.Node
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "a"}, &n))
-	cordoned := n.DeepCopy()
-	cordoned.Spec.Unschedulable = true
-	require.NoError(t, c.Update(c.ctx, cordoned))
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(d), d))
-	d = d.DeepCopy()
-	d.Spec.Template.Spec.Containers[0].Image = "two"
-	require.NoError(t, c.Update(c.ctx, d))
+	edit(c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	d = edit(c, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "two" })
 	until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool { return is.Generation >= d.Generation && everywhere(3)(is) })
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
@@ -68,7 +61,7 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	slices.Sort(numbers)
 	require.Equal(t, []int64{1, 2}, numbers)
 
-	require.NoError(t, c.Delete(c.ctx, &n))
+	require.NoError(t, c.Delete(c.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
 	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
 
 	// Deleted with its pods orphaned, another set of the same selector takes them over.
@@ -128,10 +121,7 @@ func TestStatefulSetKeepsIdentities(t *testing.T) {
 	require.NoError(t, c.Delete(c.ctx, taken, ctrl.GracePeriodSeconds(0)))
 	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
 
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(s), s))
-	s = s.DeepCopy()
-	s.Spec.Template.Spec.Containers[0].Image = "two"
-	require.NoError(t, c.Update(c.ctx, s))
+	s = edit(c, s, func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
 	until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool { return is.Generation >= s.Generation && steady(is) })
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))

@@ -25,9 +25,11 @@ type Server struct {
 	reads   chan struct{}
 	// maxWorkers is the maximum number of external workers.
 	maxWorkers int
-	ending     context.Context
-	end        context.CancelFunc
-	ready      chan struct{}
+	// schedulePatience is how long a create waits for the scheduler.
+	schedulePatience time.Duration
+	ending           context.Context
+	end              context.CancelFunc
+	ready            chan struct{}
 }
 
 // New returns a Server. It opens no socket yet, but reads the token.
@@ -38,7 +40,7 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, log: c.Logger, cluster: Cluster{c.Client}, workers: view.WorkerClient(0), maxWorkers: maxWorkers, streams: make(chan struct{}, maxStreams), bodies: make(chan struct{}, maxBodies), reads: make(chan struct{}, maxReads), ready: make(chan struct{})}
+	s := &Server{cfg: c, log: c.Logger, cluster: Cluster{c.Client}, workers: view.WorkerClient(0), maxWorkers: maxWorkers, schedulePatience: schedulePatience, streams: make(chan struct{}, maxStreams), bodies: make(chan struct{}, maxBodies), reads: make(chan struct{}, maxReads), ready: make(chan struct{})}
 	if !c.RESTInsecure {
 		var err error
 		if s.token, err = newTokenFile(c.RESTTokenFile); err != nil {

@@ -106,7 +106,7 @@ const schedulePatience = 300 * time.Millisecond
 
 // scheduled returns the task once it has a node or an explanation why it has none, or as it is after a moment.
 func (t *tasks) scheduled(ctx context.Context, task *taskapi.Task) (*taskapi.Task, error) {
-	ctx, cancel := context.WithTimeout(ctx, schedulePatience)
+	ctx, cancel := context.WithTimeout(ctx, t.schedulePatience)
 	defer cancel()
 	w, err := t.cluster.WatchTask(ctx, task)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -135,6 +136,7 @@ func TestListsHavePages(t *testing.T) {
 // TestACreateIsAnsweredWithTheNode if the scheduler finds one at once, and with its reasons if it does not.
 func TestACreateIsAnsweredWithTheNode(t *testing.T) {
 	w := newWorld(t)
+	w.server.schedulePatience = time.Minute
 	w.node("n1")
 	for name, status := range map[string]taskapi.TaskStatus{
 		"fits":    {Phase: taskapi.TaskScheduled, Node: "n1"},

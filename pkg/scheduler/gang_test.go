@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/scheduler"
@@ -108,11 +109,8 @@ func TestAGangsMinimumMayFall(t *testing.T) {
 	defer c.schedule()()
 	c.group("x", metav1.ConditionFalse)
 	require.Empty(t, c.bound())
-	var group schedulingv1beta1.PodGroup
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "x"}, &group))
-	less := group.DeepCopy()
-	less.Spec.SchedulingPolicy.Gang.MinCount = 2
-	require.NoError(t, c.Update(c.ctx, less))
+	group := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}}
+	require.NoError(t, c.Patch(c.ctx, group, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingPolicy":{"gang":{"minCount":2}}}}`))))
 	c.wait(2, isBound)
 	c.group("x", metav1.ConditionTrue)
 }

@@ -3,6 +3,7 @@ package kontrol
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"strings"
@@ -170,6 +171,32 @@ func (g *target) values(t testing.TB) map[string]string {
 	return all
 }
 
+// becomes waits until a target has these values, as values returns them. A Resource does not change when its object is mended in the same moment.
+func (g *target) becomes(t testing.TB, want map[string]string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w, err := g.Watch(ctx, &corev1.ConfigMapList{}, ctrl.InNamespace("default"))
+	require.NoError(t, err)
+	defer end(w)
+	wrong := maps.Clone(want)
+	for e := range w.ResultChan() {
+		m, ok := e.Object.(*corev1.ConfigMap)
+		if !ok || want[m.Name] == "" {
+			continue
+		}
+		if e.Type != watch.Deleted && m.Data["value"]+"@"+m.Annotations[kontrol.AnnotationRevision] == want[m.Name] {
+			delete(wrong, m.Name)
+		} else {
+			wrong[m.Name] = want[m.Name]
+		}
+		if len(wrong) == 0 {
+			return
+		}
+	}
+	t.Fatal("the watch ended")
+}
+
 // halfway waits until a target has n config maps of the value.
 func (g *target) halfway(t testing.TB, n int, value string) {
 	t.Helper()
@@ -198,10 +225,9 @@ func TestFleet(t *testing.T) {
 		clusters, each = 10, 100
 	}
 	h := newHub(t)
-	var fleet []*target
+	fleet := make([]*target, clusters)
 	var start sync.WaitGroup
 	for i := range clusters {
-		fleet = append(fleet, nil)
 		start.Go(func() { fleet[i] = newTarget(t, fmt.Sprintf("c%d", i)) })
 	}
 	start.Wait()

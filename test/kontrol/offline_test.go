@@ -8,8 +8,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -145,11 +143,10 @@ func TestMinutesOffline(t *testing.T) {
 		e.way.Mend()
 	}
 	has := map[string]string{"kept": "one@1", "removed": "one@1", "edited": "two@2", "made": "one@1", "left": "drift@1"}
-	h.until("in sync", each("kept", "removed", "edited", "made"), func(r *kontrol.Resource) bool {
-		of := all[slices.IndexFunc(all, func(e edge) bool { return e.name == r.Spec.ClusterName })]
-		object := strings.TrimPrefix(r.Name, of.name+"-")
-		return state(kontrol.StateSynced)(r) && of.values(t)[object] == has[object]
-	})
+	for _, e := range all {
+		e.becomes(t, has)
+	}
+	h.until("in sync", each("kept", "removed", "edited", "made"), state(kontrol.StateSynced))
 	h.until("drifted", each("left"), state(kontrol.StateDrifted))
 	for _, e := range all {
 		require.Equal(t, has, e.values(t), e.name)

@@ -123,9 +123,8 @@ func TestATunnelsWatchesGoOn(t *testing.T) {
 		require.NoError(t, g.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "removed"}}))
 		way.Mend()
 		h.until("drifted", []string{"left"}, state(kontrol.StateDrifted))
-		h.until("in sync", []string{"kept", "removed"}, func(r *kontrol.Resource) bool {
-			return state(kontrol.StateSynced)(r) && g.values(t)[r.Name] == "one@1"
-		})
+		g.becomes(t, map[string]string{"kept": "one@1", "removed": "one@1"})
+		h.until("in sync", []string{"kept", "removed"}, state(kontrol.StateSynced))
 		change("left", "one")
 		h.until("in sync", []string{"left"}, state(kontrol.StateSynced))
 		require.NotEmpty(t, <-requests.watches)

@@ -68,7 +68,9 @@ func TestBusy(t *testing.T) {
 	for i := range pageSize + 500 {
 		s.workers = append(s.workers, worker{id: map[string]string{PodKey: fmt.Sprintf("p%d", i/4), "thread": fmt.Sprint(i % 4)}, executing: i%4 < 2 && i < 40 || i == pageSize+10})
 	}
-	busy, err := s.serve(t).Busy(t.Context(), Name{InstanceNamePrefix: "a", Platform: []buildbarn.PlatformProperty{{Name: "OS", Value: "linux"}}})
+	c := s.serve(t)
+	c.wait = time.Minute
+	busy, err := c.Busy(t.Context(), Name{InstanceNamePrefix: "a", Platform: []buildbarn.PlatformProperty{{Name: "OS", Value: "linux"}}})
 	require.NoError(t, err)
 	require.Len(t, busy, 11)
 	require.Equal(t, 2, busy["p0"])
