@@ -29,8 +29,11 @@ func events(ctx context.Context, open func(context.Context, metav1.ListOptions) 
 			if err == nil {
 				version, err = passOn(ctx, w, all, version)
 			}
-			if expired(err) {
+			switch {
+			case expired(err):
 				version, err = "", nil
+			case cut(err):
+				err = nil
 			}
 			if err != nil {
 				select {
@@ -98,7 +101,7 @@ func gone(ctx context.Context, of dynamic.ResourceInterface, selected metav1.Lis
 			}
 			return left == 0
 		})
-		if err == nil || !errors.Is(err, errEnded) && !expired(err) {
+		if err == nil || !errors.Is(err, errEnded) && !expired(err) && !cut(err) {
 			return err
 		}
 		if err := pause(ctx, again); err != nil {
@@ -109,3 +112,9 @@ func gone(ctx context.Context, of dynamic.ResourceInterface, selected metav1.Lis
 
 // expired reports whether the server no longer has what a watch would begin with.
 func expired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// decoding is the cause in the error that client-go makes of what it cannot read from a watch's stream.
+const decoding metav1.CauseType = "ClientWatchDecoding"
+
+// cut reports whether a watch ended in the middle: the server resets the stream of who does not read.
+func cut(err error) bool { return apierrors.HasStatusCause(err, decoding) }

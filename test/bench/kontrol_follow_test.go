@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
@@ -18,6 +19,8 @@ func TestEvents(t *testing.T) {
 		return watch.Event{Type: kind, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}}
 	}
 	cut := apierrors.NewResourceExpired("the watch fell behind")
+	reset := apierrors.NewGenericServerResponse(500, "get", schema.GroupResource{}, "", "stream error", 0, false)
+	reset.ErrStatus.Details.Causes = append(reset.ErrStatus.Details.Causes, metav1.StatusCause{Type: decoding, Message: "unable to decode an event from the watch stream"})
 	type step struct {
 		from   string // the version that is asked for
 		events []watch.Event
@@ -25,6 +28,7 @@ func TestEvents(t *testing.T) {
 	}
 	steps := []step{
 		{"5", []watch.Event{event(watch.Added, "a", "6"), event(watch.Bookmark, "", "8")}, nil}, // ends in order
+		{"8", []watch.Event{{Type: watch.Error, Object: &reset.ErrStatus}}, nil},                // reset in the middle
 		{"8", []watch.Event{event(watch.Modified, "a", "9"), {Type: watch.Error, Object: &cut.ErrStatus}}, nil},
 		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9")}, nil}, // cut off before all objects were sent
 		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9"), event(watch.Deleted, "a", "13")}, nil},
