@@ -87,16 +87,11 @@ func (g *guards) read() error {
 
 // guard follows one object until it has its label again, is gone or is wanted no more.
 func (g *guards) guard(at types.NamespacedName) {
-	defer func() {
-		g.mu.Lock()
-		delete(g.on, at)
-		g.mu.Unlock()
-	}()
 	pause := retryFirst
-	for g.ctx.Err() == nil {
+	for !g.leaves(at) {
 		began := time.Now()
 		if done, _ := g.follow(at); done { // what fails is tried again: the cluster's condition says whether it answers
-			return
+			continue
 		}
 		if time.Since(began) > retryMost {
 			pause = retryFirst
@@ -111,16 +106,35 @@ func (g *guards) guard(at types.NamespacedName) {
 	}
 }
 
-// follow reads an object, and follows its changes until the watch ends. It reports whether it need not be guarded any more.
+// leaves reports whether an object need not be guarded any more. If it loses its label after that, update begins anew.
+func (g *guards) leaves(at types.NamespacedName) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx.Err() == nil && g.isLost(at) {
+		return false
+	}
+	delete(g.on, at)
+	return true
+}
+
+// follow reads an object, and follows its changes until the watch ends. It reports whether the object had its label again, was gone or
+// wanted no more.
 func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
+	version := g.version(at)
 	o, err := g.get(g.ctx, g.client, at)
 	if err != nil {
 		return false, err
 	}
-	g.putLost(at, o)
+	if o != nil {
+		version = o.GetResourceVersion()
+	}
+	g.putLost(at, version, o)
 	g.tell(at)
 	if !g.isLost(at) {
 		return true, nil
+	}
+	if o == nil { // it was, and is there again by now
+		return false, nil
 	}
 	events, end, err := g.open(g.ctx, g.client, o.GetResourceVersion(), &client.ListOptions{Namespace: at.Namespace,
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", at.Name)})
@@ -136,7 +150,7 @@ func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 			if !ok {
 				return false, nil
 			}
-			u, _, err := decode(e)
+			u, version, err := decode(e)
 			if err != nil {
 				return false, err
 			}
@@ -146,7 +160,7 @@ func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 			if e.Type == apiwatch.Deleted {
 				u = nil
 			}
-			g.putLost(at, u)
+			g.putLost(at, version, u)
 			g.tell(at)
 			if !g.isLost(at) {
 				return true, nil

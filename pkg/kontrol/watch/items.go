@@ -183,11 +183,11 @@ func (w *watcher) putOver(at types.NamespacedName, was string, o *unstructured.U
 	}
 }
 
-// putLost is put unless the object has its label by now, and the watch of all follows it.
-func (w *watcher) putLost(at types.NamespacedName, o *unstructured.Unstructured) {
+// putLost is put unless the object has its label by now, and the watch of all follows it, or a later version is known from that.
+func (w *watcher) putLost(at types.NamespacedName, version string, o *unstructured.Unstructured) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.lost[at] {
+	if w.lost[at] && !older(version, w.versionOf(at)) {
 		w.set(at, o)
 	}
 }

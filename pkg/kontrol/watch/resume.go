@@ -75,7 +75,7 @@ func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error
 // goesOn reports whether a watch can go on from what was reached. A server that is asked for the changes after a version that it does not have yet, as
 // one that was restored from a copy, refuses nothing: it says nothing until it gets there.
 func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) (bool, error) {
-	if w.reached.version == "" || w.reached.cluster != id {
+	if w.reached.version == "" || id == "" || w.reached.cluster != id {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -201,22 +202,44 @@ func TestOneWatchForAll(t *testing.T) {
 	require.Zero(t, h.Watches())
 }
 
-// TestExpiredWatchesAreListedAgain: what changed meanwhile is seen, and what is gone is asked for.
-func TestExpiredWatchesAreListedAgain(t *testing.T) {
+// TestALateWatchOfOneObject: what the watch of all said meanwhile stays, and the object is followed on.
+func TestALateWatchOfOneObject(t *testing.T) {
 	s := newServer()
 	s.put("m", "1", true)
 	h, until := hub(t, s)
 	h.Want(pair, at)
 	until(version("1"))
-	s.put("m", "7", true)
-	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
-	until(version("7"))
-	s.put("m", "8", false)
-	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
-	until(version("8"))
-	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "broken"})
-	until(func(s Seen) bool { return s.Reason == "WatchFailed" })
-	until(func(s Seen) bool { return s.Reason == "" })
+	events := <-s.began
+	events.Delete(s.put("m", "2", false))
+	until(version("2"))
+	alone := <-s.alone
+	late := s.put("m", "3", true)
+	events.Add(late)
+	events.Delete(s.put("m", "4", false))
+	until(version("4"))
+	alone.Modify(late)
+	alone.Modify(s.put("m", "5", false))
+	until(version("5"))
+}
+
+// TestExpiredWatchesAreListedAgain: what changed meanwhile is seen, and what is gone is asked for.
+func TestExpiredWatchesAreListedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.put("m", "1", true)
+		h, until := hub(t, s)
+		h.Want(pair, at)
+		until(version("1"))
+		s.put("m", "7", true)
+		(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+		until(version("7"))
+		s.put("m", "8", false)
+		(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+		until(version("8"))
+		(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "broken"})
+		until(func(s Seen) bool { return s.Reason == "WatchFailed" })
+		until(func(s Seen) bool { return s.Reason == "" })
+	})
 }
 
 // TestAKindThatIsMissingIsWaitedFor: it is said, and followed once there is one.

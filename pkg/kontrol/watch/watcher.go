@@ -70,7 +70,7 @@ func (w *watcher) run(ctx context.Context) {
 		if w.ended.Err() != nil {
 			return
 		}
-		if useless(err) || w.reached.cluster == "" {
+		if useless(err) {
 			w.reached = position{}
 		}
 		if time.Since(began) > retryMost {
