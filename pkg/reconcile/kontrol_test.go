@@ -210,6 +210,29 @@ func TestKontrolConflicts(t *testing.T) {
 	c.has("m", map[string]string{"a": "3"})
 }
 
+// TestKontrolUnrecorded: what was applied without being recorded, as the answer was lost, is taken back from who changed it, as what is recorded is. The
+// annotations alone, which anybody can write, say nothing.
+func TestKontrolUnrecorded(t *testing.T) {
+	c := start(t, options{log: slog.LevelError})
+	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	for name, manager := range map[string]string{"lost": kontrol.FieldManager, "forged": "somebody"} {
+		r := managed(name, "here", configMapTemplate(name, "1"))
+		r.Spec.Suspend = true
+		c.create(r)
+		id := until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool { return r.Status.ID != 0 }).Status.ID
+		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default","labels":{%q:"%d"},"annotations":{%q:"%[3]d",%[5]q:"1"}},"data":{"a":"1"}}`,
+			name, kontrol.LabelID, id, kontrol.AnnotationID, kontrol.AnnotationGeneration)
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		require.NoError(t, c.Patch(c.ctx, m, ctrl.RawPatch(types.ApplyPatchType, []byte(body)), ctrl.FieldOwner(manager)))
+		c.patch(m, name, `{"data":{"a":"drift"}}`)
+		c.patch(&kontrol.Resource{}, name, `{"spec":{"suspend":false}}`)
+	}
+	c.in("lost", kontrol.StateSynced)
+	c.has("lost", map[string]string{"a": "1"})
+	require.Contains(t, c.in("forged", kontrol.StateConflict).Status.Message, `conflict with "somebody"`)
+	c.has("forged", map[string]string{"a": "drift"})
+}
+
 // TestKontrolIgnores: ignored fields have their first values, and are then left to others.
 func TestKontrolIgnores(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -217,7 +218,7 @@ func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[s
 	}
 	out := empty(t)
 	err = c.Patch(ctx, out, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner(manager))
-	if err != nil && o.Resource.Spec.Mode != kontrol.ModeReport && ours(err, o.Applied) {
+	if list := conflicts(err); len(list) > 0 && o.Resource.Spec.Mode != kontrol.ModeReport && updated(list) && (ours(list, o.Applied) || unrecorded(ctx, c, t, o)) {
 		out = empty(t)
 		err = c.Patch(ctx, out, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner(manager), client.ForceOwnership)
 	}
@@ -241,21 +242,38 @@ func conflicts(err error) (list []metav1.StatusCause) {
 	return list
 }
 
-// ours reports whether an error is a conflict about nothing but fields that were applied before, and that others updated. The API server
-// names the version only of managers that updated.
-func ours(err error, a *kontrol.Applied) bool {
-	list := conflicts(err)
-	if len(list) == 0 || a == nil || a.Generation == 0 {
+// updated reports whether conflicts are with managers that updated, and did not apply. The API server names the version of those alone.
+func updated(list []metav1.StatusCause) bool {
+	return !slices.ContainsFunc(list, func(c metav1.StatusCause) bool { return !strings.Contains(c.Message, " using ") })
+}
+
+// ours reports whether conflicts are about nothing but fields that were applied before.
+func ours(list []metav1.StatusCause, a *kontrol.Applied) bool {
+	if a == nil || a.Generation == 0 {
 		return false
 	}
 	before := map[string]bool{}
 	object.Fields(a.Fields.Raw).Iterate(func(p fieldpath.Path) { before[p.String()] = true })
-	for _, c := range list {
-		if !before[c.Field] || !strings.Contains(c.Message, " using ") {
-			return false
-		}
+	return !slices.ContainsFunc(list, func(c metav1.StatusCause) bool { return !before[c.Field] })
+}
+
+// generationField is the annotation that says which generation was applied.
+var generationField = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
+
+// unrecorded reports whether the object was applied in a later generation than is recorded: the answer was lost, or this process ended before it
+// recorded it. Which fields that had is not known then; those of the Resource are taken for them.
+func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Observed) bool {
+	live, err := read(ctx, c, t)
+	if err != nil || live == nil {
+		return false // the conflict is reported, and looked at again
 	}
-	return true
+	recorded := int64(0)
+	if o.Applied != nil {
+		recorded = o.Applied.Generation
+	}
+	id, generation, _ := object.IDs(live)
+	owned, _ := object.Owned(live.GetManagedFields())
+	return id == o.Resource.Status.ID && generation > recorded && generation <= o.Resource.Generation && owned.Has(generationField)
 }
 
 // explain returns what to record of a failed attempt.

@@ -140,11 +140,11 @@ func TestExplain(t *testing.T) {
 	require.Equal(t, kontrol.ApplyFailed, explain(errors.New("x")).Status)
 
 	before := &kontrol.Applied{Generation: 1, Fields: runtime.RawExtension{Raw: []byte(`{"f:data":{"f:a":{}}}`)}}
-	require.True(t, ours(conflict, before), "drift is taken back")
-	require.False(t, ours(conflict, nil), "what was never applied is not taken")
-	require.False(t, ours(conflict, &kontrol.Applied{Generation: 1}))
+	require.True(t, updated(conflicts(conflict)) && ours(conflicts(conflict), before), "drift is taken back")
+	require.False(t, ours(conflicts(conflict), nil), "what was never applied is not taken")
+	require.False(t, ours(conflicts(conflict), &kontrol.Applied{Generation: 1}))
 	other := apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x"`}}, "no")
-	require.False(t, ours(other, before), "nor what somebody else applies")
+	require.False(t, updated(conflicts(other)), "nor what somebody else applies")
 }
 
 func TestClusterStatus(t *testing.T) {
