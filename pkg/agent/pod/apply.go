@@ -24,7 +24,7 @@ import (
 func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	switch b.Kind {
 	case SetupSandbox:
-		defer w.m.gate.enter(ctx)()
+		defer w.m.gate.enter(ctx, stageSandbox)()
 		return w.setupSandbox(ctx, p)
 	case MountVolumes:
 		return w.mountVolumes(ctx)
@@ -38,7 +38,7 @@ func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	case Remove:
 		return w.fail(b.Target, "RemoveContainerError", w.remove(ctx, p, b.ID), time.Second)
 	case Release:
-		defer w.m.gate.enter(ctx)()
+		defer w.m.gate.enter(ctx, stageRelease)()
 		return w.release(ctx, p, b.Forget)
 	case Delete:
 		return w.fail(b.Target, "DeleteError", w.delete(ctx, p), time.Second)
@@ -162,7 +162,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	w.birth.pulling.Add(int64(lap(stepImage)))
 	bld.image = img
-	leave := m.gate.enter(ctx)
+	leave := m.gate.enter(ctx, stageStart)
 	defer leave()
 	joined, err := w.pidNamespace(ctx, p, c.Name)
 	if err != nil {

@@ -9,17 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGate: so many run at a time, the others in the order in which they came. Those that hang hold up others for a while only.
+// TestGate: so many run at a time, those of the latest stage first and others in the order in which they came. Those that hang hold up others for a
+// while only.
 func TestGate(t *testing.T) {
-	require.Equal(t, 8, cap(newGate(1)))
-	require.Equal(t, 64, cap(newGate(16)))
+	require.Equal(t, 8, newGate(1).room)
+	require.Equal(t, 64, newGate(16).room)
 	synctest.Test(t, func(t *testing.T) {
-		g := make(gate, 1)
-		leave := g.enter(t.Context())
+		g := &gate{room: 1}
+		leave := g.enter(t.Context(), stageSandbox)
 		var order []int
-		for i := range 3 {
+		for i, s := range []stage{stageSandbox, stageStart, stageSandbox, stageRelease, stageStart} {
 			go func() {
-				leave := g.enter(t.Context())
+				leave := g.enter(t.Context(), s)
 				order = append(order, i)
 				leave()
 				leave()
@@ -29,18 +30,18 @@ func TestGate(t *testing.T) {
 		require.Empty(t, order)
 		leave()
 		synctest.Wait()
-		require.Equal(t, []int{0, 1, 2}, order)
-		require.Empty(t, g)
+		require.Equal(t, []int{3, 1, 4, 0, 2}, order)
+		require.Equal(t, 1, g.room)
 
-		hangs, began := g.enter(t.Context()), time.Now()
-		g.enter(t.Context())()
+		hangs, began := g.enter(t.Context(), stageStart), time.Now()
+		g.enter(t.Context(), stageStart)()
 		require.Equal(t, gatePatience, time.Since(began))
-		require.Len(t, g, 1, "who did not wait to the end has no room to give back")
+		require.Zero(t, g.room, "who did not wait to the end has no room to give back")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		g.enter(ctx)()
+		g.enter(ctx, stageRelease)()
 		require.Equal(t, gatePatience, time.Since(began))
 		hangs()
-		require.Empty(t, g)
+		require.Equal(t, 1, g.room, "who gave up is not given room")
 	})
 }

@@ -39,7 +39,7 @@ type Manager struct {
 	wg      sync.WaitGroup
 	guard   process.Guard
 	metrics *metrics
-	gate    gate // of what makes and removes sandboxes and containers
+	gate    *gate // of what makes and removes sandboxes and containers
 
 	fullness   fullness
 	containers *containers
