@@ -2,8 +2,10 @@ package messages
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -16,7 +18,7 @@ import (
 )
 
 // elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead says why, until somebody accepts it or it has
-// waited too long.
+// waited too long. With AtMostOnce it is not sent again once somebody may have accepted it.
 func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead string) {
 	service := c.Worker
 	if dead != "" {
@@ -31,7 +33,7 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 		return
 	}
 	for delay := firstDelay; ; delay = min(2*delay, longestDelay) {
-		again, err := m.sendTo(p.Namespace, service, e, dead)
+		again, perhaps, err := m.sendTo(p.Namespace, service, e, dead)
 		if err == nil {
 			if e.seq != 0 {
 				m.log.done(e.seq)
@@ -43,6 +45,10 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 				m.mu.Unlock()
 				m.c.Event(p, corev1.EventTypeWarning, "MessageDeadLettered", fmt.Sprintf("A message was sent to worker %s after %d attempts: %s", service, e.Attempts, dead))
 			}
+			return
+		}
+		if perhaps && c.Promise == workers.AtMostOnce {
+			m.drop(p, e, workers.ReceiverLost, fmt.Sprintf("worker %s may have accepted it, or not: %v", service, err))
 			return
 		}
 		if !again || time.Now().Add(delay).After(e.expires) {
@@ -57,18 +63,18 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 	}
 }
 
-// sendTo sends a message to a service once. again is true if a later attempt may succeed.
-func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (again bool, err error) {
+// sendTo sends a message to a service once. again is true if a later attempt may succeed, perhaps if this one may have, in spite of the error.
+func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (again, perhaps bool, err error) {
 	select {
 	case m.sends <- struct{}{}:
 		defer func() { <-m.sends }()
 	case <-m.ctx.Done():
-		return true, m.ctx.Err()
+		return true, false, m.ctx.Err()
 	}
 	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/services/" + url.PathEscape(service) + "/message"
 	req, err := http.NewRequestWithContext(m.ctx, http.MethodPost, path, bytes.NewReader(e.payload.data))
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	req.Header.Set("Content-Type", e.ContentType)
 	req.Header.Set(workers.HeaderID, e.ID)
@@ -88,16 +94,19 @@ func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (agai
 	}
 	res, err := m.c.API.Do(req, "")
 	if err != nil {
-		return true, err
+		var dial *net.OpError
+		return true, !errors.As(err, &dial) || dial.Op != "dial", err
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusAccepted {
-		return false, nil
+		return false, false, nil
 	}
 	text, _ := bounded.All(res.Body, 4<<10)
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
 	gone := res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusRequestEntityTooLarge
-	return !gone, fmt.Errorf("%s: %s", res.Status, text)
+	// A refusal says that nobody has it. Of the others only that there is no receiver does.
+	refused := res.StatusCode >= 400 && res.StatusCode < 500 || res.StatusCode == http.StatusServiceUnavailable
+	return !gone, !refused, fmt.Errorf("%s: %s", res.Status, text)
 }
 
 // headerTrace is passed on as it is (W3C Trace Context).

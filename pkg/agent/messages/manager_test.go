@@ -31,6 +31,8 @@ type api struct {
 	body []string
 	code int
 	came chan struct{}
+	// first are answered before code: a status, or an error.
+	first []any
 }
 
 func (a *api) Do(req *http.Request, token string) (*http.Response, error) {
@@ -45,7 +47,16 @@ func (a *api) Do(req *http.Request, token string) (*http.Response, error) {
 	}
 	a.got, a.body = append(a.got, req), append(a.body, string(text))
 	a.came <- struct{}{}
-	return &http.Response{StatusCode: a.code, Header: http.Header{workers.HeaderPod: {"other"}}, Body: io.NopCloser(strings.NewReader("reply"))}, nil
+	code := a.code
+	if len(a.first) > 0 {
+		now := a.first[0]
+		a.first = a.first[1:]
+		if err, failed := now.(error); failed {
+			return nil, err
+		}
+		code = now.(int)
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{workers.HeaderPod: {"other"}}, Body: io.NopCloser(strings.NewReader("reply"))}, nil
 }
 
 // bench is a Manager with one pod, whose program the test is.
@@ -266,6 +277,44 @@ func TestMessagesOfAPodThatIsGone(t *testing.T) {
 	<-second.api.came
 	require.Equal(t, "receipt 1", second.api.got[0].Header.Get(workers.HeaderReceipt))
 	require.Equal(t, "/api/v1/namespaces/ns/services/w/message", second.api.got[0].URL.Path)
+}
+
+// TestAtMostOnceIsNotSentTwice: what a pod leaves in its queue goes to another one of its worker. Where nobody knows whether that has accepted it, such as
+// when a server is killed, the message is sent again only with AtLeastOnce.
+func TestAtMostOnceIsNotSentTwice(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for name, c := range map[string]struct {
+		answer  any
+		promise workers.Promise
+		sent    int
+	}{
+		"accepted":              {http.StatusAccepted, workers.AtMostOnce, 1},
+		"no server":             {fmt.Errorf("send: %w", refused), workers.AtMostOnce, 2},
+		"full":                  {http.StatusTooManyRequests, workers.AtMostOnce, 2},
+		"no receiver":           {http.StatusServiceUnavailable, workers.AtMostOnce, 2},
+		"no such worker":        {http.StatusNotFound, workers.AtMostOnce, 1},
+		"broken":                {io.ErrUnexpectedEOF, workers.AtMostOnce, 1},
+		"reset":                 {&net.OpError{Op: "read", Err: errors.New("connection reset")}, workers.AtMostOnce, 1},
+		"lost":                  {http.StatusBadGateway, workers.AtMostOnce, 1},
+		"late":                  {http.StatusGatewayTimeout, workers.AtMostOnce, 1},
+		"broken, at least once": {io.ErrUnexpectedEOF, workers.AtLeastOnce, 2},
+		"lost, at least once":   {http.StatusBadGateway, workers.AtLeastOnce, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Promise: c.promise}).setup()
+			b.api.first = []any{c.answer}
+			require.Empty(t, b.deliver("1", "x", false).Failure)
+			b.Close("uid")
+			for range c.sent {
+				<-b.api.came
+			}
+			if c.sent == 1 && c.answer != http.StatusAccepted {
+				require.Contains(t, <-b.events, "MessageLost", "it is not lost without a word")
+			}
+			b.Stop()
+			require.Len(t, b.api.got, c.sent)
+		})
+	}
 }
 
 func TestPush(t *testing.T) {
