@@ -27,15 +27,20 @@ type nodes Server
 
 func (n *nodes) server() *Server { return (*Server)(n) }
 
-// Routes implements Resource. The second routes of register and heartbeat are those of Podling's design, the others
-// those of its code.
+// patience is how long Podling's master waits for a heartbeat, which its workers send every 30 s unless they are told otherwise.
+const patience = 90 // seconds
+
+// Routes implements Resource. The second routes of register and heartbeat are those of Podling's design, in which workers send a heartbeat every 10 s
+// and are offline after 30 s; the others are those of its code.
 func (n *nodes) Routes() []Route {
 	register := Route{
-		Method: http.MethodPost, Path: "/api/v1/nodes/register", Summary: "Register an external worker", Handle: n.register,
-		Body: wire.RegisterNode{}, Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
+		Method: http.MethodPost, Path: "/api/v1/nodes/register", Summary: "Register an external worker, which may be silent for 90 s unless it says",
+		Handle: func(c *Call) error { return n.register(c, patience) },
+		Body:   wire.RegisterNode{}, Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
 	}
 	same := register
-	same.Path = "/api/v1/nodes"
+	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, which may be silent for 30 s unless it says"
+	same.Handle = func(c *Call) error { return n.register(c, taskapi.DefaultHeartbeatTimeout) }
 	return []Route{
 		register, same,
 		{
@@ -57,10 +62,14 @@ func (n *nodes) Routes() []Route {
 	}
 }
 
-func (n *nodes) register(c *Call) error {
+// register registers a worker that may be silent for so many seconds, unless it says.
+func (n *nodes) register(c *Call, silent int) error {
 	var in wire.RegisterNode
 	if err := c.Decode(&in); err != nil {
 		return err
+	}
+	if in.HeartbeatTimeoutSeconds == 0 {
+		in.HeartbeatTimeoutSeconds = silent
 	}
 	if in.Hostname == "" || in.Port == 0 || in.CPU == "" || in.Memory == "" {
 		return Refuse(http.StatusBadRequest, "hostname, port, cpu, and memory are required")

@@ -113,6 +113,22 @@ func TestWorkersAreWhereTheyAre(t *testing.T) {
 	}
 }
 
+// TestHowLongAWorkerMayBeSilent: Podling's workers send a heartbeat every 30 s, and its design has them do so every 10 s.
+func TestHowLongAWorkerMayBeSilent(t *testing.T) {
+	w := newWorld(t)
+	for path, seconds := range map[string]time.Duration{"/api/v1/nodes/register": 90, "/api/v1/nodes": 30} {
+		for says, want := range map[string]time.Duration{"": seconds, `,"heartbeatTimeoutSeconds":7`: 7} {
+			a := w.do("POST", path, `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"`+says+`}`)
+			require.Equal(t, http.StatusCreated, a.status, a.body)
+			var n wire.Node
+			a.into(t, &n)
+			var node corev1.Node
+			require.NoError(t, w.admin.Get(t.Context(), ctrl.ObjectKey{Name: n.NodeID}, &node))
+			require.Equal(t, want*time.Second, taskapi.Patience(&node, 0), path+says)
+		}
+	}
+}
+
 // TestTheOwnerReports: the worker that runs a task reports its progress and end; reports of others, for an attempt that
 // is over, or that contradict what was reported, are refused.
 func TestTheOwnerReports(t *testing.T) {

@@ -28,7 +28,7 @@ type RegisterNode struct {
 	CPU      string `json:"cpu"`
 	Memory   string `json:"memory"`
 	// HeartbeatTimeoutSeconds is how long the worker may be silent until it is offline and its tasks have failed: 2 to
-	// 3600, by default 30. Podling's workers do not send it.
+	// 3600. Podling's workers do not send it: theirs is 90.
 	HeartbeatTimeoutSeconds int `json:"heartbeatTimeoutSeconds,omitempty"`
 }
 
