@@ -36,6 +36,10 @@ func PodName(t *Task, a *TaskAttempt) string {
 	return fmt.Sprintf("%s-%d", name, a.Number)
 }
 
+// AnyPod takes the place of a pod's UID where an agent is asked for the log of an attempt by its pod's name alone. If that ends with a star, a number
+// takes its place: the log is that of the greatest.
+const AnyPod = "-"
+
 // Pod returns the pod of an attempt. It shares no memory with the task.
 func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 	s := t.Spec.DeepCopy()

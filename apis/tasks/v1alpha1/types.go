@@ -269,4 +269,7 @@ type TaskArrayStatus struct {
 	// CompletedIndexes and FailedIndexes list them, such as "0-3,7".
 	CompletedIndexes string `json:"completedIndexes,omitempty"`
 	FailedIndexes    string `json:"failedIndexes,omitempty"`
+	// Nodes are those on which attempts have ended, at most 100: they keep the
+	// output of attempts that are not listed any more.
+	Nodes []string `json:"nodes,omitempty"`
 }

@@ -25,6 +25,7 @@ const (
 	MaxKey         = 256 // bytes
 	MaxAttempts    = 20  // that have ended and are listed in the status
 	MaxMessage     = 1024
+	MaxNodes       = 100 // of an array, that are listed
 	maxPorts       = 32
 	maxVolumes     = 32
 	maxEnv         = 1000
@@ -294,6 +295,9 @@ func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	}
 	if n := len(t.Status.Attempts); n > MaxAttempts+MaxParallelism {
 		errs = append(errs, field.TooMany(path.Child("attempts"), n, MaxAttempts+MaxParallelism))
+	}
+	if a := t.Status.Array; a != nil && len(a.Nodes) > MaxNodes {
+		errs = append(errs, field.TooMany(path.Child("array", "nodes"), len(a.Nodes), MaxNodes))
 	}
 	return errs
 }

@@ -56,13 +56,21 @@ func (s *Server) readTaskLogs(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	// The pod is gone, or went in between.
-	path, err = s.c.Pods.TaskLogs().Find(r.PathValue("task"), r.PathValue("uid"), tasks.ContainerName)
-	if err != nil {
+	if path, err = s.keptTaskLog(r); err != nil {
 		http.Error(w, why, http.StatusNotFound)
 		return
 	}
 	o.Follow, o.Ended = false, nil
 	s.logReadError(ctx, path, logs.Read(ctx, path, o, out))
+}
+
+// keptTaskLog returns the path of the log of an attempt whose pod is gone.
+func (s *Server) keptTaskLog(r *http.Request) (string, error) {
+	kept, task, name, uid := s.c.Pods.TaskLogs(), r.PathValue("task"), r.PathValue("pod"), r.PathValue("uid")
+	if uid == tasks.AnyPod {
+		return kept.FindNamed(task, name, tasks.ContainerName)
+	}
+	return kept.Find(task, uid, name, tasks.ContainerName)
 }
 
 func (s *Server) logReadError(ctx context.Context, path string, err error) {

@@ -36,5 +36,5 @@ func (w *worker) keepTaskLogs(p *corev1.Pod) error {
 	if task == "" || p.Name == "" {
 		return nil
 	}
-	return w.m.taskLogs.Keep(filepath.Join(w.m.c.LogDir, logDirName(p)), task, string(w.uid))
+	return w.m.taskLogs.Keep(filepath.Join(w.m.c.LogDir, logDirName(p)), task, string(w.uid), p.Name)
 }

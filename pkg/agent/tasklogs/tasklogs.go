@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -23,8 +25,8 @@ const (
 	DefaultBytes = 1 << 30
 )
 
-// Archive is a directory of logs: DIR/TASK/POD is what was the directory of the pod's logs, both by UID. It reads its directory when the first
-// log is kept, so it costs nothing on nodes without tasks.
+// Archive is a directory of logs: DIR/TASK/POD_NAME is what was the directory of the pod's logs, TASK and POD being UIDs. It reads its directory when
+// the first log is kept, so it costs nothing on nodes without tasks.
 type Archive struct {
 	dir   string
 	count int
@@ -37,7 +39,7 @@ type Archive struct {
 }
 
 type entry struct {
-	task, pod string
+	task, dir string
 	at        time.Time
 	bytes     int64
 }
@@ -57,16 +59,22 @@ func New(dir string, count int, bytes int64) *Archive {
 // uid is what names directories; a reference in an owner may contain anything.
 var uid = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`)
 
-func (a *Archive) path(task, pod string) (string, error) {
+// named are the names of attempts' pods. Others, which somebody has made by hand, are left out.
+var named = regexp.MustCompile(`^[0-9a-z][0-9a-z.-]{0,127}$`)
+
+func (a *Archive) path(task, pod, name string) (string, error) {
 	if !uid.MatchString(task) || !uid.MatchString(pod) {
 		return "", fmt.Errorf("%q and %q are not both UIDs", task, pod)
+	}
+	if named.MatchString(name) {
+		pod += "_" + name
 	}
 	return filepath.Join(a.dir, task, pod), nil
 }
 
 // Keep moves the directory of a pod's logs into the archive. It does nothing if there is none, such as when it was moved before.
-func (a *Archive) Keep(logs, task, pod string) error {
-	to, err := a.path(task, pod)
+func (a *Archive) Keep(logs, task, pod, name string) error {
+	to, err := a.path(task, pod, name)
 	if err != nil {
 		return err
 	}
@@ -86,7 +94,7 @@ func (a *Archive) Keep(logs, task, pod string) error {
 	if err := os.Rename(logs, to); err != nil {
 		return err
 	}
-	a.add(entry{task: task, pod: pod, at: time.Now(), bytes: size})
+	a.add(entry{task: task, dir: filepath.Base(to), at: time.Now(), bytes: size})
 	for len(a.kept) > a.count || a.total > a.bytes && len(a.kept) > 1 {
 		a.drop(0)
 	}
@@ -94,25 +102,66 @@ func (a *Archive) Keep(logs, task, pod string) error {
 }
 
 // Find returns the path of a container's log, of its newest instance; fs.ErrNotExist if it is not here.
-func (a *Archive) Find(task, pod, container string) (string, error) {
-	dir, err := a.path(task, pod)
+func (a *Archive) Find(task, pod, name, container string) (string, error) {
+	dir, err := a.path(task, pod, name)
 	if err != nil {
 		return "", err
 	}
+	found, err := newest(dir, container)
+	if errors.Is(err, fs.ErrNotExist) { // kept by an agent of an earlier version
+		return newest(filepath.Join(a.dir, task, pod), container)
+	}
+	return found, err
+}
+
+// FindNamed is Find for a pod of which only the name is known. For a name that ends with a star it is the one with the greatest number in its place.
+func (a *Archive) FindNamed(task, name, container string) (string, error) {
+	if !uid.MatchString(task) {
+		return "", fmt.Errorf("%q is not a UID", task)
+	}
+	pods, err := os.ReadDir(filepath.Join(a.dir, task))
+	if err != nil {
+		return "", err
+	}
+	prefix, numbered := strings.CutSuffix(name, "*")
+	best, most := "", -1
+	for _, p := range pods {
+		_, has, ok := strings.Cut(p.Name(), "_")
+		if !ok { // kept by an agent of an earlier version
+			continue
+		}
+		rest, ok := strings.CutPrefix(has, prefix)
+		number := 0
+		if numbered && ok {
+			n, err := strconv.ParseUint(rest, 10, 31)
+			number, rest, ok = int(n), "", err == nil
+		}
+		if ok && rest == "" && number > most {
+			best, most = p.Name(), number
+		}
+	}
+	if best == "" {
+		return "", fs.ErrNotExist
+	}
+	return newest(filepath.Join(a.dir, task, best), container)
+}
+
+// newest returns the log of a container's newest instance in the directory of a pod's logs.
+func newest(dir, container string) (string, error) {
 	found, err := os.ReadDir(filepath.Join(dir, filepath.Base(container)))
 	if err != nil {
 		return "", err
 	}
-	newest := ""
+	last := ""
 	for _, d := range found { // ATTEMPT.log, and rotated ones beside it
-		if name := d.Name(); filepath.Ext(name) == ".log" && cmp.Or(cmp.Compare(len(name), len(newest)), cmp.Compare(name, newest)) > 0 {
-			newest = name
+		if name := d.Name(); filepath.Ext(name) == ".log" && cmp.Or(cmp.Compare(len(name), len(last)), cmp.Compare(name, last)) > 0 {
+			last = name
 		}
 	}
-	if newest == "" {
+	if last == "" {
 		return "", fs.ErrNotExist
 	}
-	return filepath.Join(dir, filepath.Base(container), newest), nil
+	return filepath.Join(dir, filepath.Base(container), last), nil
 }
 
 // Forget removes the logs of a task.
@@ -138,7 +187,7 @@ func (a *Archive) add(e entry) {
 
 func (a *Archive) drop(i int) {
 	e := a.kept[i]
-	_ = os.RemoveAll(filepath.Join(a.dir, e.task, e.pod))
+	_ = os.RemoveAll(filepath.Join(a.dir, e.task, e.dir))
 	_ = os.Remove(filepath.Join(a.dir, e.task)) // if it is empty
 	a.total -= e.bytes
 	a.kept = slices.Delete(a.kept, i, i+1)
@@ -157,7 +206,7 @@ func (a *Archive) load() {
 			info, err := p.Info()
 			size, err2 := sizeOf(filepath.Join(a.dir, t.Name(), p.Name()))
 			if errors.Join(err, err2) == nil {
-				a.add(entry{task: t.Name(), pod: p.Name(), at: info.ModTime(), bytes: size})
+				a.add(entry{task: t.Name(), dir: p.Name(), at: info.ModTime(), bytes: size})
 			}
 		}
 	}

@@ -25,18 +25,18 @@ func TestKeepFindForget(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), ".tasks")
 	a := New(dir, 0, 0)
 	from := logs(t, "hello")
-	require.NoError(t, a.Keep(from, "t-1", "p-1"))
-	require.NoError(t, a.Keep(from, "t-1", "p-1"), "it was moved before")
+	require.NoError(t, a.Keep(from, "t-1", "p-1", "t-0-1"))
+	require.NoError(t, a.Keep(from, "t-1", "p-1", "t-0-1"), "it was moved before")
 	require.NoDirExists(t, from)
 	for _, a := range []*Archive{a, New(dir, 0, 0)} {
-		path, err := a.Find("t-1", "p-1", "task")
+		path, err := a.Find("t-1", "p-1", "t-0-1", "task")
 		require.NoError(t, err)
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, "hello", string(text))
 	}
 	require.NoError(t, New(dir, 0, 0).Forget("t-1"))
-	_, err := a.Find("t-1", "p-1", "task")
+	_, err := a.Find("t-1", "p-1", "t-0-1", "task")
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
@@ -46,36 +46,67 @@ func TestTheNewestInstance(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(from, "task", name), nil, 0o600))
 	}
 	a := New(filepath.Join(t.TempDir(), "a"), 0, 0)
-	require.NoError(t, a.Keep(from, "t", "p"))
-	path, err := a.Find("t", "p", "task")
+	require.NoError(t, a.Keep(from, "t", "p", "n"))
+	path, err := a.Find("t", "p", "n", "task")
 	require.NoError(t, err)
 	require.Equal(t, "10.log", filepath.Base(path))
+}
+
+// TestNames: a log is found by the name of its pod alone, and by a name without the number of the attempt, whose last one that is.
+func TestNames(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	a := New(dir, 0, 0)
+	for name, text := range map[string]string{"t.x-12345678-7-2": "second", "t.x-12345678-7-10": "tenth", "t.x-12345678-17-1": "another index"} {
+		require.NoError(t, a.Keep(logs(t, text), "t", "uid-of-"+text[:3], name))
+	}
+	require.NoError(t, a.Keep(logs(t, "by hand"), "t", "u", strings.Repeat("a", 200)), "its name is not that of an attempt's pod")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "t", "old", "task"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "t", "old", "task", "0.log"), []byte("earlier version"), 0o600))
+	read := func(path string, err error) string {
+		require.NoError(t, err)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Equal(t, "second", read(a.FindNamed("t", "t.x-12345678-7-2", "task")))
+	require.Equal(t, "tenth", read(a.FindNamed("t", "t.x-12345678-7-*", "task")))
+	require.Equal(t, "another index", read(a.FindNamed("t", "t.x-12345678-17-*", "task")))
+	require.Equal(t, "by hand", read(a.Find("t", "u", strings.Repeat("a", 200), "task")))
+	require.Equal(t, "earlier version", read(a.Find("t", "old", "t.x-12345678-3-1", "task")))
+	for _, none := range []string{"t.x-12345678-7-*x", "t.x-12345678-8-*", "t.x-12345678-1*-1", "x-12345678-7-2"} {
+		_, err := a.FindNamed("t", none, "task")
+		require.ErrorIs(t, err, fs.ErrNotExist, none)
+	}
 }
 
 // The oldest logs are removed when there are too many or too large ones, also those that an earlier process has kept.
 func TestBounds(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
 	for i := range 5 {
-		require.NoError(t, New(dir, 3, 0).Keep(logs(t, "x"), "t", fmt.Sprint("p-", i)))
+		require.NoError(t, New(dir, 3, 0).Keep(logs(t, "x"), "t", fmt.Sprint("p-", i), "n"))
 	}
 	a := New(dir, 3, 100)
 	for i, there := range []bool{false, false, true, true, true} {
-		_, err := a.Find("t", fmt.Sprint("p-", i), "task")
+		_, err := a.Find("t", fmt.Sprint("p-", i), "n", "task")
 		require.Equal(t, there, err == nil, i)
 	}
-	require.NoError(t, a.Keep(logs(t, strings.Repeat("x", 101)), "u", "q"))
+	require.NoError(t, a.Keep(logs(t, strings.Repeat("x", 101)), "u", "q", "n"))
 	require.NoDirExists(t, filepath.Join(dir, "t"))
-	_, err := a.Find("u", "q", "task")
+	_, err := a.Find("u", "q", "n", "task")
 	require.NoError(t, err, "the last one stays, whatever its size")
 }
 
 func TestNamesAreChecked(t *testing.T) {
 	a := New(t.TempDir(), 0, 0)
 	for _, bad := range []string{"", "..", "../x", "a/b", strings.Repeat("a", 65)} {
-		require.Error(t, a.Keep(logs(t, ""), bad, "p"))
-		require.Error(t, a.Keep(logs(t, ""), "t", bad))
+		require.Error(t, a.Keep(logs(t, ""), bad, "p", "n"))
+		require.Error(t, a.Keep(logs(t, ""), "t", bad, "n"))
 		require.Error(t, a.Forget(bad))
-		_, err := a.Find("t", bad, "task")
+		_, err := a.Find("t", bad, "n", "task")
+		require.Error(t, err)
+		_, err = a.FindNamed(bad, "n", "task")
+		require.Error(t, err)
+		_, err = a.FindNamed("t", bad, "task")
 		require.Error(t, err)
 	}
 }

@@ -1,10 +1,13 @@
 package builtin
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,39 +41,53 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if errs := validation.ValidatePodLogOptions(o, true); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
 	}
-	a, err := loggedAttempt(t, q)
+	from, err := loggedAttempt(t, q)
 	if err != nil {
 		return nil, err
 	}
-	base, transport, err := on.Node(req.Context(), a.Node)
-	if err != nil {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", a.Node, err))
-	}
-	location := base.JoinPath("taskLogs", string(t.UID), namespace, a.Pod, string(a.PodUID))
 	params := url.Values{}
 	for _, p := range []string{"follow", "timestamps", "tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream"} {
 		if v := q.Get(p); v != "" {
 			params.Set(p, v)
 		}
 	}
-	if a.Phase.Ended() {
+	if from.ended {
 		params.Del("follow")
 	}
-	location.RawQuery = params.Encode()
-	streamer := &genericrest.LocationStreamer{
-		Location: location, Transport: transport, ContentType: "text/plain", Flush: o.Follow,
-		ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{Group: r.Group, Resource: "tasks/log"}, name),
-		RedirectChecker: genericrest.PreventRedirects,
+	var failed error // the first one that is more than that a node does not have it
+	for _, node := range from.nodes {
+		base, transport, err := on.Node(req.Context(), node)
+		if err != nil {
+			failed = cmp.Or(failed, error(apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
+			continue
+		}
+		location := base.JoinPath("taskLogs", string(t.UID), namespace, from.pod, from.uid)
+		location.RawQuery = params.Encode()
+		streamer := &genericrest.LocationStreamer{
+			Location: location, Transport: transport, ContentType: "text/plain", Flush: o.Follow,
+			ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{Group: r.Group, Resource: "tasks/log"}, name),
+			RedirectChecker: genericrest.PreventRedirects,
+		}
+		in, _, _, err := streamer.InputStream(req.Context(), "", "")
+		if err == nil {
+			return logHandler{on: on, in: in, follow: o.Follow}, nil
+		}
+		if from.uid != tasks.AnyPod || !apierrors.IsNotFound(err) {
+			failed = cmp.Or(failed, err)
+		}
 	}
-	in, _, _, err := streamer.InputStream(req.Context(), "", "")
-	if err != nil {
-		return nil, err
-	}
-	return logHandler{on: on, in: in, follow: o.Follow}, nil
+	return nil, cmp.Or(failed, error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or its output is not kept any more", t.Name))))
 }
 
-// loggedAttempt returns the attempt whose log is asked for.
-func loggedAttempt(t *tasks.Task, q url.Values) (*tasks.TaskAttempt, error) {
+// loggedFrom is where the log of an attempt is.
+type loggedFrom struct {
+	nodes    []string // one of them has it
+	pod, uid string
+	ended    bool
+}
+
+// loggedAttempt returns where the log is that is asked for.
+func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 	number := func(name string, low int64) (int64, error) {
 		text := q.Get(name)
 		if text == "" {
@@ -99,15 +116,45 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*tasks.TaskAttempt, error) {
 			last = a
 		}
 	}
-	switch {
-	case last != nil:
-		return last, nil
-	case attempt >= 0 || index >= 0:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or it is older than the last %d", t.Name, tasks.MaxAttempts))
+	if last != nil {
+		return &loggedFrom{nodes: []string{last.Node}, pod: last.Pod, uid: string(last.PodUID), ended: last.Phase.Ended()}, nil
+	}
+	if attempt >= 0 || index >= 0 {
+		if from := unlisted(t, attempt, index); from != nil {
+			return from, nil
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun", t.Name))
 	}
 	why := string(t.Status.Phase)
 	if t.Status.Error != "" {
 		why += ": " + t.Status.Error
 	}
 	return nil, apierrors.NewBadRequest(fmt.Sprintf("task %s has no output, because it has not started: it is %s", t.Name, why))
+}
+
+// unlisted returns where the log of an attempt is that may have ended so long ago that the status does not list it; nil if there is none. Its node is
+// one of those on which others ran, and the name of its pod follows from the attempt.
+func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
+	array := t.Spec.Array
+	if t.Status.EndedAttempts <= tasks.MaxAttempts || array == nil && (index >= 0 || attempt < 0) || array != nil && (index < 0 || index >= int64(array.Size)) {
+		return nil
+	}
+	a := tasks.TaskAttempt{Number: int32(max(attempt, 1))}
+	from := &loggedFrom{uid: tasks.AnyPod, ended: true}
+	if array != nil {
+		at := int32(index)
+		a.Index = &at
+		if t.Status.Array != nil {
+			from.nodes = slices.Clone(t.Status.Array.Nodes)
+		}
+	}
+	for i := range t.Status.Attempts {
+		if node := t.Status.Attempts[i].Node; node != "" && !slices.Contains(from.nodes, node) {
+			from.nodes = append(from.nodes, node)
+		}
+	}
+	if from.pod = tasks.PodName(t, &a); attempt < 0 {
+		from.pod = strings.TrimSuffix(from.pod, "1") + "*"
+	}
+	return from
 }

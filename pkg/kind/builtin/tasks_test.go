@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
@@ -19,7 +20,8 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 		require.NoError(t, err)
 		a, err := loggedAttempt(task, q)
 		require.NoError(t, err)
-		require.EqualValues(t, want, a.PodUID, query)
+		require.Equal(t, want, a.uid, query)
+		require.Equal(t, []string{"n"}, a.nodes)
 	}
 	for query, want := range map[string]string{"attempt=3": "no such attempt", "index=9": "no such attempt", "attempt=x": "not a number", "attempt=0": "not a number of 1", "index=-1": "not a number of 0"} {
 		q, err := url.ParseQuery(query)
@@ -30,6 +32,31 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 	task.Status.Attempts = nil
 	_, err := loggedAttempt(task, nil)
 	require.ErrorContains(t, err, "it is Pending: attempt 2 failed")
+}
+
+// An attempt that the status does not list any more is asked of the nodes on which others ran, by the name of its pod.
+func TestTheLogOfAnAttemptThatIsNotListed(t *testing.T) {
+	at := int32(99)
+	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "12345678-9"}, Spec: tasks.TaskSpec{Array: &tasks.TaskArray{Size: 100}},
+		Status: tasks.TaskStatus{EndedAttempts: 100, Array: &tasks.TaskArrayStatus{Nodes: []string{"a", "b"}}, Attempts: []tasks.TaskAttempt{{Number: 1, Index: &at, Node: "c", PodUID: "u"}}}}
+	for query, want := range map[string]*loggedFrom{
+		"index=99":           {nodes: []string{"c"}, uid: "u"},
+		"index=7":            {nodes: []string{"a", "b", "c"}, pod: "t-12345678-7-*", uid: tasks.AnyPod, ended: true},
+		"index=11&attempt=1": {nodes: []string{"a", "b", "c"}, pod: "t-12345678-11-1", uid: tasks.AnyPod, ended: true},
+	} {
+		q, err := url.ParseQuery(query)
+		require.NoError(t, err)
+		from, err := loggedAttempt(task, q)
+		require.NoError(t, err, query)
+		require.Equal(t, want, from, query)
+	}
+	_, err := loggedAttempt(task, url.Values{"index": {"100"}})
+	require.ErrorContains(t, err, "no such attempt")
+
+	task.Spec.Array, task.Status.Array, task.Status.Attempts = nil, nil, []tasks.TaskAttempt{{Number: 30, Node: "n", PodUID: "u"}}
+	from, err := loggedAttempt(task, url.Values{"attempt": {"2"}})
+	require.NoError(t, err)
+	require.Equal(t, &loggedFrom{nodes: []string{"n"}, pod: "t-12345678-2", uid: tasks.AnyPod, ended: true}, from)
 }
 
 func TestSchedulesNameTheField(t *testing.T) {

@@ -21,12 +21,19 @@ func logsOf(o client.Object) []engine.Request {
 	if !ok {
 		return nil
 	}
+	var nodes []string
+	if t.Status.Array != nil {
+		nodes = append(nodes, t.Status.Array.Nodes...)
+	}
+	for _, a := range t.Status.Attempts {
+		nodes = append(nodes, a.Node)
+	}
 	seen := map[string]bool{"": true}
 	var out []engine.Request
-	for _, a := range t.Status.Attempts {
-		if !seen[a.Node] {
-			seen[a.Node] = true
-			out = append(out, engine.RequestFor(t.Namespace, logs+string(t.UID)+"/"+a.Node))
+	for _, node := range nodes {
+		if !seen[node] {
+			seen[node] = true
+			out = append(out, engine.RequestFor(t.Namespace, logs+string(t.UID)+"/"+node))
 		}
 	}
 	return out

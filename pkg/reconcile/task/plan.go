@@ -84,6 +84,8 @@ type plan struct {
 	ended, active []tasks.TaskAttempt
 	// completed and failed are the indexes that have ended. A task without an array is an array of the index 0.
 	completed, failed indexes.Set
+	// nodes are those on which attempts of an array have ended.
+	nodes []string
 	// cancelled is set if the cancellation prevented something.
 	cancelled bool
 }
@@ -156,6 +158,7 @@ func (p *plan) load() {
 	}
 	if a := p.Status.Array; a != nil {
 		p.completed, p.failed = indexes.Parse(a.CompletedIndexes, p.size()), indexes.Parse(a.FailedIndexes, p.size())
+		p.nodes = a.Nodes
 	}
 	for _, pod := range p.Pods {
 		if i, number := of(pod); number == 1 && i < p.size() && p.find(i) == nil && !p.completed.Has(i) && !p.failed.Has(i) && (p.spec.Array != nil || len(p.ended) == 0) {
@@ -236,6 +239,9 @@ func (p *plan) end(a tasks.TaskAttempt) {
 	}
 	if len(a.Message) > tasks.MaxMessage {
 		a.Message = a.Message[:tasks.MaxMessage]
+	}
+	if a.Node != "" && len(p.nodes) < tasks.MaxNodes && !slices.Contains(p.nodes, a.Node) {
+		p.nodes = append(p.nodes, a.Node)
 	}
 	p.ended = append(p.ended, a)
 	p.Status.EndedAttempts++

@@ -211,7 +211,7 @@ func TestArray(t *testing.T) {
 	}
 	o := Observed{Task: task, Pods: pods, Heard: map[string]Heartbeat{"n": {now, tasks.DefaultPatience}}}
 	a = Plan(o, now)
-	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1"}, a.Status.Array)
+	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1", Nodes: []string{"n"}}, a.Status.Array)
 	require.Equal(t, tasks.TaskRunning, a.Status.Phase)
 	require.Len(t, a.Create, 2)
 	require.EqualValues(t, 2, *a.Create[0].Index)
@@ -219,4 +219,27 @@ func TestArray(t *testing.T) {
 	a = Plan(o, now)
 	require.Equal(t, tasks.TaskFailed, a.Status.Phase)
 	require.Equal(t, tasks.ReasonCancelled, a.Status.Reason)
+}
+
+// The nodes that keep the output of an array's indexes stay known when the attempts are not listed any more, and are told when the task is gone.
+func TestNodesOfAnArray(t *testing.T) {
+	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 100} })
+	task.Status.Array = &tasks.TaskArrayStatus{CompletedIndexes: "0-59", Nodes: []string{"first"}}
+	task.Status.EndedAttempts = 60
+	i := int32(60)
+	p := tasks.Pod(task, &tasks.TaskAttempt{Number: 1, Index: &i})
+	p.UID, p.Spec.NodeName = "p", "second"
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: terminated0(0, "", "")}}
+	a := Plan(Observed{Task: task, Pods: []*corev1.Pod{p}, Heard: map[string]Heartbeat{"second": {now, tasks.DefaultPatience}}}, now)
+	require.Equal(t, []string{"first", "second"}, a.Status.Array.Nodes)
+	require.Equal(t, []string{"first"}, task.Status.Array.Nodes, "what was observed is left as it was")
+
+	gone := task.DeepCopy()
+	gone.Status = a.Status
+	gone.Status.Attempts = nil
+	var asked []string
+	for _, r := range logsOf(gone) {
+		asked = append(asked, r.Name)
+	}
+	require.Equal(t, []string{logs + "task/first", logs + "task/second"}, asked)
 }

@@ -65,7 +65,7 @@ func (p *plan) storeArray() {
 	s := &p.Status
 	s.Array = &tasks.TaskArrayStatus{
 		Completed: int32(p.completed.Count()), Failed: int32(p.failed.Count()),
-		CompletedIndexes: p.completed.String(), FailedIndexes: p.failed.String(),
+		CompletedIndexes: p.completed.String(), FailedIndexes: p.failed.String(), Nodes: p.nodes,
 	}
 	s.Phase, s.Error, s.Reason = tasks.TaskPending, "", ""
 	if s.Array.Completed+s.Array.Failed > 0 {
