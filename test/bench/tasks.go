@@ -3,13 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
@@ -22,12 +26,13 @@ const taskPage = 500
 // taskRun is one measurement of tasks in a namespace.
 type taskRun struct {
 	*cluster
+	ns string
 	in dynamic.ResourceInterface
 }
 
 // taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last end, and how long a
-// creation takes; then how long lists take of tasks that have ended, and the first two again with those kept. What the runtime alone does is
-// measured by `go test -bench Reap ./pkg/agent/runtime/containerd`.
+// creation takes; then the memory with many tasks that have ended, how long lists of them take and how long others wait meanwhile, and the first two again
+// with those kept. What the runtime alone does is measured by `go test -bench Reap ./pkg/agent/runtime/containerd`.
 func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if c.tasks == 0 { // not a part of the usual run
 		return nil, nil
@@ -37,7 +42,7 @@ func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 		return nil, err
 	}
 	err = c.within(ctx, func(ns string) error {
-		r := taskRun{c, client.Resource(tasks.GroupVersion.WithResource("tasks")).Namespace(ns)}
+		r := taskRun{c, ns, client.Resource(tasks.GroupVersion.WithResource("tasks")).Namespace(ns)}
 		if figures, err = r.flow(ctx, "first", ""); err != nil || c.finished == 0 {
 			return err
 		}
@@ -122,7 +127,15 @@ func (r taskRun) keep(ctx context.Context) error {
 			return err
 		}
 		now := metav1.Now()
-		status, err := json.Marshal(map[string]any{"status": tasks.TaskStatus{Phase: tasks.TaskCompleted, CreatedAt: &now, FinishedAt: &now, EndedAttempts: 1}})
+		// The status is as long as that of a task that has run.
+		code, node, pod, id := int32(0), "bench-node", fmt.Sprintf("%s-%.8s-1", t.GetName(), t.GetUID()), fmt.Sprintf("containerd://%064x", i)
+		status, err := json.Marshal(map[string]any{"status": tasks.TaskStatus{
+			Phase: tasks.TaskCompleted, Node: node, PodName: pod, ContainerID: id, ExitCode: &code, CreatedAt: &now, ScheduledAt: &now, StartedAt: &now, FinishedAt: &now, EndedAttempts: 1,
+			Attempts: []tasks.TaskAttempt{{
+				Number: 1, Phase: tasks.TaskCompleted, Pod: pod, PodUID: uuid.NewUUID(), Node: node, ContainerID: id, ExitCode: &code,
+				CreatedAt: &now, ScheduledAt: &now, StartedAt: &now, FinishedAt: &now,
+			}},
+		}})
 		if err != nil {
 			return err
 		}
@@ -131,19 +144,63 @@ func (r taskRun) keep(ctx context.Context) error {
 	})
 }
 
-// pages lists all tasks.
+// pages lists all tasks, while somebody else gets a ConfigMap again and again.
 func (r taskRun) pages(ctx context.Context) ([]figure, error) {
-	began, longest, pages, o := time.Now(), time.Duration(0), 0, metav1.ListOptions{Limit: taskPage}
-	for more := true; more; more = o.Continue != "" {
-		at := time.Now()
-		list, err := r.in.List(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		longest, pages, o.Continue = max(longest, time.Since(at)), pages+1, list.GetContinue()
+	memory, err := r.resident("memory with them (RSS)")
+	if err != nil && r.options.pids != "" {
+		return nil, err
 	}
+	others, err := r.clients(1)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := others[0].CoreV1().ConfigMaps(r.ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m1"}}, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	beside := &gets{client: others[0], ns: r.ns}
+	listing, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for listing.Err() == nil && beside.err == nil {
+			beside.one(ctx)
+		}
+	})
+	began := time.Now()
+	took, bytes, err := r.list(ctx)
+	whole := time.Since(began)
+	stop()
+	running.Wait()
+	if err = errors.Join(err, beside.err); err != nil {
+		return nil, err
+	}
+	after, err := r.resident("memory after the list (RSS)")
+	if err != nil && r.options.pids != "" {
+		return nil, err
+	}
+	list := millis(fmt.Sprintf("%d finished tasks listed in %d pages", r.finished, len(took)), whole, 0)
+	list.Note = fmt.Sprintf("%.1f KB of JSON each", float64(bytes)/1000/float64(r.finished))
 	return []figure{
-		millis(fmt.Sprintf("%d finished tasks listed in %d pages", r.finished, pages), time.Since(began), 0),
-		millis(fmt.Sprintf("the longest page of %d", taskPage), longest, 0),
+		memory, list, millis(fmt.Sprintf("a page of %d, p50", taskPage), percentile(took, 50), 0), millis("  the longest", percentile(took, 100), 0),
+		millis("  a get meanwhile, p50", percentile(beside.took, 50), 0), millis("  p99", percentile(beside.took, 99), 10), after,
 	}, nil
+}
+
+// list lists all tasks, without decoding them: it is the cluster that is measured, on the same processors.
+func (r taskRun) list(ctx context.Context) (took []time.Duration, bytes int, err error) {
+	for next := ""; ; {
+		began := time.Now()
+		raw, err := r.client.CoreV1().RESTClient().Get().AbsPath("/apis", tasks.GroupVersion.String(), "namespaces", r.ns, "tasks").
+			Param("limit", strconv.Itoa(taskPage)).Param("continue", next).SetHeader("Accept", "application/json").Do(ctx).Raw()
+		if err != nil {
+			return took, bytes, err
+		}
+		took, bytes = append(took, time.Since(began)), bytes+len(raw)
+		var head struct{ Metadata metav1.ListMeta }
+		if err := json.Unmarshal(raw, &head); err != nil {
+			return took, bytes, err
+		}
+		if next = head.Metadata.Continue; next == "" {
+			return took, bytes, nil
+		}
+	}
 }
