@@ -57,7 +57,12 @@ func newAuth(cfg Config) (*auth, error) {
 			return nil, err
 		}
 		a.accounts = keys
-		chain = append(chain, serviceaccount.JWTTokenAuthenticator([]string{cfg.Issuer}, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)))
+		kept, err := serviceaccount.NewLegacyValidator(true, a.getter, usedSecrets{cfg.Registry, a.secrets})
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, serviceaccount.JWTTokenAuthenticator([]string{cfg.Issuer}, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)),
+			serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, keys, cfg.Audiences, kept))
 	}
 	if cfg.Tokens != nil {
 		chain = append(chain, cfg.Tokens)

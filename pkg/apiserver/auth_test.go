@@ -115,6 +115,28 @@ func TestWhoMayDoWhat(t *testing.T) {
 		require.NoError(t, admin.CoreV1().ServiceAccounts("d").Delete(t.Context(), "robot", metav1.DeleteOptions{}))
 		require.Equal(t, 401, w.do(w.anonymous(), "GET", maps, "", "Authorization", bearer).code)
 	})
+	t.Run("tokens that are kept in secrets end with them", func(t *testing.T) {
+		admin := w.clientset(w.http)
+		account, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		secret := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken,
+			ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "kept", Annotations: map[string]string{corev1.ServiceAccountNameKey: "kept"}}}
+		token, err := w.sign.SignKept(t.Context(), account, secret)
+		require.NoError(t, err)
+		bearer := "Bearer " + token
+		require.Equal(t, 401, w.do(w.anonymous(), "GET", maps, "", "Authorization", bearer).code, "no secret has it")
+		secret.Data = map[string][]byte{corev1.ServiceAccountTokenKey: []byte(token)}
+		_, err = admin.CoreV1().Secrets("d").Create(t.Context(), secret, metav1.CreateOptions{})
+		require.NoError(t, err)
+		r := w.do(w.anonymous(), "GET", maps, "", "Authorization", bearer)
+		require.Equal(t, 403, r.code)
+		require.Contains(t, r.status(t).Message, `"system:serviceaccount:d:kept"`)
+		used, err := admin.CoreV1().Secrets("d").Get(t.Context(), "kept", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.NotEmpty(t, used.Labels["kubernetes.io/legacy-token-last-used"])
+		require.NoError(t, admin.CoreV1().Secrets("d").Delete(t.Context(), "kept", metav1.DeleteOptions{}))
+		require.Equal(t, 401, w.do(w.anonymous(), "GET", maps, "", "Authorization", bearer).code)
+	})
 	t.Run("nodes", func(t *testing.T) {
 		node := w.as("system:node:n1", "system:nodes")
 		require.Equal(t, 403, w.do(node, "GET", "/api/v1/nodes", "").code, "a node sees itself only")

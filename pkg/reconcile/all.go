@@ -44,6 +44,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
 	"github.com/coracle-dev/coracle/pkg/reconcile/task"
 	"github.com/coracle-dev/coracle/pkg/reconcile/taskschedule"
+	"github.com/coracle-dev/coracle/pkg/reconcile/tokensecret"
 	"github.com/coracle-dev/coracle/pkg/reconcile/ttlafterfinished"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumesnapshot"
@@ -99,6 +100,9 @@ func All(cfg Config) []*engine.Reconciler {
 	list = append(list, kontrolbundle.New(kontrolbundle.Registries{}, cfg.SourceNamespaces))
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(rootca.APIServer(), cfg.RootCA))
+	}
+	if cfg.SignToken != nil && cfg.RootCA != nil {
+		list = append(list, tokensecret.New(cfg.SignToken, cfg.RootCA))
 	}
 	if cfg.NodeCA != nil {
 		list = append(list, rootca.NewPublisher(rootca.Kubelet(), cfg.NodeCA))

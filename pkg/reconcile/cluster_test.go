@@ -32,6 +32,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
+	"github.com/coracle-dev/coracle/pkg/reconcile/tokensecret"
 	"github.com/coracle-dev/coracle/pkg/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/run"
 	"github.com/coracle-dev/coracle/pkg/scheduler"
@@ -65,7 +66,8 @@ type options struct {
 	cidr    string // of the pods; empty is 10.42.0.0/16
 	signers map[string]certificates.Signer
 	rootCA  []byte // nil is no certificate
-	bare    bool   // without reconcilers and scheduler
+	sign    tokensecret.Sign
+	bare    bool // without reconcilers and scheduler
 	// writes, if not nil, counts what reconcilers write; metrics, if not nil, has theirs.
 	writes  *writes
 	metrics prometheus.Registerer
@@ -90,7 +92,7 @@ func start(t testing.TB, o options) *cluster {
 		clientFor = func(name string) client.Interface { return o.writes.through(name, as(name)) }
 	}
 	controllers, err := reconcile.New(reconcile.Config{
-		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, SignToken: o.sign, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 		LoadBalancer: o.balance, NodePatience: time.Hour, // the nodes send no heartbeats
 	})
 	require.NoError(t, err)

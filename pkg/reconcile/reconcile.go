@@ -32,6 +32,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/policystatus"
 	"github.com/coracle-dev/coracle/pkg/reconcile/resourcequota"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
+	"github.com/coracle-dev/coracle/pkg/reconcile/tokensecret"
 	"github.com/coracle-dev/coracle/pkg/reconcile/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -52,6 +53,8 @@ type Config struct {
 	RootCA *rootca.Bundle
 	// NodeCA is the CA bundle by which nodes' serving certificates are verified. Nil: it is not published.
 	NodeCA *rootca.Bundle
+	// SignToken signs tokens of service accounts that are kept in Secrets; they come with RootCA. Nil: none is.
+	SignToken tokensecret.Sign
 	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
 	Signers map[string]certificates.Signer
 	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"crypto"
 	"fmt"
 	"slices"
@@ -28,6 +29,7 @@ import (
 type Tokens struct {
 	issuer  string
 	current atomic.Pointer[serviceaccount.TokenGenerator]
+	kept    atomic.Pointer[serviceaccount.TokenGenerator] // those that are kept in Secrets
 }
 
 // NewTokens returns Tokens that sign with an ECDSA or RSA private key in the name of issuer.
@@ -39,10 +41,22 @@ func NewTokens(issuer string, key crypto.Signer) (*Tokens, error) {
 // Use replaces the signing key.
 func (t *Tokens) Use(key crypto.Signer) error {
 	g, err := serviceaccount.JWTTokenGenerator(t.issuer, key)
-	if err == nil {
-		t.current.Store(&g)
+	if err != nil {
+		return err
 	}
-	return err
+	kept, err := serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, key)
+	if err != nil {
+		return err
+	}
+	t.current.Store(&g)
+	t.kept.Store(&kept)
+	return nil
+}
+
+// SignKept returns a token of a service account that is to be kept in a Secret. It is valid for as long as both exist and the key is trusted.
+func (t *Tokens) SignKept(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
+	claims, private := serviceaccount.LegacyClaims(*account, *secret)
+	return (*t.kept.Load()).GenerateToken(ctx, claims, private)
 }
 
 var tokenKind = authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")

@@ -49,7 +49,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 					return l.aggregator.Empty(ctx, namespace)
 				},
 				OwnedElsewhere: l.aggregator,
-				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, NodeCA: l.nodeCA, Signers: signers(l.keys),
+				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, NodeCA: l.nodeCA, SignToken: p.accounts.tokens.SignKept, Signers: signers(l.keys),
 				CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas),
 				QuotaUsage:  l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod,
 				TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,

@@ -26,14 +26,15 @@ func (b *Bundle) Set(pem []byte) {
 	}
 }
 
-func (b *Bundle) get() string {
+// PEM returns the bundle.
+func (b *Bundle) PEM() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return string(b.pem)
 }
 
-// follow registers changed as a reconciler's callback for changes, replacing an earlier one.
-func (b *Bundle) follow(reconciler string, changed func()) {
+// Follow registers changed as a reconciler's callback for changes, replacing an earlier one.
+func (b *Bundle) Follow(reconciler string, changed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.changed == nil {

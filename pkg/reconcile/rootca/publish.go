@@ -53,10 +53,10 @@ func NewPublisher(signer Signer, bundle *Bundle) *engine.Reconciler {
 		Writes: []engine.Write{{Object: &certificatesv1.ClusterTrustBundle{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Delete}}},
 		New: func(env engine.Env) engine.Func {
 			enqueue := func() { env.Enqueue(all[0], 0) }
-			bundle.follow(signer.Reconciler, enqueue)
+			bundle.Follow(signer.Reconciler, enqueue)
 			enqueue()
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
-				pem := bundle.get()
+				pem := bundle.PEM()
 				if pem == "" {
 					return engine.Result{}, nil // follow reports it
 				}

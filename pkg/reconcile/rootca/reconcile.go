@@ -30,7 +30,7 @@ func New(bundle *Bundle) *engine.Reconciler {
 		},
 		Writes: []engine.Write{{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Metadata}}},
 		New: func(env engine.Env) engine.Func {
-			bundle.follow("rootca", func() {
+			bundle.Follow("rootca", func() {
 				var all corev1.NamespaceList
 				if err := env.Cache.List(context.Background(), &all); err != nil {
 					env.Log.Warn("could not list namespaces to update kube-root-ca.crt", "error", err)
@@ -40,7 +40,7 @@ func New(bundle *Bundle) *engine.Reconciler {
 				}
 			})
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
-				return engine.Result{}, reconcile(ctx, env, req.Name, bundle.get())
+				return engine.Result{}, reconcile(ctx, env, req.Name, bundle.PEM())
 			}
 		},
 	}
