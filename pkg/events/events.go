@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ import (
 )
 
 const (
-	// backlog limits the events waiting to be written; above it, events are dropped.
+	// backlog limits the events waiting to be written; above it, events are dropped, but a warning takes the place of an event that is none.
 	backlog = 1000
 	// remembered limits the written events tracked for counting repeats; above it, an arbitrary one is evicted, and
 	// created again if it repeats.
@@ -158,6 +159,13 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	message = shorten(message)
 	r.mu.Lock()
 	full := len(r.waiting) >= backlog
+	if full && kind == corev1.EventTypeWarning {
+		if i := slices.IndexFunc(r.waiting, func(h happening) bool { return h.kind != corev1.EventTypeWarning }); i >= 0 {
+			r.waiting = slices.Delete(r.waiting, i, i+1)
+			r.overflow.Add(1)
+			full = false
+		}
+	}
 	if !full {
 		r.waiting = append(r.waiting, happening{by: component, about: ref, kind: kind, reason: reason, message: message, at: time.Now()})
 	}

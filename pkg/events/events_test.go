@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -79,6 +80,12 @@ func TestRecordingNeverBlocks(t *testing.T) {
 		r.Event(pod, corev1.EventTypeNormal, "R", "m")
 	}
 	require.EqualValues(t, 10, r.Lost())
+	for range backlog + 10 {
+		r.Event(pod, corev1.EventTypeWarning, "Failed", "what went wrong takes the place of what is as usual")
+	}
+	require.Len(t, r.waiting, backlog)
+	require.False(t, slices.ContainsFunc(r.waiting, func(h happening) bool { return h.kind == corev1.EventTypeNormal }))
+	require.EqualValues(t, backlog+20, r.Lost())
 	var none *Recorder
 	none.Event(pod, corev1.EventTypeNormal, "R", "m")
 }
