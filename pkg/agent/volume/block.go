@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,8 +48,10 @@ func (d *Directories) attach(volume, want string, least, most int64) (string, er
 	return d.loop(image)
 }
 
-// inUnits rounds a size up.
-func inUnits(size int64) int64 { return (max(size, 1) + blockUnit - 1) / blockUnit * blockUnit }
+// inUnits rounds a size up, but the largest ones, for which there is no room anyway.
+func inUnits(size int64) int64 {
+	return (min(max(size, 1), math.MaxInt64-blockUnit+1) + blockUnit - 1) / blockUnit * blockUnit
+}
 
 // loop returns the loop device of an image, which it binds first. Called with the lock held.
 func (d *Directories) loop(image *os.File) (path string, err error) {
@@ -213,10 +217,23 @@ func (d *Directories) room(image *os.File, bytes int64) error {
 	}
 	free := (int64(st.Bavail)-int64(st.Blocks/disk.KeepPart))*st.Bsize - promised //nolint:gosec // of a file system: far from 2^63
 	if bytes > free {
-		return fmt.Errorf("%w for a block volume, all of whose size is reserved: %d bytes more are wanted, and %d are there beyond the tenth of the file system that is kept free",
-			ErrNoRoom, bytes, max(free, 0))
+		return fmt.Errorf("%w for a block volume, all of whose size is reserved: %s more are wanted, and %s are there beyond the tenth of the file system that is kept free",
+			ErrNoRoom, roughly(bytes, true), roughly(max(free, 0), false))
 	}
 	return nil
+}
+
+// roughly writes a number of bytes in whole units, of which there are ten at least, rounded up or down. What is free changes all the time, and events that say
+// the same are counted, not repeated.
+func roughly(bytes int64, up bool) string {
+	units, unit := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}, 0
+	for ; bytes >= 10<<10 && unit < len(units)-1; unit++ {
+		rest := bytes & (1<<10 - 1)
+		if bytes >>= 10; up && rest > 0 {
+			bytes++
+		}
+	}
+	return strconv.FormatInt(bytes, 10) + units[unit]
 }
 
 // release detaches a block volume when the last pod that uses it ends. It does nothing for other volumes.

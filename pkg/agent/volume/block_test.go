@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -257,6 +258,8 @@ func TestRoomForBlockVolumes(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoRoom)
 	_, err = attach("larger", 1<<62)
 	require.ErrorIs(t, err, ErrNoRoom)
+	_, err = attach("largest", math.MaxInt64)
+	require.ErrorIs(t, err, ErrNoRoom)
 	device, err := attach("a", 40<<20)
 	require.NoError(t, err)
 	_, err = attach("b", 20<<20)
@@ -286,6 +289,16 @@ func TestRoomForBlockVolumes(t *testing.T) {
 	require.EqualValues(t, 10<<20, sizeOfDevice(t, again))
 	_, err = d.attach("b", filepath.Join(d.dir, "b"), 1<<20, 1<<20)
 	require.ErrorContains(t, err, "has 10485760 bytes, and the volume 1048576")
+}
+
+// TestRoughly: what is wanted is never said to be less than what is there, and not in more digits than last.
+func TestRoughly(t *testing.T) {
+	for n, want := range map[int64][2]string{
+		0: {"0", "0"}, 4096: {"4096", "4096"}, 10 << 10: {"10Ki", "10Ki"}, 10<<30 + 1: {"10Gi", "11Gi"}, 9<<30 + 1: {"9216Mi", "9217Mi"}, 5 << 40: {"5120Gi", "5120Gi"},
+		math.MaxInt64: {"8191Pi", "8192Pi"},
+	} {
+		require.Equal(t, want, [2]string{roughly(n, false), roughly(n, true)})
+	}
 }
 
 // TestBlockVolumesGrow while they are used, and by the size that their claims have got.
