@@ -29,19 +29,28 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
+	"k8s.io/kubernetes/plugin/pkg/admission/admit"
 	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
+	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
 	certapproval "k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
 	"k8s.io/kubernetes/plugin/pkg/admission/certificates/ctbattest"
 	certsigning "k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
 	certsubject "k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
+	"k8s.io/kubernetes/plugin/pkg/admission/deny"
 	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
+	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
+	"k8s.io/kubernetes/plugin/pkg/admission/gc"
 	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/namespace/exists"
 	"k8s.io/kubernetes/plugin/pkg/admission/network/defaultingressclass"
 	"k8s.io/kubernetes/plugin/pkg/admission/network/denyserviceexternalips"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodedeclaredfeatures"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
+	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
 	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
+	"k8s.io/kubernetes/plugin/pkg/admission/podtolerationrestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/priority"
 	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
 	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
@@ -78,23 +87,32 @@ type plugin struct {
 }
 
 // ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
-// implemented by the registry.
+// implemented by the registry. Left out are NamespaceAutoProvision, since the registry refuses a namespace that does not
+// exist before any plugin runs; ImagePolicyWebhook, whose responses have no bound; and PodGroupProtection, whose
+// finalizer needs a controller.
 //
 // Decision: EventRateLimit and DenyServiceExternalIPs are on by default, unlike upstream. All events of an hour are in
 // memory, and external IPs let a Service take addresses that belong to others.
 var ordered = []plugin{
+	{name: admit.PluginName, register: admit.Register, off: true},
+	{name: exists.PluginName, register: exists.Register, off: true},
+	{name: antiaffinity.PluginName, register: antiaffinity.Register, off: true},
 	{name: limitranger.PluginName, register: limitranger.Register},
 	{name: serviceaccount.PluginName, register: serviceaccount.Register},
 	{name: noderestriction.PluginName, register: noderestriction.Register},
 	{name: nodetaint.PluginName, register: nodetaint.Register},
 	{name: alwayspullimages.PluginName, register: alwayspullimages.Register, off: true},
 	{name: podsecurity.PluginName, register: podsecurity.Register},
+	{name: podnodeselector.PluginName, register: registerNodeSelector, off: true},
 	{name: priority.PluginName, register: registerPriority},
 	{name: defaulttolerationseconds.PluginName, register: defaulttolerationseconds.Register},
+	{name: podtolerationrestriction.PluginName, register: podtolerationrestriction.Register, off: true},
 	{name: storageInUse, register: registerInUse},
 	{name: resize.PluginName, register: resize.Register},
 	{name: defaultStorageClass, register: registerClassDefault},
 	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
+	{name: extendedresourcetoleration.PluginName, register: extendedresourcetoleration.Register, off: true},
+	{name: gc.PluginName, register: gc.Register, off: true},
 	{name: runtimeclass.PluginName, register: runtimeclass.Register},
 	{name: certapproval.PluginName, register: certapproval.Register},
 	{name: certsigning.PluginName, register: certsigning.Register},
@@ -102,6 +120,7 @@ var ordered = []plugin{
 	{name: certsubject.PluginName, register: certsubject.Register},
 	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
+	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
 	{name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
 		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
@@ -116,6 +135,7 @@ var ordered = []plugin{
 		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
 	}},
 	{name: resourcequotaapi.PluginName},
+	{name: deny.PluginName, register: deny.Register, off: true},
 }
 
 // defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour

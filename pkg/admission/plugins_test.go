@@ -38,10 +38,10 @@ func TestPluginOptions(t *testing.T) {
 	require.Subset(t, names(Plugins{}), []string{"PodSecurity", "EventRateLimit", "DenyServiceExternalIPs", "ResourceQuota"})
 	require.NotContains(t, names(Plugins{Disable: []string{"EventRateLimit"}}), "EventRateLimit")
 	for wrong, p := range map[string]Plugins{
-		`unknown admission plugin "NoSuch": there are AlwaysPullImages, `: {Enable: []string{"NoSuch"}},
-		`unknown admission plugin "nosuch"`:                               {Disable: []string{"nosuch"}},
-		"NamespaceLifecycle cannot be disabled":                           {Disable: []string{"NamespaceLifecycle"}},
-		"Priority is both enabled and disabled":                           {Enable: []string{"Priority"}, Disable: []string{"Priority"}},
+		`unknown admission plugin "NoSuch": there are AlwaysAdmit, `: {Enable: []string{"NoSuch"}},
+		`unknown admission plugin "nosuch"`:                          {Disable: []string{"nosuch"}},
+		"NamespaceLifecycle cannot be disabled":                      {Disable: []string{"NamespaceLifecycle"}},
+		"Priority is both enabled and disabled":                      {Enable: []string{"Priority"}, Disable: []string{"Priority"}},
 	} {
 		_, err := p.on()
 		require.ErrorContains(t, err, wrong)
