@@ -14,14 +14,14 @@ type waiter struct {
 }
 
 // Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise it returns ErrBusy, and
-// calls again, once for each key, when it may be retried. Whoever is told so must call Next when done, whether it called Do or not. An error
-// that means that the cluster is lost makes it unreachable for everybody.
+// calls again, once for each key, when it may be retried. Whoever is told so must call Next when done, whether it called Do or not. After an error
+// that means that the cluster may be lost nobody is let through until that is known.
 func (t *Target) Do(ctx context.Context, key string, again func(), f func(context.Context, client.WithWatch) error) error {
 	t.mu.Lock()
 	switch {
 	case !t.status.Ready:
 		defer t.mu.Unlock()
-		return &UnreachableError{t.status.Reason, t.status.Message}
+		return &UnreachableError{Reason: t.status.Reason, Message: t.status.Message}
 	case t.running >= maxRequests:
 		t.wait(key, again)
 		t.mu.Unlock()
@@ -37,10 +37,9 @@ func (t *Target) Do(ctx context.Context, key string, again func(), f func(contex
 		return err // this process ends
 	}
 	if err != nil && t.config.Local == nil && Lost(err) {
-		t.failed(err)
-		t.Probe()
-		s := t.Status()
-		return &UnreachableError{s.Reason, s.Message}
+		t.doubt(err)
+		reason, message := explain(err, t.Status().Server)
+		return &UnreachableError{Reason: reason, Message: message, Asked: true}
 	}
 	return err
 }
@@ -100,6 +99,10 @@ func (t *Target) end() {
 }
 
 // UnreachableError means that a cluster does not answer.
-type UnreachableError struct{ Reason, Message string }
+type UnreachableError struct {
+	Reason, Message string
+	// Asked is set if it was this request that was lost, perhaps because of what it asks; otherwise the cluster was not asked.
+	Asked bool
+}
 
 func (e *UnreachableError) Error() string { return e.Message }

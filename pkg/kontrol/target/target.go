@@ -29,10 +29,11 @@ import (
 const (
 	// patience is how long a cluster may take to answer a request other than a watch.
 	patience = 10 * time.Second
-	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost between those of one that does not.
+	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost, give or take half, between those of one that does not:
+	// nothing tells that it answers again.
 	interval   = 30 * time.Second
 	retryFirst = time.Second
-	retryMost  = 30 * time.Second
+	retryMost  = 10 * time.Second
 	// maxAnswer limits an answer other than a watch, in bytes.
 	maxAnswer = 64 << 20
 	// maxRequests limits the writes to one cluster at a time.
@@ -66,6 +67,8 @@ type Status struct {
 	Ready                            bool
 	Reason, Message, Version, Server string
 	Seen                             time.Time
+	// Outage is another number after each time that the cluster was probed in vain, and after each change of its configuration.
+	Outage uint64
 }
 
 // Pool has the clusters. It is safe for concurrent use.
@@ -75,6 +78,15 @@ type Pool struct {
 	mu      sync.Mutex
 	targets map[string]*Target
 	notify  map[string]func(cluster string)
+	outages uint64
+}
+
+// outage returns a new value of Status.Outage.
+func (p *Pool) outage() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outages++
+	return p.outages
 }
 
 // NewPool returns a pool without clusters. localVersion is the version of the cluster that serves this API.
@@ -99,6 +111,8 @@ func (p *Pool) Set(name string, c Config, begin func(func(context.Context))) {
 		return
 	}
 	t := newTarget(name, c, p)
+	p.outages++
+	t.status.Outage = p.outages
 	p.targets[name] = t
 	p.mu.Unlock()
 	if old != nil {
@@ -155,6 +169,7 @@ type Target struct {
 
 	mu      sync.Mutex
 	status  Status
+	doubted bool // a request was lost, and the probe that tells whether the cluster is has not ended: nobody was told yet
 	running int
 	waiting []waiter        // told once a request may be made, in order
 	waits   map[string]bool // the keys in waiting
@@ -207,7 +222,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
 		}
 		t.probe = func(ctx context.Context) (string, error) {
-			raw, err := d.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+			raw, err := d.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx).Raw()
 			if err != nil {
 				return "", err
 			}
@@ -297,24 +312,44 @@ func (t *Target) reached(version string) {
 	if t.config.Local != nil {
 		message = was.Message
 	}
-	t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: message, Version: version, Server: was.Server, Seen: time.Now()}
+	t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: message, Version: version, Server: was.Server, Seen: time.Now(), Outage: was.Outage}
+	t.doubted = false
 	t.mu.Unlock()
 	if !was.Ready || was.Version != version {
 		t.pool.changed(t.Name)
 	}
 }
 
+// failed records that the cluster does not answer.
 func (t *Target) failed(err error) {
+	outage := t.pool.outage()
 	t.mu.Lock()
-	was := t.status
-	next := was
-	next.Ready = false
-	next.Reason, next.Message = explain(err, was.Server)
-	t.status = next
+	was, tell := t.status, t.doubted
+	t.doubted = false
+	t.lost(err)
+	t.status.Outage = outage
+	tell = tell || was.Ready || was.Reason != t.status.Reason
 	t.mu.Unlock()
-	if was.Ready || was.Reason != next.Reason {
+	if tell {
 		t.pool.changed(t.Name)
 	}
+}
+
+// doubt keeps requests from a cluster until a probe has told whether it answers: a single request may be lost because of what it asks.
+func (t *Target) doubt(err error) {
+	t.mu.Lock()
+	if t.status.Ready {
+		t.doubted = true
+		t.lost(err)
+	}
+	t.mu.Unlock()
+	t.Probe()
+}
+
+// lost sets the status by an error. The target is locked.
+func (t *Target) lost(err error) {
+	t.status.Ready = false
+	t.status.Reason, t.status.Message = explain(err, t.status.Server)
 }
 
 // Status returns what is known of the cluster.

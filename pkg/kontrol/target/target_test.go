@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -149,6 +150,55 @@ func TestABusyClusterQueuesNothing(t *testing.T) {
 	close(hold)
 	wg.Wait()
 	require.Empty(t, told)
+}
+
+// TestALostRequestIsNoOutage: after it nobody is let through until a probe has told whether the cluster answers, and an outage is said only then.
+func TestALostRequestIsNoOutage(t *testing.T) {
+	answers := make(chan int)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case code := <-answers:
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`))
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	changes := make(chan Status, 100)
+	p := NewPool("v")
+	p.Notify("test", func(name string) { changes <- p.Get(name).Status() })
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer func() { cancel(); wg.Wait() }()
+	p.Set("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}, func(f func(context.Context)) { wg.Go(func() { f(ctx) }) })
+	c := p.Get("c")
+	<-changes // it connects
+	answers <- http.StatusOK
+	up := <-changes
+	require.True(t, up.Ready)
+	lose := func() {
+		var lost *UnreachableError
+		require.ErrorAs(t, c.Do(ctx, "", nil, func(context.Context, client.WithWatch) error { return io.ErrUnexpectedEOF }), &lost)
+		require.True(t, lost.Asked)
+		lost = nil
+		require.ErrorAs(t, c.Do(ctx, "", nil, func(context.Context, client.WithWatch) error { t.Error("it was asked"); return nil }), &lost)
+		require.False(t, lost.Asked)
+		require.Nil(t, c.Client())
+	}
+	lose()
+	require.Empty(t, changes, "nobody knows yet")
+	answers <- http.StatusOK
+	again := <-changes
+	require.True(t, again.Ready)
+	require.Equal(t, up.Outage, again.Outage)
+	lose()
+	answers <- http.StatusUnauthorized
+	down := <-changes
+	require.False(t, down.Ready)
+	require.Equal(t, kontrol.ReasonUnauthorized, down.Reason)
+	require.NotEqual(t, up.Outage, down.Outage)
+	answers <- http.StatusOK
+	require.True(t, (<-changes).Ready)
 }
 
 // uncomparable is a client as the server passes it.

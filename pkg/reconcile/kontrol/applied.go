@@ -225,6 +225,7 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 		return engine.Result{}, nil // its reconciler will tell
 	}
 	var out Answer
+	outage := t.Status().Outage
 	err := t.Do(ctx, pair.Resource, r.again(pair), func(ctx context.Context, c client.WithWatch) (err error) {
 		out, err = Apply(ctx, c, o, step)
 		return err
@@ -237,13 +238,20 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 		return engine.Result{}, nil
 	case errors.As(err, &lost):
 		r.hold(pair, onCluster)
-		if a.State.Generation == o.Resource.Generation {
-			return engine.Result{}, nil // the cluster's condition says it
+		var wait time.Duration
+		switch {
+		case lost.Asked:
+			wait = r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
+		case r.ready(pair.Cluster): // by now, and before that was held
+			wait = settle
 		}
-		return engine.Result{}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: lost.Reason, Error: lost.Message})
+		if a.State.Generation == o.Resource.Generation {
+			return engine.Result{RequeueAfter: wait}, nil // the cluster's condition says it
+		}
+		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: lost.Reason, Error: lost.Message})
 	case err != nil:
 		failure := explain(err)
-		wait := r.failed(pair, o.Resource.Generation, r.Now())
+		wait := r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
 		if r.hold(pair, ""); failure.Status == kontrol.ApplyWaiting {
 			r.hold(pair, onKind)
 		}
@@ -295,8 +303,8 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 	return client.IgnoreNotFound(r.Client.Update(ctx, &changed))
 }
 
-// failed counts a failure, and returns when to try again.
-func (r *applied) failed(p watch.Pair, generation int64, now time.Time) time.Duration {
+// failed counts a failure, and returns when to try again at the latest.
+func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current *kontrol.Current, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.tries[p]
@@ -305,7 +313,7 @@ func (r *applied) failed(p watch.Pair, generation int64, now time.Time) time.Dur
 	}
 	wait := min(failFirst<<min(t.Failures, 10), failMost)
 	wait = wait/2 + rand.N(wait)
-	t.Generation, t.Failures, t.Next = generation, t.Failures+1, now.Add(wait)
+	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+1, now, now.Add(wait), outage, seenOf(current)
 	r.tries[p] = t
 	return wait
 }
@@ -328,22 +336,39 @@ func (r *applied) succeeded(p watch.Pair, generation int64, corrected bool) {
 	r.tries[p] = t
 }
 
-// reached tries again at once what failed on a cluster that became ready.
+// ready reports whether a cluster answers.
+func (r *applied) ready(cluster string) bool {
+	t := r.pool.Get(cluster)
+	return t != nil && t.Status().Ready
+}
+
+// reached tries again what waits for a cluster that became ready. If it did not answer for a while, what failed there is tried again at once: that is
+// forgotten. A single request that was lost is no outage, and what has to do with its content fails again.
 func (r *applied) reached(cluster string) {
 	t := r.pool.Get(cluster)
-	if t == nil || !t.Status().Ready {
+	if t == nil {
+		return
+	}
+	s := t.Status()
+	if !s.Ready {
 		return
 	}
 	r.mu.Lock()
-	for p, tries := range r.tries {
-		if p.Cluster == cluster {
-			tries.Next = time.Time{}
-			r.tries[p] = tries
-		}
-	}
-	waiting := r.held.all(cluster)
+	waiting := append(r.held.all(cluster), forgive(r.tries, cluster, s.Outage)...)
 	r.mu.Unlock()
 	r.wake(waiting)
+}
+
+// forgive forgets the failures on a cluster before its last outage, and returns what has failed. How often drift was corrected is not forgotten.
+func forgive(tries map[watch.Pair]Tries, cluster string, outage uint64) (list []watch.Pair) {
+	for p, t := range tries {
+		if p.Cluster == cluster && t.Failures > 0 && t.Outage != outage {
+			t.Failures, t.Next = 0, time.Time{}
+			tries[p] = t
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // sweep finds what is not as it should be, in case that an event was missed.

@@ -35,9 +35,27 @@ type Observed struct {
 type Tries struct {
 	Generation  int64
 	Failures    int
-	Next        time.Time // of the next attempt
+	Last, Next  time.Time // of the last failure, and of the next attempt
+	Outage      uint64    // the last of the cluster before the last failure
+	Seen        string    // what was known of the object then
 	Corrections int
 	Corrected   time.Time // the last
+}
+
+// seenOf identifies what is recorded of an object.
+func seenOf(c *kontrol.Current) string {
+	if c == nil || c.Time == nil {
+		return ""
+	}
+	return c.Time.UTC().Format(time.RFC3339Nano)
+}
+
+// next returns when to try again: soon if the object has changed since the last failure, or the kind is there by now, as that may have been the reason.
+func (t Tries) next(c *kontrol.Current) time.Time {
+	if soon := t.Last.Add(changedPause); t.Seen != seenOf(c) && soon.Before(t.Next) {
+		return soon
+	}
+	return t.Next
 }
 
 // Step is what to do.
@@ -57,6 +75,8 @@ const (
 	pendingPatience = 30 * time.Second
 	// resync is how often all Resources are compared with what was applied.
 	resync = 30 * time.Second
+	// changedPause is the least time between two failures of what others keep changing on the cluster.
+	changedPause = 5 * time.Second
 	// freeCorrections is how many corrections within correctionWindow are made without a pause.
 	freeCorrections  = 5
 	correctionWindow = 10 * time.Minute
@@ -101,9 +121,9 @@ func Plan(o Observed, now time.Time) Step {
 	if due && o.Waits != "" {
 		return waiting(o.WaitsReason, o.Waits)
 	}
-	if o.Tries.Generation == r.Generation && now.Before(o.Tries.Next) {
+	if next := o.Tries.next(c); o.Tries.Generation == r.Generation && now.Before(next) {
 		if due || drifted {
-			return Step{Again: o.Tries.Next.Sub(now)}
+			return Step{Again: next.Sub(now)}
 		}
 	}
 	switch {

@@ -103,12 +103,18 @@ func TestPlan(t *testing.T) {
 		"second":                    {[]func(*Observed){func(o *Observed) { o.Other = "first" }}, Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}},
 		"failed":                    {[]func(*Observed){func(o *Observed) { o.Applied.Status = kontrol.ApplyFailed }}, Step{Apply: true}},
 		"failed now":                {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 3, Next: now.Add(time.Second)} }}, Step{Again: time.Second}},
-		"edited since":              {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }}, Step{Apply: true}},
-		"drift":                     {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
-		"reported":                  {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
-		"enforced":                  {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }}, Step{Apply: true, Correct: true, Prune: true}},
-		"a fight":                   {[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }}, Step{Again: 4 * time.Second}},
-		"unseen":                    {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
+		"changed since": {[]func(*Observed){edited, func(o *Observed) {
+			o.Tries = Tries{Generation: 3, Last: now.Add(-changedPause), Next: now.Add(time.Minute), Seen: "earlier"}
+		}}, Step{Apply: true}},
+		"changed just now": {[]func(*Observed){edited, func(o *Observed) {
+			o.Tries = Tries{Generation: 3, Last: now.Add(-time.Second), Next: now.Add(time.Minute), Seen: "earlier"}
+		}}, Step{Again: changedPause - time.Second}},
+		"edited since": {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }}, Step{Apply: true}},
+		"drift":        {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
+		"reported":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
+		"enforced":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }}, Step{Apply: true, Correct: true, Prune: true}},
+		"a fight":      {[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }}, Step{Again: 4 * time.Second}},
+		"unseen":       {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
 		"unseen long": {[]func(*Observed){func(o *Observed) {
 			o.Current.Generation = 1
 			at := metav1.NewMicroTime(now.Add(-time.Hour))

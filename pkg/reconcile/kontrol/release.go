@@ -56,8 +56,9 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied, remove bool) (wait time.Duration, err error) {
 	t := r.pool.Get(pair.Cluster)
 	if t == nil {
-		return r.failed(pair, a.Generation, r.Now()), errors.New("the cluster is not connected")
+		return r.failed(pair, a.Generation, 0, nil, r.Now()), errors.New("the cluster is not connected")
 	}
+	outage := t.Status().Outage
 	err = t.Do(ctx, pair.Resource, r.again(pair), func(ctx context.Context, c client.WithWatch) error {
 		live, err := read(ctx, c, a.Target)
 		if meta.IsNoMatchError(err) || live == nil && err == nil {
@@ -80,7 +81,7 @@ func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied
 		return client.IgnoreNotFound(c.Patch(ctx, live, client.RawPatch(types.MergePatchType, unmark), client.FieldOwner(kontrol.FieldManager)))
 	})
 	if err != nil && !errors.Is(err, target.ErrBusy) {
-		wait = r.failed(pair, a.Generation, r.Now())
+		wait = r.failed(pair, a.Generation, outage, nil, r.Now())
 	}
 	return wait, err
 }
