@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -186,6 +185,9 @@ func newNode(p *process, m *membership) (*node, error) {
 		return nil, err
 	}
 	protect()
+	if err := markNames(p.Config); err != nil {
+		return nil, err
+	}
 	containers := containerdConfig(p.Config)
 	containers.PodPIDs, containers.Reserved = max(p.PodMaxPIDs, 0), reserved
 	containers.ImageReserve = thresholds[config.ImageFsAvailable].Of
@@ -252,21 +254,15 @@ func (p *process) registration() (map[string]string, []corev1.Taint, error) {
 	return labels, taints, nil
 }
 
-// instance returns the prefix of names (nftables tables, links, cgroups), which differs between installations with
-// different data directories. For the default directory it is "coracle".
-func instance(c config.Config) string {
-	if c.DataDir == config.Default().DataDir {
-		return "coracle"
-	}
-	return fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(c.DataDir)))
-}
-
 // DumpRules writes the nftables rules of this installation, whether it is running or not.
 func DumpRules(c config.Config, w io.Writer) error { return proxy.Dump(w, instance(c)) }
 
+// containersDir is the runtime's directory in the data directory.
+const containersDir = "containerd"
+
 func containerdConfig(c config.Config) containerd.Config {
 	return containerd.Config{
-		DataDir: filepath.Join(c.DataDir, "containerd"), RunDir: filepath.Join(c.RunDir, "containerd"),
+		DataDir: filepath.Join(c.DataDir, containersDir), RunDir: filepath.Join(c.RunDir, "containerd"),
 		CgroupRoot: "/" + instance(c), Address: c.Containerd, Namespace: instance(c),
 	}
 }
@@ -303,6 +299,9 @@ func manifestDir(c config.Config) string {
 
 // purge removes everything that the node created on this machine. No other Coracle process is running.
 func purge(ctx context.Context, c config.Config) error {
+	if err := errors.Join(os.MkdirAll(c.DataDir, 0o700), markNames(c)); err != nil {
+		return err
+	}
 	conf := containerdConfig(c)
 	conf.Address = "" // containers are removed first, whatever the host's containerd does; then Purge finds it
 	runtime, err := containerd.New(conf)

@@ -152,6 +152,7 @@ func prepare(c config.Config) (*process, error) {
 			return nil, err
 		}
 	}
+	p.Config = withoutLinks(c)
 	lock, err := lock(c.DataDir)
 	if err != nil {
 		return nil, err

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
@@ -69,7 +71,7 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 		return err
 	}
 	say("removing containers, network and mounts")
-	if err := purge(ctx, c); err != nil {
+	if err := purge(ctx, withoutLinks(c)); err != nil {
 		return err
 	}
 	if ca != nil {
@@ -78,6 +80,32 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 		}
 	}
 	say("removing %s and %s", c.DataDir, c.RunDir)
-	// Directories of pods may be nested to any depth and contain files that resist removal.
-	return errors.Join(disk.RemoveAll(ctx, c.RunDir), disk.RemoveAll(ctx, c.DataDir))
+	return errors.Join(removeDir(ctx, c.RunDir), removeDir(ctx, c.DataDir))
+}
+
+// removeDir removes a directory whose contents may be nested to any depth and resist removal. A symbolic link to it, and a mount point, are not
+// Coracle's: only what is in them is removed.
+func removeDir(ctx context.Context, dir string) error {
+	dir = filepath.Clean(dir)
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSymlink == 0 {
+		if err = disk.RemoveAll(ctx, dir); !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+	entries, readErr := os.ReadDir(dir)
+	if errors.Is(readErr, fs.ErrNotExist) { // a link that leads nowhere
+		return nil
+	}
+	err = readErr
+	for _, e := range entries {
+		err = errors.Join(err, disk.RemoveAll(ctx, filepath.Join(dir, e.Name())))
+	}
+	return err
 }

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -106,10 +107,11 @@ func bare(t *testing.T, name string) *Host {
 	require.Zero(t, os.Geteuid(), "the end-to-end tests need root")
 	coracle := filepath.Join(Root(t), "bin/coracle")
 	require.FileExists(t, coracle, "run `make build` first")
-	dir := t.TempDir()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
 	h := &Host{
 		t: t, Name: name, Home: filepath.Join(dir, "home"),
-		DataDir: dataDir(t, dir), RunDir: filepath.Join(dir, "run"), Coracle: coracle,
+		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), Coracle: coracle,
 		images: filepath.Join(Root(t), "dist/images"), netns: "/run/netns/" + name,
 	}
 	require.NoError(t, os.Mkdir(h.Home, 0o700))
@@ -131,23 +133,11 @@ func bare(t *testing.T, name string) *Host {
 	return h
 }
 
-// dataDir chooses a data directory below dir. The names of its cgroups have 16 bits of a hash, and other clusters may run on this machine.
-func dataDir(t *testing.T, dir string) string {
-	t.Helper()
-	for n := 0; ; n++ {
-		path := filepath.Join(dir, fmt.Sprint("data", n))
-		one, err := filepath.Glob("/sys/fs/cgroup/" + Prefix(path))
-		require.NoError(t, err)
-		more, err := filepath.Glob("/sys/fs/cgroup/*/" + Prefix(path))
-		require.NoError(t, err)
-		if len(one)+len(more) == 0 {
-			return path
-		}
-	}
-}
-
 // Prefix begins the names that a cluster with a data directory uses in the kernel.
-func Prefix(dataDir string) string { return fmt.Sprintf("cor%.2x", sha256.Sum256([]byte(dataDir))) }
+func Prefix(dataDir string) string {
+	sum := sha256.Sum256([]byte(dataDir))
+	return "cor" + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:13]
+}
 
 // System runs a command of this machine, which must succeed, and returns its output.
 func System(t *testing.T, name string, args ...string) string {

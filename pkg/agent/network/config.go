@@ -19,8 +19,8 @@ type Config struct {
 	ServiceCIDR netip.Prefix
 	// PodCIDR is this node's range of pod addresses, /2 to /30. If it is invalid, SetPodCIDR sets it later.
 	PodCIDR netip.Prefix
-	// Prefix is the prefix of the names of nftables tables and links, and determines the metric of routes; default "coracle". The prefixes of
-	// two installations on one machine must differ in their first seven characters.
+	// Prefix is the prefix of the names of nftables tables and links, and determines the metric of routes; default "coracle". Those of two
+	// installations on one machine must differ, and neither may begin with the other. Of one with more than seven characters links have a hash.
 	Prefix string
 	// OwnPorts are served by the node itself (its agent, the API) and are refused as host ports. 22 (SSH) is always refused.
 	OwnPorts []uint16

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -25,15 +26,36 @@ var (
 
 const podLink = "eth0"
 
-// linkName returns the name of the host's end of a pod's link: the prefix and a hash of the UID, 15 characters, the maximum.
+// The name of a link has at most 15 characters (IFNAMSIZ). What a prefix leaves has at least 40 bits of a hash of the pod's UID.
+const (
+	maxName   = 15
+	maxPrefix = 7
+)
+
+// linkName returns the name of the host's end of a pod's link: linkPrefix and a hash of the UID.
 func (c *Config) linkName(uid string) string {
-	sum := sha256.Sum256([]byte(uid))
-	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))
 	prefix := c.linkPrefix()
-	return prefix + hash[:15-len(prefix)]
+	if len(c.Prefix) > maxPrefix {
+		return prefix + letters(uid, maxName-len(prefix))
+	}
+	sum := sha256.Sum256([]byte(uid))
+	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:maxName-len(prefix)]
 }
 
-func (c *Config) linkPrefix() string { return c.Prefix[:min(len(c.Prefix), 7)] }
+// linkPrefix begins the names of all links of this installation. In place of a Prefix that is too long it has 36 bits of a hash of it.
+func (c *Config) linkPrefix() string {
+	if len(c.Prefix) > maxPrefix {
+		return "cl" + letters(c.Prefix, 6)
+	}
+	return c.Prefix
+}
+
+// letters returns n letters and digits, nearly 6 bits each, of a hash of the text.
+func letters(text string, n int) string {
+	sum := sha256.Sum256([]byte(text))
+	all := new(big.Int).SetBytes(sum[:]).Text(62)
+	return all[len(all)-n:]
+}
 
 func ipNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}

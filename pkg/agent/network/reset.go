@@ -105,7 +105,7 @@ func (c *Config) links(h *netlink.Handle) ([]netlink.Link, error) {
 	}
 	var links []netlink.Link
 	for _, l := range all {
-		if name := l.Attrs().Name; l.Type() == "veth" && len(name) == 15 && strings.HasPrefix(name, c.linkPrefix()) {
+		if name := l.Attrs().Name; l.Type() == "veth" && len(name) == maxName && strings.HasPrefix(name, c.linkPrefix()) {
 			links = append(links, l)
 		}
 	}
