@@ -37,7 +37,13 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 			again.Spec.Retries = 1
 			again.Spec.BackoffSeconds = new(int32)
 			c.create(taskOf("good", "0"), taskOf("bad", "3"), again, goes)
-			require.Equal(t, tasks.TaskCompleted, c.taskEnds("good").Status.Phase)
+			good := c.taskEnds("good")
+			require.Equal(t, tasks.TaskCompleted, good.Status.Phase)
+			for _, m := range good.ManagedFields {
+				if m.Subresource == "status" {
+					require.Equal(t, `{"f:status":{}}`, string(m.FieldsV1.GetRawBytes()), "one reconciler has all of it")
+				}
+			}
 			require.EqualValues(t, 3, *c.taskEnds("bad").Status.ExitCode)
 			require.Len(t, c.taskEnds("again").Status.Attempts, 2)
 			running := until(c, &tasks.TaskList{}, "default", "goes", func(t *tasks.Task) bool { return t.Status.Phase == tasks.TaskRunning })

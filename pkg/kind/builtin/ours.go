@@ -49,6 +49,7 @@ func ourRows() []*kind.Resource {
 	for _, o := range ours() {
 		switch o.row.Kind {
 		case "Task":
+			owned(o.row, "status") // one reconciler writes it, several times within moments
 			o.row.Subresources = []kind.Subresource{{Name: "log", GroupVersionKind: o.row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog, Methods: []string{http.MethodGet}}}
 		case "Worker": // one that follows its queues refuses to have a number of replicas
 			o.row.Subresources = append(o.row.Subresources, scale(scaleOf(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
