@@ -28,9 +28,12 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 		reason                   metav1.StatusReason
 		text                     string
 	}{
-		{"unknown path", "GET", "/nothing", "", nil, 404, metav1.StatusReasonNotFound, ""},
+		{"unknown path of a group", "GET", "/apis/apps/v2", "", nil, 404, metav1.StatusReasonNotFound, "the server could not find the requested resource"},
 		{"unknown resource", "GET", "/api/v1/namespaces/d/things", "", nil, 404, metav1.StatusReasonNotFound, "could not find the requested resource"},
 		{"unknown object", "GET", maps + "/none", "", nil, 404, metav1.StatusReasonNotFound, `configmaps "none" not found`},
+		{"a name that is a path", "GET", maps + "/%2e%2e", "", nil, 400, metav1.StatusReasonBadRequest, `Name parameter invalid: "..": may not be '..'`},
+		{"update without a name", "PUT", maps + "/m", `{"apiVersion":"v1","kind":"ConfigMap"}`, nil, 400, metav1.StatusReasonBadRequest,
+			"the name of the object (m based on URL) was undeterminable: name must be provided"},
 		{"wrong method", "POST", maps + "/m", someMap, nil, 405, metav1.StatusReasonMethodNotAllowed, "does not allow this method"},
 		{"broken JSON", "POST", maps, `{"apiVersion":`, nil, 400, metav1.StatusReasonBadRequest,
 			`the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: unexpected end of JSON input ({"apiVersion":)`},

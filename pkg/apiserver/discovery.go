@@ -23,9 +23,10 @@ import (
 
 // groupOrder is the order in which clients search groups for a kind; other groups follow by name.
 var groupOrder = []string{ //nolint:gochecknoglobals // a constant
-	"", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io",
+	"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io",
 	"networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io",
+	"resource.k8s.io", "flowcontrol.apiserver.k8s.io",
 }
 
 // discovery holds the discovery documents of one kind.Table.
@@ -168,7 +169,7 @@ func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.A
 
 // reviewOf returns the review for a path, or nil.
 func reviewOf(gvr schema.GroupVersionResource) *builtin.Review {
-	if gvr.Group != authenticationv1.GroupName && gvr.Group != authorizationv1.GroupName {
+	if gvr.Group != authenticationv1.GroupName && gvr.Group != authorizationv1.GroupName && gvr.Group != "" {
 		return nil
 	}
 	for _, r := range builtin.Reviews() {

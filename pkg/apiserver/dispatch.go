@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
@@ -65,7 +66,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	}
 	if r.Namespaced && t.Namespace == "" && (!whole || info.Verb == "create") {
 		if whole {
-			s.wrongMethod(w, req, info)
+			s.wrongMethod(w, req)
 			return
 		}
 		s.notFound(w, req)
@@ -77,9 +78,9 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	}
 	switch verb := info.Verb; {
 	case !slices.Contains(r.Verbs, verb):
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 	case verb == "watch" && req.Method != http.MethodGet: // requests below /watch have this verb whatever their method
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 	case verb == "get" && !whole:
 		s.get(w, req, t)
 	case verb == "list" && whole:
@@ -97,7 +98,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	case verb == "deletecollection" && whole:
 		s.deleteCollection(w, req, t)
 	default:
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 	}
 }
 
@@ -138,7 +139,7 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	case len(info.Parts) > 3:
 		s.notFound(w, req)
 	case !slices.Contains(verbs, verb):
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 	case verb == "get":
 		s.get(w, req, t)
 	case verb == "create":
@@ -148,15 +149,29 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	case verb == "patch":
 		s.patch(w, req, t)
 	default:
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 	}
 }
 
+// notFound responds as upstream: with a Status below the paths of the API's own groups, elsewhere with text.
 func (s *Server) notFound(w http.ResponseWriter, req *http.Request) {
-	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "404 page not found", 0, true))
+	if !s.inGroup(req.URL.Path) {
+		http.NotFound(w, req)
+		return
+	}
+	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
 }
 
-func (s *Server) wrongMethod(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
-	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method),
-		schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name, "", 0, true))
+// inGroup reports whether a path is in the core group or another one that is not defined by custom resources.
+func (s *Server) inGroup(path string) bool {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if parts[0] != "apis" || len(parts) < 2 {
+		return parts[0] == "api"
+	}
+	return slices.ContainsFunc(s.disc().groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] }) &&
+		!slices.ContainsFunc(s.cfg.Kinds.Table().All(), func(r *kind.Resource) bool { return r.Group == parts[1] && r.Hash != "" })
+}
+
+func (s *Server) wrongMethod(w http.ResponseWriter, req *http.Request) {
+	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false))
 }

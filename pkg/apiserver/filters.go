@@ -27,7 +27,7 @@ import (
 // filters is the handler chain, outermost first: panic recovery, audit ID, request info, deadline, authentication,
 // audit, impersonation, fairness, authorization, body, seat.
 func (s *Server) filters() http.Handler {
-	s.imp = impersonation.WithImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
+	s.imp = impersonation.WithConstrainedImpersonation(http.HandlerFunc(s.authorized), s.auth, clientscheme.Codecs)
 	s.rest = s.audited(http.HandlerFunc(s.authenticated))
 	return http.HandlerFunc(s.serve)
 }

@@ -9,7 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
@@ -22,7 +21,7 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		s.fail(w, req, wrongVerb(req))
+		s.wrongMethod(w, req)
 		return
 	}
 	switch {
@@ -68,10 +67,6 @@ func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 	}
 	slices.Sort(paths)
 	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
-}
-
-func wrongVerb(req *http.Request) error {
-	return apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, true)
 }
 
 // writePlainJSON responds with a value that is not an API object, indented as upstream does.

@@ -7,7 +7,9 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	authorizationapi "k8s.io/kubernetes/pkg/apis/authorization"
 	conversion "k8s.io/kubernetes/pkg/apis/authorization/v1"
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
@@ -27,7 +30,7 @@ import (
 // review serves a kind that is created but never stored, such as a TokenReview.
 func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *builtin.Review) {
 	if info.Verb != "create" || info.Name != "" || r.Namespaced != (info.Namespace != "") {
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 		return
 	}
 	n, err := negotiate(req, mayProto)
@@ -40,7 +43,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		s.fail(w, req, err)
 		return
 	}
-	m, err := bodyMedia(req)
+	media, err := bodyMedia(req)
 	if err != nil {
 		s.fail(w, req, err)
 		return
@@ -51,16 +54,43 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		return
 	}
 	obj := r.New()
-	if err := decode(req, m, raw, r.GroupVersionKind, obj, o.FieldValidation, nil); err != nil {
+	if err := decode(req, media, raw, r.GroupVersionKind, obj, o.FieldValidation, nil); err != nil {
 		s.fail(w, req, err)
 		return
 	}
-	if err := s.answer(req.Context(), info.Namespace, obj); err != nil {
+	m, err := meta.Accessor(obj)
+	if err == nil { // as for all creates
+		err = rest.EnsureObjectNamespaceMatchesRequestNamespace(info.Namespace, m)
+	}
+	if err == nil {
+		obj, err = s.answered(req.Context(), info.Namespace, obj, o)
+	}
+	if err != nil {
 		s.fail(w, req, err)
 		return
 	}
 	auditResult(req.Context(), registry.Result{Object: obj})
 	s.writeObject(w, req, n, http.StatusCreated, obj)
+}
+
+// answered returns the response to an object that is not stored.
+func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
+	b, ok := obj.(*corev1.Binding)
+	if !ok {
+		return obj, s.answer(ctx, namespace, obj)
+	}
+	pods := s.cfg.Kinds.Table().ByGVR(corev1.SchemeGroupVersion.WithResource("pods"))
+	if pods == nil {
+		return nil, apierrors.NewServiceUnavailable("this server has no pods")
+	}
+	res, err := s.cfg.Registry.Create(ctx, registry.Target{Resource: pods, Subresource: "binding", Namespace: namespace, Name: b.Name}, b, o)
+	if err != nil {
+		return nil, err
+	}
+	if status, ok := res.Object.(*metav1.Status); ok && status.Code == 0 {
+		status.Code = http.StatusCreated
+	}
+	return res.Value()
 }
 
 // answer fills in the status of a review by the user in ctx, if its kind has one.

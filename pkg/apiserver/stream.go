@@ -27,7 +27,7 @@ import (
 // stream serves a subresource that is a byte stream with the handler of its row.
 func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, sub *kind.Subresource, t registry.Target) {
 	if len(sub.Methods) > 0 && !slices.Contains(sub.Methods, req.Method) {
-		s.wrongMethod(w, req, info)
+		s.wrongMethod(w, req)
 		return
 	}
 	// A stream ends with the server.

@@ -116,7 +116,10 @@ func sameName(obj runtime.Object, t registry.Target) error {
 	if !ok {
 		return nil
 	}
-	if o.GetName() != "" && o.GetName() != t.Name {
+	if o.GetName() == "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
+	}
+	if o.GetName() != t.Name {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", o.GetName(), t.Name))
 	}
 	if o.GetNamespace() != "" && o.GetNamespace() != t.Namespace {
@@ -267,7 +270,7 @@ func (s *Server) delete(w http.ResponseWriter, req *http.Request, t registry.Tar
 	}
 	if res.Entry == nil && res.Object == nil {
 		res.Object = &metav1.Status{
-			Status: metav1.StatusSuccess, Code: int32(code),
+			Status:  metav1.StatusSuccess,
 			Details: &metav1.StatusDetails{Name: t.Name, Group: t.Resource.Group, Kind: t.Resource.Plural},
 		}
 	}

@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -208,6 +210,11 @@ type call struct {
 func (r *Registry) begin(ctx context.Context, t Target, verb string, dryRun []string) (*call, error) {
 	if t.Resource == nil {
 		return nil, apierrors.NewInternalError(errors.New("a call without a resource"))
+	}
+	if verb != "create" { // then the strategy says more
+		if wrong := path.IsValidPathSegmentName(t.Name); len(wrong) > 0 {
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", t.Name, strings.Join(wrong, ";")))
+		}
 	}
 	c := &call{Registry: r, Target: t, row: t.Resource.Stored(), dry: len(dryRun) > 0, verb: verb}
 	if !t.Resource.Namespaced {

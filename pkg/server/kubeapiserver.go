@@ -65,7 +65,6 @@ func (k *KubeAPIServer) Validate() error {
 	refuse(len(k.AccountIssuers) == 0 || k.AccountIssuers[0] == "", "service-account-issuer is a required flag, --service-account-issuer must be set")
 	refuse(len(k.AccountIssuers) > 1, "--service-account-issuer: more than one is not supported")
 	refuse(k.AccountSigningKeyFile == "", "service-account-signing-key-file is a required flag")
-	refuse(!k.AnonymousAuth, "--anonymous-auth=false is not supported")
 	refuse((k.TLSCertFile == "") != (k.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
 	for _, mode := range k.AuthorizationModes {
 		refuse(!slices.Contains([]string{"RBAC", "Node", "AlwaysAllow"}, mode), "authorization-mode %q is not supported: use RBAC, Node or AlwaysAllow", mode)
@@ -96,6 +95,8 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 	quietLibraries(log)
 	c := k.Config
 	c.DataDir, c.MergeKubeconfig = dir, false
+	// As upstream, nobody is anonymous where everybody may do everything.
+	c.AnonymousAuth = k.AnonymousAuth && !slices.Contains(k.AuthorizationModes, "AlwaysAllow")
 	c.Disable = []string{config.Controllers, config.Scheduler, config.Ingresses, config.LoadBalancer}
 	e, err := NewEmbedded(EmbeddedConfig{Config: c, Listener: listener, Given: given, Log: log})
 	if err != nil {

@@ -25,7 +25,7 @@ func admission() []*kind.Resource {
 	validating := validatingadmissionpolicy.NewStrategy(nil, unresolved)
 	policies := row[admissionv1.ValidatingAdmissionPolicy, admissionv1.ValidatingAdmissionPolicyList](group, "validatingadmissionpolicies", "validatingadmissionpolicy", validating, metaFields)
 	policies.Status = validatingadmissionpolicy.NewStatusStrategy(validating)
-	return []*kind.Resource{
+	all := []*kind.Resource{
 		row[admissionv1.MutatingAdmissionPolicy, admissionv1.MutatingAdmissionPolicyList](group, "mutatingadmissionpolicies", "mutatingadmissionpolicy",
 			mutatingadmissionpolicy.NewStrategy(nil, unresolved), metaFields),
 		row[admissionv1.MutatingAdmissionPolicyBinding, admissionv1.MutatingAdmissionPolicyBindingList](group, "mutatingadmissionpolicybindings", "mutatingadmissionpolicybinding",
@@ -38,4 +38,8 @@ func admission() []*kind.Resource {
 		row[admissionv1.ValidatingWebhookConfiguration, admissionv1.ValidatingWebhookConfigurationList](group, "validatingwebhookconfigurations", "validatingwebhookconfiguration",
 			validatingwebhookconfiguration.Strategy, metaFields),
 	}
+	for _, r := range all {
+		r.Categories = []string{"api-extensions"}
+	}
+	return all
 }

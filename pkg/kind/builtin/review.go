@@ -3,11 +3,13 @@ package builtin
 import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Review is a kind that is created but never stored, such as a TokenReview: the response has its status.
+// Review is a kind that is created but never stored, such as a TokenReview: the response has its status. A Binding does what the
+// subresource of its pod does.
 type Review struct {
 	schema.GroupVersionKind
 	Plural, Singular string
@@ -24,6 +26,7 @@ func (r *Review) GVR() schema.GroupVersionResource {
 func Reviews() []Review {
 	authn, authz := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
 	return []Review{
+		{corev1.SchemeGroupVersion.WithKind("Binding"), "bindings", "binding", true, func() runtime.Object { return &corev1.Binding{} }},
 		{authn.WithKind("SelfSubjectReview"), "selfsubjectreviews", "selfsubjectreview", false, func() runtime.Object { return &authenticationv1.SelfSubjectReview{} }},
 		{authn.WithKind("TokenReview"), "tokenreviews", "tokenreview", false, func() runtime.Object { return &authenticationv1.TokenReview{} }},
 		{authz.WithKind("LocalSubjectAccessReview"), "localsubjectaccessreviews", "localsubjectaccessreview", true, func() runtime.Object { return &authorizationv1.LocalSubjectAccessReview{} }},
@@ -33,7 +36,7 @@ func Reviews() []Review {
 	}
 }
 
-// IsReview reports whether an object is of one of these kinds.
+// IsReview reports whether an object is a review, which the API server answers.
 func IsReview(o runtime.Object) bool {
 	switch o.(type) {
 	case *authenticationv1.SelfSubjectReview, *authenticationv1.TokenReview, *authorizationv1.LocalSubjectAccessReview,

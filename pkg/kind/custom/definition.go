@@ -49,7 +49,7 @@ func Definitions() *kind.Resource {
 	r.NewList = func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} }
 	r.Singular, r.ShortNames, r.Categories = "customresourcedefinition", []string{"crd", "crds"}, []string{"api-extensions"}
 	r.Proto, r.StoredJSON = true, true
-	r.Strategy = customresourcedefinition.NewStrategy(typer{})
+	r.Strategy = checked{customresourcedefinition.NewStrategy(typer{})}
 	r.Status = customresourcedefinition.NewStatusStrategy(typer{})
 	r.Fields, r.FieldNames = fields.Set, fields.Names
 	table := tableconvertor.New()

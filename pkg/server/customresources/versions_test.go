@@ -219,6 +219,8 @@ func TestBadDefinitions(t *testing.T) {
 	for name, c := range map[string]struct{ text, says string }{
 		"not structural": {with("properties: {spec: {properties: {host: {type: string}}}}"), "spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"},
 		"reference":      {with(`properties: {spec: {$ref: "#/definitions/x"}}`), "$ref: Forbidden: $ref is not supported"},
+		"selectable, not structural": {strings.Replace(with("properties: {spec: {type: object, additionalProperties: false, properties: {host: {type: string}}}}"), "    schema:", "    selectableFields: [{jsonPath: .spec.host}]\n    schema:", 1),
+			"additionalProperties"},
 		"costly rule": {with(`properties: {spec: {type: object, properties: {l: {type: array, items: {type: string}}}, x-kubernetes-validations: [{rule: "self.l.all(a, self.l.all(b, self.l.all(c, a != b)))"}]}}`),
 			"estimated rule cost exceeds budget"},
 		"bad rule":   {with(`x-kubernetes-validations: [{rule: "self.nothing > 1"}]`), "undefined field 'nothing'"},
