@@ -195,7 +195,20 @@ func TestTheOwnerReportsOnPods(t *testing.T) {
 	status := "/api/v1/pods/" + made.PodID + "/status"
 	require.Equal(t, http.StatusNotFound, w.do("PUT", status, `{"status":"running"}`).status, "it is on no node")
 	w.bind(made.PodID, worker)
+	require.Equal(t, http.StatusOK, w.do("PUT", status, `{"status":"scheduled"}`).status)
 	require.Equal(t, http.StatusOK, w.do("PUT", status, `{"status":"running"}`).status)
+	sick := w.do("PUT", status, `{"status":"scheduled","message":"Container a is unhealthy","reason":"Unhealthy","containers":[{"name":"a","status":"running","healthStatus":"unhealthy"}]}`)
+	require.Equal(t, http.StatusOK, sick.status, sick.body)
+	var now corev1.Pod
+	require.NoError(t, w.admin.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: made.PodID}, &now))
+	require.Equal(t, corev1.PodRunning, now.Status.Phase, "it runs nevertheless")
+	require.Equal(t, "Unhealthy", now.Status.Reason)
+	require.Len(t, now.Status.ContainerStatuses, 2)
+	for _, c := range now.Status.ContainerStatuses {
+		require.Equal(t, c.Name != "a", c.Ready)
+		require.NotNil(t, c.State.Running)
+	}
+	require.Equal(t, corev1.RestartPolicyNever, now.Spec.RestartPolicy, "Podling's pods end with their containers")
 	end := w.do("PUT", status, `{"status":"failed","message":"it failed","reason":"Error","containers":[
 		{"name":"a","image":"i","status":"terminated","exitCode":0,"containerId":"c1"},{"name":"b","image":"i","status":"terminated","exitCode":2,"error":"bad"}]}`)
 	require.Equal(t, http.StatusOK, end.status, end.body)

@@ -79,6 +79,9 @@ func NewPod(in *wire.CreatePod, namespace, objectName string) (*corev1.Pod, erro
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName, Labels: mark(in.Labels, Managed, "true"), Annotations: mark(in.Annotations, NameAnnotation, in.Name)},
 		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicy(in.RestartPolicy), Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}},
 	}
+	if in.RestartPolicy == "" { // Podling's pods end with their containers
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	}
 	for i := range in.Containers {
 		c, err := Container(&in.Containers[i])
 		if err != nil {

@@ -47,6 +47,8 @@ func ReportTask(p *corev1.Pod, in *wire.TaskStatus, now time.Time) (bool, error)
 func ReportPod(p *corev1.Pod, in *wire.PodStatus, now time.Time) (bool, error) {
 	var phase corev1.PodPhase
 	switch in.Status {
+	case wire.PodScheduled: // Podling's worker says so with a container that has become unhealthy, whatever the pod does
+		phase = p.Status.Phase
 	case wire.PodRunning:
 		phase = corev1.PodRunning
 	case wire.PodSucceeded:
@@ -54,13 +56,13 @@ func ReportPod(p *corev1.Pod, in *wire.PodStatus, now time.Time) (bool, error) {
 	case wire.PodFailed:
 		phase = corev1.PodFailed
 	default:
-		return false, fmt.Errorf("status %q is not running, succeeded or failed", in.Status)
+		return false, fmt.Errorf("status %q is not scheduled, running, succeeded or failed", in.Status)
 	}
 	states := slices.Clone(in.Containers)
 	for i := range p.Spec.Containers {
 		// A worker need not list the containers: they are then as the pod.
 		name := p.Spec.Containers[i].Name
-		if !slices.ContainsFunc(states, func(c wire.Container) bool { return c.Name == name }) {
+		if !slices.ContainsFunc(states, func(c wire.Container) bool { return c.Name == name }) && in.Status != wire.PodScheduled {
 			status := wire.ContainerTerminated
 			if phase == corev1.PodRunning {
 				status = wire.ContainerRunning
@@ -129,7 +131,7 @@ func container(p *corev1.Pod, phase corev1.PodPhase, in *wire.Container, now tim
 	case in.Status == wire.ContainerRunning:
 		s.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}
 		running := true
-		s.Started, s.Ready = &running, true
+		s.Started, s.Ready = &running, in.HealthStatus != wire.HealthUnhealthy
 	case in.Status == wire.ContainerTerminated:
 		s.State = corev1.ContainerState{Terminated: termination(in, phase, started, s.ContainerID, now)}
 		running := false

@@ -46,7 +46,7 @@ type Container struct {
 	RestartCount int        `json:"restartCount,omitempty"`
 }
 
-// CreatePod is the body of POST /api/v1/pods. Name and Containers are required.
+// CreatePod is the body of POST /api/v1/pods. Name and Containers are required. RestartPolicy is Never unless set.
 type CreatePod struct {
 	Name          string            `json:"name"`
 	Namespace     string            `json:"namespace,omitempty"`
