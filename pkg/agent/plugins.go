@@ -27,7 +27,7 @@ func (a *Agent) openPlugins() error {
 		return fmt.Errorf("directory of plugins: %w", err)
 	}
 	if link := a.c.PluginLink; link != "" && dir.Path() != link {
-		a.log.Info("something else uses the usual directory of plugins, they find this agent at another", "used", link, "path", dir.Path())
+		a.log.Info("kubelet directory is used by something else, plugins find this agent at another", "used", link, "path", dir.Path())
 	}
 	a.share = (&plugins.Sharer{Dir: dir}).Share
 	a.serves = func(p *corev1.Pod) bool {

@@ -113,19 +113,19 @@ func New(c Config) (*Client, error) {
 // Create creates an object.
 func (c *Client) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
 	to := c.writer((&ctrl.CreateOptions{}).ApplyOptions(opts).DryRun)
-	return apart(obj, func(own ctrl.Object) error { return to.Create(ctx, own, opts...) })
+	return writeCopy(obj, func(own ctrl.Object) error { return to.Create(ctx, own, opts...) })
 }
 
 // Update replaces an object.
 func (c *Client) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.UpdateOption) error {
 	to := c.writer((&ctrl.UpdateOptions{}).ApplyOptions(opts).DryRun)
-	return apart(obj, func(own ctrl.Object) error { return to.Update(ctx, own, opts...) })
+	return writeCopy(obj, func(own ctrl.Object) error { return to.Update(ctx, own, opts...) })
 }
 
 // Patch changes an object.
 func (c *Client) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.PatchOption) error {
 	to := c.writer((&ctrl.PatchOptions{}).ApplyOptions(opts).DryRun)
-	return apart(obj, func(own ctrl.Object) error { return to.Patch(ctx, own, patch, opts...) })
+	return writeCopy(obj, func(own ctrl.Object) error { return to.Patch(ctx, own, patch, opts...) })
 }
 
 // writer returns the client for a write, which cannot be waited for if it is a dry run.

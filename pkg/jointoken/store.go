@@ -128,7 +128,7 @@ func Revoke(ctx context.Context, c ctrl.Client, id string) error {
 	return failed
 }
 
-// ErrRefused means that the cluster does not accept a token. It does not tell why, since the caller is not
+// ErrRefused means that the cluster does not accept a token. It does not say why, since the caller is not
 // authenticated.
 var ErrRefused = errors.New("the join token is unknown here, was revoked or has expired: `coracle token create` on the server makes a new one")
 

@@ -89,7 +89,7 @@ type Connection interface {
 type LocalNode interface {
 	// RoundTrip brings a request to the agent's API without a connection.
 	http.RoundTripper
-	// Accept queues messages in their order, and tells each one's outcome. It waits for nothing but the disk.
+	// Accept queues messages in their order, and reports each one's outcome. It waits for nothing but the disk.
 	Accept(list []*workers.Delivery)
 }
 
@@ -147,7 +147,7 @@ type Scale struct {
 	// there. The selector is text.
 	Read  func(client.Object) (want *int32, have int32, selector string, err error)
 	Write func(client.Object, int32) error
-	// Paths tells where the versions of the resource keep the replicas that are wanted, by group and version; a version that is not
+	// Paths says where the versions of the resource keep the replicas that are wanted, by group and version; a version that is not
 	// scaled has none. Nil: in spec.replicas.
 	Paths managedfields.ResourcePathMappings
 	// Missing is the path of the wanted replicas, without which there is no scale to show; empty if a scale without them has zero.

@@ -70,7 +70,7 @@ func (r *Resolver) rules(ctx context.Context, node, after string) (*Rules, []byt
 	}
 	data := rules.encode()
 	r.spent.Add(int64(time.Since(began)))
-	r.tell(over)
+	r.report(over)
 	if rules.Version == after {
 		return nil, nil, changed, nil
 	}

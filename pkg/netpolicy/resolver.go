@@ -28,8 +28,8 @@ const (
 	restMost = 2 * time.Second
 	// mostWaiting limits the requests of a node. A new one ends the oldest, of a connection that may be lost.
 	mostWaiting = 2
-	// tellEvery is how often a namespace is told that its policies are over a limit.
-	tellEvery = 30 * time.Minute
+	// reportEvery is how often an event says that the policies of a namespace are over a limit.
+	reportEvery = 30 * time.Minute
 	// maxAnswers limits the answers that are being written, in bytes. One answer takes less (limits.node).
 	maxAnswers = 64 << 20
 )
@@ -48,15 +48,15 @@ type Resolver struct {
 	spent  atomic.Int64        // nanoseconds, on rules of nodes
 	budget *semaphore.Weighted // of maxAnswers
 
-	mu      sync.Mutex
-	cluster cluster
-	known   bool                  // all policies are known and, once there is one, all pods
-	seen    bool                  // first is closed
-	made    *compiled             // the last one; nil if there is no policy
-	version uint64                // of made; 0: none yet
-	changed chan struct{}         // closed when version changes
-	waiting map[string][]*request // by node, the oldest first
-	told    map[string]time.Time  // when each namespace was told that it is over a limit
+	mu       sync.Mutex
+	cluster  cluster
+	known    bool                  // all policies are known and, once there is one, all pods
+	seen     bool                  // first is closed
+	made     *compiled             // the last one; nil if there is no policy
+	version  uint64                // of made; 0: none yet
+	changed  chan struct{}         // closed when version changes
+	waiting  map[string][]*request // by node, the oldest first
+	reported map[string]time.Time  // when each namespace was last reported to be over a limit
 }
 
 // request is one of a node that waits for rules.
@@ -76,7 +76,7 @@ func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
 	}
 	r := &Resolver{client: c, log: log, limits: usual, ready: make(chan struct{}), first: make(chan struct{}), changed: make(chan struct{}),
 		wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), budget: semaphore.NewWeighted(maxAnswers),
-		waiting: map[string][]*request{}, told: map[string]time.Time{},
+		waiting: map[string][]*request{}, reported: map[string]time.Time{},
 		cluster: cluster{policies: map[types.NamespacedName]*networkingv1.NetworkPolicy{}, namespaces: map[string]labels.Set{}, pods: map[string]map[string]*pod{}}}
 	r.guard = run.Guard{Log: log, Component: r.Name()}
 	r.events = events.New(c, r.Name(), "", log)
@@ -146,7 +146,7 @@ func (r *Resolver) loop(ctx context.Context) {
 		var made *compiled
 		if len(c.policies) > 0 {
 			made = compile(c, r.limits)
-			r.tell(made.over)
+			r.report(made.over)
 		}
 		r.publish(made)
 		select {
@@ -178,9 +178,9 @@ func (r *Resolver) publish(made *compiled) {
 	r.changed = make(chan struct{})
 }
 
-// tell says in an event of their policies which namespaces are over a limit.
-func (r *Resolver) tell(over []excess) {
-	for _, o := range r.untold(over) {
+// report says in an event of their policies which namespaces are over a limit.
+func (r *Resolver) report(over []excess) {
+	for _, o := range r.unreported(over) {
 		namespace := o.policy.Namespace
 		r.log.Warn("the network policies of a namespace are too large, they allow nothing", "namespace", namespace, "policy", o.policy.Name, "reason", o.why)
 		r.events.Event(o.policy, corev1.EventTypeWarning, "PoliciesTooLarge", "The policies of namespace %s allow nothing, and pods that they select are isolated, because %s. "+
@@ -188,14 +188,14 @@ func (r *Resolver) tell(over []excess) {
 	}
 }
 
-// untold returns one excess of each namespace that was not told of lately, and takes it as told.
-func (r *Resolver) untold(over []excess) (news []excess) {
+// unreported returns one excess of each namespace that was not reported lately, and records it as reported.
+func (r *Resolver) unreported(over []excess) (news []excess) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.told, func(_ string, at time.Time) bool { return time.Since(at) >= tellEvery })
+	maps.DeleteFunc(r.reported, func(_ string, at time.Time) bool { return time.Since(at) >= reportEvery })
 	for _, o := range over {
-		if _, told := r.told[o.policy.Namespace]; !told {
-			r.told[o.policy.Namespace] = time.Now()
+		if _, known := r.reported[o.policy.Namespace]; !known {
+			r.reported[o.policy.Namespace] = time.Now()
 			news = append(news, o)
 		}
 	}

@@ -231,7 +231,7 @@ func TestDeleteCollection(t *testing.T) {
 	require.Len(t, l.Entries, 10)
 }
 
-// Who deletes a job and does not say what is to become of its pods is warned that they stay, as by upstream.
+// A client that deletes a job and does not say what is to become of its pods is warned that they stay, as by upstream.
 func TestDeletingAJobWarns(t *testing.T) {
 	h := build(t)
 	job := at(batchv1.SchemeGroupVersion.WithKind("Job"), "work", "j")

@@ -83,7 +83,7 @@ func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 func (s *Scheduler) deleteExtended(ctx context.Context, pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
 	err := s.tryDeleteExtended(ctx, pod, claim)
 	if err != nil && ctx.Err() == nil {
-		s.log.Warn("could not delete the claim of a pod that was not bound, trying again with the pod", "namespace", claim.Namespace, "claim", claim.Name, "pod", pod.Name, "error", err)
+		s.log.Warn("could not delete the claim of a pod that was not bound, retrying with the pod", "namespace", claim.Namespace, "claim", claim.Name, "pod", pod.Name, "error", err)
 	}
 	return err
 }

@@ -17,8 +17,8 @@ type late map[types.UID]*lateEvent
 
 type lateEvent struct{ *time.Timer }
 
-// tell records an event about whether a pod has a node: since says when it began to wait for one, or got it. It is called without the scheduler's lock.
-func (s *Scheduler) tell(p *corev1.Pod, since time.Time, kind, reason, message string) {
+// record records an event about whether a pod has a node: since says when it began to wait for one, or got it. It is called without the scheduler's lock.
+func (s *Scheduler) record(p *corev1.Pod, since time.Time, kind, reason, message string) {
 	left := time.Until(since.Add(lateAfter))
 	if left <= 0 || !byTask(p) {
 		s.event(p, kind, reason, "%s", message)

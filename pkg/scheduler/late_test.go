@@ -48,7 +48,7 @@ func TestEventsOfBriefTasks(t *testing.T) {
 			podHandler{s}.OnAdd(p, false)
 		}
 		for _, p := range s.queue.pods {
-			s.tell(p.info.pod, p.since, corev1.EventTypeWarning, "FailedScheduling", "no room")
+			s.record(p.info.pod, p.since, corev1.EventTypeWarning, "FailedScheduling", "no room")
 		}
 		require.Equal(t, []string{"large FailedScheduling"}, reasons())
 		podHandler{s}.OnDelete(s.queue.pods["gone"].info.pod)
@@ -57,18 +57,18 @@ func TestEventsOfBriefTasks(t *testing.T) {
 		time.Sleep(time.Second)
 		require.ElementsMatch(t, []string{"large FailedScheduling", "large-task FailedScheduling"}, reasons())
 		time.Sleep(time.Second) // of the clock, which names events
-		s.tell(s.queue.pods["large-task"].info.pod, s.queue.pods["large-task"].since, corev1.EventTypeWarning, "FailedScheduling", "still no room")
+		s.record(s.queue.pods["large-task"].info.pod, s.queue.pods["large-task"].since, corev1.EventTypeWarning, "FailedScheduling", "still no room")
 		require.Len(t, reasons(), 3, "it has waited for long enough")
 
 		brief, long, waiting := testPod("brief", ofTask), testPod("long", ofTask), testPod("late", ofTask)
 		for _, p := range []*corev1.Pod{brief, long, waiting} {
 			podHandler{s}.OnAdd(p, false)
-			s.tell(p, now(), corev1.EventTypeWarning, "FailedScheduling", "no room yet")
+			s.record(p, now(), corev1.EventTypeWarning, "FailedScheduling", "no room yet")
 		}
 		for _, p := range []*corev1.Pod{brief, long} {
 			p.Spec.NodeName = "a"
 			podHandler{s}.OnUpdate(p, p)
-			s.tell(p, now(), corev1.EventTypeNormal, "Scheduled", "assigned")
+			s.record(p, now(), corev1.EventTypeNormal, "Scheduled", "assigned")
 		}
 		ended := brief.DeepCopy()
 		ended.Status.Phase = corev1.PodSucceeded
@@ -79,13 +79,13 @@ func TestEventsOfBriefTasks(t *testing.T) {
 
 		last := testPod("last", ofTask)
 		podHandler{s}.OnAdd(last, false)
-		s.tell(last, now(), corev1.EventTypeWarning, "FailedScheduling", "no room")
+		s.record(last, now(), corev1.EventTypeWarning, "FailedScheduling", "no room")
 		old := s.late[last.UID]
-		s.tell(last, now(), corev1.EventTypeWarning, "FailedScheduling", "no room, for another reason")
+		s.record(last, now(), corev1.EventTypeWarning, "FailedScheduling", "no room, for another reason")
 		require.False(t, s.due(last.UID, old, "FailedScheduling"), "its timer had fired before there was a newer event")
 		require.NotNil(t, s.late[last.UID])
 		s.drop()
-		s.tell(last, now(), corev1.EventTypeNormal, "Scheduled", "by a write that was under way")
+		s.record(last, now(), corev1.EventTypeNormal, "Scheduled", "by a write that was under way")
 		time.Sleep(lateAfter)
 		require.Len(t, reasons(), 5, "the scheduler has stopped")
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// onDemand returns a function that starts watch, once, until ctx ends, and one that tells whether watch has called synced. Both and
+// onDemand returns a function that starts watch, once, until ctx ends, and one that reports whether watch has called synced. Both and
 // synced are called with the scheduler locked. A watch that fails is started again, after a back-off of a second to a minute.
 func (s *Scheduler) onDemand(ctx context.Context, wg *sync.WaitGroup, what string, watch func(ctx context.Context, synced func()) error) (start func(), synced func() bool) {
 	known := false

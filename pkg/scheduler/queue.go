@@ -39,7 +39,7 @@ type pending struct {
 	index    int
 	reported string    // why the last attempt found no node
 	report   *report   // what is to be written to its status; nil: nothing
-	told     time.Time // when its last event was recorded
+	recorded time.Time // when its last event was
 	reserved *nodeInfo // the node on which resources are reserved for it; nil: none
 
 	writing sync.Mutex // held while its status or binding is written; taken before the scheduler's lock

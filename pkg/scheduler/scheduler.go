@@ -322,9 +322,9 @@ func (s *Scheduler) couldNotReserve(p *pending, message string) func(context.Con
 	return func(context.Context) { s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message) }
 }
 
-// tellEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that wait for one node, each is
+// eventEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that wait for one node, each is
 // tried whenever another one ends.
-const tellEvery = 5 * time.Minute
+const eventEvery = 5 * time.Minute
 
 // fail marks the pod as unschedulable and returns the function that writes its condition and preempts pods.
 func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
@@ -358,14 +358,14 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	if p.report == nil && !same || p.report != nil && (p.report.message != message || p.report.nominated != nominated) {
 		p.report = &report{pod, message, nominated}
 	}
-	tell := !same || p.failed.Sub(p.told) >= tellEvery
-	if tell {
-		p.told = p.failed
+	due := !same || p.failed.Sub(p.recorded) >= eventEvery
+	if due {
+		p.recorded = p.failed
 	}
 	since := p.since
 	return func(ctx context.Context) {
-		if tell {
-			s.tell(pod, since, corev1.EventTypeWarning, "FailedScheduling", message)
+		if due {
+			s.record(pod, since, corev1.EventTypeWarning, "FailedScheduling", message)
 		}
 		s.report(ctx, p)
 		s.evict(ctx, pod, victims)

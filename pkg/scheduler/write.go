@@ -31,7 +31,7 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	}); err != nil {
 		return err
 	}
-	s.tell(pod, now(), corev1.EventTypeNormal, "Scheduled", fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node))
+	s.record(pod, now(), corev1.EventTypeNormal, "Scheduled", fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.bound(p)

@@ -44,9 +44,9 @@ func (i *inside) Client() ctrl.WithWatch {
 
 func (i *inside) run(ctx context.Context, ready func()) error {
 	ended := make(chan struct{})
-	told := make(chan struct{})
+	notified := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(notified)
 		select {
 		case <-i.Ready():
 			ready()
@@ -55,6 +55,6 @@ func (i *inside) run(ctx context.Context, ready func()) error {
 	}()
 	err := i.Run(ctx)
 	close(ended)
-	<-told
+	<-notified
 	return err
 }

@@ -1,4 +1,4 @@
-// Package toleration tells for how long pods stay with a device that has a taint (KEP-5055). The scheduler and the reconciler that evicts pods have to agree.
+// Package toleration computes for how long pods stay with a device that has a taint (KEP-5055). The scheduler and the reconciler that evicts pods have to agree.
 //
 // It may import nothing of Coracle. It is pure.
 package toleration

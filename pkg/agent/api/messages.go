@@ -21,7 +21,7 @@ type LocalMessages struct {
 // LocalMessages returns it; it is the same always.
 func (s *Server) LocalMessages() *LocalMessages { return &s.local }
 
-// Accept queues messages in their order, and tells each one's outcome.
+// Accept queues messages in their order, and reports each one's outcome.
 func (l *LocalMessages) Accept(list []*workers.Delivery) {
 	if l.messages != nil {
 		l.messages.Accept(list)

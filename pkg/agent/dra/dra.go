@@ -1,5 +1,5 @@
 // Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives containers what the drivers
-// say, through CDI; and tells pods what drivers say about the health of their devices (KEP-4680).
+// say, through CDI; and reports to pods what drivers say about the health of their devices (KEP-4680).
 //
 // It may import agent/plugins, agent/cdi, bounded, client and run. Its invariants: a claim is on disk before a driver hears of it, and stays
 // there until every driver has said that it is no longer prepared, which is asked only when no pod that used it has anything left on this

@@ -33,7 +33,7 @@ func (b *bench) hears() {
 	case pods := <-b.changed:
 		require.Equal(b, []types.UID{"a"}, pods)
 	case <-time.After(patience):
-		b.Fatal("no pod was told")
+		b.Fatal("no pod was notified")
 	}
 }
 
@@ -47,7 +47,7 @@ func (b *bench) health(want corev1.ResourceHealthStatus, message string) {
 	require.Equal(b, []corev1.ResourceStatus{{Name: "claim:mine/gpu", Resources: []corev1.ResourceHealth{h}}}, b.claims.Health(p, &p.Spec.Containers[0]))
 }
 
-// What drivers say about devices is told to the pods that have them, and is unknown when they no longer say it.
+// What drivers say about devices is reported to the pods that have them, and is unknown when they no longer say it.
 func TestHealth(t *testing.T) {
 	b := start(t, claimFor("a"))
 	stranger := user("stranger")
@@ -103,9 +103,9 @@ func TestHealthOfHostileDrivers(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 
-	// Devices that are not mentioned any more do not add up, and their pods are told when they are forgotten.
-	var told []types.UID
-	m := &Manager{c: Config{HealthChanged: func(pods []types.UID) { told = append(told, pods...) }}}
+	// Devices that are not mentioned any more do not add up, and their pods are notified when they are forgotten.
+	var notified []types.UID
+	m := &Manager{c: Config{HealthChanged: func(pods []types.UID) { notified = append(notified, pods...) }}}
 	d := &driver{}
 	for range 3 {
 		said := map[string]deviceHealth{}
@@ -122,5 +122,5 @@ func TestHealthOfHostileDrivers(t *testing.T) {
 		others[string(rune(i))] = deviceHealth{until: time.Now().Add(time.Hour)}
 	}
 	m.said(d, others)
-	require.Equal(t, []types.UID{"a"}, told)
+	require.Equal(t, []types.UID{"a"}, notified)
 }

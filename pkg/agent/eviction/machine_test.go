@@ -49,19 +49,19 @@ func TestPriorityEvents(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	told := make(chan struct{})
+	notified := make(chan struct{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		watchPriority(ctx, receiver, func() { told <- struct{}{} })
+		watchPriority(ctx, receiver, func() { notified <- struct{}{} })
 	}()
 	for range 3 {
 		require.NoError(t, unix.Sendto(int(sender.Fd()), []byte("!"), unix.MSG_OOB, nil))
-		<-told
+		<-notified
 	}
 	select {
-	case <-told:
-		t.Fatal("told without an event")
+	case <-notified:
+		t.Fatal("notified without an event")
 	default:
 	}
 	cancel()

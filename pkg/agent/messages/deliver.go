@@ -40,7 +40,7 @@ func (m *Manager) DeliverAll(ctx context.Context, t Target, list []Message, wait
 		arrivals[i] = arrival{entry: &entry{Message: list[i]}, to: r}
 		if wait {
 			replies[i] = make(chan Outcome, 1)
-			arrivals[i].reply = &waiter{tell: func(o Outcome) { replies[i] <- o }}
+			arrivals[i].reply = &waiter{notify: func(o Outcome) { replies[i] <- o }}
 		}
 	}
 	m.accept(arrivals)

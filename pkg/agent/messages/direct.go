@@ -7,7 +7,7 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// Accept queues messages of the API server in this process, in their order, and tells each one's outcome. It waits for nothing but the disk.
+// Accept queues messages of the API server in this process, in their order, and reports each one's outcome. It waits for nothing but the disk.
 func (m *Manager) Accept(list []*workers.Delivery) {
 	arrivals := make([]arrival, len(list))
 	for i, d := range list {
@@ -44,7 +44,7 @@ func (m *Manager) Accept(list []*workers.Delivery) {
 // waiter waits for the reply to a message of this process. Its deadline counts once the message is queued: what ends before would be queued all the same.
 func (m *Manager) waiter(a *arrival, d *workers.Delivery) *waiter {
 	e, r := a.entry, a.to
-	w := &waiter{tell: func(o Outcome) { d.Done(delivered(o)) }}
+	w := &waiter{notify: func(o Outcome) { d.Done(delivered(o)) }}
 	end := func() {
 		if r != nil {
 			r.queue.abandon(e)

@@ -23,7 +23,7 @@ type exchange struct {
 	in    *bufio.Reader
 	out   *bufio.Writer
 	taker *taker
-	// refused has answers that came to nothing; more than it holds are not told.
+	// refused has answers that came to nothing; more than it holds are not reported.
 	refused chan frame.Head
 }
 

@@ -104,7 +104,7 @@ func (m *Manager) Stop() {
 		}
 	}
 	if lost > 0 {
-		m.c.Logger.Warn("messages without a promise were lost as the agent stops", "messages", lost)
+		m.c.Logger.Warn("at-most-once messages lost as the agent stops", "messages", lost)
 	}
 	if m.log != nil {
 		_ = m.log.close()
@@ -139,7 +139,7 @@ func (m *Manager) begin() bool {
 	return !m.stopped
 }
 
-// Observe tells which container of the pod receives, and whether it runs.
+// Observe says which container of the pod receives, and whether it runs.
 func (m *Manager) Observe(uid types.UID, container string, runs bool) {
 	if r := m.receiver(uid); r != nil {
 		r.queue.observe(container, runs)

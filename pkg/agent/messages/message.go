@@ -59,13 +59,13 @@ type entry struct {
 
 // waiter gets the outcome of a message, of which there may be several: the first one counts.
 type waiter struct {
-	told atomic.Bool
-	// tell must not block: the queue's lock is held.
-	tell  func(Outcome)
-	timer *time.Timer // of the sender's deadline; may be nil
+	notified atomic.Bool
+	// notify must not block: the queue's lock is held.
+	notify func(Outcome)
+	timer  *time.Timer // of the sender's deadline; may be nil
 }
 
-// answer tells the outcome, or gives its memory back if another one was told before.
+// answer reports the outcome, or gives its memory back if another one was reported before.
 func (w *waiter) answer(o Outcome) {
 	if w.once(o) && w.timer != nil {
 		w.timer.Stop()
@@ -73,9 +73,9 @@ func (w *waiter) answer(o Outcome) {
 }
 
 func (w *waiter) once(o Outcome) bool {
-	first := w.told.CompareAndSwap(false, true)
+	first := w.notified.CompareAndSwap(false, true)
 	if first {
-		w.tell(o)
+		w.notify(o)
 	} else {
 		o.release()
 	}
@@ -89,7 +89,7 @@ func (o *Outcome) release() {
 	}
 }
 
-// events are what a queue tells its manager, with the queue's lock held: the functions must not call it.
+// events are what a queue reports to its manager, with the queue's lock held: the functions must not call it.
 type events interface {
 	changed()
 	attempt(e *entry)

@@ -66,7 +66,7 @@ func TestQueueModel(t *testing.T) {
 					n++
 					e := &entry{Message: Message{ID: fmt.Sprint(n), payload: &payload{}}}
 					if rapid.Bool().Draw(t, "waits") {
-						e.reply = &waiter{tell: func(Outcome) {}}
+						e.reply = &waiter{notify: func(Outcome) {}}
 						replies[e.ID] = e
 					}
 					if f := q.offer(e, false); f == "" {

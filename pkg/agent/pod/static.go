@@ -15,7 +15,7 @@ var _ static.Pods = (*Manager)(nil)
 // StartStatic implements static.Pods. The API has no such pod, only its mirror.
 func (m *Manager) StartStatic(p *corev1.Pod, file string) {
 	m.mu.Lock()
-	if m.draining || m.stopped || m.workers[p.UID] != nil { // static.Manager is told when that worker has ended, and starts the pod then
+	if m.draining || m.stopped || m.workers[p.UID] != nil { // static.Manager is notified when that worker has ended, and starts the pod then
 		m.mu.Unlock()
 		return
 	}

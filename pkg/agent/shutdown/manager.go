@@ -80,7 +80,7 @@ type Config struct {
 	Changed func(shuttingDown bool)
 	// Event records an event on the node.
 	Event func(kind, reason, message string)
-	// File keeps when the last shutdown was, and Metrics tells it.
+	// File keeps when the last shutdown was, and Metrics shows it.
 	File    string
 	Metrics prometheus.Registerer
 	Logger  *slog.Logger
@@ -111,7 +111,7 @@ type Manager struct {
 	stop     context.CancelFunc // ends the shutdown in progress; nil without one
 	stopped  <-chan struct{}    // closed when it has ended
 	heldBy   string             // the instance of logind that the inhibitor is of; "" for none of this connection
-	told     time.Duration      // the last Delay that was logged
+	logged   time.Duration      // the last Delay that was logged
 	failures int                // in a row
 
 	mu        sync.Mutex
@@ -122,7 +122,7 @@ type Manager struct {
 func New(c Config) *Manager {
 	looked := make(chan struct{})
 	return &Manager{c: c, guard: run.Guard{Log: c.Logger, Component: "shutdown"}, looked: looked, settle: sync.OnceFunc(func() { close(looked) }),
-		times: newTimes(c.File, c.Logger, c.Metrics), told: -1}
+		times: newTimes(c.File, c.Logger, c.Metrics), logged: -1}
 }
 
 // ShuttingDown reports whether the machine shuts down.
@@ -149,15 +149,15 @@ func (m *Manager) Run(ctx context.Context) {
 			m.c.Logger.Info("there is no system bus: until there is one, shutdowns of the machine do not wait for pods")
 			if err := m.c.Await(ctx); err != nil {
 				if ctx.Err() == nil {
-					m.c.Logger.Warn("cannot wait for a system bus: shutdowns of the machine do not wait for pods", "error", err)
+					m.c.Logger.Warn("could not wait for a system bus, shutdowns of the machine do not wait for pods", "error", err)
 				}
 				return
 			}
 			continue
 		case err != nil && m.failures == 0:
-			m.c.Logger.Warn("cannot follow shutdowns of the machine, retrying", "error", err)
+			m.c.Logger.Warn("could not follow shutdowns of the machine, retrying", "error", err)
 		case err != nil:
-			m.c.Logger.Debug("cannot follow shutdowns of the machine, retrying", "error", err)
+			m.c.Logger.Debug("could not follow shutdowns of the machine, retrying", "error", err)
 		}
 		pause := time.NewTimer(min(firstPause<<min(m.failures, 10), maxPause))
 		m.failures++
@@ -207,14 +207,14 @@ func (m *Manager) session(ctx context.Context) error {
 func (m *Manager) look(asking, ctx context.Context, l Logind) error {
 	s, err := l.State(asking)
 	if errors.Is(err, ErrAbsent) {
-		m.c.Logger.Debug("systemd-logind does not run: shutdowns of the machine do not wait for pods")
+		m.c.Logger.Debug("systemd-logind does not run, shutdowns of the machine do not wait for pods")
 		m.heldBy = ""
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	m.tell(s.Delay)
+	m.warnIfShort(s.Delay)
 	switch {
 	case s.ShuttingDown && m.stop == nil:
 		m.begin(ctx, s.Delay)
@@ -237,14 +237,14 @@ func (m *Manager) look(asking, ctx context.Context, l Logind) error {
 	return nil
 }
 
-// tell logs, whenever it changes, that logind does not wait as long as is configured.
-func (m *Manager) tell(delay time.Duration) {
+// warnIfShort logs, whenever it changes, that logind does not wait as long as is configured.
+func (m *Manager) warnIfShort(delay time.Duration) {
 	want := total(m.c.Periods)
-	if delay == m.told || delay >= want {
-		m.told = delay
+	if delay == m.logged || delay >= want {
+		m.logged = delay
 		return
 	}
-	m.told = delay
+	m.logged = delay
 	m.c.Logger.Warn(fmt.Sprintf("systemd-logind delays a shutdown by less than is configured: pods have a share of that. To change it, write [Login] and "+
 		"InhibitDelayMaxSec=%d to /etc/systemd/logind.conf.d/coracle.conf, and run systemctl kill --signal=HUP systemd-logind", int64((want+time.Second-1)/time.Second)),
 		"delay", delay, "configured", want)

@@ -380,10 +380,10 @@ func TestWithoutABus(t *testing.T) {
 	})
 }
 
-// TestTimesOfShutdowns are told while one lasts, when the pods have ended, and by the next process.
+// TestTimesOfShutdowns: they are in the metrics while one lasts, when the pods have ended, and by the next process.
 func TestTimesOfShutdowns(t *testing.T) {
 	machine(t, func(w *world) {
-		told := func(start, end time.Time) {
+		shows := func(start, end time.Time) {
 			t.Helper()
 			unix := func(at time.Time) int64 {
 				if at.IsZero() {
@@ -400,22 +400,22 @@ kubelet_graceful_shutdown_end_time_seconds %d
 kubelet_graceful_shutdown_start_time_seconds %d
 `, unix(end), unix(start)))))
 		}
-		told(time.Time{}, time.Time{})
+		shows(time.Time{}, time.Time{})
 		w.takes["one"] = 5 * time.Second
 		time.Sleep(time.Hour)
 		began := time.Now()
 		w.set(func() { w.state.ShuttingDown = true })
-		told(began, time.Time{})
+		shows(began, time.Time{})
 		time.Sleep(time.Minute)
-		told(began, began.Add(5*time.Second))
+		shows(began, began.Add(5*time.Second))
 		w.end()
 		w.state.ShuttingDown = false
 		w.start()
-		told(began, began.Add(5*time.Second))
+		shows(began, began.Add(5*time.Second))
 
 		began = time.Now()
 		w.set(func() { w.state.ShuttingDown = true })
-		told(began, time.Time{})
+		shows(began, time.Time{})
 		require.NoError(t, os.WriteFile(w.file, []byte("{"), 0o600))
 		w.end()
 		w.state.ShuttingDown = false

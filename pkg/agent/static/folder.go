@@ -33,10 +33,10 @@ type folder struct {
 	decode func(file string, data []byte) (*corev1.Pod, error)
 	watch  *watch
 
-	files map[string]*manifest            // by name
-	known bool                            // the folder was read
-	told  map[string]string               // what was last refused, by path
-	from  map[types.NamespacedName]string // which file each pod is of, at first as an earlier process had it
+	files    map[string]*manifest            // by name
+	known    bool                            // the folder was read
+	reported map[string]string               // the last refusals, by path
+	from     map[types.NamespacedName]string // which file each pod is of, at first as an earlier process had it
 	// failed: the folder could not be read, and no event says when it can; unread: one of the files could not.
 	failed, unread bool
 	// all: every file is read once more.
@@ -178,14 +178,14 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 
 // news returns those refusals that were not reported before.
 func (f *folder) news(wrong map[string]error) (out []refusal) {
-	told := map[string]string{}
+	reported := map[string]string{}
 	for path, err := range wrong {
-		told[path] = err.Error()
-		if f.told[path] != told[path] {
+		reported[path] = err.Error()
+		if f.reported[path] != reported[path] {
 			out = append(out, refusal{path, err})
 		}
 	}
-	f.told = told
+	f.reported = reported
 	slices.SortFunc(out, func(a, b refusal) int { return strings.Compare(a.file, b.file) })
 	return out
 }

@@ -45,7 +45,7 @@ type rig struct {
 	files   map[types.UID]string
 	onStart func()
 	stopped map[types.UID]bool
-	mirrors map[types.UID]*corev1.Pod // as the pods were told
+	mirrors map[types.UID]*corev1.Pod // as given to the pods
 	events  []string
 	api     map[types.NamespacedName]*corev1.Pod
 	refuse  error

@@ -77,8 +77,8 @@ type mirrors struct {
 	known   map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool // while a create is in flight
 	retry   map[types.NamespacedName]backOff
-	// shown are the mirrors that pods were told, by pod object and not by UID: a pod that is stopped and started again has the same UID, and must be
-	// told again.
+	// shown are the mirrors that pods were given, by pod object and not by UID: a pod that is stopped and started again has the same UID, and must be
+	// given its mirror again.
 	shown map[*corev1.Pod]*corev1.Pod
 }
 
@@ -155,7 +155,7 @@ func (m *mirrors) reconcile(ctx context.Context) (next time.Time) {
 	ready := m.ready
 	s.Mirrors = slices.Collect(maps.Values(m.known))
 	m.mu.Unlock()
-	m.tell(s)
+	m.show(s)
 	if !ready {
 		return time.Time{}
 	}
@@ -205,22 +205,22 @@ func (m *mirrors) forget(plan []Change) {
 	})
 }
 
-// tell tells the pods which mirrors they have.
-func (m *mirrors) tell(s State) {
+// show gives the pods their mirrors.
+func (m *mirrors) show(s State) {
 	by := map[types.NamespacedName]*corev1.Pod{}
 	for _, mirror := range s.Mirrors {
 		if p := s.Pods[nameOf(mirror)]; p != nil && mirror.DeletionTimestamp == nil && isMirrorOf(mirror, p, s.Node) {
 			by[nameOf(mirror)] = mirror
 		}
 	}
-	told := map[*corev1.Pod]*corev1.Pod{}
+	shown := map[*corev1.Pod]*corev1.Pod{}
 	for name, p := range s.Pods {
-		told[p] = by[name]
+		shown[p] = by[name]
 		if before, known := m.shown[p]; !known || before != by[name] {
 			m.c.Pods.SetMirror(p.UID, by[name])
 		}
 	}
-	m.shown = told
+	m.shown = shown
 }
 
 // apply carries out one change. To be repeated, it needs no state but the API's.

@@ -83,7 +83,7 @@ func TestMirrors(t *testing.T) {
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
 	uid := r.pod("a-node").UID
-	r.until("it has no mirror without a Node", func() bool { m, told := r.mirrors[uid]; return told && m == nil && len(r.api) == 0 })
+	r.until("it has no mirror without a Node", func() bool { m, shown := r.mirrors[uid]; return shown && m == nil && len(r.api) == 0 })
 	r.change(func() { r.node = "node-1" })
 	r.m.NodeChanged()
 	of := func() *corev1.Pod { return r.api[types.NamespacedName{Namespace: "default", Name: "a-node"}] }
@@ -92,8 +92,8 @@ func TestMirrors(t *testing.T) {
 		defer r.mu.Unlock()
 		return of()
 	}
-	told := func() bool { m := r.mirrors[uid]; return m != nil && of() != nil && m.UID == of().UID }
-	r.until("it has one when the node is registered", told)
+	shown := func() bool { m := r.mirrors[uid]; return m != nil && of() != nil && m.UID == of().UID }
+	r.until("it has one when the node is registered", shown)
 	first := mirror().UID
 
 	// A user deletes it; the API keeps it until the node agrees.
@@ -101,18 +101,18 @@ func TestMirrors(t *testing.T) {
 	now := metav1.Now()
 	deleted.DeletionTimestamp = &now
 	r.m.Seen(deleted)
-	r.until("it is replaced", func() bool { return told() && of().UID != first })
+	r.until("it is replaced", func() bool { return shown() && of().UID != first })
 	second := mirror().UID
 	// Somebody deletes it at once.
 	var gone *corev1.Pod
 	r.change(func() { gone = of(); delete(r.api, nameOf(gone)) })
 	r.m.Gone(gone)
-	r.until("it is made again", func() bool { return told() && of().UID != second })
+	r.until("it is made again", func() bool { return shown() && of().UID != second })
 	// The Node is another one.
 	third := mirror().UID
 	r.change(func() { r.node = "node-2" })
 	r.m.NodeChanged()
-	r.until("it belongs to it", func() bool { return told() && of().UID != third && of().OwnerReferences[0].UID == "node-2" })
+	r.until("it belongs to it", func() bool { return shown() && of().UID != third && of().OwnerReferences[0].UID == "node-2" })
 	require.Empty(t, r.stops(), "the pod ran all the time")
 
 	r.write("a.yaml", manifestOf("a", "two"))
@@ -153,7 +153,7 @@ func TestRefusedMirrors(t *testing.T) {
 	require.Equal(t, other, r.api[nameOf(other)])
 }
 
-// TestMirrorOfAPodThatComesBack while the API does not answer: it is told its mirror.
+// TestMirrorOfAPodThatComesBack while the API does not answer: it is given its mirror.
 func TestMirrorOfAPodThatComesBack(t *testing.T) {
 	r := newRig(t)
 	r.start()

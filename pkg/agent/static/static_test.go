@@ -26,7 +26,7 @@ func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	}
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("the other one runs", func() bool { return r.named("b-node") != nil })
-	require.NotContains(t, during.Pods, types.NamespacedName{Namespace: "default", Name: "b-node"}, "nobody can tell it its mirror yet")
+	require.NotContains(t, during.Pods, types.NamespacedName{Namespace: "default", Name: "b-node"}, "nobody can give it its mirror yet")
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("the end was noticed", func() bool { return r.named("a-node") != nil })
 	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })

@@ -162,7 +162,7 @@ func (d *Directories) free(dir *os.File) (uint32, error) {
 	return 0, fmt.Errorf("all %d projects for volumes are taken", maxProjects)
 }
 
-// limit sets the size of a volume, in bytes; 0 lifts the limit. It does nothing if the volume has no project, or quotas are not enforced any more.
+// limit sets the size of a volume, in bytes; 0 removes the limit. It does nothing if the volume has no project, or quotas are not enforced any more.
 func (d *Directories) limit(volume string, bytes int64) error {
 	id, err := d.projectOf(volume)
 	if err != nil || id == 0 {

@@ -23,7 +23,7 @@ func (s Space) Full() bool {
 	return s.Capacity > 0 && s.Available < s.Capacity/100+1 || s.Inodes > 0 && s.InodesFree < s.Inodes/100+1
 }
 
-// Spaces reads the space of volumes. Who asks while somebody else does gets the same answer; a file system that does not answer is asked again only
+// Spaces reads the space of volumes. Callers that ask at the same time get the same answer; a file system that does not answer is asked again only
 // after it has. The zero value is ready to use, and safe for concurrent use.
 type Spaces struct {
 	stat func(path string) (Space, error) // statfs, but for tests

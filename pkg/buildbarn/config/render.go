@@ -241,7 +241,7 @@ func (f farm) local(dir string, claim *resource.Quantity, newBlocks int) object 
 
 func (f farm) frontend() object {
 	scheduler := f.endpoint(fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerClient))
-	delete(scheduler, "defaultServiceConfig") // that no worker serves a platform is told at once, with the code that is repeated
+	delete(scheduler, "defaultServiceConfig") // that no worker serves a platform is reported at once, with the code that is repeated
 	// The scheduler shares its workers fairly between invocations, which it tells apart by this header.
 	scheduler["addMetadataJmespathExpression"] = object{"expression": fmt.Sprintf(`{"%[1]s": incomingGRPCMetadata."%[1]s"}`, "build.bazel.remote.execution.v2.requestmetadata-bin")}
 	return object{

@@ -34,7 +34,7 @@ type Options struct {
 	Namespace string
 	// Secrets includes Secrets, in clear text, but those that hold tokens.
 	Secrets bool
-	// Warn, if set, is told what could not be exported.
+	// Warn, if set, is called with what could not be exported.
 	Warn func(string)
 }
 

@@ -86,7 +86,7 @@ func (p *Provider) Close() {
 
 func (p *Provider) follow(ctx context.Context, log *slog.Logger, recovered func()) {
 	defer close(p.stopped)
-	pause, told := time.NewTimer(interval), ""
+	pause, logged := time.NewTimer(interval), ""
 	defer pause.Stop()
 	var asked time.Time
 	for {
@@ -108,16 +108,16 @@ func (p *Provider) follow(ctx context.Context, log *slog.Logger, recovered func(
 			return
 		case err != nil:
 			pause.Reset(retry)
-			if told != err.Error() {
+			if logged != err.Error() {
 				log.Error("KMS plugin is not healthy", "plugin", p.cfg.Name, "error", err)
 			}
-			told = err.Error()
+			logged = err.Error()
 			continue
 		case was != nil && p.Health() == nil:
 			log.Info("KMS plugin is healthy again", "plugin", p.cfg.Name)
 			recovered()
 		}
-		told = ""
+		logged = ""
 		pause.Reset(interval)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
 )
 
-// tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those clusters. Who may create
+// tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those clusters. Whoever may create
 // the tunnel of a Cluster is that Cluster.
 func tunnelled(r *kind.Resource) *kind.Resource {
 	r.Subresources = append(r.Subresources,

@@ -77,7 +77,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			pause = retryFirst
 		}
 		wait := pause/2 + rand.N(pause)
-		a.Log.Warn("the hub is not connected", "hub", hubs[i%len(hubs)].Host, "error", err, "retry", wait.Round(time.Millisecond))
+		a.Log.Warn("not connected to the hub, retrying", "hub", hubs[i%len(hubs)].Host, "error", err, "retry", wait.Round(time.Millisecond))
 		if (i+1)%len(hubs) == 0 {
 			pause = min(2*pause, retryMost)
 		}
@@ -252,7 +252,7 @@ func (a *Agent) handler() http.Handler {
 		Transport: a.Transport, FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				a.Log.Warn("the cluster's API does not answer", "error", err)
+				a.Log.Warn("the API of the cluster does not answer", "error", err)
 			}
 			w.Header().Set("Content-Type", "text/plain")
 			w.WriteHeader(http.StatusBadGateway)

@@ -183,7 +183,7 @@ func (t *tunnel) close() {
 	t.transport.CloseIdleConnections()
 }
 
-// watched is a connection that tells when it is closed.
+// watched is a connection that reports when it is closed.
 type watched struct {
 	net.Conn
 	once   sync.Once

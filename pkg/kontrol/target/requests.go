@@ -7,14 +7,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// waiter is who is told once a request may be made.
+// waiter is notified once a request may be made.
 type waiter struct {
-	key  string
-	tell func()
+	key    string
+	notify func()
 }
 
 // Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise it returns ErrBusy, and
-// calls again, once for each key, when it may be retried. Whoever is told so must call Next when done, whether it called Do or not. After an error
+// calls again, once for each key, when it may be retried. Whoever is notified must call Next when done, whether it called Do or not. After an error
 // that means that the cluster may be lost nobody is let through until that is known.
 func (t *Target) Do(ctx context.Context, key string, again func(), f func(context.Context, client.WithWatch) error) error {
 	t.mu.Lock()
@@ -44,7 +44,7 @@ func (t *Target) Do(ctx context.Context, key string, again func(), f func(contex
 	return err
 }
 
-// Busy reports whether Do would return ErrBusy now, and then calls again as Do does: who has much to prepare for a request asks first.
+// Busy reports whether Do would return ErrBusy now, and then calls again as Do does: callers with much to prepare for a request ask first.
 func (t *Target) Busy(key string, again func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +55,7 @@ func (t *Target) Busy(key string, again func()) bool {
 	return true
 }
 
-// wait remembers whom to tell. The target is locked.
+// wait adds a waiter, once for each key. The target is locked.
 func (t *Target) wait(key string, again func()) {
 	if !t.waits[key] {
 		t.waits[key] = true
@@ -70,7 +70,7 @@ func (t *Target) release() {
 	t.Next()
 }
 
-// Next tells the next who waits, if there may be another request. Who was told before may not have made one.
+// Next notifies the next waiter, if there may be another request: the one before may not have made any.
 func (t *Target) Next() {
 	t.mu.Lock()
 	if len(t.waiting) == 0 || t.running >= maxRequests {
@@ -82,10 +82,10 @@ func (t *Target) Next() {
 	t.waiting = t.waiting[1:]
 	delete(t.waits, next.key)
 	t.mu.Unlock()
-	next.tell()
+	next.notify()
 }
 
-// end ends the connection, and tells all who wait.
+// end ends the connection, and notifies all waiters.
 func (t *Target) end() {
 	t.cancel()
 	t.mu.Lock()
@@ -94,7 +94,7 @@ func (t *Target) end() {
 	clear(t.waits)
 	t.mu.Unlock()
 	for _, w := range all {
-		w.tell()
+		w.notify()
 	}
 }
 

@@ -171,7 +171,7 @@ type Target struct {
 	status  Status
 	doubted bool // a request was lost, and the probe that tells whether the cluster is has not ended: nobody was told yet
 	running int
-	waiting []waiter        // told once a request may be made, in order
+	waiting []waiter        // notified once a request may be made, in order
 	waits   map[string]bool // the keys in waiting
 }
 

@@ -120,11 +120,11 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 	}
 }
 
-// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Who was refused is told, once, when one ends; and who was told
+// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Callers that were refused are notified, once, when one ends; and one that was notified
 // but makes no request leaves it to the next.
 func TestABusyClusterQueuesNothing(t *testing.T) {
 	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1), waits: map[string]bool{}}
-	hold, told := make(chan struct{}), make(chan string, 10)
+	hold, notified := make(chan struct{}), make(chan string, 10)
 	var wg, in sync.WaitGroup
 	for range maxRequests {
 		in.Add(1)
@@ -134,25 +134,25 @@ func TestABusyClusterQueuesNothing(t *testing.T) {
 	}
 	in.Wait()
 	for _, key := range []string{"a", "b", "a", "c", "d"} {
-		require.ErrorIs(t, tg.Do(t.Context(), key, func() { told <- key }, nil), ErrBusy)
+		require.ErrorIs(t, tg.Do(t.Context(), key, func() { notified <- key }, nil), ErrBusy)
 	}
 	tg.Next()
-	require.Empty(t, told, "it is busy")
+	require.Empty(t, notified, "it is busy")
 	hold <- struct{}{}
-	require.Equal(t, "a", <-told)
+	require.Equal(t, "a", <-notified)
 	tg.Next()
-	require.Equal(t, "b", <-told, "a made no request")
+	require.Equal(t, "b", <-notified, "a made no request")
 	require.NoError(t, tg.Do(t.Context(), "b", nil, func(context.Context, client.WithWatch) error { return nil }))
-	require.Equal(t, "c", <-told)
+	require.Equal(t, "c", <-notified)
 	tg.cancel = func() {}
 	tg.end()
-	require.Equal(t, "d", <-told, "the connection is replaced")
+	require.Equal(t, "d", <-notified, "the connection is replaced")
 	close(hold)
 	wg.Wait()
-	require.Empty(t, told)
+	require.Empty(t, notified)
 }
 
-// TestALostRequestIsNoOutage: after it nobody is let through until a probe has told whether the cluster answers, and an outage is said only then.
+// TestALostRequestIsNoOutage: after it nobody is let through until a probe has shown whether the cluster answers, and an outage is said only then.
 func TestALostRequestIsNoOutage(t *testing.T) {
 	answers := make(chan int)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -193,7 +193,7 @@ func (w *watcher) event(ctx context.Context, c client.WithWatch, t apiwatch.Even
 	if !w.put(at, u) {
 		return errTooMany
 	}
-	w.tell(at)
+	w.notify(at)
 	return nil
 }
 

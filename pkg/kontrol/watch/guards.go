@@ -80,7 +80,7 @@ func (g *guards) read() error {
 			return err
 		}
 		g.put(at, o)
-		g.tell(at)
+		g.notify(at)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 		version = o.GetResourceVersion()
 	}
 	g.putLost(at, version, o)
-	g.tell(at)
+	g.notify(at)
 	if !g.isLost(at) {
 		return true, nil
 	}
@@ -161,7 +161,7 @@ func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 				u = nil
 			}
 			g.putLost(at, version, u)
-			g.tell(at)
+			g.notify(at)
 			if !g.isLost(at) {
 				return true, nil
 			}

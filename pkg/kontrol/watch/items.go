@@ -279,7 +279,7 @@ func (w *watcher) isLost(at types.NamespacedName) bool {
 	return w.lost[at]
 }
 
-// all tells all pairs.
+// all reports a change of all pairs.
 func (w *watcher) all() {
 	w.mu.Lock()
 	pairs := make([]Pair, 0, w.wanted)
@@ -292,8 +292,8 @@ func (w *watcher) all() {
 	}
 }
 
-// tell tells the pairs of an object.
-func (w *watcher) tell(at types.NamespacedName) {
+// notify reports a change of the pairs of an object.
+func (w *watcher) notify(at types.NamespacedName) {
 	w.mu.Lock()
 	var pairs []Pair
 	if i := w.items[at]; i != nil {

@@ -94,7 +94,7 @@ func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) 
 }
 
 // witnessed looks for an object that the cluster still has in the version that is known, the latest first: until then its history is the one that was
-// followed, and the watch goes on from there. What has happened since is told again. Those before may be newer by now, but none gone or older: then the
+// followed, and the watch goes on from there. What has happened since is reported again. Those before may be newer by now, but none gone or older: then the
 // cluster may not have got as far. That an object which was deleted since is there again is not found out.
 func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, error) {
 	began := time.Now()

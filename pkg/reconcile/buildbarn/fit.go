@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// maxDoubts is how many warnings about a configuration are told.
+// maxDoubts is how many warnings about a configuration are reported.
 const maxDoubts = 5
 
 // observeNamed reads the Services that the part's files name, and the storage among them.
@@ -86,8 +86,8 @@ func (r *reconciler) observeFarm(ctx context.Context, p buildbarn.Part, o *Obser
 // said reports whether it is known what all files say.
 func said(facts []*protocol.Facts) bool { return len(facts) > 0 && !slices.Contains(facts, nil) }
 
-// facts are what the file of a part with one program says; nil if that is not known. It is awaited if the file is being checked, of which another part is told.
-func (r *reconciler) facts(ctx context.Context, p buildbarn.Part, tell engine.Request) (f *protocol.Facts, awaited bool) {
+// facts are what the file of a part with one program says; nil if that is not known. It is awaited if the file is being checked, of which another part is notified.
+func (r *reconciler) facts(ctx context.Context, p buildbarn.Part, asker engine.Request) (f *protocol.Facts, awaited bool) {
 	p = defaulted(p)
 	var source corev1.ConfigMap
 	if ok, err := r.get(ctx, p.GetNamespace(), p.Pods().ConfigMapName, &source); err != nil || !ok {
@@ -96,7 +96,7 @@ func (r *reconciler) facts(ctx context.Context, p buildbarn.Part, tell engine.Re
 	want := requestOf(&source, p)
 	v, known, err := r.checks.checker.Known(want)
 	if err == nil && !known {
-		_ = r.checks.ask(tell, want, source.ResourceVersion) // what failed is tried again later
+		_ = r.checks.ask(asker, want, source.ResourceVersion) // what failed is tried again later
 		return nil, true
 	}
 	if err != nil || len(v.Facts) != 1 {

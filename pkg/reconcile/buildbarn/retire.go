@@ -68,7 +68,7 @@ func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, p
 		busy, err = s.Busy(ctx, queue.Name{InstanceNamePrefix: w.Spec.Scale.InstanceNamePrefix, Platform: config.Sorted(w.Spec.Scale.Platform)})
 	}
 	if err != nil {
-		r.Log.Debug("cannot ask a scheduler which workers are busy", "worker", w.Name, "error", err)
+		r.Log.Debug("could not ask a scheduler which workers are busy", "worker", w.Name, "error", err)
 		return nil
 	}
 	var names []string
@@ -85,7 +85,7 @@ func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, p
 		}
 	}
 	if err := s.Terminate(ctx, names); err != nil {
-		r.Log.Debug("cannot tell a scheduler which workers go", "worker", w.Name, "error", err)
+		r.Log.Debug("could not terminate workers in a scheduler", "worker", w.Name, "error", err)
 	}
 	return nil
 }

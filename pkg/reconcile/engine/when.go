@@ -30,7 +30,7 @@ func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
 		}
 		if !said {
 			said = true
-			l.log.Info("the API server does not have the kind: the reconciler waits for it", "kind", missing)
+			l.log.Info("reconciler waits for a kind that the API server does not have", "kind", missing)
 			l.observer.synced.Store(true)
 			synced()
 		}
@@ -63,7 +63,7 @@ func (l *life) awaitFirst(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		l.log.Debug("cannot watch the kind that the reconciler waits for, trying again", "after", pause, "error", err)
+		l.log.Debug("could not watch the kind that the reconciler waits for, retrying", "after", pause, "error", err)
 		select {
 		case <-ctx.Done():
 			return false

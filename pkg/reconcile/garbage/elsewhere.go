@@ -45,7 +45,7 @@ type others struct {
 	Elsewhere
 	client clientmetadata.Interface
 	log    *slog.Logger
-	// event is told of changes: was is nil for an addition, is for a deletion.
+	// event is called for each change: was is nil for an addition, is for a deletion.
 	event   func(gvk schema.GroupVersionKind, was, is client.Object)
 	enqueue func(engine.Request)
 
@@ -67,7 +67,7 @@ func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
 	}
 	reach, err := elsewhere.Metadata()
 	if err != nil {
-		env.Log.Error("what aggregated API servers keep is not collected", "error", err)
+		env.Log.Error("could not follow aggregated API servers, garbage in them is not collected", "error", err)
 		return nil
 	}
 	o := makeOthers(elsewhere, reach, env.Log, env.Now, func(req engine.Request) { env.Enqueue(req, 0) }, g)

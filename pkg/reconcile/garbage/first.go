@@ -6,7 +6,7 @@ import "time"
 // the period for which upstream's waits.
 const patience = 30 * time.Second
 
-// firstLists tells whether the first lists of other servers' kinds have come. Before, owners that are deleted in the foreground, or orphan their
+// firstLists reports whether the first lists of other servers' kinds have come. Before, owners that are deleted in the foreground, or orphan their
 // dependents, would seem to have none.
 type firstLists struct {
 	now   func() time.Time
@@ -24,7 +24,7 @@ func (o *others) early(owner object) time.Duration {
 	}
 	left, late := o.hold(owner)
 	if late {
-		o.log.Warn("not all kinds of aggregated API servers could be listed yet: their objects do not count as dependents until they are", "after", patience)
+		o.log.Warn("could not list all kinds of aggregated API servers yet, their objects do not count as dependents", "after", patience)
 	}
 	return left
 }

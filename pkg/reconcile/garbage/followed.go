@@ -85,7 +85,7 @@ func (o *others) start(ctx context.Context, k Remote, running *sync.WaitGroup) *
 	return f
 }
 
-// handler tells of each change, and stops following a kind that has too many objects.
+// handler reports each change, and stops following a kind that has too many objects.
 func (o *others) handler(ctx context.Context, f *other) toolscache.ResourceEventHandler {
 	see := func(was, is any) { // one after the other
 		a, _ := was.(*metav1.PartialObjectMetadata)
@@ -132,7 +132,7 @@ func (o *others) tooMany(f *other) {
 	}
 	o.mu.Unlock()
 	if followed {
-		o.log.Error("an aggregated API server has too many objects of a kind, which are not collected", "kind", f.GroupVersionKind, "most", o.most.objects, "bytes", o.most.bytes)
+		o.log.Error("too many objects of a kind in an aggregated API server, they are not collected", "kind", f.GroupVersionKind, "most", o.most.objects, "bytes", o.most.bytes)
 		o.listed()
 	}
 }

@@ -41,7 +41,7 @@ type remote struct {
 	described aggregation.Description
 }
 
-// publish tells the API server which groups and versions other servers serve.
+// publish reports to the API server which groups and versions other servers serve.
 func (c *Controller) publish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -49,7 +49,7 @@ const (
 	// Reply and Failure answer the message with their ID. The payload of a Failure is its text; to a sender, it is a Status in JSON.
 	Reply   Kind = 'r'
 	Failure Kind = 'f'
-	// Refused tells that an answer came to nothing; its payload says why.
+	// Refused says that an answer came to nothing; its payload says why.
 	Refused Kind = 'x'
 	// Last is sent after the last message.
 	Last Kind = 'l'

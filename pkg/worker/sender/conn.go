@@ -111,7 +111,7 @@ func (c *conn) write(h *frame.Head, payload []byte) {
 		err = c.out.Flush()
 	}
 	if err != nil {
-		_ = c.rw.Close() // the reader tells all
+		_ = c.rw.Close() // the reader reports it to all
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *conn) leave() {
 	}
 }
 
-// read tells outcomes until the connection ends.
+// read reports outcomes until the connection ends.
 func (c *conn) read() {
 	err := c.outcomes()
 	_ = c.rw.Close()

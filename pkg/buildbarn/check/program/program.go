@@ -48,7 +48,7 @@ func Run(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// maxProblem is how many bytes of a problem are told.
+// maxProblem is how many bytes of a problem are reported.
 const maxProblem = 1000
 
 func check(files importer, m protocol.Main, known *schema.Schema, r protocol.Request) (a protocol.Answer) {

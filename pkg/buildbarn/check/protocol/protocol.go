@@ -3,7 +3,7 @@
 // It may import nothing, so that neither side carries the other.
 package protocol
 
-// The limits of one process, which answers one request. What exceeds them is told as an error of the file.
+// The limits of one process, which answers one request. What exceeds them is reported as an error of the file.
 const (
 	ProcessorSeconds = 2
 	MemoryBytes      = 320 << 20 // that can be written to, of which the runtime takes 64 MiB at a time

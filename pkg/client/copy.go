@@ -7,9 +7,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// apart has a copy of an object written, and then sets the object to it. controller-runtime decodes the answer into what was written, and JSON into the maps
+// writeCopy writes a copy of an object, and then sets the object to what was answered. controller-runtime decodes the answer into what was written, and JSON into the maps
 // and slices that are there, which may be those of the cache: only the outermost struct is the caller's.
-func apart(obj ctrl.Object, write func(own ctrl.Object) error) error {
+func writeCopy(obj ctrl.Object, write func(own ctrl.Object) error) error {
 	own := obj.DeepCopyObject().(ctrl.Object)
 	if err := write(own); err != nil {
 		return err
@@ -22,23 +22,23 @@ func apart(obj ctrl.Object, write func(own ctrl.Object) error) error {
 type subresource struct{ ctrl.SubResourceClient }
 
 func (s subresource) Create(ctx context.Context, obj, sub ctrl.Object, opts ...ctrl.SubResourceCreateOption) error {
-	return apart(sub, func(own ctrl.Object) error { return s.SubResourceClient.Create(ctx, obj, own, opts...) })
+	return writeCopy(sub, func(own ctrl.Object) error { return s.SubResourceClient.Create(ctx, obj, own, opts...) })
 }
 
 func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.SubResourceUpdateOption) error {
 	if body := (&ctrl.SubResourceUpdateOptions{}).ApplyOptions(opts).SubResourceBody; body != nil {
-		return apart(body, func(own ctrl.Object) error {
+		return writeCopy(body, func(own ctrl.Object) error {
 			return s.SubResourceClient.Update(ctx, obj, append(opts[:len(opts):len(opts)], ctrl.WithSubResourceBody(own))...)
 		})
 	}
-	return apart(obj, func(own ctrl.Object) error { return s.SubResourceClient.Update(ctx, own, opts...) })
+	return writeCopy(obj, func(own ctrl.Object) error { return s.SubResourceClient.Update(ctx, own, opts...) })
 }
 
 func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
 	if body := (&ctrl.SubResourcePatchOptions{}).ApplyOptions(opts).SubResourceBody; body != nil {
-		return apart(body, func(own ctrl.Object) error {
+		return writeCopy(body, func(own ctrl.Object) error {
 			return s.SubResourceClient.Patch(ctx, obj, patch, append(opts[:len(opts):len(opts)], ctrl.WithSubResourceBody(own))...)
 		})
 	}
-	return apart(obj, func(own ctrl.Object) error { return s.SubResourceClient.Patch(ctx, own, patch, opts...) })
+	return writeCopy(obj, func(own ctrl.Object) error { return s.SubResourceClient.Patch(ctx, own, patch, opts...) })
 }
