@@ -80,7 +80,9 @@ func (t *Target) Next() {
 	next := t.waiting[0]
 	t.waiting[0] = waiter{}
 	t.waiting = t.waiting[1:]
-	delete(t.waits, next.key)
+	if delete(t.waits, next.key); len(t.waiting) == 0 { // they would keep the memory of the longest backlog
+		t.waiting, t.waits = nil, map[string]bool{}
+	}
 	t.mu.Unlock()
 	next.notify()
 }

@@ -8,16 +8,21 @@ import (
 )
 
 // queue is a delaying work queue that needs no goroutine and no ticker while idle: it has one timer
-// per delayed request, the earliest wins. It is unbounded, but holds each request at most once.
+// per delayed request, the earliest wins. It is unbounded, but holds each request at most once. A request
+// that is added while a worker has it is handed out again once that is done. Idle, it is small, also after a long backlog.
 type queue struct {
-	workqueue.TypedInterface[Request]
 	limiter workqueue.TypedRateLimiter[Request]
 	handles handles
 
 	mu      sync.Mutex
-	delayed map[Request]*delay    // nil after ShutDown
-	added   map[Request]time.Time // requests waiting for a worker, since when
-	taken   map[Request]time.Time // requests in progress, since when
+	some    sync.Cond // there is a request in line, or the queue has ended
+	idle    sync.Cond // no worker has a request, or nobody need wait for that
+	line    line
+	added   room[time.Time] // what is to be done, since when: in line, or with a worker that will get it once more
+	taken   room[time.Time] // what workers have, since when
+	delayed room[*delay]
+	ended   bool
+	drains  bool
 }
 
 type delay struct {
@@ -26,68 +31,80 @@ type delay struct {
 }
 
 func newQueue(limiter workqueue.TypedRateLimiter[Request], h handles) *queue {
-	return &queue{
-		// A queue without a name has no metrics, and so no ticker: metrics are collected here.
-		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[Request]{}),
-		limiter:        limiter,
-		handles:        h,
-		delayed:        map[Request]*delay{},
-		added:          map[Request]time.Time{},
-		taken:          map[Request]time.Time{},
-	}
+	q := &queue{limiter: limiter, handles: h}
+	q.some.L, q.idle.L = &q.mu, &q.mu
+	return q
 }
 
 // Add puts r into the queue, unless it is in it.
 func (q *queue) Add(r Request) {
 	q.mu.Lock()
-	if _, waits := q.added[r]; !waits && q.delayed != nil {
-		q.added[r] = time.Now()
-		q.handles.adds.Inc()
+	defer q.mu.Unlock()
+	if q.ended || q.added.has(r) {
+		return
 	}
-	q.mu.Unlock()
-	q.TypedInterface.Add(r)
+	q.added.set(r, time.Now())
+	q.handles.adds.Inc()
+	if !q.taken.has(r) {
+		q.line.push(r)
+		q.some.Signal()
+	}
 }
 
 // Get blocks for the next request.
 func (q *queue) Get() (r Request, shutdown bool) {
-	r, shutdown = q.TypedInterface.Get()
-	if shutdown {
-		return r, shutdown
-	}
-	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if at, ok := q.added[r]; ok {
-		q.handles.queued.Observe(now.Sub(at).Seconds())
-		delete(q.added, r)
+	for q.line.len() == 0 && !q.ended {
+		q.some.Wait()
 	}
-	q.taken[r] = now
+	if q.line.len() == 0 {
+		return r, true
+	}
+	r = q.line.pop()
+	now := time.Now()
+	q.handles.queued.Observe(now.Sub(q.added.m[r]).Seconds())
+	q.added.remove(r)
+	q.taken.set(r, now)
 	return r, false
 }
 
 // Done marks a request returned by Get as processed.
 func (q *queue) Done(r Request) {
 	q.mu.Lock()
-	if at, ok := q.taken[r]; ok {
+	defer q.mu.Unlock()
+	if at, ok := q.taken.m[r]; ok {
 		q.handles.worked.Observe(time.Since(at).Seconds())
-		delete(q.taken, r)
+		q.taken.remove(r)
 	}
-	q.mu.Unlock()
-	q.TypedInterface.Done(r)
+	if q.added.has(r) {
+		q.line.push(r)
+		q.some.Signal()
+	}
+	if len(q.taken.m) == 0 {
+		q.idle.Broadcast()
+	}
+}
+
+// Len is the number of requests that wait for a worker.
+func (q *queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.line.len()
 }
 
 // waiting is the number of delayed requests.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.delayed)
+	return len(q.delayed.m)
 }
 
 // inProgress is for how long workers have had their requests, together and the longest of them.
 func (q *queue) inProgress(now time.Time) (all, longest time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, at := range q.taken {
+	for _, at := range q.taken.m {
 		d := now.Sub(at)
 		all += d
 		longest = max(longest, d)
@@ -102,27 +119,28 @@ func (q *queue) AddAfter(r Request, d time.Duration) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.delayed == nil {
+	if q.ended {
 		return
 	}
 	at := time.Now().Add(d)
-	if was := q.delayed[r]; was != nil {
+	if was := q.delayed.m[r]; was != nil {
 		if !at.Before(was.at) {
 			return
 		}
 		was.timer.Stop()
 	}
 	next := &delay{at: at}
-	q.delayed[r] = next
+	q.delayed.set(r, next)
 	next.timer = time.AfterFunc(d, func() {
 		q.mu.Lock()
-		if q.delayed[r] != next {
-			q.mu.Unlock()
-			return
+		due := q.delayed.m[r] == next
+		if due {
+			q.delayed.remove(r)
 		}
-		delete(q.delayed, r)
 		q.mu.Unlock()
-		q.Add(r)
+		if due {
+			q.Add(r)
+		}
 	})
 }
 
@@ -133,16 +151,91 @@ func (q *queue) AddRateLimited(r Request) {
 
 func (q *queue) Forget(r Request)          { q.limiter.Forget(r) }
 func (q *queue) NumRequeues(r Request) int { return q.limiter.NumRequeues(r) }
-func (q *queue) ShutDown()                 { q.stop(); q.TypedInterface.ShutDown() }
-func (q *queue) ShutDownWithDrain()        { q.stop(); q.TypedInterface.ShutDownWithDrain() }
 
-func (q *queue) stop() {
+// ShutDown ends the queue: nothing is added any more, and workers end when they have done what is in line.
+func (q *queue) ShutDown() { q.end(false) }
+
+// ShutDownWithDrain is ShutDown, and waits for the workers' last requests.
+func (q *queue) ShutDownWithDrain() { q.end(true) }
+
+// ShuttingDown reports whether the queue has ended.
+func (q *queue) ShuttingDown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, d := range q.delayed {
+	return q.ended
+}
+
+func (q *queue) end(drain bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ended, q.drains = true, drain
+	for _, d := range q.delayed.m {
 		d.timer.Stop()
 	}
-	q.delayed = nil
+	q.delayed = room[*delay]{}
+	q.some.Broadcast()
+	q.idle.Broadcast()
+	for q.drains && len(q.taken.m) > 0 {
+		q.idle.Wait()
+	}
 }
 
 var _ workqueue.TypedRateLimitingInterface[Request] = (*queue)(nil)
+
+// roomy is from how many requests on a room or a line is given back when it is empty.
+const roomy = 256
+
+// room is a map that is replaced when it is empty again: a map keeps the memory of the most that it ever had.
+type room[V any] struct {
+	m    map[Request]V
+	most int
+}
+
+func (o *room[V]) has(r Request) bool {
+	_, ok := o.m[r]
+	return ok
+}
+
+func (o *room[V]) set(r Request, v V) {
+	if o.m == nil {
+		o.m = map[Request]V{}
+	}
+	o.m[r] = v
+	o.most = max(o.most, len(o.m))
+}
+
+func (o *room[V]) remove(r Request) {
+	if delete(o.m, r); len(o.m) == 0 && o.most > roomy {
+		*o = room[V]{}
+	}
+}
+
+// line is a list of requests in order.
+type line struct {
+	list []Request
+	next int // the first that is left
+}
+
+func (l *line) len() int { return len(l.list) - l.next }
+
+func (l *line) push(r Request) {
+	if l.next > roomy && l.next > len(l.list)/2 { // rather than growing
+		n := copy(l.list, l.list[l.next:])
+		clear(l.list[n:])
+		l.list, l.next = l.list[:n], 0
+	}
+	l.list = append(l.list, r)
+}
+
+func (l *line) pop() (r Request) {
+	r, l.list[l.next] = l.list[l.next], r
+	l.next++
+	switch {
+	case l.len() > 0:
+	case cap(l.list) > roomy:
+		*l = line{}
+	default:
+		l.list, l.next = l.list[:0], 0
+	}
+	return r
+}

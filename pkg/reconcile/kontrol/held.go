@@ -21,9 +21,11 @@ func newHeld() held {
 }
 
 // set remembers what a pair waits for; empty for nothing.
-func (h held) set(p watch.Pair, on string) {
+func (h *held) set(p watch.Pair, on string) {
 	if was, ok := h.on[p]; ok && was != on {
-		delete(h.on, p)
+		if delete(h.on, p); len(h.on) == 0 {
+			h.on = map[watch.Pair]string{} // it would keep the memory of the most that it ever had
+		}
 		sets := h.by[p.Cluster]
 		if delete(sets[was], p); len(sets[was]) == 0 {
 			delete(sets, was)
@@ -48,7 +50,7 @@ func (h held) set(p watch.Pair, on string) {
 }
 
 // waiting returns who waits for something on a cluster.
-func (h held) waiting(cluster, on string) (list []watch.Pair) {
+func (h *held) waiting(cluster, on string) (list []watch.Pair) {
 	for p := range h.by[cluster][on] {
 		list = append(list, p)
 	}
@@ -56,7 +58,7 @@ func (h held) waiting(cluster, on string) (list []watch.Pair) {
 }
 
 // all returns who waits for anything on a cluster.
-func (h held) all(cluster string) (list []watch.Pair) {
+func (h *held) all(cluster string) (list []watch.Pair) {
 	for on := range h.by[cluster] {
 		list = append(list, h.waiting(cluster, on)...)
 	}
@@ -64,7 +66,7 @@ func (h held) all(cluster string) (list []watch.Pair) {
 }
 
 // forget drops the pairs that are not to be kept.
-func (h held) forget(keep func(watch.Pair) bool) {
+func (h *held) forget(keep func(watch.Pair) bool) {
 	for p := range h.on {
 		if !keep(p) {
 			h.set(p, "")

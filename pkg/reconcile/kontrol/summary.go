@@ -178,7 +178,13 @@ func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.In
 	if health == kontrol.HealthHealthy {
 		healthy.Status = metav1.ConditionTrue
 	}
-	meta.SetStatusCondition(&s.Conditions, healthy)
+	setCondition(s, healthy)
+}
+
+// setCondition sets a condition, with the time that is stored: the cache holds those once that are the same.
+func setCondition(s *kontrol.ResourceStatus, c metav1.Condition) {
+	c.LastTransitionTime = metav1.NewTime(time.Now().Truncate(time.Second))
+	meta.SetStatusCondition(&s.Conditions, c)
 }
 
 // setSynced sets the message and the condition Synced by the state.
@@ -188,7 +194,7 @@ func setSynced(s *kontrol.ResourceStatus, message string) {
 	if s.State == kontrol.StateSynced || s.State == kontrol.StateDegraded {
 		synced.Status = metav1.ConditionTrue
 	}
-	meta.SetStatusCondition(&s.Conditions, synced)
+	setCondition(s, synced)
 }
 
 // outOfSync says that the Resource itself cannot be applied.
