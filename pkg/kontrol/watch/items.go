@@ -36,10 +36,20 @@ const (
 	maxDecoded = 128
 	// maxDecodedSize is about how many bytes of JSON one of them may have.
 	maxDecodedSize = 64 << 10
+	// maxUnwanted is how many bytes of objects of a watch are held that nobody wants yet, as after a start, when they are listed and wanted at the same
+	// time. Others may belong to another Kontrol, or to somebody who wants to fill this process.
+	maxUnwanted = 16 << 20
 )
 
-// hold sets the object of an item that has none. The watcher is locked.
+// hold sets the object of an item that has none, unless it is one too many that nobody wants: that is read when it is wanted. The watcher is locked.
 func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
+	if len(i.pairs) == 0 {
+		if full := store(o); w.unwanted+len(full) <= maxUnwanted {
+			i.full = full
+			w.unwanted += len(full)
+		}
+		return
+	}
 	if w.decoded < maxDecoded && fits(o.Object, maxDecodedSize) > 0 {
 		w.decoded++
 		i.decoded = &unstructured.Unstructured{Object: o.Object} // of a list it would keep the whole
@@ -75,6 +85,9 @@ func fits(v any, left int) int {
 func (w *watcher) release(i *item) {
 	if i.decoded != nil {
 		w.decoded--
+	}
+	if len(i.pairs) == 0 {
+		w.unwanted -= len(i.full)
 	}
 	i.decoded, i.full = nil, nil
 }
@@ -115,6 +128,9 @@ func (w *watcher) want(at types.NamespacedName, p Pair) {
 		w.items[at] = i
 	}
 	i.settled = 0 // it was settled for others
+	if len(i.pairs) == 0 {
+		w.unwanted -= len(i.full)
+	}
 	i.pairs = append(i.pairs, p)
 	w.wanted++
 }
@@ -126,6 +142,9 @@ func (w *watcher) unwant(at types.NamespacedName, p Pair) bool {
 	i := w.items[at]
 	if i == nil || !slices.Contains(i.pairs, p) {
 		return w.wanted == 0
+	}
+	if len(i.pairs) == 1 {
+		w.release(i)
 	}
 	i.pairs = slices.DeleteFunc(i.pairs, func(o Pair) bool { return o == p })
 	w.wanted--

@@ -143,6 +143,7 @@ func TestLargeObjectsAreNotHeldDecoded(t *testing.T) {
 		o.SetResourceVersion("1")
 		o.SetLabels(map[string]string{kontrol.LabelID: "1"})
 		at := client.ObjectKeyFromObject(o)
+		w.want(at, Pair{name, "c"})
 		require.True(t, w.put(at, o))
 		require.Equal(t, name == "small", w.items[at].decoded != nil, name)
 		require.Equal(t, o, w.look(at).Object, name)

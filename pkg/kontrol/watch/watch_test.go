@@ -2,7 +2,9 @@ package watch
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -286,4 +288,43 @@ func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	h.Settle(pair, "2", 9)
 	require.NotNil(t, h.Look(other).Object)
 	require.ErrorIs(t, func() error { h.pool.Remove("c"); return h.Load(t.Context(), pair) }(), ErrUnreachable)
+}
+
+// TestWhatNobodyWantsIsBounded: of objects that are no Resource's, as those of another Kontrol, a bounded part is held; what is wanted later is there, or
+// read.
+func TestWhatNobodyWantsIsBounded(t *testing.T) {
+	const n, size = 20, maxUnwanted / 10
+	s := newServer()
+	s.put("m", "1", true)
+	for i := range n {
+		s.put(fmt.Sprint("o", i), "1", true).Object["data"] = map[string]any{"a": strings.Repeat("x", size)}
+	}
+	h, until := hub(t, s)
+	h.Want(pair, at)
+	until(func(s Seen) bool { return s.Known && s.Object != nil })
+	w := h.places[pair].watcher
+	held := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.unwanted
+	}
+	require.Positive(t, held())
+	require.LessOrEqual(t, held(), maxUnwanted)
+	loaded := 0
+	for i := range n {
+		p := Pair{fmt.Sprint(i), "c"}
+		h.Want(p, kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: fmt.Sprint("o", i)})
+		if h.Look(p).Settled != 0 {
+			loaded++
+			require.NoError(t, h.Load(t.Context(), p))
+		}
+		require.True(t, version("1")(h.Look(p)))
+	}
+	require.Positive(t, loaded)
+	require.Less(t, loaded, n)
+	require.Zero(t, held())
+	for i := range n {
+		h.Drop(Pair{fmt.Sprint(i), "c"})
+	}
+	require.Zero(t, held())
 }

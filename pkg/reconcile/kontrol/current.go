@@ -191,7 +191,7 @@ func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *k
 			next.Drift, next.DriftCount = []kontrol.Drift{{Type: kontrol.DriftRemoved}}, 1
 		}
 	default:
-		present(&next, r, a, seen)
+		present(&next, r, a, was, seen)
 	}
 	firstSeen(&next, was, now)
 	if was != nil {
@@ -218,7 +218,7 @@ func removed(c *kontrol.Current) bool { return len(c.Drift) == 1 && c.Drift[0].P
 var generationPath = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
 
 // present records an object.
-func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, seen watch.Seen) {
+func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was *kontrol.Current, seen watch.Seen) {
 	o := seen.Object
 	next.Present, next.UID, next.ResourceVersion = true, string(o.GetUID()), o.GetResourceVersion()
 	next.Object = runtime.RawExtension{Raw: object.JSON(object.Record(o.Object))}
@@ -237,19 +237,20 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, see
 	managed, ignored := o.GetManagedFields(), object.NewIgnored(r.Spec.Ignore)
 	if generation != a.Generation {
 		if owned, _ := object.Owned(managed); owned.Has(generationPath) {
+			next.Drift = added(was)
 			return
 		}
 	}
 	if object.Untouched(managed, a.Fields.Raw, ignored) {
 		return
 	}
-	changed, added := object.Drifted(o, object.Parse(a.Object.Raw), object.Fields(a.Fields.Raw), ignored)
+	changed, more := object.Drifted(o, object.Parse(a.Object.Raw), object.Fields(a.Fields.Raw), ignored)
 	count := len(changed)
 	if r.Spec.Mode == kontrol.ModeEnforce {
-		count += len(added)
+		count += len(more)
 	}
 	next.DriftCount = int32(count)
-	for _, c := range append(changed, added...) {
+	for _, c := range append(changed, more...) {
 		if len(next.Drift) == kontrol.MaxDrift {
 			break
 		}
@@ -259,6 +260,14 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, see
 		d.Manager = object.Cut(strings.TrimSpace(d.Manager), kontrol.MaxValue)
 		next.Drift = append(next.Drift, d)
 	}
+}
+
+// added returns the drift that an apply leaves: it is looked at again when that is recorded, and was not first seen then.
+func added(was *kontrol.Current) []kontrol.Drift {
+	if was == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(was.Drift), func(d kontrol.Drift) bool { return d.Type != kontrol.DriftAdded })
 }
 
 // firstSeen sets when drift was seen first.

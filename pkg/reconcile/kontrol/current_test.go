@@ -7,8 +7,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/kontrol/watch"
 )
 
 // TestARecordDependsOnNothingElse: an object that was recorded is compared again if anything changes that the record depends on, and else not.
@@ -58,4 +61,20 @@ func TestTheWatchHasTimeToShowWhatWasApplied(t *testing.T) {
 	require.Zero(t, underWay(a, c, now))
 	require.Zero(t, underWay(a, nil, now))
 	require.Zero(t, underWay(nil, c, now))
+}
+
+// TestWhatWasAddedStaysFirstSeen: an apply under way, of which nothing is known yet, does not begin anew with what it leaves.
+func TestWhatWasAddedStaysFirstSeen(t *testing.T) {
+	in := observed(nil)
+	seen := watch.Seen{Known: true, Object: &unstructured.Unstructured{Object: object.Parse([]byte(`{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"2","more":"x"},"metadata":{"name":"m","namespace":"ns",
+		"annotations":{"kontrol/resource-id":"0","kontrol/generation":"3","kontrol/revision":"2"},
+		"managedFields":[{"manager":"kontrol","operation":"Apply","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:kontrol/generation":{}}}}}]}}`))}}
+	before := metav1.NewMicroTime(now.Add(-time.Hour))
+	more := kontrol.Drift{Path: ".data.more", Type: kontrol.DriftAdded, FirstSeen: before}
+	was := *in.Current
+	was.Drift, was.DriftCount = []kontrol.Drift{{Path: ".data.a", Type: kontrol.DriftChanged, FirstSeen: before}, more}, 1
+	next := PlanCurrent(in.Resource, "c", in.Applied, &was, seen, now)
+	require.Equal(t, []kontrol.Drift{more}, next.Drift)
+	require.Zero(t, next.DriftCount)
+	require.Len(t, was.Drift, 2)
 }
