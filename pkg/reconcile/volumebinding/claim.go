@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	helpers "k8s.io/component-helpers/storage/volume"
 
@@ -225,20 +226,36 @@ func (s ClaimState) bound() Step {
 func (s ClaimState) grow() Step {
 	c, v := s.Claim, s.Volume
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
-	if wants.Cmp(has) <= 0 || v.DeletionTimestamp != nil {
+	if v.DeletionTimestamp != nil {
+		return Step{}
+	}
+	size := v.Spec.Capacity[corev1.ResourceStorage]
+	grown := updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
+		st.Capacity = corev1.ResourceList{corev1.ResourceStorage: size.DeepCopy()}
+	})
+	if storage.Ours(v) && !has.IsZero() && size.Cmp(has) > 0 && size.Cmp(wants) > 0 { // an expansion has not succeeded, and less is asked for now
+		step := updateVolume(v, func(v *corev1.PersistentVolume) { v.Spec.Capacity[corev1.ResourceStorage] = largest(wants, has) })
+		step.Op, step.Claim = Withdrawn, grown.Claim
+		return step
+	}
+	if wants.Cmp(has) <= 0 {
 		return Step{}
 	}
 	if !storage.Ours(v) {
 		return Step{}.because(c, corev1.EventTypeNormal, "ExternalExpanding", "waiting for an external controller to expand this PVC")
 	}
-	if size := v.Spec.Capacity[corev1.ResourceStorage]; size.Cmp(wants) < 0 {
+	if size.Cmp(wants) < 0 {
 		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Spec.Capacity[corev1.ResourceStorage] = wants.DeepCopy() })
 	}
-	step := updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
-		st.Capacity = corev1.ResourceList{corev1.ResourceStorage: v.Spec.Capacity[corev1.ResourceStorage].DeepCopy()}
-	})
-	step.Op, step.Volume = Resized, v
-	return step.because(c, corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")
+	grown.Op, grown.Volume = Resized, v
+	return grown.because(c, corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")
+}
+
+func largest(a, b resource.Quantity) resource.Quantity {
+	if a.Cmp(b) < 0 {
+		a = b
+	}
+	return a.DeepCopy()
 }
 
 func without(list []string, s string) []string {

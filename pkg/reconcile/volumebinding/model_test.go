@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	helpers "k8s.io/component-helpers/storage/volume"
@@ -27,6 +28,8 @@ type world struct {
 	pods        []*corev1.Pod
 	classes     map[string]*storagev1.StorageClass
 	nodes       []*corev1.Node
+	sizes       map[string]int64 // on the nodes
+	full        bool             // no volume can grow
 	version     int
 	made        int
 }
@@ -65,7 +68,18 @@ func (w *world) planVolume(name string) Step {
 // apply carries a step out unless somebody else wrote its object since it was planned.
 func (w *world) apply(s Step) {
 	switch s.Op {
-	case UpdateClaim, UpdateClaimStatus, Resized:
+	case Withdrawn, Resized:
+		if w.grow(s.Volume.Name, s.Volume.Spec.Capacity.Storage().Value()) {
+			if s.Op == Withdrawn {
+				w.updateVolume(s.Volume)
+				return
+			}
+		} else if s.Op == Resized || !w.grow(s.Volume.Name, s.Claim.Status.Capacity.Storage().Value()) {
+			return
+		}
+		s.Op = UpdateClaimStatus
+		w.apply(s)
+	case UpdateClaim, UpdateClaimStatus:
 		if have := w.claims[s.Claim.Name]; have != nil && have.UID == s.Claim.UID && have.ResourceVersion == s.Claim.ResourceVersion {
 			next := s.Claim.DeepCopy()
 			next.ResourceVersion = w.next()
@@ -80,6 +94,7 @@ func (w *world) apply(s Step) {
 			v.UID, v.ResourceVersion = types.UID("uid-"+v.Name), w.next()
 			v.Finalizers = append(v.Finalizers, volumeProtection)
 			w.volumes[v.Name] = v
+			w.sizes[v.Name] = v.Spec.Capacity.Storage().Value()
 		}
 	case UpdateVolume, UpdateStatus:
 		w.updateVolume(s.Volume)
@@ -100,6 +115,15 @@ func (w *world) apply(s Step) {
 	}
 }
 
+// grow is the node's part of an expansion.
+func (w *world) grow(volume string, size int64) bool {
+	if size < w.sizes[volume] || size > w.sizes[volume] && w.full {
+		return false
+	}
+	w.sizes[volume] = size
+	return true
+}
+
 func (w *world) updateVolume(next *corev1.PersistentVolume) {
 	if have := w.volumes[next.Name]; have == nil || have.ResourceVersion != next.ResourceVersion {
 		return
@@ -116,7 +140,7 @@ func (w *world) updateVolume(next *corev1.PersistentVolume) {
 // is without its volume, and in the end nothing is left to do.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, directories: map[string]bool{},
+		w := &world{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, directories: map[string]bool{}, sizes: map[string]int64{},
 			nodes: []*corev1.Node{node("a"), node("b")}, classes: map[string]*storagev1.StorageClass{"local": class(storage.Provisioner, storagev1.VolumeBindingImmediate)}}
 		if rapid.Bool().Draw(t, "wait") {
 			w.classes["local"] = class(storage.Provisioner, storagev1.VolumeBindingWaitForFirstConsumer)
@@ -200,6 +224,17 @@ func TestModel(t *testing.T) {
 					w.pods = w.pods[1:]
 				}
 			},
+			"resize claim": func(t *rapid.T) {
+				c := w.claims[rapid.SampledFrom(names).Draw(t, "name")]
+				to := resource.MustParse(rapid.SampledFrom([]string{"1Gi", "2Gi", "3Gi", "4Gi"}).Draw(t, "to"))
+				if c == nil || c.Status.Phase != corev1.ClaimBound || to.Cmp(*c.Status.Capacity.Storage()) < 0 {
+					return
+				}
+				w.apply(updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
+					c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: to}
+				}))
+			},
+			"room": func(t *rapid.T) { w.full = !w.full },
 			"delete claim": func(t *rapid.T) {
 				if c := w.claims[rapid.SampledFrom(names).Draw(t, "name")]; c != nil {
 					next := c.DeepCopy()
@@ -226,23 +261,52 @@ func TestModel(t *testing.T) {
 			},
 		})
 		// Left alone, it settles.
-		for range 200 {
-			busy := false
-			for _, name := range slices.Sorted(maps.Keys(w.claims)) {
-				s := w.planClaim(name)
-				busy = busy || s.Op != Nothing
-				w.apply(s)
+		ours := func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+			if v := w.volumes[c.Spec.VolumeName]; c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil && v != nil && storage.Ours(v) {
+				return v
 			}
-			for _, name := range slices.SortedFunc(maps.Keys(w.volumes), cmp.Compare[string]) {
-				s := w.planVolume(name)
-				busy = busy || s.Op != Nothing
-				w.apply(s)
-			}
-			check()
-			if !busy {
+			return nil
+		}
+		settle := func() {
+			for range 200 {
+				busy := false
+				for _, name := range slices.Sorted(maps.Keys(w.claims)) {
+					s := w.planClaim(name)
+					busy = busy || s.Op != Nothing
+					w.apply(s)
+				}
+				for _, name := range slices.SortedFunc(maps.Keys(w.volumes), cmp.Compare[string]) {
+					s := w.planVolume(name)
+					busy = busy || s.Op != Nothing
+					w.apply(s)
+				}
+				check()
+				if busy {
+					continue
+				}
+				for _, c := range w.claims {
+					if v := ours(c); v != nil {
+						require.Equal(t, v.Spec.Capacity.Storage().String(), c.Status.Capacity.Storage().String())
+						require.LessOrEqual(t, w.sizes[v.Name], v.Spec.Capacity.Storage().Value(), "pods may use it")
+					}
+				}
 				return
 			}
+			t.Fatalf("it does not settle")
 		}
-		t.Fatalf("it does not settle")
+		w.full = false
+		settle()
+		// An expansion for which there is no room is given up when less is asked for.
+		w.full = true
+		for _, name := range slices.Sorted(maps.Keys(w.claims)) {
+			if ours(w.claims[name]) == nil {
+				continue
+			}
+			for _, asked := range []corev1.ResourceList{{corev1.ResourceStorage: resource.MustParse("8Gi")}, w.claims[name].Status.Capacity} {
+				w.apply(updateClaim(w.claims[name], func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = asked.DeepCopy() }))
+				w.apply(w.planClaim(name))
+			}
+		}
+		settle()
 	})
 }

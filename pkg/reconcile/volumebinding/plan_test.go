@@ -145,15 +145,22 @@ func TestPlanClaim(t *testing.T) {
 		"a copy does not wait for a pod": {s: ClaimState{Claim: claim("c", copyOf), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a")}}, op: UpdateClaim, check: func(t *testing.T, s Step) {
 			require.Equal(t, storage.Provisioner, s.Claim.Annotations[helpers.AnnStorageProvisioner])
 		}},
-		"another reconciler makes it":           {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a")}}},
-		"no other volume may be the copy":       {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("free", "1Gi")}}},
-		"a copy that is not whole":              {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled())}}},
-		"a copy that is whole":                  {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled(storage.CopiedAnnotation, "true"))}}, op: UpdateStatus},
-		"done":                                  {s: ClaimState{Claim: bound, Volume: own}},
-		"lost":                                  {s: ClaimState{Claim: bound}, op: UpdateClaimStatus, reason: "ClaimLost"},
-		"taken by another":                      {s: ClaimState{Claim: bound, Volume: volume("v", "1Gi", refTo(claim("d")))}, op: UpdateClaimStatus, reason: "ClaimMisbound"},
-		"grows":                                 {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: own}, op: UpdateVolume},
-		"the node is told":                      {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: grown}, op: Resized, reason: "VolumeResizeSuccessful"},
+		"another reconciler makes it":     {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Nodes: []*corev1.Node{node("a")}}},
+		"no other volume may be the copy": {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("free", "1Gi")}}},
+		"a copy that is not whole":        {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled())}}},
+		"a copy that is whole":            {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled(storage.CopiedAnnotation, "true"))}}, op: UpdateStatus},
+		"done":                            {s: ClaimState{Claim: bound, Volume: own}},
+		"lost":                            {s: ClaimState{Claim: bound}, op: UpdateClaimStatus, reason: "ClaimLost"},
+		"taken by another":                {s: ClaimState{Claim: bound, Volume: volume("v", "1Gi", refTo(claim("d")))}, op: UpdateClaimStatus, reason: "ClaimMisbound"},
+		"grows":                           {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: own}, op: UpdateVolume},
+		"the node is told":                {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: grown}, op: Resized, reason: "VolumeResizeSuccessful"},
+		"less is asked for after all": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("1500Mi") }), Volume: grown}, op: Withdrawn, check: func(t *testing.T, s Step) {
+			require.Equal(t, "1500Mi", s.Volume.Spec.Capacity.Storage().String())
+			require.Equal(t, "2Gi", s.Claim.Status.Capacity.Storage().String(), "if the node has it already")
+		}},
+		"nothing is asked for after all": {s: ClaimState{Claim: bound, Volume: grown}, op: Withdrawn, check: func(t *testing.T, s Step) {
+			require.Equal(t, "1Gi", s.Volume.Spec.Capacity.Storage().String())
+		}},
 		"others grow elsewhere":                 {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: volume("v", "1Gi", refTo(plain), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}, reason: "ExternalExpanding"},
 		"deleted in use":                        {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { deleted(c) }), Volume: own, Pods: pods("n")}},
 		"deleted, used by a pod without a node": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { deleted(c) }), Volume: own, Pods: pods("")}, op: UpdateClaim, check: func(t *testing.T, s Step) { require.Empty(t, s.Claim.Finalizers) }},

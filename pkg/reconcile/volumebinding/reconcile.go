@@ -224,6 +224,8 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 		return r.removeDirectory(ctx, s.Volume)
 	case Resized:
 		return r.resized(ctx, s)
+	case Withdrawn:
+		return r.withdrawn(ctx, s)
 	case Nothing:
 	}
 	return nil
@@ -279,25 +281,43 @@ func (r *reconciler) node(ctx context.Context, v *corev1.PersistentVolume) (*cor
 
 // resized says in a claim's status that its volume has grown, once the volume's node knows.
 func (r *reconciler) resized(ctx context.Context, s Step) error {
-	n, err := r.node(ctx, s.Volume)
-	size := s.Volume.Spec.Capacity[corev1.ResourceStorage]
-	switch {
-	case err != nil:
-		return err
-	case n == nil:
-		err = fmt.Errorf("node %q no longer exists", storage.HostOf(s.Volume))
-	case r.resize == nil:
-		err = fmt.Errorf("node %q cannot be reached from here", n.Name)
-	default:
-		err = r.resize(ctx, n, s.Volume.Name, size.Value())
-	}
-	if err != nil {
-		r.Events.Event(s.Claim, corev1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q: %s", s.Volume.Name, err.Error())
-		return err
+	if err := r.tell(ctx, s.Volume, s.Volume.Spec.Capacity); err != nil {
+		return r.notResized(s, err)
 	}
 	if err := r.Client.Status().Update(ctx, s.Claim); err != nil {
 		return err
 	}
 	r.Notify(s.Event)
 	return nil
+}
+
+// withdrawn gives an expansion up that has not succeeded, unless it has on the node.
+func (r *reconciler) withdrawn(ctx context.Context, s Step) error {
+	err := r.tell(ctx, s.Volume, s.Volume.Spec.Capacity)
+	switch {
+	case err == nil:
+		return r.Client.Update(ctx, s.Volume)
+	case r.tell(ctx, s.Volume, s.Claim.Status.Capacity) == nil:
+		return r.Client.Status().Update(ctx, s.Claim)
+	}
+	return r.notResized(s, err)
+}
+
+func (r *reconciler) notResized(s Step, err error) error {
+	r.Events.Event(s.Claim, corev1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q: %s", s.Volume.Name, err.Error())
+	return err
+}
+
+// tell tells a volume's node its size.
+func (r *reconciler) tell(ctx context.Context, v *corev1.PersistentVolume, size corev1.ResourceList) error {
+	n, err := r.node(ctx, v)
+	switch {
+	case err != nil:
+		return err
+	case n == nil:
+		return fmt.Errorf("node %q no longer exists", storage.HostOf(v))
+	case r.resize == nil:
+		return fmt.Errorf("node %q cannot be reached from here", n.Name)
+	}
+	return r.resize(ctx, n, v.Name, size.Storage().Value())
 }
