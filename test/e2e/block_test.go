@@ -158,13 +158,17 @@ func TestBlockVolumes(t *testing.T) {
 
 	h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "echo written | dd of=/dev/three conv=fsync 2>/dev/null")
 	require.Equal(t, "16777216\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "losetup -d /dev/three; wc -c < /dev/three"), "it cannot be given away")
-	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}")
+	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"1Pi\"}}}}")
+	says("1024Ti more are wanted, and ")
+	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}") // it is given up
 	h.Ctl("wait pvc/made --for=jsonpath={.status.capacity.storage}=32Mi --timeout=120s")
 	require.Equal(t, "33554432\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "wc -c < /dev/three"))
 
 	says("Volume small: the volume of claim small has room again: 4Mi are free")
 	metrics := h.Ctl("get --raw /api/v1/nodes/" + h.Name + "/proxy/metrics")
 	require.Contains(t, metrics, `kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="small"} 4.194304e+06`)
+	require.Contains(t, metrics, `kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="made"} 3.3554432e+07`)
+	require.NotContains(t, metrics, `kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="made"}`, "it is not known")
 	require.Contains(t, h.Ctl("get --raw /api/v1/nodes/"+h.Name+"/proxy/stats/summary"), `"pvcRef":{"name":"small","namespace":"default"}`)
 	h.Kill()
 	h.Run("start")

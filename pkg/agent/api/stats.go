@@ -74,11 +74,13 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, v := range s.c.Pods.VolumeSpaces() {
 		if i, has := at[string(v.Pod.UID)]; has {
+			has := stats.FsStats{Time: metav1.NewTime(v.At), CapacityBytes: &v.Capacity}
+			if !v.Block {
+				has.AvailableBytes, has.UsedBytes = &v.Available, &v.Used
+				has.Inodes, has.InodesFree, has.InodesUsed = &v.Inodes, &v.InodesFree, &v.InodesUsed
+			}
 			sum.Pods[i].VolumeStats = append(sum.Pods[i].VolumeStats, stats.VolumeStats{
-				Name: v.Volume, PVCRef: &stats.PVCReference{Name: v.Claim, Namespace: v.Pod.Namespace},
-				FsStats: stats.FsStats{Time: metav1.NewTime(v.At), AvailableBytes: &v.Available, CapacityBytes: &v.Capacity, UsedBytes: &v.Used,
-					Inodes: &v.Inodes, InodesFree: &v.InodesFree, InodesUsed: &v.InodesUsed},
-			})
+				Name: v.Volume, PVCRef: &stats.PVCReference{Name: v.Claim, Namespace: v.Pod.Namespace}, FsStats: has})
 		}
 	}
 	reply(w, sum)

@@ -97,6 +97,7 @@ var (
 	descContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers currently known to the runtime, by state", []string{"container_state"}, nil)
 	descWorkers    = prometheus.NewDesc("kubelet_desired_pods", "Number of pods that the node knows", nil, nil)
 
+	// The first is the one that block volumes have, too.
 	descVolumes = []struct {
 		desc  *prometheus.Desc
 		value func(VolumeSpace) uint64
@@ -156,7 +157,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		claims[claim] = true
-		for _, v := range descVolumes {
+		all := descVolumes
+		if s.Block {
+			all = all[:1] // zeros, as the kubelet's, would look like a full volume
+		}
+		for _, v := range all {
 			ch <- prometheus.MustNewConstMetric(v.desc, prometheus.GaugeValue, float64(v.value(s)), claim.Namespace, claim.Name)
 		}
 	}

@@ -43,7 +43,7 @@ type reading struct {
 	err  error
 }
 
-// VolumeSpaces returns the space of the claims' volumes in the pods of this node that have not ended, without block volumes and without those whose
+// VolumeSpaces returns the space of the claims' volumes in the pods of this node that have not ended, without those whose
 // file system does not answer.
 func (m *Manager) VolumeSpaces() []VolumeSpace {
 	var out []VolumeSpace
@@ -84,7 +84,7 @@ func (m *Manager) claimVolumes() (all []reading) {
 		}
 		for i := range p.Spec.Volumes {
 			v := &p.Spec.Volumes[i]
-			if claim, mounted := volume.ClaimOf(p, v), held.Volumes[v.Name]; claim != "" && mounted.Path != "" && !mounted.Block {
+			if claim, mounted := volume.ClaimOf(p, v), held.Volumes[v.Name]; claim != "" && mounted.Path != "" {
 				all = append(all, reading{VolumeSpace: VolumeSpace{Pod: p, Volume: v.Name, Claim: claim}, path: mounted.Path})
 			}
 		}

@@ -132,7 +132,8 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 		return s, err
 	}
 	data := filepath.Join(next, snapshotData)
-	if isBlock(from) {
+	if info, statErr := os.Lstat(from); statErr == nil && info.Mode().IsRegular() {
+		s.Size = info.Size() // the volume's is what it is being expanded to
 		err = disk.CopyFile(ctx, from, data, copied)
 	} else if err = os.Mkdir(data, 0o700); err == nil {
 		err = contents(ctx, from, data, copied)

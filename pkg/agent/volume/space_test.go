@@ -47,6 +47,7 @@ func TestFullVolumes(t *testing.T) {
 		"little":           {Space{Capacity: 1000, Available: 11, Inodes: 100, InodesFree: 50}, false},
 		"no inodes":        {Space{Capacity: 1000, Available: 500, Inodes: 100}, true},
 		"inodes on demand": {Space{Capacity: 1000, Available: 500}, false},
+		"a block volume":   {Space{Block: true, Capacity: 1000}, false},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tt.full, tt.space.Full()) })
 	}
