@@ -51,6 +51,7 @@ func serverFlags(f *pflag.FlagSet) {
 	f.String("cluster-domain", d.ClusterDomain, "DNS suffix of services")
 	f.Duration("node-monitor-grace-period", d.NodeMonitorGracePeriod, "how long a node may go without heartbeats before it is marked Unknown and its pods are evicted")
 	f.Duration("task-node-timeout", d.TaskNodeTimeout, "how long a node may go without heartbeats before the attempts of tasks on it have failed")
+	f.String("scheduler-config", "", "KubeSchedulerConfiguration file: profiles by schedulerName, weights of scores, and the scoring strategy of resources")
 	f.StringSlice("disable", nil, "components not to run in this process: controllers, scheduler, loadbalancer, ingress")
 	f.StringSlice("enable-admission-plugins", nil, "admission plugins to enable in addition to the default ones, such as AlwaysPullImages")
 	f.StringSlice("disable-admission-plugins", nil, "default admission plugins to disable, such as DenyServiceExternalIPs or EventRateLimit")

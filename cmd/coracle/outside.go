@@ -18,11 +18,13 @@ without its own. Of several such processes one works, which holds the Lease kube
 		Args: exactly(0, "--kubeconfig FILE"),
 	}
 	o := outside(cmd, "127.0.0.1:10259")
+	configuration := cmd.Flags().String("scheduler-config", "", "KubeSchedulerConfiguration file: profiles by schedulerName, weights of scores, and the scoring strategy of resources")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := o()
 		if err != nil {
 			return err
 		}
+		c.SchedulerConfig = *configuration
 		return server.RunScheduler(cmd.Context(), c)
 	}
 	return cmd

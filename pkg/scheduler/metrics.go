@@ -49,8 +49,8 @@ func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 		by := prometheus.Labels{"result": name}
 		r := result{attempts.MustCurryWith(by), duration.MustCurryWith(by)}
 		// Present from the start, so that a rate of the first attempt is seen.
-		r.attempts.WithLabelValues(profiles[0].name)
-		r.duration.WithLabelValues(profiles[0].name)
+		r.attempts.WithLabelValues(defaultProfiles[0].name)
+		r.duration.WithLabelValues(defaultProfiles[0].name)
 		return r
 	}
 	m.scheduled, m.unschedulable, m.failed = of("scheduled"), of("unschedulable"), of("error")

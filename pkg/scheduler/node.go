@@ -77,9 +77,9 @@ type podInfo struct {
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
-	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileOf(p), task: isTask(p), claims: claimNames(p), gang: gangOf(p)}
+	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileIn(defaultProfiles, p), task: isTask(p), claims: claimNames(p), gang: gangOf(p)}
 	if i.profile == nil {
-		i.profile = profiles[0] // it is only counted, or explained
+		i.profile = defaultProfiles[0] // it is only counted, or explained
 	}
 	i.need = amountsOf(resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: p.Spec.NodeName != ""}))
 	i.scoreCPU, i.scoreMem = i.need.cpu, i.need.memory

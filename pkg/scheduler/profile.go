@@ -23,11 +23,10 @@ type profile struct {
 	ordered bool
 }
 
-// profiles are those of this scheduler. Pods that name none of them are left to others.
-var profiles = []*profile{
-	{name: corev1.DefaultSchedulerName, filters: filters, scores: scores},
-	{name: TaskProfile, filters: slices.Concat(filters, taskFilters), scores: taskScores, ordered: true},
-}
+var taskProfile = &profile{name: TaskProfile, filters: slices.Concat(filters, taskFilters), scores: taskScores, ordered: true}
+
+// defaultProfiles are those of a scheduler without a Configuration.
+var defaultProfiles = []*profile{{name: corev1.DefaultSchedulerName, filters: filters, scores: scores}, taskProfile}
 
 // taskFilters come after the filters of the default profile.
 var taskFilters = []filter{
@@ -43,11 +42,22 @@ var taskScores = []score{
 }
 
 // profileOf returns the profile that schedules a pod; nil if it is left to another scheduler.
-func profileOf(p *corev1.Pod) *profile {
+func (s *state) profileOf(p *corev1.Pod) *profile { return profileIn(s.profiles, p) }
+
+func profileIn(profiles []*profile, p *corev1.Pod) *profile {
 	if i := slices.IndexFunc(profiles, func(f *profile) bool { return f.name == p.Spec.SchedulerName }); i >= 0 {
 		return profiles[i]
 	}
 	return nil
+}
+
+// info returns what is derived from a pod that is to be scheduled, or explained.
+func (s *state) info(p *corev1.Pod) *podInfo {
+	i := newPodInfo(p)
+	if f := s.profileOf(p); f != nil {
+		i.profile = f
+	}
+	return i
 }
 
 // isTask reports whether the pod runs a task.

@@ -33,9 +33,9 @@ const Identity = "system:kube-scheduler"
 type Config struct {
 	// Client reaches the cluster, as Identity. Required.
 	Client client.Interface
-	// SamplePercent is the percentage of nodes that are scored in clusters of more than 100 nodes (at least 100
-	// are); 0 means 10.
-	SamplePercent int
+	// Configuration has the profiles, and the percentage of nodes that are scored in clusters of more than 100 nodes (at least 100
+	// are), which is 10 if it is not set.
+	Configuration Configuration
 	// Devices makes the allocator for one attempt to schedule a pod with resource claims. Nil: such pods are not scheduled.
 	Devices func(context.Context, Inventory) (Allocate, error)
 	// Binders is the number of concurrent binding writes; 0 means 64.
@@ -55,8 +55,6 @@ func (c Config) Validate() error {
 	switch {
 	case c.Client == nil:
 		return errors.New("scheduler: Client is required")
-	case c.SamplePercent < 0 || c.SamplePercent > 100:
-		return fmt.Errorf("scheduler: SamplePercent of %d: must be from 0 to 100", c.SamplePercent)
 	case c.TaskPatience < 0:
 		return fmt.Errorf("scheduler: TaskPatience of %s: must not be negative", c.TaskPatience)
 	case c.DeviceTimeout < 0:
@@ -102,7 +100,7 @@ func New(cfg Config) (*Scheduler, error) {
 		s.log = slog.Default()
 	}
 	s.guard = run.Guard{Log: s.log, Component: s.Name()}
-	sample := cfg.SamplePercent
+	sample := cfg.Configuration.SamplePercent
 	if sample == 0 {
 		sample = 10
 	}
@@ -111,6 +109,9 @@ func New(cfg Config) (*Scheduler, error) {
 	s.queue = newQueue()
 	s.queue.later = s.backedOff
 	s.state = newState(sample, s.namespaceLabels)
+	if len(cfg.Configuration.profiles) > 0 {
+		s.state.profiles = cfg.Configuration.profiles
+	}
 	s.state.budgets = s.budgets
 	s.state.volumes.read = cfg.Client.Cache()
 	s.state.devices.read, s.state.devices.allocator = cfg.Client.Cache(), cfg.Devices
@@ -262,7 +263,7 @@ func (s *Scheduler) next() (write func(context.Context)) {
 // backOff puts a pod that is underway into exponential back-off.
 func (s *Scheduler) backOff(p *pending) {
 	if p.newer != nil {
-		p.info, p.newer = newPodInfo(p.newer), nil
+		p.info, p.newer = s.state.info(p.newer), nil
 	}
 	p.attempts = max(p.attempts, 1) + 1
 	p.failed = now()

@@ -38,6 +38,7 @@ type state struct {
 	// budgets lists the disruption budgets.
 	budgets func() []*budget
 
+	profiles []*profile
 	reserves []reserve
 	volumes  *volumes
 	devices  *devices
@@ -53,7 +54,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		concerning: map[*podInfo]struct{}{}, tallies: map[string]*tally{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
+		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		silent:  func(*nodeInfo) bool { return false },
 		volumes: newVolumes(nil), devices: newDevices(nil), gangs: newGangs(nil),
 	}

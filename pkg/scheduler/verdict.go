@@ -88,12 +88,12 @@ func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explana
 
 func (s *state) explain(of *corev1.Pod) Explanation {
 	out := Explanation{Pod: of}
-	if f := profileOf(of); f != nil {
+	if f := s.profileOf(of); f != nil {
 		out.Profile = f.name
 	}
 	waiting := *of // not changed below its first level
 	waiting.Spec.NodeName = ""
-	info := newPodInfo(&waiting)
+	info := s.info(&waiting)
 	out.Ordered = info.profile.ordered
 	c := s.cycle(info)
 	active := c.prepare()

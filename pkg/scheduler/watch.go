@@ -173,7 +173,7 @@ func (h podHandler) take(o any) {
 		s.bound(pod)
 	case pod.DeletionTimestamp != nil:
 		s.forget(pod)
-	case profileOf(pod) != nil:
+	case s.state.profileOf(pod) != nil:
 		s.wanted(pod)
 	}
 }
@@ -230,7 +230,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 		if s.state.pods[pod.UID] != nil {
 			return // assumed already
 		}
-		p = &pending{info: newPodInfo(pod), since: now()}
+		p = &pending{info: s.state.info(pod), since: now()}
 		s.queue.add(p)
 		if name := pod.Status.NominatedNodeName; name != "" && s.state.nodes[name] != nil {
 			s.state.nominate(p.info, s.state.nodes[name]) // from before a restart
@@ -248,7 +248,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 		return
 	}
 	nominated := s.state.nominations[pod.UID]
-	p.info = newPodInfo(pod)
+	p.info = s.state.info(pod)
 	s.state.nominate(p.info, nominated)
 	s.queue.retry(p, now())
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"net/url"
 
@@ -10,6 +11,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	chain "github.com/coracle-dev/coracle/pkg/admission"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/reconcile"
@@ -59,10 +61,32 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 			return err
 		}
 	}
+	if l.scheduling, err = schedulerConfiguration(p.SchedulerConfig); err != nil {
+		return err
+	}
 	if p.Runs(config.Scheduler) {
 		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
-			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Devices: allocation.New(), TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "scheduler"), Metrics: metrics})
+			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Configuration: l.scheduling, Devices: allocation.New(), TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "scheduler"), Metrics: metrics})
 		})
 	}
 	return err
+}
+
+// maxSchedulerConfiguration limits a KubeSchedulerConfiguration, in bytes.
+const maxSchedulerConfiguration = 1 << 20
+
+// schedulerConfiguration reads a KubeSchedulerConfiguration; an empty path is the default.
+func schedulerConfiguration(path string) (scheduler.Configuration, error) {
+	if path == "" {
+		return scheduler.Configuration{}, nil
+	}
+	data, err := bounded.File(path, maxSchedulerConfiguration)
+	if err != nil {
+		return scheduler.Configuration{}, fmt.Errorf("scheduler-config: %w", err)
+	}
+	c, err := scheduler.ParseConfiguration(data)
+	if err != nil {
+		return scheduler.Configuration{}, fmt.Errorf("scheduler-config %s: %w", path, err)
+	}
+	return c, nil
 }

@@ -35,7 +35,7 @@ func (l *plane) inspectSchedule() http.HandlerFunc {
 		case <-r.Context().Done():
 			return
 		}
-		e, err := scheduler.Explain(r.Context(), scheduler.Config{Client: c, Devices: devices, TaskPatience: l.process.TaskNodeTimeout}, key)
+		e, err := scheduler.Explain(r.Context(), scheduler.Config{Client: c, Configuration: l.scheduling, Devices: devices, TaskPatience: l.process.TaskNodeTimeout}, key)
 		if err != nil {
 			answerError(w, err)
 			return

@@ -46,6 +46,8 @@ type Outside struct {
 	// Lease is the name of the Lease in kube-system by which one of several processes is elected; empty is upstream's, or one of its own for
 	// each set in Only.
 	Lease string
+	// SchedulerConfig is the path of a KubeSchedulerConfiguration; empty for none.
+	SchedulerConfig string
 	// Only names the reconcilers to run; empty: all.
 	Only []string
 	// SourceNamespaces are those in which Kontrol's reconcilers read Secrets and ConfigMaps; empty: all. Other reconcilers that read these must not run
@@ -60,8 +62,12 @@ type Outside struct {
 
 // RunScheduler runs the scheduler until ctx is done.
 func RunScheduler(ctx context.Context, o Outside) error {
+	configuration, err := schedulerConfiguration(o.SchedulerConfig)
+	if err != nil {
+		return err
+	}
 	return o.run(ctx, "scheduler", election.Scheduler, func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error) {
-		s, err := scheduler.New(scheduler.Config{Client: checked, Devices: allocation.New(), Log: log, Metrics: metrics})
+		s, err := scheduler.New(scheduler.Config{Client: checked, Configuration: configuration, Devices: allocation.New(), Log: log, Metrics: metrics})
 		return []run.Component{c, s}, err
 	})
 }

@@ -84,6 +84,7 @@ type plane struct {
 	// controllers and scheduler run on the elected server; nil if disabled.
 	controllers *led[*reconcile.Controllers]
 	scheduler   *led[*scheduler.Scheduler]
+	scheduling  scheduler.Configuration
 }
 
 // components returns the control plane's components in start order.

@@ -54,6 +54,8 @@ type Server struct {
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
 	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
 	TaskNodeTimeout time.Duration `mapstructure:"task-node-timeout"`
+	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1); empty for none.
+	SchedulerConfig string `mapstructure:"scheduler-config"`
 	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer, Ingresses.
 	Disable []string `mapstructure:"disable"`
 	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
@@ -202,6 +204,9 @@ func (c Server) validate() error {
 	}
 	if c.TaskNodeTimeout < shortestGrace {
 		errs = append(errs, fmt.Errorf("task-node-timeout %s is too short: nodes send a heartbeat every 10s: use %s or more", c.TaskNodeTimeout, shortestGrace))
+	}
+	if c.SchedulerConfig != "" && !filepath.IsAbs(c.SchedulerConfig) {
+		errs = append(errs, fmt.Errorf("scheduler-config %q must be an absolute path", c.SchedulerConfig))
 	}
 	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion, strings.Join(cliflag.TLSPossibleVersions(), ", ")))
