@@ -24,10 +24,11 @@ func (c *Cluster) statesOf(ctx context.Context, r *kontrol.Resource) (clusters [
 	}
 	var a kontrol.AppliedStateList
 	var n kontrol.CurrentStateList
-	if err := c.Client.List(ctx, &a); err != nil {
+	of := ctrl.MatchingFields{kontrol.FieldResource: r.Name}
+	if err := c.Client.List(ctx, &a, of); err != nil {
 		return nil, nil, nil, err
 	}
-	if err := c.Client.List(ctx, &n); err != nil {
+	if err := c.Client.List(ctx, &n, of); err != nil {
 		return nil, nil, nil, err
 	}
 	applied, current = map[string]*kontrol.Applied{}, map[string]*kontrol.Current{}

@@ -30,8 +30,14 @@ func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *C
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, errors.Join(corev1.AddToScheme(scheme), kontrol.AddToScheme(scheme)))
+	resource := func(o ctrl.Object) []string {
+		of, _ := kontrol.SubjectOf(o)
+		return []string{of}
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&kontrol.Bundle{}).
+		WithIndex(&kontrol.AppliedState{}, kontrol.FieldResource, resource).WithIndex(&kontrol.CurrentState{}, kontrol.FieldResource, resource)
 	return &Cluster{
-		Namespace: "shop", Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&kontrol.Bundle{}).Build(), REST: &rest.Config{Host: "https://127.0.0.1:1"},
+		Namespace: "shop", Client: builder.Build(), REST: &rest.Config{Host: "https://127.0.0.1:1"},
 		target: func(*rest.Config) (ctrl.Client, error) { return target, nil },
 	}
 }

@@ -20,9 +20,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
-// The pause after a failed attempt grows from failFirst to failMost.
+// The pause after a failed attempt grows from failFirst to failUsual, about as often as all are compared: that somebody has made what was missing, such
+// as a namespace, is not seen otherwise. Where many have failed, as a cluster refuses all, it grows by failShare for each, up to failMost.
 const (
 	failFirst = time.Second
+	failUsual = resync
+	failShare = 10 * time.Millisecond
 	failMost  = 2 * time.Minute
 	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are recorded.
 	appliers = 96
@@ -311,7 +314,8 @@ func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current 
 	if t.Generation != generation {
 		t.Failures = 0
 	}
-	wait := min(failFirst<<min(t.Failures, 10), failMost)
+	most := min(max(failUsual, time.Duration(len(r.tries))*failShare), failMost)
+	wait := min(failFirst<<min(t.Failures, 10), most)
 	wait = wait/2 + rand.N(wait)
 	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+1, now, now.Add(wait), outage, seenOf(current)
 	r.tries[p] = t

@@ -1,6 +1,7 @@
 package kontrol
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 	"time"
@@ -40,4 +41,22 @@ func TestAnOutageIsForgiven(t *testing.T) {
 	require.Equal(t, []watch.Pair{b}, forgive(maps.Clone(tries), "c", 3), "what failed since fails as before")
 	require.ElementsMatch(t, []watch.Pair{a, b}, forgive(tries, "c", 4))
 	require.Equal(t, map[watch.Pair]Tries{a: {Generation: 1, Outage: 3}, b: {Generation: 1, Outage: 2, Corrections: 3}, fought: {Generation: 1, Corrections: 6}, other: failed}, tries)
+}
+
+// TestThePauseAfterAFailure grows to that of a resync, give or take half, and further only where many have failed.
+func TestThePauseAfterAFailure(t *testing.T) {
+	r := &applied{tries: map[watch.Pair]Tries{}}
+	for others, most := range map[int]time.Duration{0: failUsual, 6000: time.Minute, 20_000: failMost} {
+		clear(r.tries)
+		for i := range others {
+			r.tries[watch.Pair{Resource: fmt.Sprint(i)}] = Tries{}
+		}
+		pause := failFirst
+		for range 20 {
+			wait := r.failed(watch.Pair{Resource: "r", Cluster: "c"}, 1, 0, nil, now)
+			require.GreaterOrEqual(t, wait, pause/2)
+			require.LessOrEqual(t, wait, pause*3/2)
+			pause = min(2*pause, most+failShare)
+		}
+	}
 }
