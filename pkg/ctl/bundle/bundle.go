@@ -48,7 +48,7 @@ const (
 // out could not be written.
 func Write(ctx context.Context, c Config, out, progress io.Writer) error {
 	zip := gzip.NewWriter(out)
-	b := &bundle{Config: c, tar: tar.NewWriter(zip), left: mostAll, at: time.Now(), process: control.NewClient(c.RunDir)}
+	b := &bundle{Config: c, tar: tar.NewWriter(zip), left: mostAll, at: time.Now().Truncate(time.Second), process: control.NewClient(c.RunDir)}
 	b.process.Silence = patience
 	b.gather(ctx)
 	for _, m := range b.missing {

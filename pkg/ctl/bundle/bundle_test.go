@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -76,6 +77,7 @@ func entries(t *testing.T, raw []byte) map[string]string {
 		data, err := io.ReadAll(r)
 		require.NoError(t, err)
 		require.Equal(t, int64(0o600), h.Mode)
+		require.False(t, h.ModTime.After(time.Now()), "tar warns about files from the future")
 		files[strings.TrimPrefix(h.Name, "coracle-support/")] = string(data)
 	}
 }
