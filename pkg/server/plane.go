@@ -55,6 +55,9 @@ type plane struct {
 	process         *process
 	keys            *pki.Set
 	url, kubeconfig string
+	// issuer is that of service account tokens, which are for audiences.
+	issuer    string
+	audiences []string
 
 	store      *store.Store
 	cache      *cache.Cache
@@ -130,24 +133,14 @@ func (p *plane) components() []run.Component {
 	return list
 }
 
+// newPlane creates the components in the order in which they need each other.
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	kinds := kind.NewCatalog(builtin.Kinds())
 	services, err := netip.ParsePrefix(p.ServiceCIDR)
 	if err != nil {
 		return nil, err
 	}
-	listen, port, err := net.SplitHostPort(p.Listen)
-	if err != nil {
-		return nil, err
-	}
-	host := listen
-	switch {
-	case p.given.Address.IsValid():
-		host = p.given.Address.String()
-	case host == "":
-		host = p.NodeIP
-	}
-	api, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
+	api, err := p.apiAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -155,57 +148,14 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if p.listener != nil {
 		l.url = "https://" + p.listener.Addr().String()
 	}
-
-	quota, err := p.storeQuota()
-	if err != nil {
+	l.issuer = cmp.Or(p.given.Issuer, "https://kubernetes.default.svc."+p.ClusterDomain)
+	if l.audiences = p.given.Audiences; len(l.audiences) == 0 {
+		l.audiences = []string{l.issuer}
+	}
+	if err := l.newState(kinds, services); err != nil {
 		return nil, err
 	}
-	values := encryption.NewValues(kinds.Table())
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Volatile: p.volatile, Servers: p.given.Etcd, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
-		return nil, err
-	}
-	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: component(p.log, "cache"), Metrics: p.metrics.plane}); err != nil {
-		return nil, err
-	}
-	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
-		return nil, err
-	}
-	l.kms = l.encryption.Plugins()
-	issuer := cmp.Or(p.given.Issuer, "https://kubernetes.default.svc."+p.ClusterDomain)
-	if p.accounts, err = newAccountKeys(pkiDir(p.DataDir), issuer, keys); err != nil {
-		return nil, err
-	}
-	if p.given.Signer != nil {
-		if err := p.accounts.tokens.Use(p.given.Signer); err != nil {
-			return nil, err
-		}
-	}
-	audiences := p.given.Audiences
-	if len(audiences) == 0 {
-		audiences = []string{issuer}
-	}
-	l.registry, err = registry.New(registry.Config{
-		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
-		Tokens: p.accounts.tokens, Audiences: audiences, Logger: component(p.log, "registry"),
-		DenyPrivileged: !p.AllowPrivileged,
-	})
-	if err != nil {
-		return nil, err
-	}
-	l.clients = local.New(l.registry, l.cache, kinds)
-	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas}
-	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
-		return nil, err
-	}
-	own := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
-	if l.custom, err = customresources.New(customresources.Config{Client: own, Kinds: kinds, Webhooks: webhook.NewServices(l.clients.Informers()), Log: component(p.log, "customresources")}); err != nil {
-		return nil, err
-	}
-	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,
-		servers: newServerList(l.store, api.Addr(), l.store.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
-		repair:  l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
-	l.presence = &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
-
+	l.newBootstrap(kinds, api, services)
 	serving, err := keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: append([]string{
 		api.Addr().String(), p.NodeIP, p.NodeName, "127.0.0.1", "::1", "localhost", services.Addr().Next().String(),
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + p.ClusterDomain,
@@ -213,68 +163,14 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.authorities = newAuthorities(keys, l.client(user.APIServerUser, user.SystemPrivilegedGroup), p.log)
-	asServer, err := keys.Client.NewSource(pki.Leaf{Name: apiServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	if err != nil {
+	if err := l.newAPI(kinds, serving); err != nil {
 		return nil, err
 	}
-	l.members = newMembers(l.client(user.APIServerUser, user.SystemPrivilegedGroup), p.authorities)
-	joiner := l.joiner()
-	minVersion, ciphers, err := p.transport()
-	if err != nil {
-		return nil, err
-	}
-	auditing, err := p.auditLog()
-	if err != nil {
-		return nil, err
-	}
-	seal, err := sealKey(keys.ServiceAccount)
-	if err != nil {
-		return nil, err
-	}
-	remote := &nodes{
-		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
-		roots:  keys.Node.Pool, as: asServer.Client,
-	}
-	l.nodes, l.tunnels = remote, pull.NewHub()
-	l.policies = netpolicy.NewResolver(l.client(user.APIServerUser, user.SystemPrivilegedGroup), component(p.log, "network-policies"))
-	l.usage = p.newUsage(remote)
-	if l.access, err = p.newAccess(issuer); err != nil {
-		return nil, err
-	}
-	settings := apiserver.Config{
-		Access:   l.access,
-		Registry: l.registry, Cache: l.cache, Kinds: kinds, Listener: p.listener, Address: p.Listen,
-		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
-		ClientCAs:          keys.Client.Pool,
-		ServiceAccountKeys: p.accounts.public, Issuer: issuer, Audiences: audiences,
-		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, Policies: l.policies, SealKey: seal, Usage: l.usage,
-		Checks: l.checks(), Components: l.parts(), Audit: auditing,
-		CheckNode: l.members.check,
-		Wrap: func(next http.Handler) http.Handler {
-			return l.members.handler(p.authorities.handler(joiner.handler(next)))
-		},
-		Version: version.Info(), Logger: component(p.log, "apiserver"),
-		Drain: p.drain, Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
-	}
-	p.given.use(&settings)
-	l.lagMetrics()
-	if l.apiserver, err = apiserver.New(settings); err != nil {
-		return nil, err
-	}
-	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: p.started, Log: component(p.log, "flowcontrol")}); err != nil {
-		return nil, err
-	}
-	if l.aggregator, err = aggregation.New(aggregation.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
-		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
-		return nil, err
-	}
-	l.roles = &roles{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), log: component(p.log, "roles"), ready: make(chan struct{})}
 	if l.ingress, err = l.newIngress(); err != nil {
 		return nil, err
 	}
 	if p.RESTAddress != "" {
-		if l.rest, err = l.newREST(serving, remote); err != nil {
+		if l.rest, err = l.newREST(serving, l.nodes); err != nil {
 			return nil, err
 		}
 	}
@@ -293,6 +189,139 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		func() error { l.members.endUnbelieved(keys.Client.Pool()); return nil },
 	}
 	return l, l.admin.write(true)
+}
+
+// apiAddress returns the address at which other machines reach the API.
+func (p *process) apiAddress() (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(p.Listen)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	switch {
+	case p.given.Address.IsValid():
+		host = p.given.Address.String()
+	case host == "":
+		host = p.NodeIP
+	}
+	return netip.ParseAddrPort(net.JoinHostPort(host, port))
+}
+
+// newState creates what stores and changes objects, up to the registry with its admission, and the clients of this process.
+func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
+	p := l.process
+	quota, err := p.storeQuota()
+	if err != nil {
+		return err
+	}
+	values := encryption.NewValues(kinds.Table())
+	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Volatile: p.volatile, Servers: p.given.Etcd, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
+		return err
+	}
+	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: component(p.log, "cache"), Metrics: p.metrics.plane}); err != nil {
+		return err
+	}
+	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
+		return err
+	}
+	l.kms = l.encryption.Plugins()
+	if p.accounts, err = newAccountKeys(pkiDir(p.DataDir), l.issuer, l.keys); err != nil {
+		return err
+	}
+	if p.given.Signer != nil {
+		if err := p.accounts.tokens.Use(p.given.Signer); err != nil {
+			return err
+		}
+	}
+	l.registry, err = registry.New(registry.Config{
+		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
+		Tokens: p.accounts.tokens, Audiences: l.audiences, Logger: component(p.log, "registry"),
+		DenyPrivileged: !p.AllowPrivileged,
+	})
+	if err != nil {
+		return err
+	}
+	l.clients = local.New(l.registry, l.cache, kinds)
+	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas}
+	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
+		return err
+	}
+	l.custom, err = customresources.New(customresources.Config{
+		Client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), Kinds: kinds, Webhooks: webhook.NewServices(l.clients.Informers()), Log: component(p.log, "customresources"),
+	})
+	return err
+}
+
+// newBootstrap creates what writes the objects that every cluster has, and lists this server in the endpoints of the API.
+func (l *plane) newBootstrap(kinds *kind.Catalog, api netip.AddrPort, services netip.Prefix) {
+	p := l.process
+	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,
+		servers: newServerList(l.store, api.Addr(), l.store.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
+		repair:  l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
+	l.presence = &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
+}
+
+// newAPI creates the API server, with what it needs to know who its clients are and to reach nodes, and what configures it.
+func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
+	p, keys := l.process, l.keys
+	own := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
+	p.authorities = newAuthorities(keys, own, p.log)
+	asServer, err := keys.Client.NewSource(pki.Leaf{Name: apiServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	if err != nil {
+		return err
+	}
+	l.members = newMembers(own, p.authorities)
+	joiner := l.joiner()
+	minVersion, ciphers, err := p.transport()
+	if err != nil {
+		return err
+	}
+	auditing, err := p.auditLog()
+	if err != nil {
+		return err
+	}
+	seal, err := sealKey(keys.ServiceAccount)
+	if err != nil {
+		return err
+	}
+	remote := &nodes{
+		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
+		roots:  keys.Node.Pool, as: asServer.Client,
+	}
+	l.nodes, l.tunnels = remote, pull.NewHub()
+	l.policies = netpolicy.NewResolver(own, component(p.log, "network-policies"))
+	l.usage = p.newUsage(remote)
+	if l.access, err = p.newAccess(l.issuer); err != nil {
+		return err
+	}
+	settings := apiserver.Config{
+		Access:   l.access,
+		Registry: l.registry, Cache: l.cache, Kinds: kinds, Listener: p.listener, Address: p.Listen,
+		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
+		ClientCAs:          keys.Client.Pool,
+		ServiceAccountKeys: p.accounts.public, Issuer: l.issuer, Audiences: l.audiences,
+		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, Policies: l.policies, SealKey: seal, Usage: l.usage,
+		Checks: l.checks(), Components: l.parts(), Audit: auditing,
+		CheckNode: l.members.check,
+		Wrap: func(next http.Handler) http.Handler {
+			return l.members.handler(p.authorities.handler(joiner.handler(next)))
+		},
+		Version: version.Info(), Logger: component(p.log, "apiserver"),
+		Drain: p.drain, Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
+	}
+	p.given.use(&settings)
+	l.lagMetrics()
+	if l.apiserver, err = apiserver.New(settings); err != nil {
+		return err
+	}
+	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: p.started, Log: component(p.log, "flowcontrol")}); err != nil {
+		return err
+	}
+	if l.aggregator, err = aggregation.New(aggregation.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
+		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
+		return err
+	}
+	l.roles = &roles{client: own, log: component(p.log, "roles"), ready: make(chan struct{})}
+	return nil
 }
 
 // frontProxy returns what aggregated API servers need to trust this one.
