@@ -62,6 +62,9 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 		{"bad field selector", "GET", maps + "?fieldSelector=spec.x%3Dy", "", nil, 400, metav1.StatusReasonBadRequest, ""},
 		{"bad protobuf", "POST", maps, "k8s\x00\xff\xff", []string{"Content-Type", typeProto}, 400, metav1.StatusReasonBadRequest, ""},
 		{"namespaced path of a cluster kind", "GET", "/api/v1/namespaces/d/nodes", "", nil, 404, metav1.StatusReasonNotFound, ""},
+		{"delete across namespaces", "DELETE", "/api/v1/configmaps", "", nil, 405, metav1.StatusReasonMethodNotAllowed, ""},
+		{"an eviction of old clients", "POST", "/api/v1/namespaces/d/pods/none/eviction", `{"apiVersion":"policy/v1beta1","kind":"Eviction","metadata":{"name":"none"}}`, nil, 404, metav1.StatusReasonNotFound,
+			`pods "none" not found`},
 		{"create across namespaces", "POST", "/api/v1/configmaps", someMap, nil, 405, metav1.StatusReasonMethodNotAllowed, ""},
 	}
 	for _, c := range cases {

@@ -145,11 +145,17 @@ func summary(b []byte) string {
 	return fmt.Sprintf("%x%s", b, more)
 }
 
+// oldEviction is the version in which old clients send evictions of policy/v1, which has the same fields.
+const oldEviction = "policy/v1beta1"
+
 // checkKind compares apiVersion and kind in the data with the expected gvk, which it sets to what the data has.
 func checkKind(gvk *schema.GroupVersionKind, apiVersion, kind string) error {
 	want := *gvk
 	if kind != "" {
 		gvk.Kind = kind
+	}
+	if apiVersion == oldEviction && want.Kind == "Eviction" {
+		apiVersion = want.GroupVersion().String()
 	}
 	if apiVersion != "" {
 		gv, err := schema.ParseGroupVersion(apiVersion)

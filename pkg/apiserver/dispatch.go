@@ -64,7 +64,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	if whole {
 		t.Name = ""
 	}
-	if r.Namespaced && t.Namespace == "" && (!whole || info.Verb == "create") {
+	if r.Namespaced && t.Namespace == "" && (!whole || info.Verb == "create" || info.Verb == "deletecollection") {
 		if whole {
 			s.wrongMethod(w, req)
 			return

@@ -36,13 +36,15 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 }
 
 func listOptions(req *http.Request) (metav1.ListOptions, error) {
-	return parameters(req, "ListOptions", metav1.Convert_url_Values_To_v1_ListOptions, func(o *metav1.ListOptions) field.ErrorList {
+	o, err := parameters(req, "ListOptions", metav1.Convert_url_Values_To_v1_ListOptions, func(o *metav1.ListOptions) field.ErrorList {
 		return listvalidation.ValidateListOptions(&internalversion.ListOptions{
 			Watch: o.Watch, ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch,
 			Continue: o.Continue, Limit: o.Limit, SendInitialEvents: o.SendInitialEvents,
 			AllowWatchBookmarks: o.AllowWatchBookmarks, TimeoutSeconds: o.TimeoutSeconds,
 		}, true)
 	})
+	o.Limit = max(o.Limit, 0) // as upstream, whose storage takes less than zero for none
+	return o, err
 }
 
 func createOptions(req *http.Request) (metav1.CreateOptions, error) {

@@ -187,7 +187,7 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 	}
 	if !c.Resource.ReturnsDeleted {
 		return Result{Object: &metav1.Status{
-			Status: metav1.StatusSuccess, Code: 200,
+			Status:  metav1.StatusSuccess,
 			Details: &metav1.StatusDetails{Name: c.Name, Group: c.Resource.Group, Kind: c.Resource.Plural, UID: e.Object.GetUID()},
 		}}, rev, nil
 	}

@@ -184,7 +184,9 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 		} else if err := sub.Scale.Write(out, scale.Spec.Replicas); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
-		out.SetResourceVersion(scale.ResourceVersion)
+		if scale.ResourceVersion != "" || c.strategy().AllowUnconditionalUpdate(c.ctx) { // otherwise that of the object
+			out.SetResourceVersion(scale.ResourceVersion)
+		}
 		entries, err := handler.ToParent(scale.ManagedFields)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)

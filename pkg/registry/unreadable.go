@@ -65,7 +65,7 @@ func (c *call) removeUnreadable() (Result, int64, error) {
 			storage.NewInvalidObjError(key, "unsafe deletion is not allowed because the object is decodable from storage"))
 	}
 	done := Result{Object: &metav1.Status{
-		Status: metav1.StatusSuccess, Code: http.StatusOK,
+		Status:  metav1.StatusSuccess,
 		Details: &metav1.StatusDetails{Name: c.Name, Group: c.Resource.Group, Kind: c.Resource.Plural},
 	}}
 	if c.dry {

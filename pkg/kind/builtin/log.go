@@ -46,24 +46,20 @@ func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 			return nil, err
 		}
 	}
-	return logHandler{on: on, in: in, none: location == nil, follow: o.Follow}, nil
+	return logHandler{on: on, in: in, follow: o.Follow}, nil
 }
 
 // logHandler writes a log to the client, and closes it.
 type logHandler struct {
-	on           kind.Connection
-	in           io.ReadCloser
-	none, follow bool
+	on     kind.Connection
+	in     io.ReadCloser
+	follow bool
 }
 
 func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if h.in == nil {
 		w.Header().Set("Content-Type", "text/plain")
-		if h.none {
-			w.WriteHeader(http.StatusOK)
-		} else {
-			w.WriteHeader(http.StatusNoContent)
-		}
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	defer h.in.Close()

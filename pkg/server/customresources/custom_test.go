@@ -140,6 +140,8 @@ func TestCustomResources(t *testing.T) {
 	scale = patch(widgetsPath+"/a/scale", `{"spec":{"replicas":5}}`, types.MergePatchType, "")
 	require.Contains(t, scale.body, `"replicas":5`)
 	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t), "too many replicas")
+	scale = w.do("PUT", widgetsPath+"/a/scale", `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":5}}`)
+	require.Equal(t, http.StatusOK, scale.code, "without a resourceVersion: %s", scale.body)
 
 	// Server-side apply merges according to the schema.
 	apply := func(spec, manager string) reply {
