@@ -1,4 +1,4 @@
-// Command bench measures any cluster and prints the results beside Coracle's budgets (pkg/README.md).
+// Command bench measures any cluster and prints the results beside Coracle's budgets (README.md).
 //
 //	bench -kubeconfig FILE [-image IMAGE] [-pids 1,2] [-start 'COMMAND'] [-only create,list] [-o json]
 //
