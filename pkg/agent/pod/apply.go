@@ -147,6 +147,11 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		return nil
 	}
 	event := m.starter(p, c.Name)
+	warn := func(reason, message string) {
+		if ctx.Err() == nil {
+			event(corev1.EventTypeWarning, reason, message)
+		}
+	}
 	w.mu.Lock()
 	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
@@ -170,49 +175,11 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	defer joined.close()
 	bld.pidNS = joined.path
-	w.filesMu.Lock()
-	err = m.writeFiles(p, bld.podIP)
-	w.filesMu.Unlock()
-	if err == nil {
-		err = m.c.Failpoints.At("pod.files")
-	}
-	if err != nil {
-		return w.fail(c.Name, "CreateContainerError", err, time.Second)
-	}
-	if bld.devices, err = m.devices(ctx, p, c); err != nil {
-		if ctx.Err() == nil {
-			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
-		}
-		return w.fail(c.Name, "CreateContainerError", err, time.Second)
-	}
-	if bld.claimed, err = m.claimed(ctx, p, c); err != nil {
-		if ctx.Err() == nil {
-			event(corev1.EventTypeWarning, "FailedPrepareDynamicResources", "Failed to prepare dynamic resources: "+err.Error())
-		}
-		return w.fail(c.Name, "CreateContainerError", err, time.Second)
-	}
-	spec, err := m.spec(ctx, bld)
-	if err != nil {
-		if ctx.Err() == nil {
-			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
-		}
-		return &Failure{Reason: "CreateContainerConfigError", Message: err.Error(), Until: time.Now().Add(10 * time.Second)}
+	spec, f := w.completeSpec(ctx, b, bld, warn)
+	if f != nil {
+		return f
 	}
 	id := spec.ID
-	spec.Labels = map[string]string{
-		labelPodName: p.Name, labelNamespace: p.Namespace, labelName: c.Name, labelAttempt: strconv.Itoa(b.Attempt),
-		labelBackOff: b.BackOff.String(), labelHash: specHash(c), labelImage: c.Image, labelImageID: imageRef(img),
-		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)),
-	}
-	if task := taskOf(p); task != "" {
-		spec.Labels[labelTask] = task
-	}
-	if w.api.static {
-		spec.Labels[labelSource], spec.Labels[labelFile] = static.FromFile, w.api.file
-	}
-	if c.TerminationMessagePath != "" {
-		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, id[:12])
-	}
 	err = m.c.Runtime.Create(ctx, spec)
 	if errors.Is(err, runtime.ErrExists) && joined.target { // by a process before, which held its namespace
 		if err = m.c.Runtime.Remove(ctx, id); err == nil {
@@ -220,9 +187,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		}
 	}
 	if err != nil && !errors.Is(err, runtime.ErrExists) {
-		if ctx.Err() == nil {
-			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
-		}
+		warn("Failed", "Error: "+err.Error())
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
 	lap(stepCreate)
@@ -234,9 +199,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	leave()
 	m.refresh(ctx, id)
 	if err != nil {
-		if ctx.Err() == nil {
-			event(corev1.EventTypeWarning, "Failed", "Error: "+err.Error())
-		}
+		warn("Failed", "Error: "+err.Error())
 		if now, ok := m.containers.get(w.uid, id); ok && now.State == runtime.Exited {
 			return nil
 		}
@@ -256,6 +219,48 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		lap(stepHook)
 	}
 	return nil
+}
+
+// completeSpec adds to b what the container gets from the node, its files and devices, and returns the runtime's specification with its labels.
+func (w *worker) completeSpec(ctx context.Context, o *op, b build, warn func(reason, message string)) (runtime.Spec, *Failure) {
+	m, p, c := w.m, b.pod, b.c
+	w.filesMu.Lock()
+	err := m.writeFiles(p, b.podIP)
+	w.filesMu.Unlock()
+	if err == nil {
+		err = m.c.Failpoints.At("pod.files")
+	}
+	if err != nil {
+		return runtime.Spec{}, w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
+	if b.devices, err = m.devices(ctx, p, c); err != nil {
+		warn("Failed", "Error: "+err.Error())
+		return runtime.Spec{}, w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
+	if b.claimed, err = m.claimed(ctx, p, c); err != nil {
+		warn("FailedPrepareDynamicResources", "Failed to prepare dynamic resources: "+err.Error())
+		return runtime.Spec{}, w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
+	spec, err := m.spec(ctx, b)
+	if err != nil {
+		warn("Failed", "Error: "+err.Error())
+		return runtime.Spec{}, &Failure{Reason: "CreateContainerConfigError", Message: err.Error(), Until: time.Now().Add(10 * time.Second)}
+	}
+	spec.Labels = map[string]string{
+		labelPodName: p.Name, labelNamespace: p.Namespace, labelName: c.Name, labelAttempt: strconv.Itoa(o.Attempt),
+		labelBackOff: o.BackOff.String(), labelHash: specHash(c), labelImage: c.Image, labelImageID: imageRef(b.image),
+		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)),
+	}
+	if task := taskOf(p); task != "" {
+		spec.Labels[labelTask] = task
+	}
+	if w.api.static {
+		spec.Labels[labelSource], spec.Labels[labelFile] = static.FromFile, w.api.file
+	}
+	if c.TerminationMessagePath != "" {
+		spec.Labels[labelMessage] = filepath.Join(m.volumes.PodDir(p.UID), "containers", c.Name, spec.ID[:12])
+	}
+	return spec, nil
 }
 
 func imageRef(i runtime.Image) string {
