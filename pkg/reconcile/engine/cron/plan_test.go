@@ -109,6 +109,9 @@ func TestSchedule(t *testing.T) {
 			a := Plan(Observed{CronJob: c.cronJob, Jobs: c.jobs}, now)
 			require.Equal(t, c.reasons, reasons(a))
 			require.Equal(t, c.again, a.Again)
+			if name == "never" {
+				require.Equal(t, "invalid schedule: 0 0 30 2 * : no time matches it, so it never runs", a.Events[0].Message)
+			}
 			require.Len(t, a.Delete, c.deletes)
 			if c.run.IsZero() {
 				require.Nil(t, a.Create)

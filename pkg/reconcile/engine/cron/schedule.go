@@ -21,7 +21,7 @@ const (
 )
 
 // errNever is the error for schedules such as "0 0 30 2 *", which never match.
-var errNever = errors.New("time difference between two schedules is less than 1 second")
+var errNever = errors.New("no time matches it, so it never runs")
 
 // Parse parses the schedule in its time zone. The library panics on some inputs.
 func Parse(c *batchv1.CronJob) (s cron.Schedule, err error) {
