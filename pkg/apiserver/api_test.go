@@ -19,6 +19,7 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")
 	const maps = "/api/v1/namespaces/d/configmaps"
+	require.Equal(t, 201, w.do(w.http, "POST", maps, strings.Replace(someMap, `"m"`, `"there"`, 1)).code)
 	deployment := `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"x"},"spec":{"foo":1,"selector":{"matchLabels":{"a":"b"}},` +
 		`"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`
 	cases := []struct {
@@ -62,6 +63,10 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 		{"bad field selector", "GET", maps + "?fieldSelector=spec.x%3Dy", "", nil, 400, metav1.StatusReasonBadRequest, ""},
 		{"bad protobuf", "POST", maps, "k8s\x00\xff\xff", []string{"Content-Type", typeProto}, 400, metav1.StatusReasonBadRequest, ""},
 		{"namespaced path of a cluster kind", "GET", "/api/v1/namespaces/d/nodes", "", nil, 404, metav1.StatusReasonNotFound, ""},
+		{"patch of the kind", "PATCH", maps + "/there", `{"kind":"Secret"}`, []string{"Content-Type", "application/merge-patch+json"}, 422, metav1.StatusReasonInvalid, "a ConfigMap of v1 cannot become a Secret of v1"},
+		{"patch of the version", "PATCH", maps + "/there", `[{"op":"replace","path":"/apiVersion","value":"v2"}]`, []string{"Content-Type", "application/json-patch+json"}, 422, metav1.StatusReasonInvalid, "cannot become a ConfigMap of v2"},
+		{"patch without a name", "PATCH", maps + "/there", `{"metadata":null}`, []string{"Content-Type", "application/merge-patch+json"}, 400, metav1.StatusReasonBadRequest,
+			"the name of the object (there based on URL) was undeterminable: name must be provided"},
 		{"delete across namespaces", "DELETE", "/api/v1/configmaps", "", nil, 405, metav1.StatusReasonMethodNotAllowed, ""},
 		{"an eviction of old clients", "POST", "/api/v1/namespaces/d/pods/none/eviction", `{"apiVersion":"policy/v1beta1","kind":"Eviction","metadata":{"name":"none"}}`, nil, 404, metav1.StatusReasonNotFound,
 			`pods "none" not found`},

@@ -57,12 +57,12 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	if pt == types.StrategicMergePatchType && t.Resource.Unstructured() {
 		return Result{}, unsupportedPatch(pt) // without a Go type there are no merge keys
 	}
-	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation, coerce: c.Resource.Coerce}
+	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation, coerce: c.Resource.Coerce, of: c.Resource.GroupVersionKind}
 	if err := p.parse(); err != nil {
 		return Result{}, err
 	}
 	if c.Subresource == "scale" {
-		p.coerce = nil
+		p.coerce, p.of = nil, scaleKind
 		return c.rescale(update, true, c.tracking(o.FieldManager, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 			out := &autoscalingv1.Scale{}
 			if err := p.apply(old, nil, out); err != nil {
@@ -92,7 +92,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 			if err := p.apply(old.Object, old.JSON, out); err != nil {
 				return nil, err
 			}
-			return out, c.checkName(out)
+			return out, c.checkPatched(out)
 		}
 		// The managers of fields, which are often half of an object, need not be decoded to be kept.
 		bare := kind.Shallow(old.Object)
@@ -101,9 +101,17 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 			return nil, err
 		}
 		out.SetManagedFields(slices.Clone(managers))
-		return out, c.checkName(out)
+		return out, c.checkPatched(out)
 	}
 	return w.run()
+}
+
+// checkPatched refuses an object whose name a patch changed or removed.
+func (c *call) checkPatched(o client.Object) error {
+	if o.GetName() == "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.Name))
+	}
+	return c.checkName(o)
 }
 
 // sameRevision checks the precondition of a patch that has a resourceVersion.
@@ -118,6 +126,7 @@ func (c *call) sameRevision(now, old client.Object) error {
 type patch struct {
 	ctx    context.Context
 	kind   types.PatchType
+	of     schema.GroupVersionKind // of what is patched
 	data   []byte
 	coerce func(client.Object, kind.Coercion) ([]string, error) // of the patched kind; may be nil
 	strict string                                               // FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
@@ -211,10 +220,25 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 			problems = append(problems, fmt.Errorf("unknown field %q", path))
 		}
 	}
+	if err == nil {
+		err = p.keepsKind(out)
+	}
 	if err != nil {
 		return invalidPatch(string(after), err)
 	}
 	return p.reportProblems(func() string { return string(after) }, problems)
+}
+
+// keepsKind refuses a patch that makes an object of a Go type one of another kind.
+func (p *patch) keepsKind(out runtime.Object) error {
+	if _, ok := out.(*unstructured.Unstructured); ok { // of these the strategy checks the kind
+		return nil
+	}
+	is := out.GetObjectKind().GroupVersionKind()
+	if is.Kind != "" && is.Kind != p.of.Kind || is.Version != "" && is.GroupVersion() != p.of.GroupVersion() {
+		return fmt.Errorf("a %s of %s cannot become a %s of %s", p.of.Kind, p.of.GroupVersion(), is.Kind, is.GroupVersion())
+	}
+	return nil
 }
 
 // unmarshalStrict decodes an object and returns the unknown and repeated fields that it finds. Objects without a Go type decode themselves,
