@@ -198,7 +198,7 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 		if !ok {
 			return nil, apierrors.NewInternalError(fmt.Errorf("apply made a %T", out))
 		}
-		return obj, c.checkName(obj)
+		return obj, c.checkPatched(obj)
 	}
 	return w.run()
 }

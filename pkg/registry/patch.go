@@ -106,7 +106,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	return w.run()
 }
 
-// checkPatched refuses an object whose name a patch changed or removed.
+// checkPatched refuses an object whose name a patch changed, removed or did not give.
 func (c *call) checkPatched(o client.Object) error {
 	if o.GetName() == "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.Name))

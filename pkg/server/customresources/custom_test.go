@@ -140,6 +140,9 @@ func TestCustomResources(t *testing.T) {
 	scale = patch(widgetsPath+"/a/scale", `{"spec":{"replicas":5}}`, types.MergePatchType, "")
 	require.Contains(t, scale.body, `"replicas":5`)
 	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t), "too many replicas")
+	nameless := patch(widgetsPath+"/new", `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{},"spec":{}}`, types.ApplyYAMLPatchType, "?fieldManager=me")
+	require.Equal(t, http.StatusBadRequest, nameless.code, "%s", nameless.body)
+	require.Contains(t, nameless.message(t), "the name of the object (new based on URL) was undeterminable")
 	scale = w.do("PUT", widgetsPath+"/a/scale", `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":5}}`)
 	require.Equal(t, http.StatusOK, scale.code, "without a resourceVersion: %s", scale.body)
 
