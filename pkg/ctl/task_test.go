@@ -1,15 +1,26 @@
 package ctl
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
@@ -74,4 +85,64 @@ func TestNodes(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{tasks.LabelTask: "t"}}, Spec: corev1.PodSpec{NodeName: "n"}}
 	c := &Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(newMapper()).WithObjects(n, l, p).Build()}
 	require.Regexp(t, `(?m)^n +Online .* 1/0 +1 +([7-9]|\d\d)s$`, output(t, func(out io.Writer) error { return c.Nodes(t.Context(), out) }))
+}
+
+// TestWaitOutlastsARestart: a task that is waited for goes on while its server restarts, and so does the wait; what is refused ends it.
+func TestWaitOutlastsARestart(t *testing.T) {
+	scheme, err := newScheme()
+	require.NoError(t, err)
+	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t", UID: "u"}}
+	failures := []error{
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}, fmt.Errorf("watch: %w", io.ErrUnexpectedEOF), apierrors.NewServiceUnavailable("it starts"),
+	}
+	follow := func() (*tasks.Task, string, error) {
+		c := &Cluster{Namespace: "default", Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
+			Watch: func(context.Context, ctrl.WithWatch, ctrl.ObjectList, ...ctrl.ListOption) (watch.Interface, error) {
+				if len(failures) > 0 {
+					err := failures[0]
+					failures = failures[1:]
+					return nil, err
+				}
+				ended := task.DeepCopy()
+				ended.Status.Phase = tasks.TaskFailed
+				w := watch.NewFakeWithChanSize(1, false)
+				w.Modify(ended)
+				return w, nil
+			},
+		})}
+		var told strings.Builder
+		ended, err := c.follow(t.Context(), task, Terminal{Err: &told})
+		return ended, told.String(), err
+	}
+	ended, told, err := follow()
+	require.NoError(t, err)
+	require.Equal(t, tasks.TaskFailed, ended.Status.Phase)
+	require.Equal(t, 1, strings.Count(told, "cannot be reached"), told)
+
+	failures = []error{apierrors.NewForbidden(tasks.GroupVersion.WithResource("tasks").GroupResource(), "t", nil)}
+	_, _, err = follow()
+	require.True(t, apierrors.IsForbidden(err), err)
+}
+
+// TestOutputIsResumed: output that breaks off is read again from its beginning, and shown once.
+func TestOutputIsResumed(t *testing.T) {
+	var out strings.Builder
+	reads := []string{"one\ntw", "", "one\n", "one\ntwo\nthree\n"}
+	err := resume(t.Context(), &out, func(w io.Writer) error {
+		text := reads[0]
+		reads = reads[1:]
+		for _, part := range strings.SplitAfter(text, "n") {
+			n, err := io.WriteString(w, part)
+			require.NoError(t, err)
+			require.Equal(t, len(part), n)
+		}
+		if len(reads) > 0 {
+			return io.ErrUnexpectedEOF
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "one\ntwo\nthree\n", out.String())
+	gone := errors.New("its log is not kept any more")
+	require.ErrorIs(t, resume(t.Context(), &out, func(io.Writer) error { return gone }), gone)
 }

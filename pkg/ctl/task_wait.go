@@ -12,8 +12,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/kubectl/pkg/util/term"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,16 +28,42 @@ type Terminal struct {
 	Out, Err io.Writer
 }
 
+// serverPatience is how long the server may be away while a task is waited for, which goes on without it; serverPause is between attempts to reach it.
+const (
+	serverPatience = time.Minute
+	serverPause    = 200 * time.Millisecond
+)
+
+// away reports whether a request has failed because the server restarts, or is about to be there.
+func away(err error) bool {
+	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		apierrors.IsServiceUnavailable(err)
+}
+
 // follow watches a task until it ends, reports its progress, and copies the output of its attempts.
 func (c *Cluster) follow(ctx context.Context, task *tasks.Task, t Terminal) (*tasks.Task, error) {
 	only := &ctrl.ListOptions{Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name)}
 	f := &follower{c: c, t: t, out: closed()}
 	defer f.stop()
+	var since time.Time // the server is away; zero if it is not
 	for {
 		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, only)
+		if err != nil && away(err) && (since.IsZero() || time.Since(since) < serverPatience) {
+			if since.IsZero() {
+				since = time.Now()
+				fmt.Fprintf(t.Err, "the server cannot be reached, task %s goes on: %v\n", task.Name, err)
+			}
+			select {
+			case <-time.After(serverPause):
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
+		since = time.Time{}
 		for event := range w.ResultChan() {
 			now, ok := event.Object.(*tasks.Task)
 			if !ok {
@@ -115,12 +143,51 @@ func (f *follower) show(ctx context.Context, t *tasks.Task) {
 		go func() {
 			defer close(done)
 			<-before
-			err := f.c.copyLogs(ctx, t.Name, LogOptions{Follow: true, Tail: -1, Attempt: a.Number, Index: -1}, f.t.Out)
+			err := resume(ctx, f.t.Out, func(out io.Writer) error {
+				return f.c.copyLogs(ctx, t.Name, LogOptions{Follow: true, Tail: -1, Attempt: a.Number, Index: -1}, out)
+			})
 			if err != nil && ctx.Err() == nil {
 				fmt.Fprintf(f.t.Err, "the output of attempt %d cannot be shown: %v\n", a.Number, err)
 			}
 		}()
 	}
+}
+
+// resume calls read again, which begins anew each time, while the server is away. What was written before is left out.
+func resume(ctx context.Context, to io.Writer, read func(io.Writer) error) error {
+	out, broke := &remainder{to: to}, false
+	for since := time.Now(); ; {
+		had := out.had
+		out.skip = had
+		err := read(out)
+		if err == nil || !broke && !away(err) { // once it broke, whatever a server or an agent says that has just started
+			return err
+		}
+		if broke = true; out.had > had {
+			since = time.Now()
+		} else if time.Since(since) > serverPatience {
+			return err
+		}
+		select {
+		case <-time.After(serverPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// remainder writes what follows the first skip bytes, and counts what it has written.
+type remainder struct {
+	to        io.Writer
+	skip, had int64
+}
+
+func (r *remainder) Write(p []byte) (int, error) {
+	known := min(r.skip, int64(len(p)))
+	r.skip -= known
+	n, err := r.to.Write(p[known:])
+	r.had += int64(n)
+	return int(known) + n, err
 }
 
 // outputPatience bounds the wait for the rest of the output of a task that has ended.
