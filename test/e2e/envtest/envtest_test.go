@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -163,6 +164,11 @@ func TestUsersOfAnEnvironment(t *testing.T) {
 	c, err := client.New(alice.Config(), client.Options{})
 	require.NoError(t, err)
 	require.True(t, apierrors.IsForbidden(c.List(t.Context(), &corev1.SecretList{})))
+	nobody, err := client.New(rest.AnonymousClientConfig(alice.Config()), client.Options{Mapper: c.RESTMapper()})
+	require.NoError(t, err)
+	err = nobody.List(t.Context(), &corev1.SecretList{})
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, `User "system:anonymous" cannot list resource "secrets"`)
 	kubectl, err := alice.Kubectl()
 	require.NoError(t, err)
 	_, stderr, err := kubectl.Run("get", "secrets")
