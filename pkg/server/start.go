@@ -30,6 +30,9 @@ const (
 // done first, the child is stopped.
 func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(control.Event)) (control.Status, error) {
 	status, err := control.NewClient(c.RunDir).Status(ctx)
+	if err == nil {
+		return status, ownedBy(c, status)
+	}
 	if !errors.Is(err, control.ErrNotRunning) {
 		return status, err
 	}

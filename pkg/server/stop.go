@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
@@ -22,7 +23,36 @@ import (
 // control.ErrNotRunning if none is running. Pods have their grace period; a process that hangs is killed, at the latest
 // 80 s after its last response.
 func Stop(ctx context.Context, c config.Config, progress func(control.Event)) error {
+	if err := checkRunDir(ctx, c); err != nil {
+		return err
+	}
 	return stop(ctx, control.NewClient(c.RunDir), c, progress)
+}
+
+// answerPatience is how long a process is waited for that says whose run directory it is.
+const answerPatience = 2 * time.Second
+
+// checkRunDir returns an error if the run directory is that of a running cluster with another data directory, whose pods have their network there.
+func checkRunDir(ctx context.Context, c config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	status, err := control.NewClient(c.RunDir).Status(ctx)
+	if err == nil {
+		return ownedBy(c, status)
+	}
+	if errors.Is(err, control.ErrNotRunning) || holder(c.DataDir) != 0 { // its own process may hang
+		return nil
+	}
+	return fmt.Errorf("a process that does not respond uses the run directory %s, and none the data directory %s: give the --data-dir and --run-dir of one cluster (%w)", c.RunDir, c.DataDir, err)
+}
+
+// ownedBy returns an error if the process that uses the run directory has another data directory.
+func ownedBy(c config.Config, s control.Status) error {
+	if resolved(s.DataDir) == resolved(c.DataDir) {
+		return nil
+	}
+	return fmt.Errorf("%s is the run directory of the cluster in %s, which runs with pid %d: give --data-dir %s for that one, or another --run-dir for the one in %s",
+		c.RunDir, s.DataDir, s.PID, s.DataDir, c.DataDir)
 }
 
 func stop(ctx context.Context, client *control.Client, c config.Config, progress func(control.Event)) error {
@@ -59,6 +89,9 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 	// Warnings of the libraries are covered by the returned error.
 	klog.SetLogger(logr.FromSlogHandler(atLeast{slog.Default().Handler(), slog.LevelError}))
 	say := func(format string, args ...any) { progress(control.Event{Message: fmt.Sprintf(format, args...)}) }
+	if err := checkRunDir(ctx, c); err != nil {
+		return err
+	}
 	if pid := holder(c.DataDir); pid != 0 {
 		say("ending process %d", pid)
 		// SIGTERM lets the store close, and leaves containers to the steps below.
