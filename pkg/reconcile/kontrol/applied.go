@@ -45,7 +45,7 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 		Writes:  []engine.Write{{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
 		Indexes: append(resourceIndexes(), appliedIndexes()...),
 		New: func(env engine.Env) engine.Func {
-			r := &applied{Env: env, pool: pool, tries: map[watch.Pair]Tries{}, held: newHeld()}
+			r := &applied{Env: env, pool: pool, began: env.Now(), tries: map[watch.Pair]Tries{}, held: newHeld()}
 			pool.Notify("reconciler", r.reached)
 			env.Enqueue(engine.Request{}, resync)
 			return r.reconcile
@@ -80,7 +80,8 @@ func pairsOfObject(ctx context.Context, env engine.Env, o client.Object) []engin
 // applied applies.
 type applied struct {
 	engine.Env
-	pool *target.Pool
+	pool  *target.Pool
+	began time.Time
 
 	mu    sync.Mutex
 	tries map[watch.Pair]Tries

@@ -348,3 +348,14 @@ func TestWhatMayBeThereIsKnown(t *testing.T) {
 	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}))
 	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}))
 }
+
+// TestALateRequestIsWaitedFor: what was not answered, or sent before this process began, may still make an object.
+func TestALateRequestIsWaitedFor(t *testing.T) {
+	at := metav1.NewMicroTime(now.Add(-time.Second))
+	applied := &kontrol.Applied{Status: kontrol.ApplyApplied, Generation: 1, Attempted: true, Time: &at}
+	require.LessOrEqual(t, late(applied, time.Time{}, now.Add(-time.Hour), now), time.Duration(0))
+	require.Equal(t, lateness, late(applied, time.Time{}, now, now), "of an earlier process")
+	require.Equal(t, lateness, late(applied, now, now.Add(-time.Hour), now), "lost just now")
+	require.Equal(t, lateness-time.Second, late(&kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true, Time: &at}, time.Time{}, now.Add(-time.Hour), now))
+	require.LessOrEqual(t, late(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Time: &at}, time.Time{}, now, now), time.Duration(0), "never sent")
+}

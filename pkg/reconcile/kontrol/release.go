@@ -43,13 +43,41 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 		}
 	}
 	r.mu.Lock()
-	delete(r.tries, pair)
+	wait := late(&a.State, r.tries[pair].Last, r.began, r.Now())
+	if wait <= 0 {
+		delete(r.tries, pair)
+	}
 	r.mu.Unlock()
+	if c != nil && wait > 0 {
+		return engine.Result{RequeueAfter: wait}, nil
+	}
 	if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); client.IgnoreNotFound(err) != nil {
 		return engine.Result{}, err
 	}
 	r.kick(pair.Cluster, pair.Resource) // nothing waits for it any more
 	return engine.Result{}, nil
+}
+
+// lateness is how long a request may take effect after its answer was lost.
+const lateness = 5 * time.Second
+
+// late returns how long to look again for an object that is gone: a request that was not answered, or that was sent before this process began, may
+// still make it. Nobody would know whose it is.
+func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
+	if !attempted(a) || a.Time == nil {
+		return 0
+	}
+	var from time.Time
+	switch {
+	case a.Time.Time.Before(began):
+		from = began
+	case a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyWaiting && a.Reason == kontrol.ReasonUnreachable:
+		from = a.Time.Time
+	}
+	if lost.After(from) {
+		from = lost
+	}
+	return from.Add(lateness).Sub(now)
 }
 
 // leave deletes the object, or removes what Kontrol marked it with, if it is still the Resource's.
