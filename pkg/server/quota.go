@@ -20,11 +20,16 @@ func (p *process) storeQuota() (int64, error) {
 	if err != nil || quota != 0 {
 		return quota, err
 	}
+	return min(max(p.memory()/storeShare, 4*config.MinStoreQuota), config.MaxStoreQuota), nil
+}
+
+// memory returns usableMemory, or 0 if that is not known.
+func (p *process) memory() int64 {
 	memory, err := usableMemory("/")
 	if err != nil {
-		p.log.Warn("could not read memory size, using the smallest store quota", "error", err)
+		p.log.Warn("could not read memory size, assuming that there is little", "error", err)
 	}
-	return min(max(memory/storeShare, 4*config.MinStoreQuota), config.MaxStoreQuota), nil
+	return memory
 }
 
 func readSmall(root string, path ...string) (string, error) {

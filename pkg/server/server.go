@@ -41,7 +41,6 @@ func nodeUser(name string) string { return "system:node:" + name }
 // RunServer runs the control plane and, if node is set, this machine as a node, until ctx is done. Containers keep
 // running.
 func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
-	defer memory.BoundGarbage()()
 	report := reporter()
 	defer func() { failure(report, err) }()
 	if err := preflight(c, true, node); err != nil {
@@ -52,6 +51,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 		return err
 	}
 	defer p.close()
+	defer memory.BoundGarbage(p.memory())()
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	if err != nil {
 		return err
