@@ -59,6 +59,11 @@ func newHealth(cfg Config, ending context.Context, logging *logging) *health {
 	return h
 }
 
+// in reports whether the check is one of an endpoint's.
+func (c *Check) in(endpoint string) bool {
+	return endpoint == "readyz" || c.Live || c.Start && endpoint == "healthz"
+}
+
 func isHealth(path string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return strings.HasPrefix(path, "/") && (first == "healthz" || first == "livez" || first == "readyz")
@@ -119,7 +124,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	var failed []string
 	for i := range h.checks {
 		c := &h.checks[i]
-		if endpoint != "readyz" && !c.Live {
+		if !c.in(endpoint) {
 			continue
 		}
 		if _, out := excluded[c.Name]; out {
@@ -161,7 +166,7 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (h *health) one(w http.ResponseWriter, req *http.Request, endpoint, name string) {
 	for i := range h.checks {
 		c := &h.checks[i]
-		if c.Name != name || (endpoint != "readyz" && !c.Live) {
+		if c.Name != name || !c.in(endpoint) {
 			continue
 		}
 		if err := h.run(req.Context(), endpoint, c); err != nil {

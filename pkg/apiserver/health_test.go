@@ -26,7 +26,7 @@ func TestHealth(t *testing.T) {
 		c.Checks = []Check{
 			{Name: "etcd", Check: func(context.Context) error { return broken }, Live: true},
 			{Name: "informer-sync", Check: func(context.Context) error { return nil }},
-			{Name: "poststarthook/rbac/bootstrap-roles", Check: func(context.Context) error { return nil }, Live: true},
+			{Name: "poststarthook/rbac/bootstrap-roles", Check: func(context.Context) error { return nil }, Start: true},
 			{Name: "wild", Check: func(context.Context) error { panic("boom") }},
 		}
 	})
@@ -34,7 +34,7 @@ func TestHealth(t *testing.T) {
 		r := w.do(w.http, "GET", path, "")
 		return r.code, string(r.body)
 	}
-	const live = "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]poststarthook/rbac/bootstrap-roles ok\n"
+	const live = "[+]ping ok\n[+]log ok\n[+]etcd ok\n"
 	const ready = "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]informer-sync ok\n[+]poststarthook/rbac/bootstrap-roles ok\n"
 	for _, c := range []struct {
 		path string
@@ -44,14 +44,15 @@ func TestHealth(t *testing.T) {
 		{"/healthz", 200, "ok"},
 		{"/livez", 200, "ok"},
 		{"/livez?verbose", 200, live + "livez check passed\n"},
-		{"/healthz?verbose=1", 200, live + "healthz check passed\n"},
+		{"/healthz?verbose=1", 200, live + "[+]poststarthook/rbac/bootstrap-roles ok\nhealthz check passed\n"},
 		{"/readyz", 500, ready + "[-]wild failed: reason withheld\n[+]shutdown ok\nreadyz check failed\n"},
 		{"/readyz?exclude=wild", 200, "ok"},
 		{"/readyz?verbose&exclude=wild", 200, ready + "[+]wild excluded: ok\n[+]shutdown ok\nreadyz check passed\n"},
 		{"/livez?verbose&exclude=nothing&exclude=etcd", 200, strings.Replace(live, "etcd ok", "etcd excluded: ok", 1) +
 			"warn: some health checks cannot be excluded: no matches for \"nothing\"\nlivez check passed\n"},
 		{"/readyz/etcd", 200, "ok"},
-		{"/livez/poststarthook/rbac/bootstrap-roles", 200, "ok"},
+		{"/livez/poststarthook/rbac/bootstrap-roles", 404, "404 page not found\n"},
+		{"/healthz/poststarthook/rbac/bootstrap-roles", 200, "ok"},
 		{"/readyz/wild", 500, "internal server error: the check panicked\n"},
 		{"/livez/informer-sync", 404, "404 page not found\n"},
 		{"/readyz/nothing", 404, "404 page not found\n"},

@@ -60,9 +60,10 @@ func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 	paths = append(paths, "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/version", "/healthz", "/livez", "/readyz")
 	for i := range s.health.checks {
 		c := &s.health.checks[i]
-		paths = append(paths, "/readyz/"+c.Name)
-		if c.Live {
-			paths = append(paths, "/healthz/"+c.Name, "/livez/"+c.Name)
+		for _, endpoint := range []string{"healthz", "livez", "readyz"} {
+			if c.in(endpoint) {
+				paths = append(paths, "/"+endpoint+"/"+c.Name)
+			}
 		}
 	}
 	slices.Sort(paths)

@@ -48,6 +48,8 @@ type Check struct {
 	Check func(context.Context) error
 	// Live includes the check in /livez and /healthz: if it fails, the process should be restarted.
 	Live bool
+	// Start includes the check in /healthz: it fails until the server has what its first clients rely on.
+	Start bool
 }
 
 // Config configures a Server.

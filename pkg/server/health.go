@@ -19,17 +19,18 @@ const healthKey = "/registry/health"
 // mostLag is how long the cache may lag behind the store before it is unhealthy.
 const mostLag = time.Second
 
-// checks are the checks of /readyz, and of /livez if a restart would help, with upstream's names where it has them.
+// checks are the checks of /readyz, of /livez if a restart would help, and of /healthz if that or what a start writes, with upstream's names where it
+// has them.
 func (l *plane) checks() []apiserver.Check {
 	list := []apiserver.Check{
 		{Name: "etcd", Check: l.storeReads, Live: true},
 		{Name: "etcd-readiness", Check: l.storeReads},
 		{Name: "kms-providers", Check: l.encryption.PluginsHealth},
 		{Name: "informer-sync", Check: l.cacheFollows},
-		{Name: "poststarthook/bootstrap-controller", Check: started(l.bootstrap.Ready)},
-		{Name: "poststarthook/rbac/bootstrap-roles", Check: started(func() <-chan struct{} { return l.roles.Ready() })},
-		{Name: "poststarthook/scheduling/bootstrap-system-priority-classes", Check: started(l.bootstrap.Ready)},
-		{Name: "poststarthook/start-system-namespaces-controller", Check: started(l.bootstrap.Ready)},
+		{Name: "poststarthook/bootstrap-controller", Check: started(l.bootstrap.Ready), Start: true},
+		{Name: "poststarthook/rbac/bootstrap-roles", Check: started(func() <-chan struct{} { return l.roles.written }), Start: true},
+		{Name: "poststarthook/scheduling/bootstrap-system-priority-classes", Check: started(l.bootstrap.Ready), Start: true},
+		{Name: "poststarthook/start-system-namespaces-controller", Check: started(l.bootstrap.Ready), Start: true},
 	}
 	return append(list, l.actorChecks(config.Controllers)...)
 }

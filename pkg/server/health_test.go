@@ -111,6 +111,7 @@ func TestHealthWhileStarting(t *testing.T) {
 	begin(t, l.bootstrap)
 	is("readyz", roles, "controllers", "scheduler")
 	begin(t, l.roles)
+	<-l.roles.written
 	is("readyz", "controllers", "scheduler")
 	require.Equal(t, []string{"controller-manager", "scheduler"}, unhealthy())
 	begin(t, l.scheduler)

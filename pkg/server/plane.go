@@ -320,7 +320,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
 		return err
 	}
-	l.roles = &roles{client: own, log: component(p.log, "roles"), ready: make(chan struct{})}
+	l.roles = &roles{client: own, log: component(p.log, "roles"), ready: make(chan struct{}), written: make(chan struct{})}
 	return nil
 }
 

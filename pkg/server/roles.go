@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind/builtin"
@@ -11,11 +12,11 @@ import (
 )
 
 // roles is a component that writes the default roles and bindings. It is ready at once: until they exist,
-// system:masters and nodes can already work, which is all that a cluster needs to start.
+// system:masters and nodes can already work, which is all that a cluster needs to start. written is closed once they do.
 type roles struct {
-	client client.Interface // the API server's
-	log    *slog.Logger
-	ready  chan struct{}
+	client         client.Interface // the API server's
+	log            *slog.Logger
+	ready, written chan struct{}
 }
 
 func (r *roles) Name() string           { return "roles" }
@@ -25,5 +26,5 @@ func (r *roles) Run(ctx context.Context) error {
 	close(r.ready)
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return r.client }, Log: r.log,
-	}, []*engine.Reconciler{keep.New(builtin.Roles)}, func() {})
+	}, []*engine.Reconciler{keep.New(builtin.Roles, sync.OnceFunc(func() { close(r.written) }))}, func() {})
 }

@@ -24,8 +24,8 @@ import (
 const atOnce = 32
 
 // New declares the reconciler that writes the objects where they are missing or lack something, once for each start of the server,
-// as upstream does: what people delete later stays deleted until then. objects is called for each attempt.
-func New(objects func() []client.Object) *engine.Reconciler {
+// as upstream does: what people delete later stays deleted until then. objects is called for each attempt, and done after one that succeeded.
+func New(objects func() []client.Object, done func()) *engine.Reconciler {
 	r := &engine.Reconciler{
 		Name: "roles", Workers: 1,
 		Reads: []client.Object{&corev1.Namespace{}},
@@ -38,6 +38,7 @@ func New(objects func() []client.Object) *engine.Reconciler {
 				if err := Ensure(ctx, env.Client, objects()); err != nil {
 					return engine.Result{}, fmt.Errorf("bootstrap roles, without which only administrators and nodes can use the cluster: %w", err)
 				}
+				done()
 				return engine.Result{}, nil
 			}
 		},

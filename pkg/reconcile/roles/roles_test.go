@@ -57,7 +57,7 @@ func TestBootstrapAndAggregation(t *testing.T) {
 	go func() {
 		ended <- engine.Run(ctx, engine.Config{ClientFor: func(name string) client.Interface {
 			return e.Clients.For(&user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}})
-		}, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{roles.New(builtin.Roles), roles.NewAggregation()}, func() {})
+		}, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{roles.New(builtin.Roles, func() {}), roles.NewAggregation()}, func() {})
 	}()
 	defer func() { stop(); require.NoError(t, <-ended) }()
 

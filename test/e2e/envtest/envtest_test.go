@@ -164,11 +164,11 @@ func TestUsersOfAnEnvironment(t *testing.T) {
 	require.NoError(t, err)
 	c, err := client.New(alice.Config(), client.Options{})
 	require.NoError(t, err)
-	require.True(t, apierrors.IsForbidden(c.List(t.Context(), &corev1.SecretList{})))
+	require.ErrorContains(t, c.List(t.Context(), &corev1.SecretList{}), `User "alice" cannot list resource "secrets"`, "she may discover what there is")
 	nobody, err := rest.UnversionedRESTClientFor(&rest.Config{Host: alice.Config().Host, TLSClientConfig: rest.AnonymousClientConfig(alice.Config()).TLSClientConfig,
 		ContentConfig: rest.ContentConfig{NegotiatedSerializer: clientscheme.Codecs.WithoutConversion()}})
 	require.NoError(t, err)
-	err = nobody.Get().AbsPath("/api/v1/secrets").Do(t.Context()).Error() // without discovery, whose roles may come later
+	err = nobody.Get().AbsPath("/api/v1/secrets").Do(t.Context()).Error() // without discovery, which is not for everybody
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, `User "system:anonymous" cannot list resource "secrets"`)
 	kubectl, err := alice.Kubectl()
