@@ -31,6 +31,7 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 	}
 	gone := res == nil || a.State.ResourceUID != string(res.UID)
 	remove := !gone && res.Spec.DeletionPolicy != kontrol.DeletionOrphan
+	asked := c != nil
 	if c != nil && attempted(&a.State) {
 		switch wait, err := r.leave(ctx, pair, &a.State, remove); {
 		case errors.Is(err, target.ErrBusy):
@@ -40,15 +41,17 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 			failure.Error = "its object cannot be deleted there: " + failure.Error + ": set spec.deletionPolicy to Orphan to leave it"
 			r.hold(pair, onCluster)
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
+		case err != nil:
+			asked = false // what is there is left with its marks, and what comes late, too
 		}
 	}
 	r.mu.Lock()
 	wait := late(&a.State, r.tries[pair].Last, r.began, r.Now())
-	if wait <= 0 {
+	if wait <= 0 || !asked {
 		delete(r.tries, pair)
 	}
 	r.mu.Unlock()
-	if c != nil && wait > 0 {
+	if asked && wait > 0 {
 		return engine.Result{RequeueAfter: wait}, nil
 	}
 	if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); client.IgnoreNotFound(err) != nil {
