@@ -110,7 +110,7 @@ func TestConfigMaps(t *testing.T) {
 	require.Equal(t, map[string]string{"m": "1", "n": "2"}, *dry.JSON200.Data)
 	force := true
 	applied, err := c.PatchCoreV1NamespacedConfigMapWithBodyWithResponse(ctx, namespace, "applied", &core.PatchCoreV1NamespacedConfigMapParams{FieldManager: &manager, Force: &force},
-		"application/apply-patch+yaml", strings.NewReader("apiVersion: v1\nkind: ConfigMap\ndata: {k: v}\n"))
+		"application/apply-patch+yaml", strings.NewReader("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\ndata: {k: v}\n"))
 	require.NoError(t, err)
 	require.NotNil(t, applied.JSON201, "%s", applied.Body)
 
