@@ -71,7 +71,7 @@ func TestMetricsServer(t *testing.T) {
 func built(t *testing.T, folder, pkg string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	in(t, folder, "go", "build", "-o", file, pkg)
+	in(t, folder, "env", "CGO_ENABLED=0", "go", "build", "-o", file, pkg) // static: it runs in containers
 	return file
 }
 
