@@ -104,7 +104,7 @@ buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our confi
 	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
 
 # CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' own.
-csi: build images csi-images ## a CSI driver with upstream's sidecars: provisioning, snapshots, expansion and the rest, over the deaths of all involved
+csi: build images csi-images ## a CSI driver with upstream's sidecars: provisioning, snapshots and groups of them, expansion and the rest, over the deaths of all involved
 	CORACLE_TEST_CSI=1 go test -count=1 -v -timeout 20m -run TestSidecars ./test/e2e
 
 sbom: build ## dist/coracle.cdx.json, the modules inside the binary (CycloneDX)

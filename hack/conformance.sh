@@ -39,7 +39,7 @@ if stale "$out/e2e.test" go.mod conformance_test.go pin.go; then
   # Fixtures are chosen by the suite's own version, which is stamped into a binary.
   minor=$(cd hack/conformance && go list -m -f '{{.Version}}' k8s.io/kubernetes | cut -d. -f2)
   stamp="-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
-  (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -trimpath -ldflags "-s -w $stamp" -o "$out/e2e.test" .)
+  (cd hack/conformance && go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo && CGO_ENABLED=0 go test -c -vet=off -trimpath -ldflags "-s -w $stamp" -o "$out/e2e.test" .)
 fi
 export KUBE_TEST_REPO_LIST=$PWD/hack/conformance/repositories.yaml
 if stale "$out/images.tar" go.mod images repositories.yaml; then

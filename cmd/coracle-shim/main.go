@@ -1,3 +1,5 @@
+//go:build cgo
+
 // Command coracle-shim is the parent process of a pod's containers, so that they outlive the agent. It is run by the
 // agent, not by users.
 //

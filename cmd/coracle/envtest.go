@@ -55,7 +55,7 @@ func kubeAPIServerCommand() *cobra.Command {
 	servingOf(f, k)
 	etcdOf(f, k)
 	accessOf(f, k)
-	admissionOf(f, k)
+	apiFlags(f, &k.Config.Server)
 	return cmd
 }
 
@@ -66,8 +66,6 @@ func servingOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 	f.StringVar(&k.CertDir, "cert-dir", "/var/run/kubernetes", "directory with the serving certificate apiserver.crt and apiserver.key, unless --tls-cert-file is given")
 	f.StringVar(&k.TLSCertFile, "tls-cert-file", "", "file with the serving certificate")
 	f.StringVar(&k.TLSKeyFile, "tls-private-key-file", "", "file with the key of --tls-cert-file")
-	f.StringVar(&k.Config.TLSMinVersion, "tls-min-version", "", "minimum TLS version: VersionTLS12, VersionTLS13")
-	f.StringSliceVar(&k.Config.TLSCipherSuites, "tls-cipher-suites", nil, "cipher suites")
 	f.StringVar(&k.Config.ServiceCIDR, "service-cluster-ip-range", "10.0.0.0/24", "addresses of services")
 	f.BoolVar(&k.Config.AllowPrivileged, "allow-privileged", false, "allow privileged containers")
 }
@@ -79,30 +77,13 @@ func etcdOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 	f.StringVar(&k.EtcdCertFile, "etcd-certfile", "", "file with the client certificate for etcd")
 	f.StringVar(&k.EtcdKeyFile, "etcd-keyfile", "", "file with the key of --etcd-certfile")
 	f.StringVar(&k.StorageBackend, "storage-backend", "", "etcd3")
-	f.StringVar(&k.Config.EncryptionConfig, "encryption-provider-config", "", "EncryptionConfiguration file")
 }
 
 func accessOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 	f.StringVar(&k.ClientCAFile, "client-ca-file", "", "file with the authorities of client certificates")
 	f.StringVar(&k.TokenAuthFile, "token-auth-file", "", "file with tokens, users and groups, as CSV")
 	f.BoolVar(&k.AnonymousAuth, "anonymous-auth", true, "serve requests without credentials as system:anonymous")
-	f.StringSliceVar(&k.AuthorizationModes, "authorization-mode", []string{"AlwaysAllow"}, "RBAC, Node, AlwaysAllow")
-	f.StringSliceVar(&k.APIAudiences, "api-audiences", nil, "audiences of service account tokens (default the issuer)")
-	f.StringArrayVar(&k.AccountIssuers, "service-account-issuer", nil, "issuer of service account tokens")
-	f.StringArrayVar(&k.AccountKeyFiles, "service-account-key-file", nil, "file with keys that verify service account tokens (default that of the signing key)")
-	f.StringVar(&k.AccountSigningKeyFile, "service-account-signing-key-file", "", "file with the key that signs service account tokens")
-}
-
-func admissionOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
-	c := &k.Config
-	f.StringSliceVar(&c.EnableAdmissionPlugins, "enable-admission-plugins", nil, "admission plugins to enable in addition to the default ones")
-	f.StringSliceVar(&c.DisableAdmissionPlugins, "disable-admission-plugins", nil, "default admission plugins to disable")
-	f.StringVar(&c.AdmissionConfig, "admission-control-config-file", "", "AdmissionConfiguration file")
-	f.StringVar(&c.AuditPolicyFile, "audit-policy-file", "", "audit policy")
-	f.StringVar(&c.AuditLogPath, "audit-log-path", "", "file for audit events; - is standard output")
-	f.IntVar(&c.AuditLogMaxAge, "audit-log-maxage", 0, "days to retain rotated audit logs")
-	f.IntVar(&c.AuditLogMaxBackup, "audit-log-maxbackup", 0, "number of rotated audit logs to retain")
-	f.IntVar(&c.AuditLogMaxSize, "audit-log-maxsize", 0, "size in MiB at which the audit log is rotated")
+	f.StringSliceVar(&k.AuthorizationModes, "authorization-mode", nil, "RBAC, Node, AlwaysAllow (default AlwaysAllow, unless --authorization-config is given)")
 }
 
 // envtestCommand makes the folder that KUBEBUILDER_ASSETS names.

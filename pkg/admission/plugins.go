@@ -11,8 +11,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
+	"github.com/spf13/pflag"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
@@ -56,6 +59,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
 	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/utils/ptr"
 
 	"github.com/coracle-dev/coracle/pkg/client/local"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -71,6 +75,9 @@ type Plugins struct {
 	Config string
 	// Schemas describes what mutating admission policies change. Without it, requests that such policies match fail.
 	Schemas Schemas
+	// NotReadySeconds and UnreachableSeconds are how long pods that do not say it stay on a node that is not ready or cannot be reached; nil
+	// means 300.
+	NotReadySeconds, UnreachableSeconds *int64
 }
 
 // plugin is an admission plugin.
@@ -138,8 +145,8 @@ var ordered = []plugin{
 	{name: deny.PluginName, register: deny.Register, off: true},
 }
 
-// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour
-// (builtin.EventTTL) to about 40,000 objects.
+// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour, the usual
+// --event-ttl, to about 40,000 objects.
 const defaultEventLimits = `apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 kind: Configuration
 limits:
@@ -188,6 +195,11 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	if err != nil {
 		return fmt.Errorf("admission configuration %s: %w", p.Config, err)
 	}
+	tolerationSeconds.Lock()
+	defer tolerationSeconds.Unlock()
+	if err := p.setTolerationSeconds(); err != nil {
+		return err
+	}
 	known := admission.NewPlugins()
 	n := needs{r, clients, &openapiSource{kinds: r.Kinds(), schemas: p.Schemas, done: clients.Done()}}
 	chain := make([]admission.Interface, 0, len(list))
@@ -222,6 +234,24 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	r.UseAdmission(admission.WithAudit(restoring{reinvoking{admission.NewChainHandler(chain...)}}))
 	return nil
 }
+
+// tolerationSeconds guards the variables of upstream's DefaultTolerationSeconds, which reads them when it is made: they are the process's, and
+// a process may have several clusters.
+var tolerationSeconds sync.Mutex //nolint:gochecknoglobals // guards upstream's
+
+func (p Plugins) setTolerationSeconds() error {
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defaulttolerationseconds.RegisterFlags(set)
+	for name, seconds := range map[string]*int64{"default-not-ready-toleration-seconds": p.NotReadySeconds, "default-unreachable-toleration-seconds": p.UnreachableSeconds} {
+		if err := set.Set(name, strconv.FormatInt(ptr.Deref(seconds, usualTolerationSeconds), 10)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// usualTolerationSeconds is upstream's default.
+const usualTolerationSeconds = 300
 
 // useQuotas enables the registry's ResourceQuota with upstream's configuration for it.
 func useQuotas(r *registry.Registry, config io.Reader) error {

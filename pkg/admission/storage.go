@@ -13,6 +13,7 @@ import (
 	storagelisters "k8s.io/client-go/listers/storage/v1"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/helper"
+	corestorage "k8s.io/kubernetes/pkg/apis/storage"
 
 	"github.com/coracle-dev/coracle/apis/storage"
 )
@@ -23,9 +24,10 @@ const (
 	storageInUse        = "StorageObjectInUseProtection"
 	volumeProtection    = "kubernetes.io/pv-protection"
 	claimProtection     = "kubernetes.io/pvc-protection"
+	classProtection     = "kubernetes.io/vac-protection"
 )
 
-// newStorageObject reports whether it is a request to create a claim or a volume.
+// newStorageObject reports whether it is a request to create an object rather than a part of one.
 func newStorageObject(a admission.Attributes) bool {
 	return a.GetOperation() == admission.Create && a.GetSubresource() == ""
 }
@@ -70,7 +72,7 @@ func (d *classDefault) Admit(_ context.Context, a admission.Attributes, _ admiss
 	return nil
 }
 
-// inUse adds the finalizers that keep volumes and claims from being deleted while they are used, as upstream's plugin
+// inUse adds the finalizers that keep volumes, claims and classes of attributes from being deleted while they are used, as upstream's plugin
 // StorageObjectInUseProtection.
 type inUse struct{ *admission.Handler }
 
@@ -89,6 +91,8 @@ func (inUse) Admit(_ context.Context, a admission.Attributes, _ admission.Object
 		protect(&o.ObjectMeta, volumeProtection)
 	case *core.PersistentVolumeClaim:
 		protect(&o.ObjectMeta, claimProtection)
+	case *corestorage.VolumeAttributesClass:
+		protect(&o.ObjectMeta, classProtection)
 	}
 	return nil
 }

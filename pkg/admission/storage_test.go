@@ -48,6 +48,10 @@ func TestClaimsGetTheDefaultClassAndProtection(t *testing.T) {
 		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}},
 	}})
 	require.Equal(t, []string{volumeProtection}, volume.Finalizers)
+
+	attributes := put(h, at(storagev1.SchemeGroupVersion.WithKind("VolumeAttributesClass"), "", ""), &storagev1.VolumeAttributesClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "example.com/p", Parameters: map[string]string{"iops": "100"}})
+	require.Equal(t, []string{classProtection}, attributes.Finalizers)
 }
 
 // TestTheNewestDefaultClassWins: of two of the same second, the first by name.

@@ -12,6 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -48,12 +51,25 @@ func everything(i int) *corev1.Pod {
 		{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "busybox", PullPolicy: corev1.PullIfNotPresent}}},
 	}
 	c := &p.Spec.Containers[0]
+	claim := claimOf(p)
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "claim", ResourceClaimName: &claim.Name}}
+	c.Resources.Claims = []corev1.ResourceClaim{{Name: "claim"}}
+	c.Resources.Limits = corev1.ResourceList{gadget: resource.MustParse("1")}
 	c.Image, c.ImagePullPolicy, c.TerminationMessagePath = "busybox", corev1.PullIfNotPresent, "/dev/termination-log"
 	c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: int32(18080 + i), Protocol: corev1.ProtocolTCP}}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "disk", MountPath: "/disk"}, {Name: "memory", MountPath: "/memory"},
 		{Name: "config", MountPath: "/config"}, {Name: "memory", MountPath: "/sub", SubPath: "a/b"},
 		{Name: "image", MountPath: "/image"}}
 	return p
+}
+
+// claimOf is the claim of such a pod, allocated and reserved for it.
+func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "claim-of-" + p.Name, UID: "claim-" + p.UID}}
+	c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: p.Name, UID: p.UID}}
+	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+		{Request: "r", Driver: driverName, Pool: "node", Device: p.Name}}}}
+	return c
 }
 
 // Wherever the agent is killed while a pod starts or ends, the next agent brings the pod up, or releases it if the API has lost it, and in the
@@ -71,6 +87,10 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 	require.NoError(t, err)
 	l.leavesNothing(t)
 	require.Greater(t, len(points), 50)
+	for _, p := range []string{"claim.recorded", "claim.prepared", "claim.ready", "claim.unprepared", "claim.released",
+		"device.assigned", "device.allocated", "device.recorded", "device.released"} {
+		require.Contains(t, points, p)
+	}
 
 	count := map[string]int{}
 	for _, p := range points {

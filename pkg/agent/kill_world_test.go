@@ -22,12 +22,19 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
+	"github.com/coracle-dev/coracle/test/dradriver"
 )
 
 // life is what one agent process does, with the real runtime and network: it starts pods, deletes them, and ends once nothing is left. It
@@ -89,7 +96,7 @@ func (l life) live() error {
 	}
 	cluster := newCluster(ctx)
 	a, err := New(Config{Client: cluster, Runtime: r, Network: n, NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), CgroupRoot: l.cgroup(),
-		DataDir: l.path("data/agent"), RunDir: l.path("run/agent"), LogDir: l.path("log"), Recorder: &eventList{}, Logger: log, Failpoints: hook})
+		DataDir: l.path("data/agent"), PluginDir: l.path("k"), RunDir: l.path("run/agent"), LogDir: l.path("log"), Recorder: &eventList{}, Logger: log, Failpoints: hook})
 	if err != nil {
 		return err
 	}
@@ -112,6 +119,9 @@ func (l life) live() error {
 	var pods []*corev1.Pod
 	for i := range l.Pods {
 		pods = append(pods, everything(i))
+		if err := cluster.Create(ctx, claimOf(pods[i])); err != nil {
+			return err
+		}
 		if err := cluster.Create(ctx, pods[i]); err != nil {
 			return err
 		}
@@ -120,10 +130,23 @@ func (l life) live() error {
 	if err != nil {
 		return err
 	}
+	driver := &dradriver.Driver{Name: driverName, Kubelet: l.path("k"), Public: l.path("k"), Call: l.claimCall,
+		Devices: func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
+			return &draplugin.NodePrepareResourceResponse{}
+		}}
+	if err := driver.Start(); err != nil {
+		return err
+	}
+	defer driver.Stop()
 	go func() { ended <- a.Run(ctx) }()
 	if err := ready(a.Ready()); err != nil {
 		return err
 	}
+	plugin, err := gadgets{}.start(ctx, l.path("k", "device-plugins"))
+	if err != nil {
+		return err
+	}
+	defer plugin.Stop()
 	await(running, pods, func(e watch.Event, p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	running.Stop()
 	fmt.Println("running")
@@ -145,15 +168,93 @@ func (l life) live() error {
 	return errors.Join(<-ended, <-ended, n.Close())
 }
 
+const (
+	driverName = "driver.example.com"
+	gadget     = "example.com/gadget"
+)
+
+// claimCall is what the driver does about a claim: what is prepared is a file, which outlives the process.
+func (l life) claimCall(_ context.Context, method, claim string) error {
+	file := l.path("prepared", claim)
+	if method == "unprepare" {
+		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600))
+}
+
+// gadgets is a device plugin.
+type gadgets struct {
+	deviceplugin.UnimplementedDevicePluginServer
+}
+
+// start serves the plugin and registers it as soon as the agent listens.
+func (g gadgets) start(ctx context.Context, dir string) (*grpc.Server, error) {
+	agent, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}))
+	if err != nil {
+		return nil, err
+	}
+	defer agent.Close()
+	for s := agent.GetState(); s != connectivity.Ready; s = agent.GetState() { // then it has removed the sockets of earlier plugins
+		agent.Connect() // again after an attempt that failed
+		agent.WaitForStateChange(ctx, s)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "gadgets.sock"))
+	if err != nil {
+		return nil, err
+	}
+	server := grpc.NewServer()
+	deviceplugin.RegisterDevicePluginServer(server, g)
+	go func() { _ = server.Serve(l) }()
+	_, err = deviceplugin.NewRegistrationClient(agent).Register(ctx, &deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: "gadgets.sock", ResourceName: gadget})
+	return server, err
+}
+
+func (gadgets) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
+	return &deviceplugin.DevicePluginOptions{}, nil
+}
+
+func (gadgets) ListAndWatch(_ *deviceplugin.Empty, s grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {
+	list := &deviceplugin.ListAndWatchResponse{}
+	for i := range 8 {
+		list.Devices = append(list.Devices, &deviceplugin.Device{ID: fmt.Sprint(i), Health: deviceplugin.Healthy})
+	}
+	if err := s.Send(list); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (gadgets) Allocate(context.Context, *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
+	return &deviceplugin.AllocateResponse{ContainerResponses: []*deviceplugin.ContainerAllocateResponse{{Envs: map[string]string{"GADGET": "1"}}}}, nil
+}
+
 // left lists what pods left on the machine.
 func (l life) left() (found []string) {
-	for _, dir := range []string{"data/agent/pods", "data/containerd/containers", "run/net/ns", "run/containerd/pods", "run/agent/volumes", "log"} {
+	for _, dir := range []string{"data/agent/pods", "data/containerd/containers", "run/net/ns", "run/containerd/pods", "run/agent/volumes", "log", "prepared"} {
 		entries, err := os.ReadDir(l.path(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			found = append(found, err.Error())
 		}
 		for _, e := range entries {
 			found = append(found, filepath.Join(dir, e.Name()))
+		}
+	}
+	for file, list := range map[string]string{"devices.json": "assigned", "claims.json": "claims"} {
+		data, err := os.ReadFile(l.path("data/agent", file))
+		var record map[string]any
+		if err == nil {
+			err = json.Unmarshal(data, &record)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			found = append(found, err.Error())
+		}
+		if record[list] != nil {
+			found = append(found, fmt.Sprint(file, ": ", record[list]))
 		}
 	}
 	links, err := net.Interfaces()
@@ -238,6 +339,9 @@ func prepare(t *testing.T, l life) {
 	cancel()
 	require.NoError(t, <-done)
 	t.Cleanup(func() { purge(t, l) })
+	// The device plugin has been on this node: without that the agent would take no notice of its resource until it registers.
+	require.NoError(t, os.MkdirAll(l.path("data/agent"), 0o700))
+	require.NoError(t, os.WriteFile(l.path("data/agent/devices.json"), []byte(`{"resources":["`+gadget+`"]}`), 0o600))
 }
 
 func purge(t *testing.T, l life) {

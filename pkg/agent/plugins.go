@@ -33,7 +33,7 @@ func (a *Agent) openPlugins() error {
 	a.serves = func(p *corev1.Pod) bool {
 		return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && dir.HasSockets(v.HostPath.Path) })
 	}
-	if a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, HealthChanged: a.devicesChanged, Logger: a.log}); err != nil {
+	if a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, HealthChanged: a.devicesChanged, Logger: a.log, Failpoints: a.c.Failpoints}); err != nil {
 		return err
 	}
 	a.csi, err = csi.New(csi.Config{
@@ -46,7 +46,7 @@ func (a *Agent) openPlugins() error {
 	if err != nil {
 		return err
 	}
-	a.claims, err = dra.New(dra.Config{Client: a.c.Client, NodeName: a.c.NodeName, Dir: dir, File: filepath.Join(a.c.DataDir, "claims.json"), HealthChanged: a.devicesChanged, Logger: a.log})
+	a.claims, err = dra.New(dra.Config{Client: a.c.Client, NodeName: a.c.NodeName, Dir: dir, File: filepath.Join(a.c.DataDir, "claims.json"), HealthChanged: a.devicesChanged, Logger: a.log, Failpoints: a.c.Failpoints})
 	a.plugins = plugins.New(plugins.Config{Dir: dir, Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi, registration.DRAPlugin: a.claims}, Logger: a.log})
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apidiscovery "k8s.io/api/apidiscovery/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,6 +71,16 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 		{"delete across namespaces", "DELETE", "/api/v1/configmaps", "", nil, 405, metav1.StatusReasonMethodNotAllowed, ""},
 		{"an eviction of old clients", "POST", "/api/v1/namespaces/d/pods/none/eviction", `{"apiVersion":"policy/v1beta1","kind":"Eviction","metadata":{"name":"none"}}`, nil, 404, metav1.StatusReasonNotFound,
 			`pods "none" not found`},
+		{"patch of the uid", "PATCH", maps + "/there", `{"metadata":{"uid":"11111111-2222-3333-4444-555555555555"}}`, []string{"Content-Type", "application/merge-patch+json"}, 422, metav1.StatusReasonInvalid,
+			"metadata.uid: Invalid value: \"11111111-2222-3333-4444-555555555555\": field is immutable"},
+		{"apply of another uid", "PATCH", maps + "/there?fieldManager=m", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"there","uid":"11111111-2222-3333-4444-555555555555"}}`,
+			[]string{"Content-Type", "application/apply-patch+yaml"}, 422, metav1.StatusReasonInvalid, "metadata.uid"},
+		{"update of another uid", "PUT", maps + "/there", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"there","uid":"11111111-2222-3333-4444-555555555555"}}`, nil, 409, metav1.StatusReasonConflict,
+			"Precondition failed"},
+		{"a field of another kind", "GET", "/api/v1/nodes?fieldSelector=metadata.namespace%3Dx", "", nil, 400, metav1.StatusReasonBadRequest, "field label not supported: metadata.namespace"},
+		{"a field that a kind does not have", "GET", "/api/v1/persistentvolumes?fieldSelector=spec.x%3Dx", "", nil, 400, metav1.StatusReasonBadRequest,
+			`"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"`},
+		{"a missing service", "GET", "/api/v1/namespaces/d/services/none/proxy/", "", nil, 503, metav1.StatusReasonServiceUnavailable, `no endpoints available for service "none"`},
 		{"create across namespaces", "POST", "/api/v1/configmaps", someMap, nil, 405, metav1.StatusReasonMethodNotAllowed, ""},
 	}
 	for _, c := range cases {
@@ -86,6 +97,61 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 	r := w.do(w.http, "POST", "/apis/apps/v1/namespaces/d/deployments", deployment)
 	require.Equal(t, 201, r.code, "%s", r.body)
 	require.Equal(t, `299 - "unknown field \"spec.foo\""`, r.header.Get("Warning"))
+}
+
+// A HEAD has the verb of a GET, but built-in kinds and discovery have none.
+func TestHead(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("d")
+	for path, code := range map[string]int{"/api/v1/namespaces/d": 405, "/api/v1/namespaces": 405, "/api/v1/namespaces/d/status": 405, "/api/v1/nodes/none": 405, "/apis": 405, "/apis/apps/v1": 405,
+		"/apis/nonsense": 404, "/api/v1/nonsense": 404, "/version": 200, "/healthz": 200} {
+		require.Equal(t, code, w.do(w.http, "HEAD", path, "").code, path)
+	}
+}
+
+// Clients may send the namespace that their context has.
+func TestNamespaceOfAClusterScopedObject(t *testing.T) {
+	w := newWorld(t)
+	const classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+	low := `{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"low","namespace":"elsewhere"},"value":1}`
+	for _, r := range []reply{w.do(w.http, "POST", classes, low), w.do(w.http, "PUT", classes+"/low", low)} {
+		require.Less(t, r.code, 300, "%s", r.body)
+		require.NotContains(t, string(r.body), "elsewhere")
+	}
+}
+
+func TestFieldsThatObjectsLack(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("d")
+	require.Equal(t, 201, w.do(w.http, "POST", "/api/v1/namespaces/d/serviceaccounts", `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"default"}}`).code)
+	pod := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
+	require.Equal(t, 201, w.do(w.http, "POST", "/api/v1/namespaces/d/pods", pod).code)
+	items := func(path string) (n int) {
+		var list metav1.PartialObjectMetadataList
+		r := w.do(w.http, "GET", path, "")
+		require.Equal(t, 200, r.code, "%s: %s", path, r.body)
+		require.NoError(t, json.Unmarshal(r.body, &list))
+		return len(list.Items)
+	}
+	require.Equal(t, 1, items("/api/v1/pods?fieldSelector=status.podIPs%3D"))
+	require.Zero(t, items("/api/v1/pods?fieldSelector=status.podIPs%3D192.0.2.1"))
+	const classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+	require.Equal(t, 201, w.do(w.http, "POST", classes, `{"apiVersion":"scheduling.k8s.io/v1","kind":"PriorityClass","metadata":{"name":"low"},"value":1}`).code)
+	require.Equal(t, 1, items(classes+"?fieldSelector=metadata.namespace%3D,metadata.name%3Dlow"))
+	require.Zero(t, items(classes+"?fieldSelector=metadata.namespace%3Dd"))
+}
+
+// Errors are in the form that the client asks for, as everything else.
+func TestErrorsInProtobuf(t *testing.T) {
+	w := newWorld(t)
+	r := w.do(w.http, "GET", "/api/v1/nodes/none", "", "Accept", typeProto)
+	require.Equal(t, 404, r.code)
+	require.Equal(t, typeProto, r.header.Get("Content-Type"))
+	var u runtime.Unknown
+	require.NoError(t, u.Unmarshal(r.body[len(protoMagic):]))
+	var status metav1.Status
+	require.NoError(t, status.Unmarshal(u.Raw))
+	require.Equal(t, metav1.StatusReasonNotFound, status.Reason)
 }
 
 // Kinds that upstream has deprecated are served with its warnings, which kubectl prints.
@@ -204,10 +270,25 @@ func TestPlainPaths(t *testing.T) {
 	require.Contains(t, string(w.do(w.http, "GET", "/metrics", "").body), "apiserver_request_total") // counts the requests before it
 	r := w.do(w.http, "GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json")
 	require.Contains(t, r.header.Get("Content-Type"), "as=APIGroupDiscoveryList")
-	require.Contains(t, string(r.body), `"responseKind":{"group":"apps","version":"v1","kind":"Deployment"}`)
+	require.Contains(t, string(r.body), `"responseKind":{"group":"","version":"","kind":"Deployment"}`)
+	require.Contains(t, string(r.body), `"responseKind":{"group":"autoscaling","version":"v1","kind":"Scale"}`)
 	etag := r.header.Get("ETag")
 	require.NotEmpty(t, etag)
 	r = w.do(w.http, "GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", "If-None-Match", etag)
 	require.Equal(t, 304, r.code)
+	const aggregated = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	r = w.do(w.http, "GET", "/apis", "", "Accept", "text/html,"+typeProto+aggregated+",application/json")
+	require.Equal(t, typeProto+aggregated, r.header.Get("Content-Type"))
+	require.Equal(t, etag, r.header.Get("ETag"))
+	var u runtime.Unknown
+	require.NoError(t, u.Unmarshal(r.body[len(protoMagic):]))
+	require.Equal(t, runtime.TypeMeta{APIVersion: "apidiscovery.k8s.io/v2", Kind: "APIGroupDiscoveryList"}, u.TypeMeta)
+	var groups apidiscovery.APIGroupDiscoveryList
+	require.NoError(t, groups.Unmarshal(u.Raw))
+	require.Equal(t, "apiregistration.k8s.io", groups.Items[0].Name)
+	require.Equal(t, typeYAML+aggregated, w.do(w.http, "GET", "/api", "", "Accept", typeYAML+aggregated).header.Get("Content-Type"))
+	require.Equal(t, typeJSON, w.do(w.http, "GET", "/api", "", "Accept", "application/json,"+typeProto+aggregated).header.Get("Content-Type"), "the first one that is served")
+	require.Equal(t, 406, w.do(w.http, "GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList").code)
+	require.Equal(t, 406, w.do(w.http, "GET", "/apis/apps", "", "Accept", typeJSON+aggregated).code)
 	require.Equal(t, 405, w.do(w.http, "POST", "/version", "{}").code)
 }

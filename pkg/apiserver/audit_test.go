@@ -51,7 +51,7 @@ func auditedWorld(t *testing.T) (*world, func() []auditv1.Event) {
 			require.Equal(t, "audit.k8s.io/v1", e.APIVersion)
 			events = append(events, e)
 		}
-		require.Zero(t, l.Dropped())
+		require.Zero(t, l.Dropped("log"))
 		return events
 	}
 }

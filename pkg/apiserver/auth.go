@@ -61,7 +61,7 @@ func newAuth(cfg Config) (*auth, error) {
 		if err != nil {
 			return nil, err
 		}
-		chain = append(chain, serviceaccount.JWTTokenAuthenticator([]string{cfg.Issuer}, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)),
+		chain = append(chain, serviceaccount.JWTTokenAuthenticator(cfg.Issuers, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)),
 			serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, keys, cfg.Audiences, kept))
 	}
 	if cfg.Tokens != nil {

@@ -83,7 +83,7 @@ func newDiscovery(t *kind.Table) *discovery {
 		if gv.Group == "" {
 			into = core
 		}
-		v := apidiscovery.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscovery.DiscoveryFreshnessCurrent, Resources: aggregate(gv, d.versions[gv].APIResources)}
+		v := apidiscovery.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscovery.DiscoveryFreshnessCurrent, Resources: aggregate(d.versions[gv].APIResources)}
 		ver := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
 		if n := len(into.Items); n > 0 && into.Items[n-1].Name == gv.Group {
 			into.Items[n-1].Versions = append(into.Items[n-1].Versions, v)
@@ -138,7 +138,7 @@ func (d *discovery) add(r *kind.Resource) {
 }
 
 // aggregate converts a version's sorted resources to aggregated discovery, with subresources nested in their resource.
-func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
+func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 	var out []apidiscovery.APIResourceDiscovery
 	scope := func(namespaced bool) apidiscovery.ResourceScope {
 		if namespaced {
@@ -147,10 +147,7 @@ func aggregate(gv schema.GroupVersion, in []metav1.APIResource) []apidiscovery.A
 		return apidiscovery.ScopeCluster
 	}
 	for _, r := range in {
-		k := &metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: r.Kind}
-		if r.Version != "" {
-			k.Group, k.Version = r.Group, r.Version
-		}
+		k := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind} // empty where they are those of the list
 		if parent, name, ok := strings.Cut(r.Name, "/"); ok {
 			for i := range out {
 				if out[i].Resource == parent {
@@ -180,31 +177,22 @@ func reviewOf(gvr schema.GroupVersionResource) *builtin.Review {
 	return nil
 }
 
-// wantsAggregated reports whether the Accept header asks for aggregated discovery (KEP-3352).
-func wantsAggregated(req *http.Request) bool {
-	for clause := range strings.SplitSeq(req.Header.Get("Accept"), ",") {
-		c := strings.ReplaceAll(clause, " ", "")
-		if strings.Contains(c, "as=APIGroupDiscoveryList") && strings.Contains(c, "g=apidiscovery.k8s.io") && strings.Contains(c, "v=v2") && !strings.Contains(c, "v=v2beta1") {
-			return true
-		}
-	}
-	return false
-}
-
 // discover serves /api, /apis and the paths of groups and versions; it reports whether the path is one of those.
 func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	path := strings.Trim(req.URL.Path, "/")
 	parts := strings.Split(path, "/")
 	var obj runtime.Object
+	can := mayProto
 	switch {
 	case path == "api" || path == "apis":
 		w.Header().Add("Vary", "Accept")
-		if wantsAggregated(req) {
+		can |= mayAggregate
+		if n, err := negotiate(req, can); err == nil && n.as.Kind != "" && req.Method == http.MethodGet {
 			a := s.disc().core
 			if path == "apis" {
 				a = s.disc().named
 			}
-			s.writeAggregated(w, req, a)
+			s.writeAggregated(w, req, n, a)
 			return true
 		}
 		if path == "api" {
@@ -241,7 +229,11 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	default:
 		return false
 	}
-	n, err := negotiate(req, mayProto)
+	if req.Method != http.MethodGet {
+		s.wrongMethod(w, req)
+		return true
+	}
+	n, err := negotiate(req, can)
 	if err != nil {
 		s.fail(w, req, err)
 		return true
@@ -250,7 +242,7 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	return true
 }
 
-func (s *Server) writeAggregated(w http.ResponseWriter, req *http.Request, a *aggregated) {
+func (s *Server) writeAggregated(w http.ResponseWriter, req *http.Request, n answer, a *aggregated) {
 	etag := `"` + a.etag + `"`
 	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "public")
@@ -258,11 +250,5 @@ func (s *Server) writeAggregated(w http.ResponseWriter, req *http.Request, a *ag
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	raw, err := json.Marshal(a.list)
-	if err != nil {
-		s.fail(w, req, err)
-		return
-	}
-	w.Header().Set("Content-Type", typeJSON+";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-	s.writeBytes(w, req, http.StatusOK, raw, newline)
+	s.writeObject(w, req, n, http.StatusOK, a.list)
 }

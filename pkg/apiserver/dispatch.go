@@ -77,10 +77,10 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		return
 	}
 	switch verb := info.Verb; {
-	case !slices.Contains(r.Verbs, verb):
-		s.wrongMethod(w, req)
+	case !slices.Contains(r.Verbs, verb), isHead(req, r):
+		s.unsupported(w, req, info, r)
 	case verb == "watch" && req.Method != http.MethodGet: // requests below /watch have this verb whatever their method
-		s.wrongMethod(w, req)
+		s.unsupported(w, req, info, r)
 	case verb == "get" && !whole:
 		s.get(w, req, t)
 	case verb == "list" && whole:
@@ -98,7 +98,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	case verb == "deletecollection" && whole:
 		s.deleteCollection(w, req, t)
 	default:
-		s.wrongMethod(w, req)
+		s.unsupported(w, req, info, r)
 	}
 }
 
@@ -122,7 +122,11 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	if t.Subresource == "status" && t.Resource.Status != nil {
 		verbs = []string{"get", "update", "patch"}
 	} else if sub = t.Resource.Subresource(t.Subresource); sub == nil {
-		s.notFound(w, req)
+		if t.Resource.Hash != "" && t.Name != "" {
+			s.fail(w, req, apierrors.NewNotFound(t.Resource.GR(), t.Name))
+		} else {
+			s.notFound(w, req)
+		}
 		return
 	} else {
 		verbs = sub.Verbs
@@ -138,8 +142,8 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	switch verb := info.Verb; {
 	case len(info.Parts) > 3:
 		s.notFound(w, req)
-	case !slices.Contains(verbs, verb):
-		s.wrongMethod(w, req)
+	case !slices.Contains(verbs, verb), isHead(req, t.Resource):
+		s.unsupported(w, req, info, t.Resource)
 	case verb == "get":
 		s.get(w, req, t)
 	case verb == "create":
@@ -149,7 +153,7 @@ func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *req
 	case verb == "patch":
 		s.patch(w, req, t)
 	default:
-		s.wrongMethod(w, req)
+		s.unsupported(w, req, info, t.Resource)
 	}
 }
 
@@ -170,6 +174,20 @@ func (s *Server) inGroup(path string) bool {
 	}
 	return slices.ContainsFunc(s.disc().groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] }) &&
 		!slices.ContainsFunc(s.cfg.Kinds.Table().All(), func(r *kind.Resource) bool { return r.Group == parts[1] && r.Hash != "" })
+}
+
+// isHead reports whether a request is a HEAD, which has the verb of a GET. As upstream, only custom resources answer it.
+func isHead(req *http.Request, r *kind.Resource) bool {
+	return req.Method == http.MethodHead && r.Hash == ""
+}
+
+// unsupported responds to a verb that a kind does not have, as upstream: for custom resources the error says which kind.
+func (s *Server) unsupported(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
+	if r.Hash != "" {
+		s.fail(w, req, apierrors.NewMethodNotSupported(r.GR(), info.Verb))
+		return
+	}
+	s.wrongMethod(w, req)
 }
 
 func (s *Server) wrongMethod(w http.ResponseWriter, req *http.Request) {

@@ -40,13 +40,12 @@ func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer,
 		if m, ok := obj.(protoMessage); ok {
 			raw, err := m.Marshal()
 			if err == nil {
-				w.Header().Set("Content-Type", typeProto)
+				w.Header().Set("Content-Type", n.mediaType())
 				gvk := obj.GetObjectKind().GroupVersionKind()
 				s.writeBytes(w, req, code, envelope(nil, gvk, len(raw)), raw, []byte(envelopeTail))
 				return
 			}
 		}
-		n.media = mediaJSON
 	}
 	raw, err := json.Marshal(obj)
 	if err != nil {
@@ -59,6 +58,9 @@ func (s *Server) writeObject(w http.ResponseWriter, req *http.Request, n answer,
 
 // writeJSON writes one JSON document as JSON, indented JSON, or YAML.
 func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, code int, raw []byte) {
+	if n.media == mediaProto { // what has no such form
+		n.media = mediaJSON
+	}
 	switch {
 	case n.media == mediaYAML:
 		y, err := yaml.JSONToYAML(raw)
@@ -66,7 +68,7 @@ func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, c
 			s.fail(w, req, apierrors.NewInternalError(err))
 			return
 		}
-		w.Header().Set("Content-Type", typeYAML)
+		w.Header().Set("Content-Type", n.mediaType())
 		s.writeBytes(w, req, code, y)
 	case n.pretty:
 		var b bytes.Buffer
@@ -74,10 +76,10 @@ func (s *Server) writeJSON(w http.ResponseWriter, req *http.Request, n answer, c
 			s.fail(w, req, apierrors.NewInternalError(err))
 			return
 		}
-		w.Header().Set("Content-Type", typeJSON)
+		w.Header().Set("Content-Type", n.mediaType())
 		s.writeBytes(w, req, code, b.Bytes())
 	default:
-		w.Header().Set("Content-Type", typeJSON)
+		w.Header().Set("Content-Type", n.mediaType())
 		s.writeBytes(w, req, code, raw, newline)
 	}
 }

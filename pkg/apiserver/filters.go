@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -68,6 +69,9 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	h := out.Header()
 	h.Set("Audit-Id", id)
 	h.Set("Cache-Control", "no-cache, private")
+	if req.ProtoMajor == 2 && rand.Float64() < s.cfg.GoawayChance {
+		h.Set("Connection", "close") // net/http sends GOAWAY
+	}
 	if err != nil {
 		s.fail(out, req, apierrors.NewBadRequest(err.Error()))
 		return
@@ -131,10 +135,10 @@ func impersonates(h http.Header) bool {
 	return false
 }
 
-// longRunning reports whether a request has no deadline and no seat: watches and streams.
+// longRunning reports whether a request has no deadline and no seat: watches, streams and profiles.
 func longRunning(i *request.RequestInfo) bool {
 	if !i.IsResourceRequest {
-		return false
+		return strings.HasPrefix(i.Path, profilesPath)
 	}
 	if i.Verb == "watch" || i.Verb == "proxy" {
 		return true
@@ -237,7 +241,7 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 	}
 	auditStatus(req.Context(), status)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	n, nerr := negotiate(req, 0)
+	n, nerr := negotiate(req, mayProto)
 	if nerr != nil {
 		n = answer{media: mediaJSON}
 	}

@@ -127,7 +127,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w.cfg = Config{
 		Registry: reg, Cache: c, Kinds: kinds, Listener: l, Logger: quiet,
 		TLS:                &tls.Config{Certificates: []tls.Certificate{w.ca.issue(t, "server")}, ClientCAs: w.ca.pool},
-		ServiceAccountKeys: func() []any { return []any{&saKey.PublicKey} }, Issuer: "https://test", Audiences: []string{"https://test"},
+		ServiceAccountKeys: func() []any { return []any{&saKey.PublicKey} }, Issuers: []string{"https://test"}, Audiences: []string{"https://test"},
 		Version: version.Info{Major: "1", Minor: "37", GitVersion: "v1.37.1+coracle"},
 	}
 	for _, f := range change {

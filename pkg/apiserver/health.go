@@ -35,7 +35,7 @@ type health struct {
 	handler http.Handler
 }
 
-func newHealth(cfg Config, ending context.Context, logging *logging) *health {
+func newHealth(cfg Config, ending context.Context, leaving *atomic.Bool, logging *logging) *health {
 	h := &health{
 		ending: ending, log: cfg.Logger,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubernetes_healthchecks_total",
@@ -48,7 +48,7 @@ func newHealth(cfg Config, ending context.Context, logging *logging) *health {
 		{Name: "log", Check: logging.check, Live: true},
 	}, cfg.Checks...)
 	h.checks = append(h.checks, Check{Name: "shutdown", Check: func(context.Context) error {
-		if ending.Err() != nil {
+		if leaving.Load() || ending.Err() != nil {
 			return errors.New("process is shutting down")
 		}
 		return nil

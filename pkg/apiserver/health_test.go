@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,7 +90,7 @@ func TestAHangingCheckFails(t *testing.T) {
 			asked++
 			<-ctx.Done()
 			return ctx.Err()
-		}}}}, t.Context(), logging)
+		}}}}, t.Context(), new(atomic.Bool), logging)
 		var all sync.WaitGroup
 		began := time.Now()
 		for range 100 {

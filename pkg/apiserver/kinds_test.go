@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -174,13 +177,14 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("work")
 	ctx := t.Context()
+	few := w.changeAllocations()
 	var load sync.WaitGroup
 	var ended atomic.Bool
 	var slowest atomic.Int64
 	var calls atomic.Int64
 	bystander := w.clientset(w.as("bystander", "system:masters"))
-	load.Go(func() {
-		for i := 0; !ended.Load(); i++ {
+	bystand := func() {
+		for !ended.Load() {
 			began := time.Now()
 			_, err := bystander.CoreV1().ConfigMaps("work").List(ctx, metav1.ListOptions{})
 			if err != nil {
@@ -190,7 +194,8 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 			calls.Add(1)
 			slowest.Store(max(slowest.Load(), int64(time.Since(began))))
 		}
-	})
+	}
+	load.Go(bystand)
 	d := w.dynamic(w.http)
 	rows := make([]*kind.Resource, count)
 	var adding time.Duration
@@ -202,6 +207,14 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 		_, err := d.Resource(rows[i].GVR()).Namespace("work").Create(ctx, object(rows[i], "x"), metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
+	ended.Store(true)
+	load.Wait()
+	// A change copies what refers to the other kinds, but makes nothing anew for each of them. The race detector empties pools at random.
+	many := w.changeAllocations()
+	t.Logf("a change allocates %d objects, %d with %d more kinds", few, many, count)
+	require.Less(t, many, few+few/2+uint64(count)/2)
+	ended.Store(false)
+	load.Go(bystand)
 	list := string(w.do(w.http, "GET", "/apis/group3.example.org/v1", "").body)
 	require.Equal(t, count/7+min(1, max(0, count%7-3)), strings.Count(list, `"singularName":"thing`))
 	for i, r := range rows {
@@ -221,6 +234,66 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	ended.Store(true)
 	load.Wait()
 	t.Logf("%d kinds added, %s each; a bystander's slowest of %d lists took %s", count, adding/time.Duration(count), calls.Load(), time.Duration(slowest.Load()))
+}
+
+// changeAllocations returns how many objects are allocated for a kind that is added and removed again. Nothing else may go on; the least of several
+// changes has none of what the process does besides.
+func (w *world) changeAllocations() uint64 {
+	least := uint64(math.MaxUint64)
+	for i := range 20 {
+		row := thing(1000 + i)
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		require.NoError(w.t, w.cfg.Kinds.Change(w.t.Context(), nil, []*kind.Resource{row}))
+		require.NoError(w.t, w.cfg.Kinds.Change(w.t.Context(), []*kind.Resource{row}, nil))
+		goruntime.ReadMemStats(&after)
+		least = min(least, after.Mallocs-before.Mallocs)
+	}
+	return least
+}
+
+// during is a subscriber that does something in the middle of each change.
+type during func(step string)
+
+func (d during) Prepare(context.Context, *kind.Table) error { d("prepare"); return nil }
+func (d during) Settle(*kind.Table)                         { d("settle") }
+
+// TestRequestsGoOnDuringAChangeOfKinds checks that a change of kinds, which may take as long as its slowest subscriber, lets no request wait.
+func TestRequestsGoOnDuringAChangeOfKinds(t *testing.T) {
+	w := newWorld(t)
+	w.namespace("work")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	there, another := thing(1), thing(2)
+	require.NoError(t, w.cfg.Kinds.Change(ctx, nil, []*kind.Resource{there}))
+	things := w.dynamic(w.http).Resource(there.GVR()).Namespace("work")
+	maps := w.clientset(w.as("bystander", "system:masters")).CoreV1().ConfigMaps("work")
+	events, err := maps.Watch(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	defer events.Stop()
+	var steps []string
+	var each during = func(step string) {
+		steps = append(steps, step)
+		name := fmt.Sprint("during-", len(steps))
+		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.NoError(t, err, step)
+		require.Equal(t, name, (<-events.ResultChan()).Object.(*corev1.ConfigMap).Name)
+		list, err := maps.List(ctx, metav1.ListOptions{})
+		require.NoError(t, err, step)
+		require.Len(t, list.Items, len(steps))
+		_, err = things.Create(ctx, object(there, name), metav1.CreateOptions{})
+		require.NoError(t, err, step)
+		_, err = things.List(ctx, metav1.ListOptions{})
+		require.NoError(t, err, step)
+		for _, path := range []string{"/apis", "/apis/group1.example.org/v1", "/openapi/v3", "/openapi/v2"} {
+			require.Equal(t, http.StatusOK, w.do(w.http, "GET", path, "").code, path)
+		}
+	}
+	_, unsubscribe := w.cfg.Kinds.Subscribe(&each)
+	defer unsubscribe()
+	require.NoError(t, w.cfg.Kinds.Change(ctx, nil, []*kind.Resource{another}))
+	require.NoError(t, w.cfg.Kinds.Change(ctx, []*kind.Resource{another}, nil))
+	require.Equal(t, []string{"prepare", "settle", "prepare", "settle"}, steps)
 }
 
 // Widget is a kind as a package under apis would define it.

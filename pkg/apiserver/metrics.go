@@ -90,16 +90,20 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 			Help: "Number of requests in flight, without long-running ones, per request kind.", ConstLabels: prometheus.Labels{"request_kind": kind}},
 			func() float64 { return float64(n.Load()) })
 	}
-	written, dropped := func() float64 { return 0 }, func() float64 { return 0 }
+	audited, lost := func() int64 { return 0 }, func(string) int64 { return 0 }
 	if log := cfg.Audit; log != nil {
-		written, dropped = func() float64 { return float64(log.Written()) }, func() float64 { return float64(log.Dropped()) }
+		audited, lost = log.Events, log.Dropped
+	}
+	unaudited := func(plugin string) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_error_total",
+			Help:        "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.",
+			ConstLabels: prometheus.Labels{"plugin": plugin}}, func() float64 { return float64(lost(plugin)) })
 	}
 	reg := cfg.Metrics
 	reg.MustRegister(m.requests, m.latency, m.longRunning, m.watchEvents, m.panics, m.connections.open, m.connections.refused, fairnessCollector{fair},
 		inflight("mutating", &m.mutating), inflight("readOnly", &m.readOnly),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_event_total", Help: "Counter of audit events generated and sent to the audit backend."}, written),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_error_total",
-			Help: "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.", ConstLabels: prometheus.Labels{"plugin": "log"}}, dropped),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_event_total", Help: "Counter of audit events generated and sent to the audit backend."}, func() float64 { return float64(audited()) }),
+		unaudited("log"), unaudited("webhook"),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(append(prometheus.Gatherers{reg}, cfg.MoreMetrics...), promhttp.HandlerOpts{MaxRequestsInFlight: scrapes})
 	return m

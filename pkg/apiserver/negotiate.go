@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/munnerz/goautoneg"
+	apidiscovery "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -34,17 +35,29 @@ func (m media) String() string { return [...]string{typeJSON, typeYAML, typeProt
 type may uint8
 
 const (
-	mayProto  may = 1 << iota // protobuf
-	mayTable                  // as=Table and PartialObjectMetadata(List)
-	mayStream                 // a watch, so no YAML
+	mayProto     may = 1 << iota // protobuf
+	mayTable                     // as=Table and PartialObjectMetadata(List)
+	mayStream                    // a watch, so no YAML
+	mayAggregate                 // as=APIGroupDiscoveryList
 )
 
 // answer is the form of the response that the client wants.
 type answer struct {
 	media  media
 	pretty bool
-	// as is Table, PartialObjectMetadata or PartialObjectMetadataList of meta.k8s.io, or empty.
+	// as is Table, PartialObjectMetadata or PartialObjectMetadataList of meta.k8s.io, APIGroupDiscoveryList of apidiscovery.k8s.io, or empty.
 	as schema.GroupVersionKind
+}
+
+// discoveryList is the kind of aggregated discovery (KEP-3352).
+const discoveryList = "APIGroupDiscoveryList"
+
+// mediaType returns the Content-Type of the response. As upstream, that of discovery alone says which kind it is.
+func (a answer) mediaType() string {
+	if a.as.Kind == discoveryList {
+		return a.media.String() + ";g=" + a.as.Group + ";v=" + a.as.Version + ";as=" + a.as.Kind
+	}
+	return a.media.String()
 }
 
 type acceptKey struct {
@@ -128,6 +141,10 @@ clauses:
 				continue
 			}
 			if a.as.Kind == "Table" && a.media == mediaProto {
+				continue
+			}
+		case discoveryList:
+			if can&mayAggregate == 0 || a.as.GroupVersion() != apidiscovery.SchemeGroupVersion {
 				continue
 			}
 		default:

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/pprof"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/flagz"
+	"k8s.io/apiserver/pkg/server/statusz"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
@@ -16,10 +19,24 @@ import (
 // administrators, and roles with them in nonResourceURLs.
 const debugPath = "/debug/"
 
+// profilesPath is the prefix of the paths of Go's profiles.
+const profilesPath = debugPath + "pprof/"
+
+// profiles serves Go's profiles, at upstream's paths.
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc(profilesPath, pprof.Index)
+	mux.HandleFunc(profilesPath+"profile", pprof.Profile)
+	mux.HandleFunc(profilesPath+"symbol", pprof.Symbol)
+	mux.HandleFunc(profilesPath+"trace", pprof.Trace)
+	return mux
+}
+
 // nonResource serves all non-resource paths.
 func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 	path := req.URL.Path
-	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+	discovery := path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
+	if req.Method != http.MethodGet && req.Method != http.MethodHead && !discovery {
 		w.Header().Set("Allow", "GET, HEAD")
 		s.wrongMethod(w, req)
 		return
@@ -35,13 +52,17 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 		s.health.handler.ServeHTTP(w, req)
 	case path == "/metrics":
 		s.metrics.handler.ServeHTTP(w, req)
+	case s.cfg.Profiling && (path+"/" == profilesPath || strings.HasPrefix(path, profilesPath)):
+		s.profiles.ServeHTTP(w, req)
+	case path == statusz.DefaultStatuszPath || s.cfg.Flags != nil && path == flagz.DefaultFlagzPath:
+		s.about().ServeHTTP(w, req)
 	case s.cfg.Debug != nil && strings.HasPrefix(path, debugPath):
 		s.cfg.Debug.ServeHTTP(w, req)
 	case path == "/openapi/v2":
 		s.openapi().serveV2(s, w, req)
 	case path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
 		s.openapi().serveV3(s, w, req)
-	case path == "/.well-known/openid-configuration" || path == "/openid/v1/jwks":
+	case s.openIDs && (path == serviceaccount.OpenIDConfigPath || path == serviceaccount.JWKSPath):
 		s.openID(w, req)
 	case s.discover(w, req):
 	default:
@@ -50,14 +71,28 @@ func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *Server) root(w http.ResponseWriter, req *http.Request) {
-	paths := []string{"/.well-known/openid-configuration", "/api", "/api/v1", "/apis"}
+	paths := s.paths()
+	if s.cfg.Flags != nil {
+		paths = append(paths, flagz.DefaultFlagzPath)
+	}
+	paths = append(paths, statusz.DefaultStatuszPath)
+	slices.Sort(paths)
+	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
+}
+
+// paths lists what is served, without the pages of zpages.
+func (s *Server) paths() []string {
+	paths := []string{"/api", "/api/v1", "/apis"}
+	if s.openIDs {
+		paths = append(paths, serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath)
+	}
 	for _, g := range s.disc().groups {
 		paths = append(paths, "/apis/"+g.Name)
 		for _, v := range g.Versions {
 			paths = append(paths, "/apis/"+v.GroupVersion)
 		}
 	}
-	paths = append(paths, "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/version", "/healthz", "/livez", "/readyz")
+	paths = append(paths, "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/version", "/healthz", "/livez", "/readyz")
 	for i := range s.health.checks {
 		c := &s.health.checks[i]
 		for _, endpoint := range []string{"healthz", "livez", "readyz"} {
@@ -66,8 +101,10 @@ func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 			}
 		}
 	}
-	slices.Sort(paths)
-	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
+	if s.cfg.Profiling {
+		paths = append(paths, "/debug/pprof", "/debug/pprof/profile", "/debug/pprof/symbol", "/debug/pprof/trace")
+	}
+	return paths
 }
 
 // writePlainJSON responds with a value that is not an API object, indented as upstream does.
@@ -81,20 +118,32 @@ func (s *Server) writePlainJSON(w http.ResponseWriter, req *http.Request, v any)
 	s.writeBytes(w, req, http.StatusOK, raw)
 }
 
+// discoverable reports whether the issuer of service account tokens can be published, which upstream's rules decide.
+func (s *Server) discoverable() bool {
+	if s.auth.accounts == nil {
+		return false
+	}
+	if _, err := s.metadata("localhost"); err != nil {
+		s.log.Warn("the service account issuer is not discoverable: "+serviceaccount.OpenIDConfigPath+" and "+serviceaccount.JWKSPath+" are not served", "error", err)
+		return false
+	}
+	return true
+}
+
+func (s *Server) metadata(host string) (serviceaccount.OpenIDMetadataProvider, error) {
+	return serviceaccount.NewOpenIDMetadataProvider(s.cfg.Issuers[0], s.cfg.KeysURL, host, s.auth.accounts)
+}
+
 // openID publishes the keys that verify service account tokens (OpenID Connect Discovery 1.0).
 func (s *Server) openID(w http.ResponseWriter, req *http.Request) {
-	if s.auth.accounts == nil {
-		s.notFound(w, req)
-		return
-	}
-	p, err := serviceaccount.NewOpenIDMetadataProvider(s.cfg.Issuer, "", req.Host, s.auth.accounts)
+	p, err := s.metadata(req.Host)
 	if err != nil {
 		s.fail(w, req, apierrors.NewInternalError(err))
 		return
 	}
 	var raw []byte
 	var age int
-	if req.URL.Path == "/openid/v1/jwks" {
+	if req.URL.Path == serviceaccount.JWKSPath {
 		w.Header().Set("Content-Type", "application/jwk-set+json")
 		raw, age = p.GetKeysetJSON()
 	} else {

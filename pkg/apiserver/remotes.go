@@ -141,7 +141,7 @@ func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *
 		if r.Handler == nil {
 			fresh = apidiscovery.DiscoveryFreshnessStale
 		}
-		v := apidiscovery.APIVersionDiscovery{Version: r.Version, Freshness: fresh, Resources: aggregate(r.GroupVersion, r.Resources)}
+		v := apidiscovery.APIVersionDiscovery{Version: r.Version, Freshness: fresh, Resources: aggregate(r.Resources)}
 		ver := metav1.GroupVersionForDiscovery{GroupVersion: r.GroupVersion.String(), Version: r.Version}
 		if i := slices.IndexFunc(named.Items, func(g apidiscovery.APIGroupDiscovery) bool { return g.Name == r.Group }); i >= 0 {
 			others := slices.DeleteFunc(slices.Clone(named.Items[i].Versions), func(o apidiscovery.APIVersionDiscovery) bool { return o.Version == r.Version })

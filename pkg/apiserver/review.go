@@ -119,8 +119,11 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 		}
 		res, ok, err := s.auth.tokens.AuthenticateToken(actx, r.Spec.Token)
 		r.Status = authenticationv1.TokenReviewStatus{Authenticated: ok && err == nil}
-		if err != nil {
+		switch {
+		case err != nil:
 			r.Status.Error = err.Error()
+		case !ok:
+			r.Status.Error = "invalid bearer token"
 		}
 		if r.Status.Authenticated {
 			r.Status.User = userInfo(authenticated(res.User))

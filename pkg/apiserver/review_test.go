@@ -22,6 +22,7 @@ func TestInProcessClientsAskForReviews(t *testing.T) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "nonsense"}}
 	require.NoError(t, c.Create(ctx, review))
 	require.False(t, review.Status.Authenticated)
+	require.Equal(t, "invalid bearer token", review.Status.Error)
 	require.True(t, apierrors.IsBadRequest(c.Create(ctx, &authenticationv1.TokenReview{})))
 
 	may := func() bool {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -68,10 +69,11 @@ type Config struct {
 	ClientCAs func() *x509.CertPool
 
 	// ServiceAccountKeys returns the current public (or private) keys that verify service account tokens; tokens must
-	// have Issuer and one of Audiences. Nil disables service account tokens.
+	// have one of Issuers, of which the first is published, and one of Audiences. Nil disables service account tokens.
 	ServiceAccountKeys func() []any
-	Issuer             string
-	Audiences          []string
+	Issuers, Audiences []string
+	// KeysURL is the published URL of the keys; empty means /openid/v1/jwks of the host that the client calls.
+	KeysURL string
 	// Tokens authenticates other bearer tokens, such as those for joining nodes. May be nil.
 	Tokens authenticator.Token
 
@@ -104,6 +106,11 @@ type Config struct {
 	// Debug, if set, serves paths below /debug/ for authorized users.
 	Debug http.Handler
 
+	// Flags are the options of this process, which members of system:monitoring may read at /flagz. Nil serves none.
+	Flags map[string]string
+	// Profiling serves Go's profiles at /debug/pprof/ for authorized users.
+	Profiling bool
+
 	// Audit, if set, receives the audit events of requests on the socket, according to its policy. Run writes and
 	// closes it.
 	Audit *auditlog.Log
@@ -129,6 +136,12 @@ type Config struct {
 	WriteStall time.Duration
 	// RequestTimeout limits requests other than watches and streams. Default 60 s.
 	RequestTimeout time.Duration
+	// MinWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice that. Default 30 minutes, as upstream.
+	MinWatch time.Duration
+	// GoawayChance is the fraction of requests over HTTP/2 after which the client is asked to connect again.
+	GoawayChance float64
+	// ShutdownDelay is how long requests are served as before when Run's context is done, while /readyz fails.
+	ShutdownDelay time.Duration
 	// Drain is how long requests may continue after Run's context is done; negative: they are cut off. Default 5 s.
 	Drain time.Duration
 }
@@ -140,8 +153,8 @@ func (c *Config) Validate() error {
 		return errors.New("apiserver: Registry, Cache and Kinds are required")
 	case (c.Listener != nil || c.Address != "") && c.TLS == nil:
 		return errors.New("apiserver: TLS is required to serve on a socket")
-	case c.ServiceAccountKeys != nil && c.Issuer == "":
-		return errors.New("apiserver: ServiceAccountKeys need an Issuer")
+	case c.ServiceAccountKeys != nil && (len(c.Issuers) == 0 || c.Issuers[0] == ""):
+		return errors.New("apiserver: ServiceAccountKeys need Issuers")
 	}
 	return nil
 }
@@ -156,16 +169,21 @@ type Server struct {
 	metrics *metrics
 	health  *health
 	failed  failures
-	disc    func() *discovery
-	remotes atomic.Pointer[remotes] // nil without APIServices of other servers
-	openapi func() *openapi
-	handler http.Handler
+	about   func() http.Handler // /flagz and /statusz
+	// profiles serves /debug/pprof/.
+	profiles http.Handler
+	openIDs  bool // the issuer of service account tokens is published
+	disc     func() *discovery
+	remotes  atomic.Pointer[remotes] // nil without APIServices of other servers
+	openapi  func() *openapi
+	handler  http.Handler
 	// rest is the handler after authentication, imp that after impersonation.
 	rest, imp http.Handler
 	ready     chan struct{}
-	// ending is done when the server stops, which ends watches and streams.
-	ending context.Context //nolint:containedctx // the server's own life
-	end    context.CancelFunc
+	// leaving is true from when the server is to stop, ending is done when it stops, which ends watches and streams.
+	leaving atomic.Bool
+	ending  context.Context //nolint:containedctx // the server's own life
+	end     context.CancelFunc
 }
 
 var _ run.Component = (*Server)(nil)
@@ -190,6 +208,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.RequestTimeout == 0 {
 		cfg.RequestTimeout = 60 * time.Second
 	}
+	if cfg.MinWatch == 0 {
+		cfg.MinWatch = 30 * time.Minute
+	}
 	if cfg.Drain == 0 {
 		cfg.Drain = 5 * time.Second
 	}
@@ -212,11 +233,14 @@ func New(cfg Config) (*Server, error) {
 	if s.auth, err = newAuth(cfg); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
+	s.openIDs = s.discoverable()
+	s.about = sync.OnceValue(s.zpages)
+	s.profiles = profiles()
 	cfg.Registry.UseAuthorizer(authorizer.AuthorizerFunc(s.auth.Authorize))
 	cfg.Registry.UseReviews(s.answer)
 	s.disc = s.withRemotes(kind.Derive(cfg.Kinds, newDiscovery))
 	s.metrics = newMetrics(cfg, s.fair)
-	s.health = newHealth(cfg, s.ending, logging)
+	s.health = newHealth(cfg, s.ending, &s.leaving, logging)
 	docs := &documents{}
 	s.openapi = kind.Derive(cfg.Kinds, func(t *kind.Table) *openapi { return newOpenAPI(t, cfg.Version, docs) })
 	s.handler = s.filters()
@@ -294,6 +318,18 @@ func (s *Server) Run(ctx context.Context) error {
 		s.end()
 		return err
 	case <-ctx.Done():
+	}
+	s.leaving.Store(true)
+	if s.cfg.ShutdownDelay > 0 {
+		s.log.Info("stopping: requests are still served, and /readyz fails", "for", s.cfg.ShutdownDelay)
+		delay := time.NewTimer(s.cfg.ShutdownDelay)
+		select {
+		case <-delay.C:
+		case err := <-failed:
+			delay.Stop()
+			s.end()
+			return err
+		}
 	}
 	s.end()
 	if s.cfg.Drain > 0 {

@@ -209,6 +209,6 @@ func TestStreams(t *testing.T) {
 		r := w.do(w.http, "GET", pods+"p/proxy/", "")
 		require.Equal(t, 400, r.code)
 		require.Contains(t, r.status(t).Message, "address not allowed")
-		require.Equal(t, 404, w.do(w.http, "GET", "/api/v1/namespaces/d/services/none/proxy/", "").code)
+		require.Equal(t, 503, w.do(w.http, "GET", "/api/v1/namespaces/d/services/none/proxy/", "").code)
 	})
 }

@@ -21,7 +21,7 @@ func (s *Server) unstored(w http.ResponseWriter, req *http.Request, info *reques
 	switch {
 	case info.Namespace != "" && !r.Namespaced, len(info.Parts) > 2, !whole && r.Namespaced && info.Namespace == "":
 		s.notFound(w, req)
-	case !slices.Contains(r.Verbs, info.Verb) || (info.Verb == "list") != whole:
+	case req.Method == http.MethodHead, !slices.Contains(r.Verbs, info.Verb) || (info.Verb == "list") != whole:
 		s.wrongMethod(w, req)
 	default:
 		return whole, true

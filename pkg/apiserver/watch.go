@@ -27,10 +27,6 @@ import (
 // bookmarkEvery is the interval of bookmarks in a watch that allows them, as upstream.
 const bookmarkEvery = time.Minute
 
-// minWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice that (as upstream, 30 to 60
-// minutes).
-const minWatch = 30 * time.Minute
-
 // watching is a watch by one client.
 type watching struct {
 	s   *Server
@@ -68,7 +64,12 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 		return
 	}
 	o.Watch = true
-	live := minWatch + rand.N(minWatch)
+	if o.SendInitialEvents == nil && o.ResourceVersionMatch == "" && (o.ResourceVersion == "" || o.ResourceVersion == "0") {
+		// As upstream, such a watch begins with all objects, and a client that accepts bookmarks gets one where these end.
+		yes := true
+		o.SendInitialEvents, o.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
+	}
+	live := s.cfg.MinWatch + rand.N(s.cfg.MinWatch)
 	if o.TimeoutSeconds != nil {
 		live = time.Duration(*o.TimeoutSeconds) * time.Second
 	}

@@ -111,6 +111,17 @@ func TestWatch(t *testing.T) {
 		require.NotEqual(t, before, e.Object.Metadata.ResourceVersion)
 	})
 
+	t.Run("the end of the initial events of a watch that asks for bookmarks", func(t *testing.T) {
+		for _, revision := range []string{"", "0"} {
+			next := w.watching(maps + "?watch=true&allowWatchBookmarks=true&resourceVersion=" + revision)
+			e, _ := next()
+			require.Equal(t, "ADDED", e.Type)
+			e, _ = next()
+			require.Equal(t, "BOOKMARK", e.Type)
+			require.Equal(t, "true", e.Object.Metadata.Annotations[metav1.InitialEventsAnnotationKey])
+		}
+	})
+
 	t.Run("initial events and bookmarks", func(t *testing.T) {
 		next := w.watching(maps + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=3")
 		e, _ := next()

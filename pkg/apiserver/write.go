@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/registry/rest"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
@@ -122,10 +123,7 @@ func sameName(obj runtime.Object, t registry.Target) error {
 	if o.GetName() != t.Name {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", o.GetName(), t.Name))
 	}
-	if o.GetNamespace() != "" && o.GetNamespace() != t.Namespace {
-		return apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
-	}
-	return nil
+	return rest.EnsureObjectNamespaceMatchesRequestNamespace(t.Namespace, o)
 }
 
 // manager returns the field manager of a write: the given one, or the first part of the user agent, or upstream's "unknown".

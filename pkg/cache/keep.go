@@ -110,7 +110,7 @@ func (k *keeper) next(spare bool) (spared bool) {
 	return false
 }
 
-// tidy gives back the room of what was dropped from the queue. It is called with the lock held.
+// tidy releases the space of entries that were dropped from the queue. It is called with the lock held.
 func (k *keeper) tidy() {
 	if k.first > 1024 && k.first > len(k.queue)/2 {
 		k.queue, k.first = append(make([]kept, 0, 2*(len(k.queue)-k.first)), k.queue[k.first:]...), 0

@@ -20,7 +20,7 @@ type Record struct {
 	heard map[string]time.Time // by node
 }
 
-// Last returns when a node was last heard of. A node that never was is heard of now.
+// Last returns when a node was last heard of. For a node without a heartbeat so far, that is now.
 func (r *Record) Last(node string, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,8 +10,6 @@
 package kind
 
 import (
-	"time"
-
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,10 +59,13 @@ type Resource struct {
 	Fields func(client.Object) fields.Set
 	// FieldNames lists the field names valid in a field selector (the keys of Fields).
 	FieldNames []string
+	// Label, if not nil, checks a field of a field selector in place of FieldNames, and translates it and its value to those of the stored row. A field
+	// that Fields does not have is empty in every object.
+	Label func(field, value string) (string, string, error)
 	// Table prints objects of the served version as rows for kubectl get.
 	Table rest.TableConvertor
-	// TTL, if not nil, returns the lifetime of an object after its last write (events: one hour).
-	TTL func(client.Object) time.Duration
+	// Expires says that objects are removed some time after their last write: events.
+	Expires bool
 	// Default sets the defaults of the served version. Nil if there are none.
 	Default func(runtime.Object)
 	// Internal converts to the version that Strategy and Table use, External back to the served one. The results may

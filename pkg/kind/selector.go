@@ -38,7 +38,7 @@ func SelectFields[P client.Object](names []string, values func(P, []string) []st
 	}}
 }
 
-// ClusterScoped removes the namespace, which upstream refuses in selectors of cluster-scoped kinds.
+// ClusterScoped removes the namespace, which objects of cluster-scoped kinds do not have.
 func (s Selectable) ClusterScoped() Selectable {
 	var names []string
 	for _, n := range s.Names {
@@ -53,33 +53,22 @@ func (s Selectable) ClusterScoped() Selectable {
 	}}
 }
 
-// eventFieldNames maps fields of events.k8s.io to those of core events.
-var eventFieldNames = map[string]string{
-	"regarding.kind": "involvedObject.kind", "regarding.namespace": "involvedObject.namespace", "regarding.name": "involvedObject.name",
-	"regarding.uid": "involvedObject.uid", "regarding.apiVersion": "involvedObject.apiVersion",
-	"regarding.resourceVersion": "involvedObject.resourceVersion", "regarding.fieldPath": "involvedObject.fieldPath",
-	"reportingController": "reportingComponent",
-}
-
 // Selector checks a field selector for this row's kind, and translates it to the field names of the stored row. The
 // error names an unsupported field.
 func (r *Resource) Selector(s fields.Selector) (fields.Selector, error) {
 	if s == nil || s.Empty() {
 		return s, nil
 	}
+	if r.Label != nil {
+		return s.Transform(r.Label)
+	}
 	known := make(map[string]bool, len(r.FieldNames))
 	for _, n := range r.FieldNames {
 		known[n] = true
 	}
 	return s.Transform(func(name, value string) (string, string, error) {
-		if r.Kind == "Pod" && name == "spec.host" { // sent by clients older than v1
-			name = "spec.nodeName"
-		}
 		if !known[name] {
 			return "", "", fmt.Errorf("field label not supported: %s", name)
-		}
-		if stored, ok := eventFieldNames[name]; ok && r.StoredAs != nil && !r.PerVersion {
-			name = stored
 		}
 		return name, value, nil
 	})

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestLoadKeepsTheKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")

@@ -7,6 +7,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/buildbarn/check/packed"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/reconcile/attachdetach"
+	"github.com/coracle-dev/coracle/pkg/reconcile/attributesclass"
 	"github.com/coracle-dev/coracle/pkg/reconcile/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/reconcile/bootstraptokens"
 	"github.com/coracle-dev/coracle/pkg/reconcile/buildbarn"
@@ -85,9 +86,11 @@ func All(cfg Config) []*engine.Reconciler {
 		bootstraptokens.NewCleaner(),
 		volumebinding.New(cfg.RemoveVolume, cfg.ResizeVolume),
 		volumesnapshot.New(),
+		volumesnapshot.NewGroups(),
 		localsnapshot.New(cfg.LocalSnapshots),
 		ephemeral.New(),
 		attachdetach.New(),
+		attributesclass.New(),
 		worker.New(),
 		storagemigration.New(cfg.Kinds),
 		resourceclaim.New(),

@@ -137,7 +137,10 @@ func TestBindingConditions(t *testing.T) {
 	c.create(deviceSlice("n2", attached("gpu-0")))
 	c.node("n2")
 	c.create(extendedPod("e", gpu, "1"))
-	failed := c.pending("", "n2")
+	c.hears("BindingConditionsPending", "waiting for binding conditions for device on node n2")
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "e"}, &p))
+	var failed resourcev1.ResourceClaim // of an earlier attempt there may be another: the pod can change before it is written into its status
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: p.Status.ExtendedResourceClaimStatus.ResourceClaimName}, &failed))
 	c.create(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}))
 	c.node("n3")
 	require.NoError(t, c.Delete(c.ctx, deviceSlice("n2")))
@@ -145,7 +148,7 @@ func TestBindingConditions(t *testing.T) {
 	require.Equal(t, "n3", c.boundPod("e").Spec.NodeName)
 	stop()
 	c.hears("FailedScheduling", `device binding failed: claim=`+failed.Name+`, reason=Tested, message="by the test"`)
-	c.gone(failed)
+	c.gone(&failed)
 
 	// The same with a claim that stays, and a pod that is deleted while it waits.
 	c.create(deviceSlice("n2", attached("gpu-0")), claimPod("b", "b"))

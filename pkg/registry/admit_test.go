@@ -147,3 +147,19 @@ func TestPrivilegedPodsAreAllowedUnlessDenied(t *testing.T) {
 	_, err = strict.Create(h.ctx, v1("Pod", ""), privilegedPod("q"), metav1.CreateOptions{})
 	requireStatus(t, err, 422, "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy")
 }
+
+// TestRestartAllContainersIsRefused: the agent would ignore the rule, and a pod must not rely on it.
+func TestRestartAllContainersIsRefused(t *testing.T) {
+	h := build(t)
+	p := smallPod("p")
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	c := &p.Spec.Containers[0]
+	c.RestartPolicy = new(corev1.ContainerRestartPolicyNever)
+	c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+		Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
+	put(h, v1("Pod", ""), p.DeepCopy())
+	p.Name = "q"
+	c.RestartPolicyRules[0].Action = corev1.ContainerRestartRuleActionRestartAllContainers
+	_, err := h.Create(h.ctx, v1("Pod", ""), p, metav1.CreateOptions{})
+	requireStatus(t, err, 422, `spec.containers[0].restartPolicyRules[0].action: Unsupported value: "RestartAllContainers"`)
+}

@@ -160,7 +160,7 @@ func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result,
 	} else {
 		var rev int64
 		defer c.cache.Offer(key, value, out).Withdraw()
-		if rev, err = c.commitOp(store.Op{Key: key, Value: value, TTL: c.ttl(out)}, out, nil); err == nil {
+		if rev, err = c.commitOp(store.Op{Key: key, Value: value, TTL: c.ttl()}, out, nil); err == nil {
 			res, err := c.answer(name, rev, out)
 			res.Created = true
 			return res, err
@@ -187,6 +187,9 @@ func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
+	if c.row.PerVersion && c.row != c.Resource && c.row.Default != nil {
+		c.row.Default(out) // those of the requested version have been set
+	}
 	out.SetResourceVersion("")
 	out.SetSelfLink("")
 	out.GetObjectKind().SetGroupVersionKind(c.row.GroupVersionKind)
@@ -197,11 +200,12 @@ func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 	return out, value, nil
 }
 
-func (c *call) ttl(o client.Object) time.Duration {
-	if c.row.TTL == nil {
+// ttl is the lifetime of the call's object after this write; 0 is no limit.
+func (c *call) ttl() time.Duration {
+	if !c.row.Expires {
 		return 0
 	}
-	return c.row.TTL(o)
+	return c.cfg.EventTTL
 }
 
 // answer waits until the cache shows the write and returns its entry. If the object has been written again meanwhile,

@@ -169,7 +169,7 @@ func (c *call) mark(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
 		out.SetResourceVersion(e.Object.GetResourceVersion())
 		return Result{Object: c.shown(out), Pending: true}, 0, nil
 	}
-	rev, err := c.store.Update(c.ctx, e.Key, value, e.Revision, c.ttl(out))
+	rev, err := c.store.Update(c.ctx, e.Key, value, e.Revision, c.ttl())
 	if err != nil {
 		return Result{}, 0, err
 	}

@@ -85,7 +85,7 @@ func TestListRefuses(t *testing.T) {
 	}{
 		"bad token":      {metav1.ListOptions{Continue: "?"}, 400, "invalid continue token"},
 		"bad label":      {metav1.ListOptions{LabelSelector: "a in"}, 400, "unable to parse"},
-		"bad field":      {metav1.ListOptions{FieldSelector: "spec.color=red"}, 400, "field label not supported: spec.color"},
+		"bad field":      {metav1.ListOptions{FieldSelector: "spec.color=red"}, 400, "\"spec.color\" is not a known field selector"},
 		"bad version":    {metav1.ListOptions{ResourceVersion: "abc"}, 400, `invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`},
 		"bad match":      {metav1.ListOptions{ResourceVersion: "1", ResourceVersionMatch: "Nearly"}, 422, "resourceVersionMatch: Unsupported value"},
 		"match alone":    {metav1.ListOptions{ResourceVersionMatch: "Exact"}, 422, "resourceVersionMatch is forbidden unless resourceVersion is provided"},

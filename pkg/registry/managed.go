@@ -88,7 +88,7 @@ func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind,
 		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
 	} else {
 		types := key.row.Types
-		if types == nil {
+		if types == nil || gvk != key.row.GroupVersionKind { // the row's types do not have the kind of a subresource
 			types = managedfields.NewDeducedTypeConverter()
 		}
 		f, err = managedfields.NewDefaultCRDFieldManager(types, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)

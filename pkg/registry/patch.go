@@ -111,6 +111,10 @@ func (c *call) checkPatched(o client.Object) error {
 	if o.GetName() == "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.Name))
 	}
+	if is := o.GetObjectKind().GroupVersionKind().GroupVersion(); c.Resource.Unstructured() && is != c.Resource.GroupVersion() {
+		return apierrors.NewInvalid(c.Resource.GroupKind(), c.Name, field.ErrorList{
+			field.Invalid(field.NewPath("apiVersion"), is.String(), "must be "+c.Resource.GroupVersion().String())})
+	}
 	return c.checkName(o)
 }
 

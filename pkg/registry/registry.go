@@ -44,12 +44,17 @@ type Config struct {
 	// NodePortMin and NodePortMax are the first and the last node port. Default 30000 and 32767.
 	NodePortMin, NodePortMax int32
 
+	// EventTTL is how long events are retained after their last write. Default one hour.
+	EventTTL time.Duration
+
 	// Tokens signs service account tokens. If nil, TokenRequests fail with 503.
 	Tokens *Tokens
 	// Audiences are those of the API server, used for token requests without audiences.
 	Audiences []string
-	// MaxTokenLife limits the lifetime of requested tokens; 0 is no limit.
-	MaxTokenLife time.Duration
+	// MaxTokenLife limits the lifetime of requested tokens; 0 is no limit. ExactTokenLife says that kubelets' tokens for pods do not outlive
+	// the requested expiration either.
+	MaxTokenLife   time.Duration
+	ExactTokenLife bool
 
 	// Authorizer decides where a write needs more than its own verb: an update that creates, and roles with rules that
 	// their author does not have. Nil allows everything. It can also be set with UseAuthorizer.
@@ -81,6 +86,9 @@ func (c *Config) Validate() error {
 	}
 	if c.NodePortMin < 1 || c.NodePortMax > 65535 || c.NodePortMin > c.NodePortMax {
 		return fmt.Errorf("registry: invalid node port range %d-%d", c.NodePortMin, c.NodePortMax)
+	}
+	if c.EventTTL == 0 {
+		c.EventTTL = time.Hour
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

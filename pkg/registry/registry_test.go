@@ -311,7 +311,7 @@ func TestWatch(t *testing.T) {
 	_, _, _, err := h.Watch(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{SendInitialEvents: &yes})
 	requireStatus(t, err, 422, "sendInitialEvents requires setting resourceVersionMatch")
 	_, _, _, err = h.Watch(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{FieldSelector: "spec.x=1"})
-	requireStatus(t, err, 400, "field label not supported: spec.x")
+	requireStatus(t, err, 400, "\"spec.x\" is not a known field selector")
 	_, _, _, err = h.Watch(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{ResourceVersion: "x"})
 	requireStatus(t, err, 400, "invalid resource version")
 }

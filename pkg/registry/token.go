@@ -127,7 +127,7 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 	// As upstream, a kubelet's token outlives the requested expiration, for clients that never reload it. Using it late
 	// only causes a warning.
 	expires, warnAfter := life, int64(0)
-	if bound.pod != nil && life == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && c.ownAudiences(in.Spec.Audiences) {
+	if !c.cfg.ExactTokenLife && bound.pod != nil && life == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && c.ownAudiences(in.Spec.Audiences) {
 		expires, warnAfter = serviceaccount.ExpirationExtensionSeconds, life
 	}
 	claims, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, nil, nil, expires, warnAfter, in.Spec.Audiences, nil)

@@ -164,7 +164,7 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 		return Result{Object: w.shown(out)}, nil
 	}
 	defer w.cache.Offer(e.Key, value, out).Withdraw()
-	rev, err := w.commitOp(store.Op{Key: e.Key, Value: value, Revision: e.Revision, TTL: w.ttl(out)}, out, e.Object)
+	rev, err := w.commitOp(store.Op{Key: e.Key, Value: value, Revision: e.Revision, TTL: w.ttl()}, out, e.Object)
 	if err != nil {
 		return Result{}, err
 	}
@@ -224,7 +224,7 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 
 // precondition compares uid and resourceVersion of the new object with those of the stored one.
 func (w *write) precondition(obj client.Object, e *cache.Entry) error {
-	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() {
+	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() && w.verb != "patch" { // which changes it, and validation refuses that
 		return uidMismatch(w.gr(), w.Name, uid, e.Object.GetUID())
 	}
 	rv := obj.GetResourceVersion()

@@ -27,7 +27,7 @@ type nodes Server
 
 func (n *nodes) server() *Server { return (*Server)(n) }
 
-// patience is how long Podling's master waits for a heartbeat, which its workers send every 30 s unless they are told otherwise.
+// patience is how long Podling's master waits for a heartbeat, which its workers send every 30 s by default.
 const patience = 90 // seconds
 
 // Routes implements Resource. The second routes of register and heartbeat are those of Podling's design, in which workers send a heartbeat every 10 s
@@ -344,8 +344,8 @@ func (n *nodes) load(ctx context.Context) (map[string]view.Load, error) {
 	return of, nil
 }
 
-// place is where the client reached the facade: it serves the logs of our own nodes, so a client that reads logs from the
-// node it is told finds them.
+// place is where the client reached the facade: it serves the logs of our own nodes, so a client finds them
+// at the address of the node that it gets.
 func (s *Server) place(c *Call) view.Place {
 	host, port, err := net.SplitHostPort(c.Request.Host)
 	if err != nil {

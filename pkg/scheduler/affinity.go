@@ -200,14 +200,6 @@ func (b *podAffinityCounts) own() {
 	}
 }
 
-func topology(n *nodeInfo, key string) (string, bool) {
-	if n == nil || n.node == nil {
-		return "", false
-	}
-	v, ok := n.node.Labels[key]
-	return v, ok
-}
-
 func affinityMet(c *cycle, n *nodeInfo) bool { return violatedRule(c, n) == "" }
 
 func explainPodAffinity(c *cycle, n *nodeInfo) []string { return []string{violatedRule(c, n)} }
@@ -219,12 +211,12 @@ func violatedRule(c *cycle, n *nodeInfo) string {
 		return "node(s) didn't match pod affinity rules"
 	}
 	for _, t := range b.antiAffinity {
-		if v, ok := topology(n, t.key); ok && t.pods[v] > 0 {
+		if v, ok := t.domains.of(n); ok && t.pods[v] > 0 {
 			return "node(s) didn't match pod anti-affinity rules"
 		}
 	}
 	for _, g := range b.forbidden {
-		if v, ok := topology(n, g.key); ok && g.values[v] > 0 {
+		if v, ok := g.domains.of(n); ok && g.values[v] > 0 {
 			return "node(s) didn't satisfy existing pods anti-affinity rules"
 		}
 	}
@@ -235,7 +227,7 @@ func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
 	b := c.podAffinity
 	met := true
 	for _, t := range b.affinity {
-		v, ok := topology(n, t.key)
+		v, ok := t.domains.of(n)
 		if !ok {
 			return false
 		}
@@ -255,16 +247,16 @@ func (c *cycle) affinitySatisfied(n *nodeInfo) bool {
 
 // preference is what a node's score gets for each pod that is near by one term.
 type preference struct {
-	key    string
-	weight int64
-	pods   map[string]int // by topology value
+	domains *domains
+	weight  int64
+	pods    map[domain]int
 }
 
 // preparePodPreferences collects the preferred pod affinity of this pod and of the existing pods.
 func preparePodPreferences(c *cycle) bool {
-	prefer := func(key string, weight int64, pods map[string]int) {
+	prefer := func(d *domains, weight int64, pods map[domain]int) {
 		if len(pods) > 0 {
-			c.preferences = append(c.preferences, preference{key, weight, pods})
+			c.preferences = append(c.preferences, preference{d, weight, pods})
 		}
 	}
 	c.preferences = nil
@@ -274,15 +266,17 @@ func preparePodPreferences(c *cycle) bool {
 			if key.kind == repels {
 				sign = -1
 			}
-			prefer(g.key, sign*key.weight, g.values)
+			prefer(g.domains, sign*key.weight, g.values)
 		}
 	}
 	if a := c.affinity; a != nil {
 		for i := range a.preferred {
-			prefer(a.preferred[i].key, a.preferred[i].weight, c.tallyOf(a.preferred[i].key, a.preferred[i]).pods)
+			t := c.tallyOf(a.preferred[i].key, a.preferred[i])
+			prefer(t.domains, a.preferred[i].weight, t.pods)
 		}
 		for i := range a.preferredAnti {
-			prefer(a.preferredAnti[i].key, -a.preferredAnti[i].weight, c.tallyOf(a.preferredAnti[i].key, a.preferredAnti[i]).pods)
+			t := c.tallyOf(a.preferredAnti[i].key, a.preferredAnti[i])
+			prefer(t.domains, -a.preferredAnti[i].weight, t.pods)
 		}
 	}
 	return len(c.preferences) > 0
@@ -292,7 +286,7 @@ func preparePodPreferences(c *cycle) bool {
 func podPreferences(c *cycle, n *nodeInfo) (sum int64) {
 	for i := range c.preferences {
 		p := &c.preferences[i]
-		if v, ok := topology(n, p.key); ok {
+		if v, ok := p.domains.of(n); ok {
 			sum += p.weight * int64(p.pods[v])
 		}
 	}

@@ -33,7 +33,7 @@ type cycle struct {
 var unschedulableTaint = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
 func schedulable(c *cycle, n *nodeInfo) bool {
-	return !n.node.Spec.Unschedulable || tolerates(c.pod, &unschedulableTaint)
+	return !n.cordoned || tolerates(c.pod, &unschedulableTaint)
 }
 
 func nodeNamed(c *cycle, n *nodeInfo) bool {
@@ -51,8 +51,8 @@ func tolerates(p *corev1.Pod, t *corev1.Taint) bool {
 
 // untolerated is the first taint that the pod does not tolerate, or nil.
 func untolerated(p *corev1.Pod, n *nodeInfo) *corev1.Taint {
-	for i := range n.node.Spec.Taints {
-		t := &n.node.Spec.Taints[i]
+	for i := range n.taints {
+		t := &n.taints[i]
 		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(p, t) {
 			return t
 		}

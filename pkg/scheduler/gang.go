@@ -217,7 +217,7 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, message) })
 }
 
-// release gives back what was reserved. No other pod is helped: all is as it was before the attempt.
+// release undoes the reservations. It wakes no pending pods, since everything is as it was before the attempt.
 func (t *together) release() {
 	for _, m := range slices.Backward(t.placed) {
 		t.s.release(m)

@@ -154,7 +154,10 @@ type nodeInfo struct {
 	// nominated are pods that preempted others here and wait for them to terminate.
 	nominated map[types.UID]*podInfo
 	soft      bool // has PreferNoSchedule taints
-	at        int  // index in state.order, -1 if not there
+	// cordoned and taints are the node's, next to what else most checks of a node read.
+	cordoned bool
+	taints   []corev1.Taint
+	at       int // index in state.order, -1 if not there
 }
 
 func newNodeInfo(name string) *nodeInfo {
@@ -167,6 +170,7 @@ func (n *nodeInfo) set(node *corev1.Node) {
 	n.zone = node.Labels[corev1.LabelTopologyRegion] + "/" + node.Labels[corev1.LabelTopologyZone]
 	n.most = amountsOf(node.Status.Allocatable)
 	n.max = int(node.Status.Allocatable.Pods().Value())
+	n.cordoned, n.taints = node.Spec.Unschedulable, node.Spec.Taints
 	n.soft = false
 	for i := range node.Spec.Taints {
 		n.soft = n.soft || node.Spec.Taints[i].Effect == corev1.TaintEffectPreferNoSchedule

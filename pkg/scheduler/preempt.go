@@ -159,7 +159,7 @@ func (b *podAffinityCounts) move(p *podInfo, sign int) {
 	}
 	for i := range p.affinity.requiredAnti {
 		for _, g := range b.forbidden {
-			if v, ok := topology(p.node, g.key); ok && g.id == p.affinity.requiredAnti[i].id {
+			if v, ok := g.domains.of(p.node); ok && g.id == p.affinity.requiredAnti[i].id {
 				g.values[v] += sign
 			}
 		}

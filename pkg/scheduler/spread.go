@@ -81,7 +81,7 @@ func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
 			return p.Namespace == namespace && p.DeletionTimestamp == nil && selector.Matches(labels.Set(p.Labels))
 		}, eligible: func(n *nodeInfo) bool {
 			for _, key := range keys {
-				if _, ok := topology(n, key); !ok {
+				if _, ok := n.node.Labels[key]; !ok {
 					return false
 				}
 			}
@@ -118,7 +118,7 @@ func crowded(c *cycle, n *nodeInfo) string {
 	const refused = "node(s) didn't match pod topology spread constraints"
 	for i := range c.spread.hard {
 		k := &c.spread.hard[i]
-		v, ok := topology(n, k.TopologyKey)
+		v, ok := k.domains.of(n)
 		if !ok {
 			return refused + " (missing required label)"
 		}
@@ -164,7 +164,7 @@ func spreadScore(c *cycle, n *nodeInfo) (sum int64) {
 	}
 	for i := range c.spread.soft {
 		k := &c.spread.soft[i]
-		if v, ok := topology(n, k.TopologyKey); ok {
+		if v, ok := k.domains.of(n); ok {
 			sum -= 100 * int64(k.pods[v]) / int64(max(k.MaxSkew, 1))
 		} else {
 			sum -= math.MaxInt32

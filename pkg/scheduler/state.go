@@ -20,6 +20,8 @@ type state struct {
 	// concerning holds the assigned pods whose affinity affects others, and terms what they ask for; nil: to be counted.
 	concerning map[*podInfo]struct{}
 	terms      *terms
+	// domains are what labels divide the nodes into, by label.
+	domains map[string]*domains
 	// tallies are counts of assigned pods, by what they count.
 	tallies     map[string]*tally
 	uses        uint64                    // of tallies
@@ -52,7 +54,7 @@ type state struct {
 func newState(sample int, namespaceLabels func(string) map[string]string) *state {
 	return &state{
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
-		concerning: map[*podInfo]struct{}{}, tallies: map[string]*tally{},
+		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		silent:  func(*nodeInfo) bool { return false },

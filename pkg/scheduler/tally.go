@@ -11,17 +11,18 @@ import (
 // mostTallies limits the tallies that are kept between cycles; the one that was not used for the longest time is dropped first.
 const mostTallies = 64
 
-// tally counts assigned pods by the topology value of their nodes: those that an affinity term or a spread constraint selects. It follows
+// tally counts assigned pods by the domain of their nodes: those that an affinity term or a spread constraint selects. It follows
 // the pods as they come and go, so that the pods of one workload need not be counted anew for each of them. It is dropped when nodes change.
 type tally struct {
 	key     string // of the nodes' labels
+	domains *domains
 	matches func(*corev1.Pod) bool
-	// eligible are the nodes that count, and each of their values has a count, if only of 0. Nil: all nodes count, and values without pods
+	// eligible are the nodes that count, and each of their domains has a count, if only of 0. Nil: all nodes count, and domains without pods
 	// have none.
 	eligible func(*nodeInfo) bool
-	pods     map[string]int // by value
+	pods     map[domain]int
 	total    int
-	levels   map[int]int // where eligible is set: the number of values by their count
+	levels   map[int]int // where eligible is set: the number of domains by their count
 	least    int         // the lowest of those
 	used     uint64      // when it was last used
 }
@@ -47,11 +48,11 @@ func (s *state) tally(name string, of func() *tally) *tally {
 }
 
 func (t *tally) fill(s *state) {
-	t.pods = map[string]int{}
+	t.domains, t.pods = s.domainsOf(t.key), map[domain]int{}
 	if t.eligible != nil {
 		t.levels = map[int]int{}
 		for _, n := range s.order {
-			if v, ok := topology(n, t.key); ok && t.eligible(n) {
+			if v, ok := t.domains.of(n); ok && t.eligible(n) {
 				t.pods[v] = 0
 			}
 		}
@@ -64,7 +65,7 @@ func (t *tally) fill(s *state) {
 
 // count adds an assigned pod (sign 1) or removes it (-1), if it counts.
 func (t *tally) count(p *podInfo, sign int) {
-	v, ok := topology(p.node, t.key)
+	v, ok := t.domains.of(p.node)
 	if !ok || !t.matches(p.pod) || t.eligible != nil && !t.eligible(p.node) {
 		return
 	}
@@ -113,23 +114,25 @@ type termKey struct {
 // termGroup are the equal terms of assigned pods.
 type termGroup struct {
 	term
-	pods   int
-	values map[string]int // how many of the pods are on nodes with this value
+	domains *domains
+	pods    int
+	values  map[domain]int // how many of the pods are there
 }
 
 // terms are the affinity terms of assigned pods that concern others, equal ones in one group: most pods have those of their workload.
 type terms struct {
+	domainsOf      func(key string) *domains
 	forbid, prefer map[termKey]*termGroup
 }
 
-func newTerms() *terms {
-	return &terms{forbid: map[termKey]*termGroup{}, prefer: map[termKey]*termGroup{}}
+func newTerms(domainsOf func(key string) *domains) *terms {
+	return &terms{domainsOf: domainsOf, forbid: map[termKey]*termGroup{}, prefer: map[termKey]*termGroup{}}
 }
 
 // existing returns the terms of the assigned pods. They are counted anew after a node changed.
 func (s *state) existing() *terms {
 	if s.terms == nil {
-		s.terms = newTerms()
+		s.terms = newTerms(s.domainsOf)
 		for p := range s.concerning {
 			s.terms.count(p, 1)
 		}
@@ -144,10 +147,10 @@ func (e *terms) count(p *podInfo, sign int) {
 			key := termKey{kind, max(terms[i].weight, 1), terms[i].id}
 			g := groups[key]
 			if g == nil {
-				g = &termGroup{term: terms[i], values: map[string]int{}}
+				g = &termGroup{term: terms[i], domains: e.domainsOf(terms[i].key), values: map[domain]int{}}
 				groups[key] = g
 			}
-			if v, ok := topology(p.node, g.key); ok {
+			if v, ok := g.domains.of(p.node); ok {
 				if g.values[v] += sign; g.values[v] == 0 {
 					delete(g.values, v)
 				}
@@ -166,6 +169,7 @@ func (e *terms) count(p *podInfo, sign int) {
 // nodesChanged drops what was counted by the labels of nodes.
 func (s *state) nodesChanged() {
 	clear(s.tallies)
+	clear(s.domains)
 	s.terms = nil
 }
 

@@ -2,8 +2,8 @@ package server
 
 import "github.com/coracle-dev/coracle/pkg/apiserver/access"
 
-// newAccess reads the configuration of who may use the API. issuer signs service account tokens.
-func (p *process) newAccess(issuer string) (*access.Access, error) {
+// newAccess reads the configuration of who may use the API. issuers are those of service account tokens.
+func (p *process) newAccess(issuers, audiences []string) (*access.Access, error) {
 	claims, err := p.RequiredClaims()
 	if err != nil {
 		return nil, err
@@ -17,6 +17,6 @@ func (p *process) newAccess(issuer string) (*access.Access, error) {
 		Webhook: access.Webhook{Kubeconfig: p.TokenWebhook, Version: p.TokenWebhookVersion, TTL: p.TokenWebhookTTL},
 		Proxy: access.Proxy{CAFile: p.RequestHeaderCA, Names: p.RequestHeaderNames, NameHeaders: p.RequestHeaderUsers, UIDHeaders: p.RequestHeaderUIDs,
 			GroupHeaders: p.RequestHeaderGroups, ExtraPrefixes: p.RequestHeaderPrefixes},
-		Issuers: []string{issuer}, Audiences: []string{issuer}, Log: component(p.log, "access"),
+		Issuers: issuers, Audiences: audiences, Log: component(p.log, "access"),
 	})
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -52,12 +51,6 @@ type Given struct {
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ClientCAs verify client certificates. The control plane's own verify none then.
 	ClientCAs *x509.CertPool
-	// Signer signs service account tokens of Issuer, and Verifiers, public or private keys, verify them.
-	Signer    crypto.Signer
-	Verifiers []any
-	Issuer    string
-	// Audiences are those of the API; by default, the issuer.
-	Audiences []string
 	// Tokens authenticates bearer tokens that are not service accounts'.
 	Tokens authenticator.Token
 	// AlwaysAllow authorizes every request.
@@ -120,9 +113,6 @@ func (g *Given) use(c *apiserver.Config) {
 	}
 	if g.ClientCAs != nil {
 		c.ClientCAs = func() *x509.CertPool { return g.ClientCAs }
-	}
-	if len(g.Verifiers) > 0 {
-		c.ServiceAccountKeys = func() []any { return g.Verifiers }
 	}
 	if g.Tokens != nil {
 		c.Tokens = g.Tokens

@@ -90,7 +90,7 @@ func findHolder(dir string) (*lockHolder, error) {
 	// container.
 	holds, err := hasOpen(pid, filepath.Join(dir, lockFile))
 	if err == nil && !holds {
-		err = fmt.Errorf("process %d is said to use %s, but has not opened its %s", pid, dir, lockFile)
+		err = fmt.Errorf("process %d is recorded as the user of %s, but does not have its %s open", pid, dir, lockFile)
 	}
 	if err != nil {
 		h.close()

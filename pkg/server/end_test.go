@@ -119,7 +119,7 @@ func TestOnlyTheHolderOfTheLockIsEnded(t *testing.T) {
 	_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getppid())), 0)
 	require.NoError(t, err)
 	_, _, err = ending{dir: dir, say: t.Logf}.run(t.Context())
-	require.ErrorContains(t, err, "has not opened")
+	require.ErrorContains(t, err, "does not have its coracle.pid open")
 }
 
 // A process whose socket accepts connections but never responds is stopped anyway.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
-	"k8s.io/client-go/util/keyutil"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/bounded"
@@ -38,9 +36,6 @@ type KubeAPIServer struct {
 	EtcdPrefix, StorageBackend       string
 	EtcdCAFile                       string
 	EtcdCertFile, EtcdKeyFile        string
-	AccountIssuers, AccountKeyFiles  []string
-	AccountSigningKeyFile            string
-	APIAudiences                     []string
 	AnonymousAuth                    bool
 }
 
@@ -62,15 +57,20 @@ func (k *KubeAPIServer) Validate() error {
 	refuse(k.EtcdPrefix != "/registry", "--etcd-prefix %q: only /registry is supported", k.EtcdPrefix)
 	refuse(k.StorageBackend != "" && k.StorageBackend != "etcd3", "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'")
 	refuse(k.SecurePort < 1 || k.SecurePort > 65535, "--secure-port %v must be between 1 and 65535, inclusive. It cannot be turned off with 0", k.SecurePort)
-	refuse(len(k.AccountIssuers) == 0 || k.AccountIssuers[0] == "", "service-account-issuer is a required flag, --service-account-issuer must be set")
-	refuse(len(k.AccountIssuers) > 1, "--service-account-issuer: more than one is not supported")
-	refuse(k.AccountSigningKeyFile == "", "service-account-signing-key-file is a required flag")
+	refuse(len(k.Config.AccountIssuers) == 0, "service-account-issuer is a required flag, --service-account-issuer must be set")
+	refuse(k.Config.AccountSigningKey == "", "service-account-signing-key-file is a required flag")
 	refuse((k.TLSCertFile == "") != (k.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
 	for _, mode := range k.AuthorizationModes {
 		refuse(!slices.Contains([]string{"RBAC", "Node", "AlwaysAllow"}, mode), "authorization-mode %q is not supported: use RBAC, Node or AlwaysAllow", mode)
 	}
-	refuse(!slices.Contains(k.AuthorizationModes, "RBAC") && !slices.Contains(k.AuthorizationModes, "AlwaysAllow"), "--authorization-mode needs RBAC or AlwaysAllow")
+	refuse(len(k.AuthorizationModes) > 0 && !slices.Contains(k.AuthorizationModes, "RBAC") && !k.alwaysAllow(), "--authorization-mode needs RBAC or AlwaysAllow")
+	refuse(len(k.AuthorizationModes) > 0 && k.Config.AuthorizationConfig != "", "--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined")
 	return errors.Join(errs...)
+}
+
+// alwaysAllow reports whether every request is authorized, as upstream's without an option about it.
+func (k *KubeAPIServer) alwaysAllow() bool {
+	return slices.Contains(k.AuthorizationModes, "AlwaysAllow") || len(k.AuthorizationModes) == 0 && k.Config.AuthorizationConfig == ""
 }
 
 // Run serves the API until ctx is done.
@@ -94,9 +94,12 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 	}
 	quietLibraries(log)
 	c := k.Config
+	if err := c.Absolute(); err != nil {
+		return err
+	}
 	c.DataDir, c.MergeKubeconfig = dir, false
 	// As upstream, nobody is anonymous where everybody may do everything.
-	c.AnonymousAuth = k.AnonymousAuth && !slices.Contains(k.AuthorizationModes, "AlwaysAllow")
+	c.AnonymousAuth = k.AnonymousAuth && !k.alwaysAllow()
 	c.Disable = []string{config.Controllers, config.Scheduler, config.Ingresses, config.LoadBalancer}
 	e, err := NewEmbedded(EmbeddedConfig{Config: c, Listener: listener, Given: given, Log: log})
 	if err != nil {
@@ -106,8 +109,8 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 }
 
 func (k *KubeAPIServer) given() (g Given, err error) {
-	g = Given{Etcd: store.Servers{URLs: k.EtcdServers}, Issuer: k.AccountIssuers[0], Audiences: k.APIAudiences,
-		AlwaysAllow: slices.Contains(k.AuthorizationModes, "AlwaysAllow")}
+	g = Given{Etcd: store.Servers{URLs: k.EtcdServers},
+		AlwaysAllow: k.alwaysAllow()}
 	if g.Address, err = k.address(); err != nil {
 		return g, err
 	}
@@ -127,7 +130,7 @@ func (k *KubeAPIServer) given() (g Given, err error) {
 			return g, err
 		}
 	}
-	return g, k.accounts(&g)
+	return g, nil
 }
 
 // address is that of the API for nodes and pods: the advertised one, or the one that it listens on.
@@ -176,30 +179,6 @@ func (k *KubeAPIServer) serving() (func(*tls.ClientHelloInfo) (*tls.Certificate,
 		return nil, fmt.Errorf("the serving certificate: %w", err)
 	}
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }, nil
-}
-
-// accounts reads the keys of service account tokens.
-func (k *KubeAPIServer) accounts(g *Given) error {
-	key, err := keyutil.PrivateKeyFromFile(k.AccountSigningKeyFile)
-	if err != nil {
-		return fmt.Errorf("failed to parse service-account-signing-key-file: %w", err)
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return fmt.Errorf("%s: a key of type %T cannot sign", k.AccountSigningKeyFile, key)
-	}
-	g.Signer = signer
-	for _, file := range k.AccountKeyFiles {
-		keys, err := keyutil.PublicKeysFromFile(file)
-		if err != nil {
-			return fmt.Errorf("--service-account-key-file: %w", err)
-		}
-		g.Verifiers = append(g.Verifiers, keys...)
-	}
-	if len(g.Verifiers) == 0 {
-		g.Verifiers = []any{signer.Public()}
-	}
-	return nil
 }
 
 func pool(option, file string) (*x509.CertPool, error) {

@@ -15,8 +15,12 @@ import (
 const namesFile = "long-names"
 
 // instance returns the prefix of the names that a cluster has on its machine (nftables tables, links, cgroups, the namespace in the host's
-// containerd), which differs between data directories. For the default directory it is "coracle".
+// containerd), which differs between data directories. For the default directory it is "coracle". What the run directory's owner has is kept, so that it can be removed
+// even if files of the data directory are lost.
 func instance(c config.Config) string {
+	if o, err := runDirOwner(c.RunDir); err == nil && o.DataDir == resolved(c.DataDir) {
+		return o.Instance
+	}
 	standard := config.Default().DataDir
 	switch {
 	case c.DataDir == standard:

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	chain "github.com/coracle-dev/coracle/pkg/admission"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/apiserver/access"
+	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/local"
@@ -55,9 +55,8 @@ type plane struct {
 	process         *process
 	keys            *pki.Set
 	url, kubeconfig string
-	// issuer is that of service account tokens, which are for audiences.
-	issuer    string
-	audiences []string
+	// issuers are those of service account tokens, of which the first signs, for audiences.
+	issuers, audiences []string
 
 	store      *store.Store
 	cache      *cache.Cache
@@ -148,9 +147,11 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if p.listener != nil {
 		l.url = "https://" + p.listener.Addr().String()
 	}
-	l.issuer = cmp.Or(p.given.Issuer, "https://kubernetes.default.svc."+p.ClusterDomain)
-	if l.audiences = p.given.Audiences; len(l.audiences) == 0 {
-		l.audiences = []string{l.issuer}
+	if l.issuers = p.AccountIssuers; len(l.issuers) == 0 {
+		l.issuers = []string{"https://kubernetes.default.svc." + p.ClusterDomain}
+	}
+	if l.audiences = p.APIAudiences; len(l.audiences) == 0 {
+		l.audiences = l.issuers
 	}
 	if err := l.newState(kinds, services); err != nil {
 		return nil, err
@@ -224,24 +225,26 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 		return err
 	}
 	l.kms = l.encryption.Plugins()
-	if p.accounts, err = newAccountKeys(pkiDir(p.DataDir), l.issuer, l.keys); err != nil {
+	if p.accounts, err = newAccountKeys(p.Accounts, pkiDir(p.DataDir), l.issuers[0], l.keys); err != nil {
 		return err
 	}
-	if p.given.Signer != nil {
-		if err := p.accounts.tokens.Use(p.given.Signer); err != nil {
-			return err
-		}
+	firstPort, lastPort, err := p.NodePorts()
+	if err != nil {
+		return err
 	}
 	l.registry, err = registry.New(registry.Config{
 		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
-		Tokens: p.accounts.tokens, Audiences: l.audiences, Logger: component(p.log, "registry"),
+		NodePortMin: firstPort, NodePortMax: lastPort, EventTTL: p.EventTTL,
+		Tokens: p.accounts.tokens, Audiences: l.audiences, MaxTokenLife: p.AccountMaxExpiration, ExactTokenLife: !p.AccountExtendExpiration,
+		Logger:         component(p.log, "registry"),
 		DenyPrivileged: !p.AllowPrivileged,
 	})
 	if err != nil {
 		return err
 	}
 	l.clients = local.New(l.registry, l.cache, kinds)
-	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas}
+	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas,
+		NotReadySeconds: &p.NotReadySeconds, UnreachableSeconds: &p.UnreachableSeconds}
 	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
 		return err
 	}
@@ -290,7 +293,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	l.nodes, l.tunnels = remote, pull.NewHub()
 	l.policies = netpolicy.NewResolver(own, component(p.log, "network-policies"))
 	l.usage = p.newUsage(remote)
-	if l.access, err = p.newAccess(l.issuer); err != nil {
+	if l.access, err = p.newAccess(l.issuers, l.audiences); err != nil {
 		return err
 	}
 	settings := apiserver.Config{
@@ -298,7 +301,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 		Registry: l.registry, Cache: l.cache, Kinds: kinds, Listener: p.listener, Address: p.Listen,
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
-		ServiceAccountKeys: p.accounts.public, Issuer: l.issuer, Audiences: l.audiences,
+		ServiceAccountKeys: p.accounts.public, Issuers: l.issuers, Audiences: l.audiences, KeysURL: p.AccountJWKS,
 		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, Policies: l.policies, SealKey: seal, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
@@ -306,7 +309,9 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
 		Version: version.Info(), Logger: component(p.log, "apiserver"),
-		Drain: p.drain, Metrics: p.metrics.plane, MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
+		Drain: p.drain, Metrics: p.metrics.plane, Fairness: fairness.Config{Seats: p.MaxInflight + p.MaxMutatingInflight}, RequestTimeout: p.RequestTimeout, MinWatch: time.Duration(p.MinRequestTimeout) * time.Second,
+		GoawayChance: p.GoawayChance, ShutdownDelay: p.ShutdownDelay, Profiling: p.Profiling, Flags: p.Server.Values(),
+		MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
 	}
 	p.given.use(&settings)
 	l.lagMetrics()

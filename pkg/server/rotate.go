@@ -2,31 +2,89 @@ package server
 
 import (
 	"context"
+	"crypto"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/client-go/util/keyutil"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/bounded"
 	"github.com/coracle-dev/coracle/pkg/pki"
 	"github.com/coracle-dev/coracle/pkg/registry"
 )
 
-// accountKeys are the keys of service account tokens, which can be rotated at run time.
+// accountKeys are the keys of service account tokens. That of the data directory, which signs unless a file has the key, can be rotated at
+// run time.
 type accountKeys struct {
 	dir    string
 	tokens *registry.Tokens
+	// given signs in place of the data directory's key, and is nil without a file; verifiers are the public keys of further files.
+	given     crypto.Signer
+	verifiers []publicKey
 
 	mu   sync.Mutex
 	keys *pki.Set // ServiceAccount and Retired are guarded by mu
 }
 
-func newAccountKeys(dir, issuer string, keys *pki.Set) (*accountKeys, error) {
-	tokens, err := registry.NewTokens(issuer, keys.ServiceAccount)
-	return &accountKeys{dir: dir, tokens: tokens, keys: keys}, err
+// publicKey is what all public keys of the standard library are.
+type publicKey interface{ Equal(crypto.PublicKey) bool }
+
+func newAccountKeys(c config.Accounts, dir, issuer string, keys *pki.Set) (*accountKeys, error) {
+	a := &accountKeys{dir: dir, keys: keys}
+	for _, file := range c.AccountKeys {
+		text, err := bounded.Configured(file, maxKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("service-account-key-file: %w", err)
+		}
+		found, err := keyutil.ParsePublicKeysPEM(text)
+		if err != nil {
+			return nil, fmt.Errorf("service-account-key-file %s: %w", file, err)
+		}
+		for _, key := range found {
+			a.verifiers = append(a.verifiers, key.(publicKey))
+		}
+	}
+	var signer crypto.Signer = keys.ServiceAccount
+	if file := c.AccountSigningKey; file != "" {
+		text, err := bounded.Configured(file, maxKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse service-account-signing-key-file: %w", err)
+		}
+		key, err := keyutil.ParsePrivateKeyPEM(text)
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse service-account-signing-key-file %s: %w", file, err)
+		}
+		var ok bool
+		if signer, ok = key.(crypto.Signer); !ok {
+			return nil, fmt.Errorf("service-account-signing-key-file %s: a key of type %T cannot sign", file, key)
+		}
+		a.given = signer
+	}
+	var err error
+	a.tokens, err = registry.NewTokens(issuer, signer)
+	return a, err
 }
 
-// public implements apiserver.Config.ServiceAccountKeys: the current key, and those whose tokens are still valid.
+// public implements apiserver.Config.ServiceAccountKeys: the key that signs, and those whose tokens are still valid.
 func (a *accountKeys) public() []any {
+	all := a.signing()
+	for _, key := range a.verifiers {
+		if !slices.ContainsFunc(all, func(known any) bool { return key.Equal(known) }) {
+			all = append(all, key)
+		}
+	}
+	return all
+}
+
+func (a *accountKeys) signing() []any {
+	if a.given != nil {
+		return []any{a.given.Public()}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all, now := []any{a.keys.ServiceAccount.Public()}, time.Now()
@@ -39,6 +97,9 @@ func (a *accountKeys) public() []any {
 }
 
 func (a *accountKeys) rotate(overlap time.Duration) error {
+	if a.given != nil {
+		return errors.New("the service account key is that of --service-account-signing-key-file: name another file there, the present one with --service-account-key-file, and restart the server")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.keys.RotateServiceAccount(a.dir, overlap, time.Now()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/ctl"
 	"github.com/coracle-dev/coracle/pkg/pki"
 )
@@ -24,7 +25,7 @@ func TestAccountKeysOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys, err := pki.Load(dir)
 		require.NoError(t, err)
-		a, err := newAccountKeys(dir, "https://issuer", keys)
+		a, err := newAccountKeys(config.Accounts{}, dir, "https://issuer", keys)
 		require.NoError(t, err)
 		first := keys.ServiceAccount
 		require.NoError(t, a.rotate(time.Hour))

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"os"
@@ -50,4 +51,75 @@ func TestRunDirOfAnotherCluster(t *testing.T) {
 	c.DataDir = filepath.Join(dir, "other")
 	_, err = Start(t.Context(), c, exec.Command("false"), none)
 	require.NoError(t, err, "it runs already")
+}
+
+// TestRunDirOfAKilledCluster: the run directory of a cluster that does not run is refused with another data directory, and the message says what to do.
+func TestRunDirOfAKilledCluster(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("deleting needs root")
+	}
+	dir := t.TempDir()
+	killed := config.Default()
+	killed.DataDir, killed.RunDir = filepath.Join(dir, "killed"), filepath.Join(dir, "run")
+	require.NoError(t, os.MkdirAll(killed.DataDir, 0o700))
+	require.NoError(t, os.MkdirAll(killed.RunDir, 0o700))
+	c := killed
+	c.DataDir = filepath.Join(dir, "data")
+	none := func(control.Event) { t.Error("it began") }
+	refused := func(want string) {
+		t.Helper()
+		_, err := Start(t.Context(), c, exec.Command("false"), none)
+		require.ErrorContains(t, err, want)
+		_, err = prepare(t.Context(), c)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, Stop(t.Context(), c, none), want)
+		require.ErrorContains(t, Delete(t.Context(), c, none), want)
+		require.NoDirExists(t, c.DataDir, "what is refused creates no data directory")
+		require.FileExists(t, filepath.Join(c.RunDir, ownerFile))
+	}
+
+	// Killed while it wrote the file, a process has acquired nothing.
+	file := filepath.Join(c.RunDir, ownerFile)
+	for _, part := range []string{"", `{"dataDir":"/var`} {
+		require.NoError(t, os.WriteFile(file, []byte(part), 0o600))
+		require.NoError(t, checkRunDir(t.Context(), c))
+		require.NoError(t, claimRunDir(killed))
+		o, err := runDirOwner(c.RunDir)
+		require.NoError(t, err)
+		require.Equal(t, runOwner{killed.DataDir, instance(killed)}, o)
+	}
+	require.NoError(t, claimRunDir(killed), "it starts again")
+	name := instance(killed)
+	require.NoError(t, os.MkdirAll(filepath.Join(killed.DataDir, containersDir), 0o700), "of the data directory, only mount points are left")
+	require.Equal(t, name, instance(killed))
+	require.Error(t, claimRunDir(c), "two that start at once")
+
+	// The other way about: its data directory with another run directory, such as the default one.
+	elsewhere := killed
+	elsewhere.RunDir = filepath.Join(dir, "elsewhere")
+	for _, err := range []error{
+		Stop(t.Context(), elsewhere, none), Delete(t.Context(), elsewhere, none), func() error { _, err := prepare(t.Context(), elsewhere); return err }(),
+	} {
+		require.ErrorContains(t, err, "give --run-dir "+killed.RunDir)
+	}
+	require.NoDirExists(t, elsewhere.RunDir)
+	require.DirExists(t, killed.DataDir)
+	require.NoError(t, os.Rename(killed.RunDir, killed.RunDir+"-gone")) // as after the machine started again
+	require.NoError(t, checkRunDir(t.Context(), elsewhere))
+	require.NoError(t, os.Rename(killed.RunDir+"-gone", killed.RunDir))
+	refused("is the run directory of the cluster in " + killed.DataDir + ", which is not running: give --data-dir " + killed.DataDir)
+
+	// A data directory that was moved, with a link in its place, is the same.
+	require.NoError(t, os.Rename(killed.DataDir, killed.DataDir+"-moved"))
+	require.NoError(t, os.Symlink(killed.DataDir+"-moved", killed.DataDir))
+	require.NoError(t, claimRunDir(killed))
+	require.NoError(t, os.Remove(killed.DataDir))
+	refused("`coracle delete --data-dir " + killed.DataDir + " --run-dir " + killed.RunDir + "`")
+
+	for _, text := range []string{"elsewhere", `{"dataDir": "elsewhere", "instance": "coracle"}`, `{"dataDir": "/data", "instance": "../coracle"}`} {
+		require.NoError(t, os.WriteFile(file, []byte(text+"\n"), 0o600))
+		refused(file)
+	}
+	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("/"), 1<<20), 0o600))
+	refused("larger than the limit")
 }

@@ -46,7 +46,7 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	if err := preflight(c, true, node); err != nil {
 		return err
 	}
-	p, err := prepare(c)
+	p, err := prepare(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if err := preflight(c, false, true); err != nil {
 		return err
 	}
-	p, err := prepare(c)
+	p, err := prepare(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -144,8 +144,11 @@ type process struct {
 	parts parts
 }
 
-// prepare locks the directories and determines the identity of this machine.
-func prepare(c config.Config) (*process, error) {
+// prepare locks the data directory, claims the run directory and determines the identity of this machine.
+func prepare(ctx context.Context, c config.Config) (*process, error) {
+	if err := checkRunDir(ctx, c); err != nil { // before a data directory is created
+		return nil, err
+	}
 	p := &process{Config: c, began: time.Now(), metrics: newRegistries(), started: make(chan struct{})}
 	for _, dir := range []string{c.DataDir, c.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -158,6 +161,9 @@ func prepare(c config.Config) (*process, error) {
 		return nil, err
 	}
 	p.lock = lock
+	if err := claimRunDir(p.Config); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	handler, err := logHandler(os.Stderr, c.LogLevel, c.LogFormat)
 	if err != nil {
 		return nil, err

@@ -31,9 +31,12 @@ const (
 func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(control.Event)) (control.Status, error) {
 	status, err := control.NewClient(c.RunDir).Status(ctx)
 	if err == nil {
-		return status, ownedBy(c, status)
+		return status, ownedBy(c, status.DataDir, status.PID)
 	}
 	if !errors.Is(err, control.ErrNotRunning) {
+		return status, err
+	}
+	if err := checkRunDir(ctx, c); err != nil {
 		return status, err
 	}
 	if err := preflight(c, true, true); err != nil {

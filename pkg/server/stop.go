@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
@@ -27,32 +26,6 @@ func Stop(ctx context.Context, c config.Config, progress func(control.Event)) er
 		return err
 	}
 	return stop(ctx, control.NewClient(c.RunDir), c, progress)
-}
-
-// answerPatience is how long a process is waited for that says whose run directory it is.
-const answerPatience = 2 * time.Second
-
-// checkRunDir returns an error if the run directory is that of a running cluster with another data directory, whose pods have their network there.
-func checkRunDir(ctx context.Context, c config.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, answerPatience)
-	defer cancel()
-	status, err := control.NewClient(c.RunDir).Status(ctx)
-	if err == nil {
-		return ownedBy(c, status)
-	}
-	if errors.Is(err, control.ErrNotRunning) || holder(c.DataDir) != 0 { // its own process may hang
-		return nil
-	}
-	return fmt.Errorf("a process that does not respond uses the run directory %s, and none the data directory %s: give the --data-dir and --run-dir of one cluster (%w)", c.RunDir, c.DataDir, err)
-}
-
-// ownedBy returns an error if the process that uses the run directory has another data directory.
-func ownedBy(c config.Config, s control.Status) error {
-	if resolved(s.DataDir) == resolved(c.DataDir) {
-		return nil
-	}
-	return fmt.Errorf("%s is the run directory of the cluster in %s, which runs with pid %d: give --data-dir %s for that one, or another --run-dir for the one in %s",
-		c.RunDir, s.DataDir, s.PID, s.DataDir, c.DataDir)
 }
 
 func stop(ctx context.Context, client *control.Client, c config.Config, progress func(control.Event)) error {
@@ -92,7 +65,11 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
 	}
-	if pid := holder(c.DataDir); pid != 0 {
+	pid := holder(c.DataDir)
+	if status, err := control.NewClient(c.RunDir).Status(ctx); err == nil && pid == 0 {
+		return fmt.Errorf("process %d runs without its data directory %s, which was removed: end it with `coracle stop`, then delete again", status.PID, c.DataDir)
+	}
+	if pid != 0 {
 		say("ending process %d", pid)
 		// SIGTERM lets the store close, and leaves containers to the steps below.
 		if _, _, err := (ending{c.DataDir, deletePatience, killPatience, say}).run(ctx); err != nil {

@@ -21,11 +21,14 @@ func (p *process) transport() (minVersion uint16, ciphers []uint16, err error) {
 
 // auditLog opens the audit log; nil if it is disabled.
 func (p *process) auditLog() (*auditlog.Log, error) {
-	if p.AuditLogPath == "" {
+	if p.AuditPolicyFile == "" {
 		return nil, nil
 	}
 	return auditlog.Open(auditlog.Config{
-		PolicyFile: p.AuditPolicyFile, Path: p.AuditLogPath,
-		MaxAge: p.AuditLogMaxAge, MaxBackups: p.AuditLogMaxBackup, MaxSize: p.AuditLogMaxSize, Logger: component(p.log, "audit"),
+		PolicyFile: p.AuditPolicyFile, Path: p.AuditLogPath, Format: p.AuditLogFormat,
+		MaxAge: p.AuditLogMaxAge, MaxBackups: p.AuditLogMaxBackup, MaxSize: p.AuditLogMaxSize, Compress: p.AuditLogCompress,
+		Webhook: auditlog.Webhook{Kubeconfig: p.AuditWebhookConfig, InitialBackoff: p.AuditWebhookInitialBackoff,
+			BufferSize: p.AuditWebhookBufferSize, MaxBatch: p.AuditWebhookMaxBatch, MaxWait: p.AuditWebhookMaxWait},
+		Logger: component(p.log, "audit"),
 	})
 }

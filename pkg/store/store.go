@@ -77,7 +77,7 @@ type Store struct {
 	compact   chan struct{} // requests a compaction now
 	measure   chan struct{} // requests the sizes of kinds
 	replayed  func(member uint64) bool
-	election  uint // milliseconds until a member that hears of no leader becomes a candidate
+	election  uint // milliseconds without a leader until a member becomes a candidate
 	biggest   atomic.Pointer[string]
 	mapping   sync.Mutex   // held while the database is closed or defragmented, or its mapping released
 	mapped    atomic.Int64 // bytes read of it since it was released

@@ -135,7 +135,7 @@ func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 		if ev.Type == mvccpb.Event_DELETE {
 			c.Deleted, c.Value = true, nil
 		}
-		// A key in its first version has no previous value; for a deletion this cannot be told.
+		// A key in its first version has no previous value; for a deletion it is not known whether it had one.
 		if ev.Kv.CreateRevision != ev.Kv.ModRevision {
 			c.Prev.Key = c.Key
 		}

@@ -1,4 +1,5 @@
 // Package toleration computes for how long pods stay with a device that has a taint (KEP-5055). The scheduler and the reconciler that evicts pods have to agree.
+// Its Seconds are also those of nodes' taints.
 //
 // It may import nothing of Coracle. It is pure.
 package toleration
@@ -17,6 +18,11 @@ const Forever time.Duration = math.MaxInt64
 // maxSeconds is some hundred years, which a time.Duration can hold.
 const maxSeconds = 9_000_000_000
 
+// Seconds is the time of a toleration of so many seconds: none if they are less than zero, at most some hundred years.
+func Seconds(n int64) time.Duration {
+	return time.Duration(min(max(n, 0), maxSeconds)) * time.Second
+}
+
 // Of returns how long after a taint was added it is tolerated, and whether it is tolerated at all. Of several tolerations the shortest counts, but for one
 // without an end.
 func Of(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration) (stay time.Duration, tolerated bool) {
@@ -27,7 +33,7 @@ func Of(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration) (s
 		if tol.TolerationSeconds == nil || tol.Effect == "" { // the API ignores the seconds of tolerations of other effects
 			return Forever, true
 		}
-		seconds := time.Duration(min(max(*tol.TolerationSeconds, 0), maxSeconds)) * time.Second
+		seconds := Seconds(*tol.TolerationSeconds)
 		if !tolerated || seconds < stay {
 			stay, tolerated = seconds, true
 		}

@@ -66,9 +66,14 @@ func bound(c *rest.Config, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Bound(c), nil
+}
+
+// Bound returns a copy of the configuration whose responses are limited to maxResponse bytes.
+func Bound(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
-	return c, nil
+	return c
 }
 
 type boundedTransport struct{ http.RoundTripper }

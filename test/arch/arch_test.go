@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ func packages(t *testing.T) []pkg {
 
 var listed = sync.OnceValues(func() ([]pkg, error) {
 	command := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", module+"...")
+	command.Env = append(os.Environ(), "CGO_ENABLED=1") // without it there is no shim
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	out, err := command.Output()

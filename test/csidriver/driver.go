@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/test/nodeplugin"
 )
 
-// Driver serves the node's part of CSI, and the controller's if it is set. Set its fields before Start.
+// Driver serves the node's part of CSI, and the controller's and the one of groups if they are set. Set its fields before Start.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
@@ -35,6 +35,7 @@ type Driver struct {
 	Topology     map[string]string
 	MaxVolumes   int64
 	Controller   csi.ControllerServer
+	Groups       csi.GroupControllerServer
 	// Call, if set, is called with each call of the node service, and may fail it or hang.
 	Call func(ctx context.Context, method string, request any) error
 
@@ -53,6 +54,9 @@ func (d *Driver) Start() error {
 	csi.RegisterNodeServer(driver, d)
 	if d.Controller != nil {
 		csi.RegisterControllerServer(driver, d.Controller)
+	}
+	if d.Groups != nil {
+		csi.RegisterGroupControllerServer(driver, d.Groups)
 	}
 	d.plugin = &nodeplugin.Plugin{Type: registration.CSIPlugin, Name: d.Name, Kubelet: d.Kubelet, Public: d.Public, Socket: "csi.sock", Versions: []string{"1.0.0"}}
 	return d.plugin.Start(driver)
@@ -104,12 +108,19 @@ func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 	out := &csi.GetPluginCapabilitiesResponse{}
 	if d.Controller != nil {
 		for _, s := range []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS} {
-			out.Capabilities = append(out.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: s}}})
+			out.Capabilities = append(out.Capabilities, service(s))
 		}
 		out.Capabilities = append(out.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
 			VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_ONLINE}}})
 	}
+	if d.Groups != nil {
+		out.Capabilities = append(out.Capabilities, service(csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE))
+	}
 	return out, nil
+}
+
+func service(s csi.PluginCapability_Service_Type) *csi.PluginCapability {
+	return &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: s}}}
 }
 
 // Probe implements csi.IdentityServer.

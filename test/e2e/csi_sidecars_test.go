@@ -43,6 +43,9 @@ rules:
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshots, volumesnapshotclasses], verbs: [get, list, watch]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents], verbs: [get, list, watch, update, patch]}
 - {apiGroups: [snapshot.storage.k8s.io], resources: [volumesnapshotcontents/status], verbs: [update, patch]}
+- {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotclasses], verbs: [get, list, watch]}
+- {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotcontents], verbs: [get, list, watch, update, patch]}
+- {apiGroups: [groupsnapshot.storage.k8s.io], resources: [volumegroupsnapshotcontents/status], verbs: [update, patch]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -95,7 +98,7 @@ DRIVER      - name: attacher
       - name: snapshotter
         image: registry.k8s.io/sig-storage/csi-snapshotter:latest
         imagePullPolicy: Never
-        args: [--v=5, --csi-address=/csi/csi.sock, --leader-election]
+        args: [--v=5, --csi-address=/csi/csi.sock, --leader-election, --feature-gates=CSIVolumeGroupSnapshot=true]
         volumeMounts: [{name: socket, mountPath: /csi}]
       volumes:
       - {name: socket, hostPath: {path: KUBELET/plugins/d.example.com, type: DirectoryOrCreate}}
@@ -128,6 +131,12 @@ parameters: {iops: "1000"}
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: snap}
+driver: d.example.com
+deletionPolicy: Delete
+---
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata: {name: groups, annotations: {groupsnapshot.storage.kubernetes.io/is-default-class: "true"}}
 driver: d.example.com
 deletionPolicy: Delete
 `
@@ -284,6 +293,33 @@ spec:
   - {name: clone, persistentVolumeClaim: {claimName: clone}}
 `
 
+const sidecarsGroup = `
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata: {name: both}
+spec: {source: {selector: {matchLabels: {group: both}}}}
+`
+
+// sidecarsRegained is a claim of a snapshot of the group, SNAPSHOT.
+const sidecarsRegained = `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: regained}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: now
+  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: SNAPSHOT}
+  resources: {requests: {storage: 32Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: regained}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: "busybox:1.36", command: [sleep, "100000"], volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: regained}}]
+`
+
 // TestSidecars is the life of volumes of a driver that is deployed as the public hostpath driver is, with upstream's own sidecars: its pod, the server and the
 // node end and come back while the volumes are in use. Nothing of them is left. It is that driver if there is an image of it, otherwise the tests' own.
 func TestSidecars(t *testing.T) {
@@ -340,6 +376,22 @@ func TestSidecars(t *testing.T) {
 		until("true", "get vs first -o jsonpath={.status.readyToUse}")
 		h.Ctl("wait pod/reader --for=condition=Ready --timeout=80s")
 		require.Equal(t, "kept\nraw\n", h.Run("ctl", "exec", "reader", "--", "sh", "-c", "cat /restored/file; dd if=/dev/clone bs=4 count=1 2>/dev/null"))
+	})
+	t.Run("group of snapshots", func(t *testing.T) {
+		h.Ctl("label pvc data late group=both")
+		h.Apply(sidecarsGroup)
+		h.Kill() // wherever it is
+		h.Run("start")
+		h.Ctl("wait vgs/both --for=jsonpath={.status.readyToUse}=true --timeout=160s")
+		require.Equal(t, "both both", h.Ctl("get vs -o jsonpath={.items[*].status.volumeGroupSnapshotName}"))
+		h.Apply(strings.ReplaceAll(sidecarsRegained, "SNAPSHOT", h.Ctl(`get vs -o jsonpath={.items[?(@.spec.source.persistentVolumeClaimName=="late")].metadata.name}`)))
+		h.Ctl("wait pod/regained --for=condition=Ready --timeout=160s")
+		require.Equal(t, "late\n", h.Ctl("exec regained -- cat /data/file"))
+		h.Ctl("delete pod regained --timeout=80s")
+		h.Ctl("delete pvc regained --timeout=80s")
+		h.Ctl("delete vgs both --timeout=80s")
+		until("first", "get vs -o jsonpath={.items[*].metadata.name}")
+		until("", `get volumegroupsnapshotcontents -o name`)
 	})
 	h.Ctl("delete pod reader --timeout=80s")
 	if name != "d.example.com" { // the hostpath driver does not find its loop devices any more when it has started again

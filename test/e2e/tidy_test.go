@@ -3,6 +3,7 @@ package e2e
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -182,5 +183,48 @@ func TestDeleteLeavesNothing(t *testing.T) {
 			}
 			require.NoError(t, os.RemoveAll(filepath.Join(outside, "ended")))
 		})
+	}
+}
+
+// TestRunDirOfAKilledServer: start, agent and delete with another data directory leave what a killed server has on the machine, and say how to remove it.
+func TestRunDirOfAKilledServer(t *testing.T) {
+	h := host.New(t)
+	before := traces(t, h)
+	h.Start("--merge-kubeconfig=false") // an entry of the user's kubeconfig is known by the authority in the data directory
+	h.Apply(strings.ReplaceAll(busy, "OUT", t.TempDir()))
+	h.Ctl("wait pod/busy --for=condition=Ready --timeout=120s")
+	h.Kill()
+	held := func() []string {
+		lines := slices.Concat(processes(t, h.DataDir, h.RunDir), tree(t, h.RunDir, func(string, fs.DirEntry) bool { return true }))
+		for _, command := range []string{"ip -o -br link", "ip route"} {
+			out, err := h.Command(t.Context(), "sh", "-c", command).CombinedOutput()
+			require.NoError(t, err, "%s: %s", command, out)
+			lines = append(lines, sorted(string(out))...)
+		}
+		return lines
+	}
+	killed := held()
+	other := h.DataDir + "-other"
+	for _, command := range [][]string{{"delete"}, {"start"}, {"server"}, {"agent", "--join", "https://198.51.100.9:6443", "--token", "none"}} {
+		out := h.Fails(append(command, "--data-dir", other)...)
+		require.Contains(t, out, h.RunDir+" is the run directory of the cluster in "+h.DataDir+", which is not running: give --data-dir "+h.DataDir)
+		require.Equal(t, killed, held(), command)
+		require.NoDirExists(t, other)
+	}
+	h.Run("start", "--merge-kubeconfig=false")
+	h.Ctl("wait pod/busy --for=condition=Ready --timeout=120s")
+
+	// The data directory is gone, with the process still there, and without.
+	require.NoError(t, os.Rename(h.DataDir, h.DataDir+"-moved"))
+	require.Contains(t, h.Fails("delete"), "end it with `coracle stop`")
+	require.NoError(t, os.Rename(h.DataDir+"-moved", h.DataDir))
+	h.Kill()
+	_ = exec.Command("rm", "-rf", h.DataDir).Run() // which leaves mount points
+	require.NoFileExists(t, filepath.Join(h.DataDir, "long-names"))
+	require.Contains(t, h.Fails("delete", "--data-dir", other), h.DataDir)
+	h.Run("delete")
+	after := traces(t, h)
+	for sort := range before {
+		require.Equal(t, before[sort], after[sort], sort)
 	}
 }

@@ -2,5 +2,8 @@
 // with them or run its parts against them. `make upstream` compiles them into dist/upstream, for minutes, so tests that need them
 // run only with CORACLE_TEST_UPSTREAM=1.
 //
+// TestUpstreamAnswersAlike sends the same requests to both API servers and compares what they answer; alike_deliberate_test.go has the
+// differences that are on purpose.
+//
 // It may import pkg/pki, for keys as a Coracle server has them, and test/host. Its invariant: what Start started has ended when Stop returns.
 package upstream

@@ -3,7 +3,6 @@ package v1alpha1
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -23,6 +22,7 @@ type Access struct {
 	TokenWebhookTTL     time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
 	OIDC                `mapstructure:",squash"`
 	FrontProxy          `mapstructure:",squash"`
+	Accounts            `mapstructure:",squash"`
 }
 
 // FrontProxy is an authenticating proxy in front of the API, which says in headers who a user is.
@@ -66,15 +66,6 @@ func (o OIDC) RequiredClaims() (map[string]string, error) {
 
 func (a Access) validate() error {
 	var errs []error
-	for _, file := range []struct{ option, path string }{
-		{"authentication-config", a.AuthenticationConfig}, {"authorization-config", a.AuthorizationConfig},
-		{"authentication-token-webhook-config-file", a.TokenWebhook}, {"oidc-ca-file", a.OIDCCAFile},
-		{"requestheader-client-ca-file", a.RequestHeaderCA},
-	} {
-		if file.path != "" && !filepath.IsAbs(file.path) {
-			errs = append(errs, fmt.Errorf("%s %q must be an absolute path", file.option, file.path))
-		}
-	}
 	errs = append(errs, oneOf("authentication-token-webhook-version", a.TokenWebhookVersion, "v1", "v1beta1"))
 	if a.TokenWebhookTTL < 0 {
 		errs = append(errs, fmt.Errorf("authentication-token-webhook-cache-ttl %s is negative", a.TokenWebhookTTL))
@@ -87,5 +78,5 @@ func (a Access) validate() error {
 		errs = append(errs, errors.New("authentication-config file and oidc-* flags are mutually exclusive"))
 	}
 	_, err := a.RequiredClaims()
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, err, a.Accounts.validate())...)
 }

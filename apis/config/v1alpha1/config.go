@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
 )
@@ -47,6 +48,10 @@ type Server struct {
 	// ClusterCIDR is divided into a /24 per node; ServiceCIDR is the range of service addresses.
 	ClusterCIDR string `mapstructure:"cluster-cidr"`
 	ServiceCIDR string `mapstructure:"service-cidr"`
+	// NodePortRange are the ports of nodes for services, as "30000-32767", or "30000+2767" with a number of further ports.
+	NodePortRange string `mapstructure:"service-node-port-range"`
+	// EventTTL is how long events are retained after their last write.
+	EventTTL time.Duration `mapstructure:"event-ttl"`
 	// ClusterDomain is the DNS suffix of services.
 	ClusterDomain string `mapstructure:"cluster-domain"`
 	// NodeMonitorGracePeriod is how long a node may go without heartbeats before it counts as lost. Nodes send one
@@ -69,8 +74,12 @@ type Server struct {
 	// the cipher suites that it offers, by IANA name. Empty leaves the choice to Go.
 	TLSMinVersion   string   `mapstructure:"tls-min-version"`
 	TLSCipherSuites []string `mapstructure:"tls-cipher-suites"`
-	Audit           `mapstructure:",squash"`
-	Access          `mapstructure:",squash"`
+	// Profiling serves Go's profiles at /debug/pprof/ of the API, to administrators.
+	Profiling   bool `mapstructure:"profiling"`
+	Requests    `mapstructure:",squash"`
+	Tolerations `mapstructure:",squash"`
+	Audit       `mapstructure:",squash"`
+	Access      `mapstructure:",squash"`
 	// StoreQuota limits the stored data, as a quantity of bytes ("512Mi"); empty means an eighth of the machine's
 	// memory.
 	StoreQuota    string `mapstructure:"store-quota"`
@@ -94,19 +103,6 @@ const (
 
 // Runs reports whether this process runs a component that can be disabled.
 func (s Server) Runs(part string) bool { return !slices.Contains(s.Disable, part) }
-
-// Audit configures the audit log of the API, which is disabled without AuditLogPath.
-type Audit struct {
-	// AuditPolicyFile is the path of an audit.k8s.io/v1 Policy; AuditLogPath is the file to write, with one JSON event
-	// per line, or "-" for standard output. Each requires the other.
-	AuditPolicyFile string `mapstructure:"audit-policy-file"`
-	AuditLogPath    string `mapstructure:"audit-log-path"`
-	// AuditLogMaxAge is the age in days, and AuditLogMaxBackup the number, of rotated files to retain; 0 retains all.
-	AuditLogMaxAge    int `mapstructure:"audit-log-maxage"`
-	AuditLogMaxBackup int `mapstructure:"audit-log-maxbackup"`
-	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 means 100.
-	AuditLogMaxSize int `mapstructure:"audit-log-maxsize"`
-}
 
 // Agent has the options of a node.
 type Agent struct {
@@ -155,11 +151,15 @@ func Default() Config {
 	return Config{
 		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info", LogFormat: "text"},
 		Server: Server{
-			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16",
+			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", NodePortRange: "30000-32767", EventTTL: time.Hour,
 			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second, MergeKubeconfig: true,
-			AllowPrivileged: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
+			AllowPrivileged: true, Profiling: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
+			Requests:    Requests{MaxInflight: 400, MaxMutatingInflight: 200, RequestTimeout: time.Minute, MinRequestTimeout: 1800},
+			Tolerations: Tolerations{NotReadySeconds: 300, UnreachableSeconds: 300},
+			Audit:       Audit{AuditLogFormat: "json", AuditWebhookInitialBackoff: 10 * time.Second, AuditWebhookBufferSize: 10_000, AuditWebhookMaxBatch: 400, AuditWebhookMaxWait: 30 * time.Second},
 			Access: Access{TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute, OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}},
-				FrontProxy: FrontProxy{RequestHeaderUsers: []string{"X-Remote-User"}, RequestHeaderUIDs: []string{"X-Remote-Uid"}, RequestHeaderGroups: []string{"X-Remote-Group"}, RequestHeaderPrefixes: []string{"X-Remote-Extra-"}}},
+				FrontProxy: FrontProxy{RequestHeaderUsers: []string{"X-Remote-User"}, RequestHeaderUIDs: []string{"X-Remote-Uid"}, RequestHeaderGroups: []string{"X-Remote-Group"}, RequestHeaderPrefixes: []string{"X-Remote-Extra-"}},
+				Accounts:   Accounts{AccountExtendExpiration: true}},
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
@@ -205,9 +205,6 @@ func (c Server) validate() error {
 	if c.TaskNodeTimeout < shortestGrace {
 		errs = append(errs, fmt.Errorf("task-node-timeout %s is too short: nodes send a heartbeat every 10s: use %s or more", c.TaskNodeTimeout, shortestGrace))
 	}
-	if c.SchedulerConfig != "" && !filepath.IsAbs(c.SchedulerConfig) {
-		errs = append(errs, fmt.Errorf("scheduler-config %q must be an absolute path", c.SchedulerConfig))
-	}
 	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
 		errs = append(errs, fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion, strings.Join(cliflag.TLSPossibleVersions(), ", ")))
 	}
@@ -217,24 +214,33 @@ func (c Server) validate() error {
 	if _, err := c.StoreQuotaBytes(); err != nil {
 		errs = append(errs, err)
 	}
-	if c.AdmissionConfig != "" && !filepath.IsAbs(c.AdmissionConfig) {
-		errs = append(errs, fmt.Errorf("admission-control-config-file %q must be an absolute path", c.AdmissionConfig))
+	if _, _, err := c.NodePorts(); err != nil {
+		errs = append(errs, err)
 	}
-	errs = append(errs, c.Audit.validate(), c.Access.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
+	if c.EventTTL < shortestEventTTL || c.EventTTL > longestEventTTL {
+		errs = append(errs, fmt.Errorf("event-ttl %s is not within %s to %s", c.EventTTL, shortestEventTTL, longestEventTTL))
+	}
+	errs = append(errs, c.validateFiles(), c.Requests.validate(), c.Tolerations.validate(), c.Audit.validate(), c.Access.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
 	return errors.Join(errs...)
 }
 
-func (c Audit) validate() error {
-	var errs []error
-	if (c.AuditPolicyFile == "") != (c.AuditLogPath == "") {
-		errs = append(errs, errors.New("audit-policy-file and audit-log-path go together: give both, or neither"))
+// The limits of EventTTL. The store's clock for it has whole seconds, of which it may take two; and the events of a namespace are limited by
+// rate, not in number.
+const (
+	shortestEventTTL = 10 * time.Second
+	longestEventTTL  = 30 * 24 * time.Hour
+)
+
+// NodePorts returns the first and the last port of NodePortRange.
+func (c Server) NodePorts() (first, last int32, err error) {
+	r, err := utilnet.ParsePortRange(c.NodePortRange)
+	switch {
+	case err != nil:
+		return 0, 0, fmt.Errorf("service-node-port-range %q is not a range of ports such as 30000-32767: %w", c.NodePortRange, err)
+	case r.Size < 1 || r.Base < 1 || r.Base+r.Size-1 > 65535:
+		return 0, 0, fmt.Errorf("service-node-port-range %q is not within 1-65535", c.NodePortRange)
 	}
-	for option, value := range map[string]int{"audit-log-maxage": c.AuditLogMaxAge, "audit-log-maxbackup": c.AuditLogMaxBackup, "audit-log-maxsize": c.AuditLogMaxSize} {
-		if value < 0 {
-			errs = append(errs, fmt.Errorf("%s %d is negative", option, value))
-		}
-	}
-	return errors.Join(errs...)
+	return int32(r.Base), int32(r.Base + r.Size - 1), nil
 }
 
 // The limits of StoreQuota. etcd recommends no more than the upper one; the lower one is just enough for the default

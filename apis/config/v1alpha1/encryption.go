@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"errors"
-	"fmt"
-	"path/filepath"
-)
+import "errors"
 
 // Encryption configures the encryption of stored objects. At most one of the options may be set.
 type Encryption struct {
@@ -15,11 +11,8 @@ type Encryption struct {
 }
 
 func (e Encryption) validate() error {
-	switch {
-	case e.EncryptionConfig != "" && e.SecretsEncryption:
+	if e.EncryptionConfig != "" && e.SecretsEncryption {
 		return errors.New("encryption-provider-config and secrets-encryption are both given: leave one out")
-	case e.EncryptionConfig != "" && !filepath.IsAbs(e.EncryptionConfig):
-		return fmt.Errorf("encryption-provider-config %q must be an absolute path", e.EncryptionConfig)
 	}
 	return nil
 }

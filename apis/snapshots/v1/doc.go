@@ -1,4 +1,5 @@
-// Package v1 is the API of volume snapshots: upstream's group snapshot.storage.k8s.io, which elsewhere is installed as custom resources.
+// Package v1 is the API of volume snapshots and of groups of them: upstream's groups snapshot.storage.k8s.io and groupsnapshot.storage.k8s.io, which
+// elsewhere are installed as custom resources.
 //
 // It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: the fields are those of upstream's v1, so that CSI drivers'
 // sidecars and backup programs work with it. Its types are written here because those of upstream's client module bring no comments for
@@ -9,6 +10,9 @@
 //	VolumeSnapshot         users; its status by pkg/reconcile/volumesnapshot of which claim there is to be a snapshot
 //	VolumeSnapshotContent  pkg/reconcile/volumesnapshot, administrators;     the snapshot in the driver's storage
 //	                       its status by the driver's csi-snapshotter
+//
+// VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent are the same for several claims at once. The driver's snapshots of
+// a group are VolumeSnapshots as well, which pkg/reconcile/volumesnapshot makes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=snapshot.storage.k8s.io

@@ -22,3 +22,22 @@ const (
 	SecretNameParameter      = "csi.storage.k8s.io/snapshotter-secret-name"
 	SecretNamespaceParameter = "csi.storage.k8s.io/snapshotter-secret-namespace"
 )
+
+// What they are for groups of snapshots.
+const (
+	GroupDefaultAnnotation         = "groupsnapshot.storage.kubernetes.io/is-default-class"
+	GroupDeletingAnnotation        = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
+	GroupSecretNameAnnotation      = "groupsnapshot.storage.kubernetes.io/deletion-secret-name"
+	GroupSecretNamespaceAnnotation = "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace"
+
+	// GroupHandleAnnotation of a content is the driver's name for the group that it is a part of: the driver has its snapshot already.
+	GroupHandleAnnotation = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
+
+	// InGroupFinalizer of a snapshot: it goes when its group has gone.
+	InGroupFinalizer      = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
+	GroupBoundFinalizer   = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
+	GroupContentFinalizer = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
+
+	GroupSecretNameParameter      = "csi.storage.k8s.io/group-snapshotter-secret-name"
+	GroupSecretNamespaceParameter = "csi.storage.k8s.io/group-snapshotter-secret-namespace"
+)

@@ -14,6 +14,7 @@ func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 		common.Rule(group, "volumesnapshotcontents", "create", "delete", "get", "list", "update", "watch"),
 		common.Rule(group, "volumesnapshotclasses", "get", "list", "watch"),
 		common.Rule("", "persistentvolumeclaims", "get", "list", "update", "watch"), common.Rule("", "persistentvolumes", "get", "list", "watch"),
+		common.Rule(Groups.Group, "volumegroupsnapshots", "get", "list", "watch"), common.Rule(Groups.Group, "volumegroupsnapshotcontents", "get", "list", "watch"),
 		common.Rule("", "events", "create", "patch", "update"),
 	}
 	edit = []rbacv1.PolicyRule{common.Rule(group, "volumesnapshots", "create", "delete", "deletecollection", "patch", "update")}
@@ -34,5 +35,24 @@ func ContentRights() (controller, edit, view []rbacv1.PolicyRule) {
 	}, nil, nil
 }
 
-// ClassRights is Rights of classes, which nothing acts on.
-func ClassRights() (controller, edit, view []rbacv1.PolicyRule) { return nil, nil, nil }
+// NoRights is Rights of classes, which nothing acts on, and of contents of groups: VolumeGroupSnapshots' reconciler acts on these.
+func NoRights() (controller, edit, view []rbacv1.PolicyRule) { return nil, nil, nil }
+
+// GroupRights is Rights of VolumeGroupSnapshots.
+func GroupRights() (controller, edit, view []rbacv1.PolicyRule) {
+	group := Groups.Group
+	controller = []rbacv1.PolicyRule{
+		common.Rule(group, "volumegroupsnapshots", "get", "list", "update", "watch"), common.Rule(group, "volumegroupsnapshots/status", "update"),
+		common.Rule(group, "volumegroupsnapshotcontents", "create", "delete", "get", "list", "update", "watch"),
+		common.Rule(group, "volumegroupsnapshotclasses", "get", "list", "watch"),
+		common.Rule(GroupVersion.Group, "volumesnapshots", "create", "delete", "get", "list", "watch"),
+		common.Rule(GroupVersion.Group, "volumesnapshotcontents", "create", "get", "list", "watch"),
+		common.Rule(GroupVersion.Group, "volumesnapshotcontents/status", "update"),
+		common.Rule("", "persistentvolumeclaims", "get", "list", "watch"), common.Rule("", "persistentvolumes", "get", "list", "watch"),
+		common.Rule("", "events", "create", "patch", "update"),
+	}
+	edit = []rbacv1.PolicyRule{common.Rule(group, "volumegroupsnapshots", "create", "delete", "deletecollection", "patch", "update")}
+	view = []rbacv1.PolicyRule{common.Rule(group, "volumegroupsnapshots", "get", "list", "watch"), common.Rule(group, "volumegroupsnapshots/status", "get"),
+		common.Rule(group, "volumegroupsnapshotclasses", "get", "list", "watch")}
+	return controller, edit, view
+}

@@ -82,6 +82,62 @@ func ClassCells(c *VolumeSnapshotClass, now time.Time) []any {
 	return []any{c.Name, c.Driver, string(c.DeletionPolicy), common.Age(c.CreationTimestamp.Time, now)}
 }
 
+// GroupColumns returns the columns of kubectl get volumegroupsnapshots, which are upstream's.
+func GroupColumns() []metav1.TableColumnDefinition {
+	return columns(
+		metav1.TableColumnDefinition{Name: "ReadyToUse", Type: "boolean", Description: "Whether volumes can be made from all its snapshots"},
+		metav1.TableColumnDefinition{Name: "VolumeGroupSnapshotClass", Type: "string", Description: "Its class"},
+		metav1.TableColumnDefinition{Name: "VolumeGroupSnapshotContent", Type: "string", Description: "The content that it is bound to, or is to be"},
+		metav1.TableColumnDefinition{Name: "CreationTime", Type: "date", Description: "Time since it was taken"})
+}
+
+// GroupCells returns a group's values for GroupColumns.
+func GroupCells(g *VolumeGroupSnapshot, now time.Time) []any {
+	status := g.Status
+	if status == nil {
+		status = &VolumeGroupSnapshotStatus{}
+	}
+	taken := ""
+	if status.CreationTime != nil {
+		taken = duration.HumanDuration(now.Sub(status.CreationTime.Time))
+	}
+	return []any{g.Name, flag(status.ReadyToUse), value(g.Spec.VolumeGroupSnapshotClassName), value(status.BoundVolumeGroupSnapshotContentName), taken,
+		common.Age(g.CreationTimestamp.Time, now)}
+}
+
+// GroupContentColumns returns the columns of kubectl get volumegroupsnapshotcontents, which are upstream's.
+func GroupContentColumns() []metav1.TableColumnDefinition {
+	return columns(
+		metav1.TableColumnDefinition{Name: "ReadyToUse", Type: "boolean", Description: "Whether volumes can be made from all its snapshots"},
+		metav1.TableColumnDefinition{Name: "DeletionPolicy", Type: "string", Description: "What becomes of it when its VolumeGroupSnapshot is deleted"},
+		metav1.TableColumnDefinition{Name: "Driver", Type: "string", Description: "The driver that has it"},
+		metav1.TableColumnDefinition{Name: "VolumeGroupSnapshotClass", Type: "string", Description: "Its class"},
+		metav1.TableColumnDefinition{Name: "VolumeGroupSnapshotNamespace", Type: "string", Description: "The namespace of its VolumeGroupSnapshot"},
+		metav1.TableColumnDefinition{Name: "VolumeGroupSnapshot", Type: "string", Description: "The name of its VolumeGroupSnapshot"})
+}
+
+// GroupContentCells returns a content's values for GroupContentColumns.
+func GroupContentCells(c *VolumeGroupSnapshotContent, now time.Time) []any {
+	var ready *bool
+	if c.Status != nil {
+		ready = c.Status.ReadyToUse
+	}
+	return []any{c.Name, flag(ready), string(c.Spec.DeletionPolicy), c.Spec.Driver, value(c.Spec.VolumeGroupSnapshotClassName),
+		c.Spec.VolumeGroupSnapshotRef.Namespace, c.Spec.VolumeGroupSnapshotRef.Name, common.Age(c.CreationTimestamp.Time, now)}
+}
+
+// GroupClassColumns returns the columns of kubectl get volumegroupsnapshotclasses, which are upstream's.
+func GroupClassColumns() []metav1.TableColumnDefinition {
+	return columns(
+		metav1.TableColumnDefinition{Name: "Driver", Type: "string", Description: "The driver that takes groups of snapshots"},
+		metav1.TableColumnDefinition{Name: "DeletionPolicy", Type: "string", Description: "What becomes of a group when its VolumeGroupSnapshot is deleted"})
+}
+
+// GroupClassCells returns a class's values for GroupClassColumns.
+func GroupClassCells(c *VolumeGroupSnapshotClass, now time.Time) []any {
+	return []any{c.Name, c.Driver, string(c.DeletionPolicy), common.Age(c.CreationTimestamp.Time, now)}
+}
+
 func value(s *string) string {
 	if s == nil {
 		return ""

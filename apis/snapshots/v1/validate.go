@@ -76,9 +76,13 @@ func ValidateContentStatus(c, _ *VolumeSnapshotContent) field.ErrorList {
 
 // ValidateClass checks a VolumeSnapshotClass.
 func ValidateClass(c *VolumeSnapshotClass) field.ErrorList {
-	errs := append(validateDriver(c.Driver, field.NewPath("driver")), validatePolicy(c.DeletionPolicy, field.NewPath("deletionPolicy"))...)
+	return validateClass(c.Driver, c.DeletionPolicy, c.Parameters)
+}
+
+func validateClass(driver string, policy DeletionPolicy, parameters map[string]string) field.ErrorList {
+	errs := append(validateDriver(driver, field.NewPath("driver")), validatePolicy(policy, field.NewPath("deletionPolicy"))...)
 	total := 0
-	for key, value := range c.Parameters {
+	for key, value := range parameters {
 		total += len(key) + len(value)
 	}
 	if total > maxParameters {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
@@ -65,14 +66,18 @@ func prepare() (modfile string, err error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
 	}
-	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", provisioner)
-	list.Dir, list.Stderr = module, os.Stderr
-	original, err := list.Output()
+	download := exec.Command("go", "mod", "download", "-json", provisioner)
+	download.Dir, download.Stderr = module, os.Stderr
+	out, err := download.Output()
 	if err != nil {
-		return "", fmt.Errorf("find %s: %w", provisioner, err)
+		return "", fmt.Errorf("download %s: %w", provisioner, err)
+	}
+	var original struct{ Dir string }
+	if err := json.Unmarshal(out, &original); err != nil {
+		return "", err
 	}
 	source := filepath.Join(dir, "external-provisioner")
-	if err := os.CopyFS(source, os.DirFS(strings.TrimSpace(string(original)))); err != nil {
+	if err := os.CopyFS(source, os.DirFS(original.Dir)); err != nil {
 		return "", err
 	}
 	main := filepath.Join(source, "cmd/csi-provisioner/csi-provisioner.go")

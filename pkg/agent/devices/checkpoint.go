@@ -90,7 +90,10 @@ func (m *Manager) answered(uid types.UID, container, name string, response *devi
 		return errors.New("the pod has released its devices")
 	}
 	a.Response = data
-	return m.save()
+	if err := m.save(); err != nil {
+		return err
+	}
+	return m.c.Failpoints.At("device.recorded")
 }
 
 func decode(data []byte) (*deviceplugin.ContainerAllocateResponse, error) {

@@ -1,7 +1,7 @@
 // Package devices gives containers the devices of device plugins (deviceplugin/v1beta1), such as GPUs: it counts them as extended resources of the
 // node, and assigns each to at most one container.
 //
-// It may import agent/plugins, bounded and run. Its invariant: an assignment is on disk before the plugin hears of it, and a device is free again only when
+// It may import agent/failpoint, agent/plugins, bounded and run. Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when
 // its pod has released everything, so no device ever has two users, also over restarts of the agent and of plugins.
 package devices
 
@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/run"
 )
@@ -47,6 +48,8 @@ type Config struct {
 	// HealthChanged, if set, is called when Health may return something else for pods.
 	HealthChanged func(pods []types.UID)
 	Logger        *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
 // Manager assigns devices. It is safe for concurrent use.
@@ -118,7 +121,7 @@ func (m *Manager) Forget(uid types.UID) error {
 		m.assigned[uid] = old
 		return err
 	}
-	return nil
+	return m.c.Failpoints.At("device.released")
 }
 
 // Given is what a container gets with its devices.
@@ -176,6 +179,9 @@ func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name s
 		}
 		if len(answer.ContainerResponses) == 0 {
 			return nil, errors.New("no containers return in allocation response")
+		}
+		if err := m.c.Failpoints.At("device.allocated"); err != nil {
+			return nil, err
 		}
 		response = answer.ContainerResponses[0]
 		if err := m.answered(p.UID, container, name, response); err != nil {
@@ -239,7 +245,7 @@ func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name str
 		delete(m.assigned[p.UID][container], name)
 		return assignment{}, nil, err
 	}
-	return *a, plug, nil
+	return *a, plug, m.c.Failpoints.At("device.assigned")
 }
 
 // free returns the healthy devices that a container may get, sorted, those of its pod's finished init containers first. Called with the lock held.

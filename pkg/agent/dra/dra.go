@@ -1,7 +1,7 @@
 // Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives containers what the drivers
 // say, through CDI; and reports to pods what drivers say about the health of their devices (KEP-4680).
 //
-// It may import agent/plugins, agent/cdi, bounded, client and run. Its invariants: a claim is on disk before a driver hears of it, and stays
+// It may import agent/failpoint, agent/plugins, agent/cdi, bounded, client and run. Its invariants: a claim is on disk before a driver is called for it, and stays
 // there until every driver has said that it is no longer prepared, which is asked only when no pod that used it has anything left on this
 // node; so over any number of restarts nothing that was prepared is forgotten, and no device has two users. What a driver sends is bounded, and its calls have deadlines.
 package dra
@@ -22,6 +22,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/cdi"
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -41,6 +42,8 @@ type Config struct {
 	// HealthChanged, if set, is called when Health may return something else for pods.
 	HealthChanged func(pods []types.UID)
 	Logger        *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
 }
 
 // Manager has claims prepared. It is safe for concurrent use.
@@ -125,7 +128,7 @@ func (m *Manager) prepare(ctx context.Context, p *corev1.Pod, of *corev1.PodReso
 	return stored.UID, m.ask(ctx, &stored)
 }
 
-// take waits until no driver is called for a claim, and lets nobody else call one until done.
+// take waits until no driver is being called for a claim, and prevents further calls until done is called.
 func (m *Manager) take(ctx context.Context, uid types.UID) (done func(), err error) {
 	for {
 		m.mu.Lock()
@@ -181,7 +184,7 @@ func (m *Manager) use(pod types.UID, stored *resourcev1.ResourceClaim) (ready bo
 		}
 		return false, err
 	}
-	return c.Prepared, nil
+	return c.Prepared, m.c.Failpoints.At("claim.recorded")
 }
 
 // conflict returns another claim that has one of a claim's devices: its pod was deleted by force, and has not ended here. Called with the lock
@@ -210,6 +213,9 @@ func (m *Manager) ask(ctx context.Context, stored *resourcev1.ResourceClaim) err
 		if err != nil {
 			return fmt.Errorf("NodePrepareResources of driver %s: %w", name, err)
 		}
+		if err := m.c.Failpoints.At("claim.prepared"); err != nil {
+			return err
+		}
 		all = append(all, devices...)
 	}
 	m.mu.Lock()
@@ -220,7 +226,7 @@ func (m *Manager) ask(ctx context.Context, stored *resourcev1.ResourceClaim) err
 		c.Devices, c.Prepared = nil, false
 		return err
 	}
-	return nil
+	return m.c.Failpoints.At("claim.ready")
 }
 
 // Forget has the claims unprepared that only this pod used. Call it when nothing of the pod runs.
@@ -268,6 +274,9 @@ func (m *Manager) leave(ctx context.Context, pod, uid types.UID) error {
 		if err != nil {
 			return fmt.Errorf("unprepare resource claim %s/%s: driver %s: %w", c.Namespace, c.Name, name, err)
 		}
+		if err := m.c.Failpoints.At("claim.unprepared"); err != nil {
+			return err
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -276,10 +285,10 @@ func (m *Manager) leave(ctx context.Context, pod, uid types.UID) error {
 		m.claims[uid] = c
 		return err
 	}
-	return nil
+	return m.c.Failpoints.At("claim.released")
 }
 
-// Run deletes the ResourceSlices of drivers that are gone, and hears the health of devices, until ctx ends.
+// Run deletes the ResourceSlices of drivers that are gone, and watches the health of devices, until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()

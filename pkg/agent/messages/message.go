@@ -82,7 +82,7 @@ func (w *waiter) once(o Outcome) bool {
 	return first
 }
 
-// release gives back the memory of a reply that nobody gets.
+// release frees the memory of a reply that nobody receives.
 func (o *Outcome) release() {
 	if o.body != nil {
 		o.body.release()

@@ -106,7 +106,7 @@ func (d *Directories) image(volume, path string, least, most int64) (*os.File, e
 	if err == nil && info.Size() < least {
 		err = d.reserve(image, least)
 	} else if err == nil {
-		_ = d.reserve(image, info.Size()) // what was given back; the volume can be used without it
+		_ = d.reserve(image, info.Size()) // what was discarded; the volume can be used without it
 	}
 	if err != nil {
 		image.Close()
@@ -184,7 +184,7 @@ func (d *Directories) reserve(image *os.File, size int64) error {
 	}
 	if err != nil {
 		err = fmt.Errorf("reserve %d bytes for a block volume: %w", size, err)
-		return errors.Join(err, image.Truncate(st.Size)) // gives back what is beyond the end
+		return errors.Join(err, image.Truncate(st.Size)) // frees the blocks beyond the end
 	}
 	if size > st.Size {
 		if err := image.Truncate(size); err != nil {

@@ -32,7 +32,7 @@ import (
 // maxFile limits a configuration file, in bytes.
 const maxFile = 1 << 20
 
-// Config configures an Access. The zero value lets nobody in beside those whom the API server knows itself.
+// Config configures an Access. The zero value adds no users to those that the API server authenticates itself.
 type Config struct {
 	// AuthenticationFile is the path of an AuthenticationConfiguration (apiserver.config.k8s.io), which is followed; empty for none.
 	AuthenticationFile string

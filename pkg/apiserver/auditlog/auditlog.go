@@ -1,12 +1,14 @@
-// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one JSON object per line.
+// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one line for each, and sends them to a webhook in
+// batches.
 //
-// It may import only the Kubernetes libraries. Its invariant: an event never waits for the disk. Events that do not fit
-// into the buffer are dropped, counted and logged; the buffer is bounded in events and bytes.
+// It may import webhook and the Kubernetes libraries. Its invariant: a request never waits for disk or webhook. Events that do not fit into
+// the buffer of one of them are dropped there, counted and logged; the buffers are bounded in events and bytes.
 package auditlog
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,26 +19,35 @@ import (
 	"time"
 
 	"gopkg.in/natefinch/lumberjack.v2"
-	"k8s.io/apimachinery/pkg/runtime"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
 )
 
-// Config configures a Log. Names and meanings of the options are upstream's.
+// Config configures a Log, which has a file, a webhook or both. Names and meanings of the options are upstream's.
 type Config struct {
 	// PolicyFile is the path of an audit.k8s.io/v1 Policy.
 	PolicyFile string
-	// Path is the file to write; "-" is standard output, which is not rotated.
+	// Path is the file to write; "-" is standard output, which is not rotated. Empty for none.
 	Path string
+	// Format is JSON, which is the default, or Legacy, a line of text.
+	Format string
 	// MaxSize is the size in MiB at which the file is rotated (default 100), MaxBackups the number of rotated files
-	// retained, and MaxAge their age in days; zero retains all.
+	// retained, and MaxAge their age in days; zero retains all. Compress compresses them with gzip.
 	MaxAge, MaxBackups, MaxSize int
+	Compress                    bool
+	Webhook                     Webhook
 	Logger                      *slog.Logger
 
 	out io.WriteCloser // for tests
 }
+
+// The formats of the file.
+const (
+	JSON   = "json"
+	Legacy = "legacy"
+)
 
 const (
 	// mostEvents and mostBytes limit the events waiting for the disk.
@@ -50,21 +61,31 @@ const (
 	mostKept  = 1 << 20
 	// reportEvery is how often dropped events are logged.
 	reportEvery = 10 * time.Second
+	// lastChance is how long events that wait are passed on when the server has stopped.
+	lastChance = 2 * time.Second
 )
 
 // Log is an audit log. It accepts events as soon as it is open; Run writes them.
 type Log struct {
 	audit.PolicyRuleEvaluator
-	cfg     Config
-	out     io.WriteCloser
-	encoder runtime.Encoder
-	events  chan *auditinternal.Event
-	bytes   atomic.Int64
+	sinks  []sink
+	events atomic.Int64
+}
 
-	mu       sync.Mutex
-	reported time.Time
-	dropped  atomic.Int64
-	written  atomic.Int64
+// sink is where events go.
+type sink interface {
+	add(e *auditinternal.Event)
+	// run passes events on until ctx is done, and then those in the buffer, for up to two seconds.
+	run(ctx context.Context) error
+	name() string
+	lost() int64
+}
+
+// file writes events to a file.
+type file struct {
+	buffer
+	out    io.WriteCloser
+	encode func(*auditinternal.Event, io.Writer) error
 }
 
 var _ audit.Sink = (*Log)(nil)
@@ -75,41 +96,32 @@ func Open(cfg Config) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit-policy-file: %w", err)
 	}
-	l := &Log{
-		PolicyRuleEvaluator: policy.NewPolicyRuleEvaluator(p), cfg: cfg, out: cfg.out,
-		encoder: audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), events: make(chan *auditinternal.Event, mostEvents),
-	}
-	switch {
-	case l.out != nil:
-	case cfg.Path == "-":
-		l.out = os.Stdout
-	default:
-		if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o700); err != nil {
-			return nil, fmt.Errorf("audit-log-path: %w", err)
-		}
-		f, err := os.OpenFile(cfg.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	l := &Log{PolicyRuleEvaluator: policy.NewPolicyRuleEvaluator(p)}
+	if cfg.Path != "" || cfg.out != nil {
+		f, err := openFile(cfg)
 		if err != nil {
 			return nil, fmt.Errorf("audit-log-path: %w", err)
 		}
-		if err := f.Close(); err != nil {
-			return nil, fmt.Errorf("audit-log-path: %w", err)
+		l.sinks = append(l.sinks, f)
+	}
+	if cfg.Webhook.Kubeconfig != "" {
+		w, err := newHook(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("audit-webhook-config-file: %w", err)
 		}
-		l.out = &lumberjack.Logger{Filename: cfg.Path, MaxAge: cfg.MaxAge, MaxBackups: cfg.MaxBackups, MaxSize: cfg.MaxSize}
+		l.sinks = append(l.sinks, w)
 	}
 	return l, nil
 }
 
-// Written returns the number of events written.
-func (l *Log) Written() int64 { return l.written.Load() }
+// Events returns the number of events of requests.
+func (l *Log) Events() int64 { return l.events.Load() }
 
-// Dropped returns the number of events that did not fit into the buffer or could not be written.
-func (l *Log) Dropped() int64 { return l.dropped.Load() }
-
-func size(e *auditinternal.Event) int64 {
-	n := int64(ownBytes)
-	for _, o := range []*runtime.Unknown{e.RequestObject, e.ResponseObject} {
-		if o != nil {
-			n += int64(len(o.Raw))
+// Dropped returns the number of events that did not fit into the buffer of the sink "log" or "webhook", or could not be written to it.
+func (l *Log) Dropped(name string) (n int64) {
+	for _, s := range l.sinks {
+		if s.name() == name {
+			n += s.lost()
 		}
 	}
 	return n
@@ -117,81 +129,98 @@ func size(e *auditinternal.Event) int64 {
 
 // ProcessEvents buffers events or drops them. It never fails: a request is not refused because it cannot be logged.
 func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
+	l.events.Add(int64(len(events)))
 	for _, e := range events {
-		n := size(e)
-		if l.bytes.Add(n) > mostBytes {
-			l.bytes.Add(-n)
-			l.drop("the buffer is full")
-			continue
-		}
-		// A copy, because the request continues to modify the event.
-		select {
-		case l.events <- e.DeepCopy():
-		default:
-			l.bytes.Add(-n)
-			l.drop("the buffer is full")
+		own := e.DeepCopy() // the request continues to modify the event
+		for _, s := range l.sinks {
+			s.add(own)
 		}
 	}
 	return true
 }
 
-// drop counts a dropped event. It logs at most once in reportEvery, with the total.
-func (l *Log) drop(why string) {
-	all := l.dropped.Add(1)
-	l.mu.Lock()
-	now := time.Now()
-	report := now.Sub(l.reported) >= reportEvery
-	if report {
-		l.reported = now
+// Run passes events on until ctx is done, and then those that wait, for up to two seconds.
+func (l *Log) Run(ctx context.Context) error {
+	errs := make([]error, len(l.sinks))
+	var all sync.WaitGroup
+	for i, s := range l.sinks {
+		all.Go(func() { errs[i] = s.run(ctx) })
 	}
-	l.mu.Unlock()
-	if report {
-		l.cfg.Logger.Warn("audit events dropped", "reason", why, "droppedTotal", all)
-	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
-// Run writes events until ctx is done, and then those in the buffer, for up to two seconds.
-func (l *Log) Run(ctx context.Context) error {
+func openFile(cfg Config) (*file, error) {
+	f := &file{buffer: newBuffer("log", mostEvents, cfg.Logger), out: cfg.out}
+	encoder := audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion)
+	f.encode = func(e *auditinternal.Event, w io.Writer) error { // ends with a newline
+		own := *e // the encoder writes its type, and the other sinks have it as well
+		return encoder.Encode(&own, w)
+	}
+	if cfg.Format == Legacy {
+		f.encode = func(e *auditinternal.Event, w io.Writer) error {
+			_, err := io.WriteString(w, audit.EventString(e)+"\n")
+			return err
+		}
+	}
+	switch {
+	case f.out != nil:
+	case cfg.Path == "-":
+		f.out = os.Stdout
+	default:
+		if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o700); err != nil {
+			return nil, err
+		}
+		opened, err := os.OpenFile(cfg.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := opened.Close(); err != nil {
+			return nil, err
+		}
+		f.out = &lumberjack.Logger{Filename: cfg.Path, MaxAge: cfg.MaxAge, MaxBackups: cfg.MaxBackups, MaxSize: cfg.MaxSize, Compress: cfg.Compress}
+	}
+	return f, nil
+}
+
+func (f *file) run(ctx context.Context) error {
 	// Only whole lines are written, because the file may be rotated between two writes.
 	var lines bytes.Buffer
 	flush := func() {
-		if _, err := l.out.Write(lines.Bytes()); err != nil {
-			l.drop(err.Error())
+		if _, err := f.out.Write(lines.Bytes()); err != nil {
+			f.drop(1, err.Error())
 		}
 		lines.Reset()
 		if lines.Cap() > mostKept {
 			lines = bytes.Buffer{}
 		}
 	}
+	line := func(e *auditinternal.Event) {
+		f.took(e)
+		before := lines.Len()
+		if err := f.encode(e, &lines); err != nil {
+			lines.Truncate(before)
+			f.drop(1, err.Error())
+		}
+	}
 	for ctx.Err() == nil {
 		select {
-		case e := <-l.events:
-			l.encode(&lines, e)
-			if len(l.events) == 0 || lines.Len() > fullWrite {
+		case e := <-f.waiting:
+			line(e)
+			if len(f.waiting) == 0 || lines.Len() > fullWrite {
 				flush()
 			}
 		case <-ctx.Done():
 		}
 	}
-	for until := time.Now().Add(2 * time.Second); len(l.events) > 0 && time.Now().Before(until); {
-		if l.encode(&lines, <-l.events); lines.Len() > fullWrite {
+	for until := time.Now().Add(lastChance); len(f.waiting) > 0 && time.Now().Before(until); {
+		if line(<-f.waiting); lines.Len() > fullWrite {
 			flush()
 		}
 	}
 	flush()
-	if l.out == os.Stdout {
+	if f.out == os.Stdout {
 		return nil
 	}
-	return l.out.Close()
-}
-
-func (l *Log) encode(lines *bytes.Buffer, e *auditinternal.Event) {
-	l.bytes.Add(-size(e))
-	before := lines.Len()
-	if err := l.encoder.Encode(e, lines); err != nil { // ends with a newline
-		lines.Truncate(before)
-		l.drop(err.Error())
-		return
-	}
-	l.written.Add(1)
+	return f.out.Close()
 }

@@ -75,7 +75,7 @@ func TestLinesOfTheFile(t *testing.T) {
 		ids = append(ids, string(e.AuditID))
 	}
 	require.Equal(t, []string{"one", "two", "big"}, ids)
-	require.EqualValues(t, 3, l.Written())
+	require.EqualValues(t, 3, l.Events())
 }
 
 // stuck is a disk on which writes block until free is closed.
@@ -85,10 +85,10 @@ func (s stuck) Write(p []byte) (int, error) { <-s.free; return len(p), nil }
 func (s stuck) Close() error                { return nil }
 
 func TestAFullBufferDropsEvents(t *testing.T) {
-	file := policyFile(t, all)
+	policy := policyFile(t, all)
 	synctest.Test(t, func(t *testing.T) {
 		disk := stuck{make(chan struct{})}
-		l, err := Open(Config{PolicyFile: file, out: disk, Logger: quiet()})
+		l, err := Open(Config{PolicyFile: policy, out: disk, Logger: quiet()})
 		require.NoError(t, err)
 		stop := run(t, l)
 		l.ProcessEvents(event("first"))
@@ -96,23 +96,24 @@ func TestAFullBufferDropsEvents(t *testing.T) {
 		for range mostEvents + 10 {
 			require.True(t, l.ProcessEvents(event("more")))
 		}
-		require.EqualValues(t, 10, l.Dropped())
+		require.EqualValues(t, 10, l.Dropped("log"))
 		close(disk.free)
 		synctest.Wait()
-		require.EqualValues(t, mostEvents+1, l.Written())
-		require.Zero(t, l.bytes.Load())
+		require.Empty(t, l.sinks[0].(*file).waiting)
+		require.Zero(t, l.sinks[0].(*file).bytes.Load())
 		stop()
 	})
 	synctest.Test(t, func(t *testing.T) {
-		l, err := Open(Config{PolicyFile: file, out: stuck{}, Logger: quiet()})
+		l, err := Open(Config{PolicyFile: policy, out: stuck{}, Logger: quiet()})
 		require.NoError(t, err)
 		for range 100 {
 			e := event("large")
 			e.RequestObject = &runtime.Unknown{Raw: make([]byte, 1<<20)}
 			require.True(t, l.ProcessEvents(e))
 		}
-		require.Less(t, len(l.events), 33, "the buffer is bounded in bytes too")
-		require.EqualValues(t, 100-len(l.events), l.Dropped())
+		waiting := len(l.sinks[0].(*file).waiting)
+		require.Less(t, waiting, 33, "the buffer is bounded in bytes too")
+		require.EqualValues(t, 100-waiting, l.Dropped("log"))
 	})
 }
 
@@ -121,11 +122,11 @@ func TestFilesAreRotated(t *testing.T) {
 	l, err := Open(Config{PolicyFile: policyFile(t, all), Path: path, MaxSize: 1, MaxBackups: 2, Logger: quiet()})
 	require.NoError(t, err)
 	stop := run(t, l)
-	for i := range 6 {
+	for range 6 {
 		e := event("large")
 		e.RequestObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)}
 		l.ProcessEvents(e)
-		require.Eventually(t, func() bool { return l.Written() == int64(i+1) }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return l.sinks[0].(*file).bytes.Load() == 0 }, time.Minute, time.Millisecond)
 	}
 	stop()
 	require.Eventually(t, func() bool {

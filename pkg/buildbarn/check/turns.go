@@ -21,7 +21,7 @@ func newTurns(n, most int) *turns {
 	return &turns{free: n, most: most, busy: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// take waits for a turn of the namespace, which the caller gives back. It returns an error if ctx ends before.
+// take waits for a turn of the namespace, which the caller must release. It returns an error if ctx ends before.
 func (t *turns) take(ctx context.Context, namespace string) error {
 	mine := make(chan struct{})
 	t.mu.Lock()

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,6 +65,11 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 		return o.GetName() == storage.DefaultClass && text(o, "provisioner") == storage.Provisioner
 	case "volumesnapshotcontents.snapshot.storage.k8s.io":
 		return text(o, "spec", "source", "volumeHandle") != "" // it was taken here
+	case "volumesnapshots.snapshot.storage.k8s.io": // its group makes it
+		return text(o, "spec", "source", "persistentVolumeClaimName") != "" && slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.Kind == "VolumeGroupSnapshot" })
+	case "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io":
+		handles, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "source", "volumeHandles")
+		return handles != nil // it was taken here
 	case "volumesnapshotclasses.snapshot.storage.k8s.io":
 		return o.GetName() == storage.DefaultClass && text(o, "driver") == storage.Provisioner
 	case "priorityclasses.scheduling.k8s.io":

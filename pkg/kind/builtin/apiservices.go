@@ -7,13 +7,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/install"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	generated "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-aggregator/pkg/registry/apiservice"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
 
 // registrations is upstream's scheme of APIService, which is not in its main one.
@@ -33,6 +37,7 @@ func apiServiceRows() []*kind.Resource {
 	r := row[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](group, "apiservices", "apiservice", strategy, metaFields)
 	r.Keys, r.StoredJSON, r.Categories = group.Group+"/apiservices", true, []string{"api-extensions"}
 	r.Status = apiservice.NewStatusStrategy(registrations())
+	r.Managers = registrationManagers
 	r.Default = registrations().Default
 	r.Internal = func(o client.Object) (runtime.Object, error) {
 		return registrations().UnsafeConvertToVersion(o, apiregistration.SchemeGroupVersion)
@@ -52,6 +57,20 @@ func apiServiceRows() []*kind.Resource {
 	r.Table = &kind.Printer{Row: r, Print: printAPIService}
 	return []*kind.Resource{r}
 }
+
+// registrationManagers creates the field manager of APIServices, which client-go's schema does not contain, or of their status.
+func registrationManagers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	types, err := registrationTypes()
+	if err != nil {
+		return nil, err
+	}
+	s, gvk := registrations(), apiregistrationv1.SchemeGroupVersion.WithKind("APIService")
+	return managedfields.NewDefaultFieldManager(types, s, s, s, gvk, gvk.GroupVersion(), subresource, reset)
+}
+
+var registrationTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
+	return own.GeneratedTypes(generated.GetOpenAPIDefinitions, apiregistrationv1.APIService{}.OpenAPIModelName(), apiregistrationv1.SchemeGroupVersion.WithKind("APIService"))
+})
 
 func printAPIService(o client.Object, headers bool) (*metav1.Table, error) {
 	in, err := registrations().UnsafeConvertToVersion(o, apiregistration.SchemeGroupVersion) // lists come in the internal version

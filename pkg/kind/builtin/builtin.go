@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -54,11 +53,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// EventTTL is how long an event is retained after its last write, as upstream's --event-ttl.
-const EventTTL = time.Hour
-
 // Kinds returns the Table of all kinds that a server starts with, built on first use.
 var Kinds = sync.OnceValue(func() *kind.Table {
+	setGates()
 	return kind.MustTable(slices.Concat(
 		core(),
 		groups(),
@@ -94,7 +91,7 @@ var (
 // core returns the rows of the core group.
 func core() []*kind.Resource {
 	events := row[corev1.Event, corev1.EventList](gv("", "v1"), "events", "event", event.Strategy, eventFields)
-	events.ShortNames, events.TTL = []string{"ev"}, func(client.Object) time.Duration { return EventTTL }
+	events.ShortNames, events.Expires = []string{"ev"}, true
 
 	namespaces := row[corev1.Namespace, corev1.NamespaceList](gv("", "v1"), "namespaces", "namespace", namespace.Strategy, namespaceFields)
 	namespaces.Namespaced, namespaces.ShortNames, namespaces.Verbs = false, []string{"ns"}, noCollection
@@ -159,7 +156,7 @@ func core() []*kind.Resource {
 	controllers.Status, controllers.Subresources = replicationcontroller.StatusStrategy, []kind.Subresource{scale(replicationControllerScale)}
 
 	newer := row[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
-	newer.ShortNames, newer.TTL, newer.StoredAs = []string{"ev"}, events.TTL, events
+	newer.ShortNames, newer.Expires, newer.StoredAs = []string{"ev"}, true, events
 	events.Also = []*kind.Resource{newer}
 
 	for _, r := range []*kind.Resource{accounts, namespaces, pods, quotas, services, templates} {

@@ -54,7 +54,10 @@ func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, s
 		Strategy:         s,
 		Fields:           fields.Set,
 		FieldNames:       fields.Names,
-		Default:          legacyscheme.Scheme.Default,
+		Label: func(field, value string) (string, string, error) {
+			return legacyscheme.Scheme.ConvertFieldLabel(gvk, field, value)
+		},
+		Default: legacyscheme.Scheme.Default,
 		Internal: func(o client.Object) (runtime.Object, error) {
 			return legacyscheme.Scheme.UnsafeConvertToVersion(o, internal)
 		},

@@ -183,7 +183,7 @@ func (m *streamMessage) cancel() {
 	}
 }
 
-// drop gives back what the message holds of its sender's flow.
+// drop releases the message's share of its sender's flow.
 func (m *streamMessage) drop() {
 	if m.held > 0 {
 		m.of.on.Drop(m.held)

@@ -3,7 +3,6 @@ package builtin
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -159,9 +158,8 @@ func TestSelector(t *testing.T) {
 
 func TestEventsLiveAnHour(t *testing.T) {
 	for _, r := range Kinds().All() {
-		require.Equal(t, r.Kind == "Event", r.TTL != nil)
+		require.Equal(t, r.Kind == "Event", r.Expires)
 	}
-	require.Equal(t, time.Hour, Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Event")).TTL(nil))
 }
 
 func TestReviewsAreNotStored(t *testing.T) {

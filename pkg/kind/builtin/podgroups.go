@@ -7,20 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/apis/scheduling"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/registry/scheduling/podgroup"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// podGroupRows returns the rows of pods that are scheduled together (KEP-4671). Upstream 1.37 has them off by default: its feature gate
-// decides whether strategies keep spec.schedulingGroup of pods and templates, so it is set here, before any row is used.
+// podGroupRows returns the rows of pods that are scheduled together (KEP-4671).
 func podGroupRows() []*kind.Resource {
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.GenericWorkload): true}); err != nil {
-		panic(err) // the gate is upstream's of this release
-	}
 	strategy := podgroup.NewStrategy()
 	groups := row[schedulingv1beta1.PodGroup, schedulingv1beta1.PodGroupList](gv("scheduling.k8s.io", "v1beta1"), "podgroups", "podgroup", podGroupStrategy{strategy}, metaFields)
 	groups.Status = podgroup.NewStatusStrategy(strategy)

@@ -139,6 +139,10 @@ func podAddress(on kind.Connection, namespace string, ep *discoveryv1.Endpoint) 
 	return ok && slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == ep.Addresses[0] })
 }
 
+func noEndpoints(service string) error {
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", service))
+}
+
 // serviceLocation picks one ready endpoint of a service, which must be a pod, at random.
 func serviceLocation(on kind.Connection) (*url.URL, error) {
 	r, namespace, target := on.Target()
@@ -148,16 +152,19 @@ func serviceLocation(on kind.Connection) (*url.URL, error) {
 	}
 	svc, ok := on.Read(r.GroupVersionKind, namespace, name).(*corev1.Service)
 	if !ok {
-		return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
+		return nil, noEndpoints(name) // as upstream, which looks for the endpoints
 	}
 	if port == "" && len(svc.Spec.Ports) != 1 {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+		return nil, noEndpoints(name)
 	}
 	i := slices.IndexFunc(svc.Spec.Ports, func(p corev1.ServicePort) bool {
 		return port == "" || p.Name == port || strconv.Itoa(int(p.Port)) == port
 	})
 	if i < 0 {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %q found for service %q", port, name))
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return nil, noEndpoints(name)
+		}
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %s found for service %q", port, name))
 	}
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("service %q has no endpoints: it is of type ExternalName", name))
@@ -180,7 +187,7 @@ func serviceLocation(on kind.Connection) (*url.URL, error) {
 		}
 	}
 	if len(hosts) == 0 {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", target))
+		return nil, noEndpoints(name)
 	}
 	return &url.URL{Scheme: scheme, Host: hosts[rand.IntN(len(hosts))]}, nil
 }

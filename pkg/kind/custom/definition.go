@@ -51,7 +51,7 @@ func Definitions() *kind.Resource {
 	r.Proto, r.StoredJSON = true, true
 	r.Strategy = checked{customresourcedefinition.NewStrategy(typer{})}
 	r.Status = customresourcedefinition.NewStatusStrategy(typer{})
-	r.Fields, r.FieldNames = fields.Set, fields.Names
+	r.Fields, r.FieldNames, r.Label = fields.Set, fields.Names, runtime.DefaultMetaV1FieldSelectorConversion
 	table := tableconvertor.New()
 	r.Table = &kind.Printer{Row: r, Print: func(o client.Object, headers bool) (*metav1.Table, error) {
 		in, err := r.Internal(o)

@@ -2,7 +2,6 @@ package custom
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +20,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"github.com/coracle-dev/coracle/pkg/kind/own"
 )
 
 const (
@@ -142,36 +143,14 @@ func embedded(s *spec.Schema, refs string, form int) {
 }
 
 // metaModels returns the schemas of ObjectMeta and the types that it refers to.
-var metaModels = sync.OnceValue(func() map[string]*spec.Schema { return generatedModels(metav1.ObjectMeta{}.OpenAPIModelName()) })
-
-// generatedModels returns upstream's generated schemas of a Go type and of the types that it refers to.
-func generatedModels(root string) map[string]*spec.Schema {
-	all := generated.GetOpenAPIDefinitions(func(name string) spec.Ref { return spec.MustCreateRef(definitionsV3 + name) })
-	models := map[string]*spec.Schema{}
-	var add func(name string)
-	add = func(name string) {
-		if models[name] != nil {
-			return
-		}
-		d := all[name]
-		models[name] = &d.Schema
-		for _, o := range d.Dependencies {
-			add(o)
-		}
-	}
-	add(root)
-	return models
-}
+var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
+	return own.GeneratedModels(generated.GetOpenAPIDefinitions, metav1.ObjectMeta{}.OpenAPIModelName())
+})
 
 // definitionTypes returns the type converter of CustomResourceDefinition, which client-go's schema does not contain.
 var definitionTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
-	name := apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName()
-	models := generatedModels(name)
-	kind := *models[name]
-	kind.Extensions = maps.Clone(kind.Extensions)
-	kind.AddExtension(gvkExtension, []any{map[string]any{"group": apiextensionsv1.GroupName, "version": "v1", "kind": "CustomResourceDefinition"}})
-	models[name] = &kind
-	return managedfields.NewTypeConverter(models, false)
+	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+	return own.GeneratedTypes(generated.GetOpenAPIDefinitions, apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName(), gvk)
 })
 
 // definitionManagers creates the field manager of definitions, or of their status.

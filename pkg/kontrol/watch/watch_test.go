@@ -187,6 +187,8 @@ func TestOneWatchForAll(t *testing.T) {
 	// It has the label again, and then is gone.
 	alone.Modify(s.put("m", "5", true))
 	until(version("5"))
+	for range alone.ResultChan() { // until it ends: if the label were lost before that, it would go on
+	}
 	events.Add(s.put("m", "6", true))
 	until(version("6"))
 	events.Delete(s.put("m", "7", false))

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 )
 
 // ForceAfter is how long a volume that an unhealthy node reports in use is left attached when no pod there uses it, as upstream.
@@ -95,9 +97,9 @@ func Plan(o Observed, now time.Time) Decision {
 // mayDetach returns how long to wait before an unused attachment is deleted: zero means delete it now, less than zero that an event decides.
 func mayDetach(o Observed, a *storagev1.VolumeAttachment, busy bool, now time.Time) time.Duration {
 	switch {
-	case !busy, o.Node == nil, outOfService(o.Node):
+	case !busy, o.Node == nil, nodestate.OutOfService(o.Node):
 		return 0
-	case healthy(o.Node):
+	case nodestate.Ready(o.Node):
 		return -1
 	}
 	since, seen := o.Since[a.Name]
@@ -120,16 +122,6 @@ func inUse(n *corev1.Node, name string) map[string]bool {
 		}
 	}
 	return out
-}
-
-func outOfService(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
-}
-
-func healthy(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // shareable reports whether a volume can be attached to several nodes.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -99,7 +100,7 @@ func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 		}
 	case equality.Semantic.DeepEqual(before.Status.VolumesInUse, after.Status.VolumesInUse) &&
 		equality.Semantic.DeepEqual(before.Status.VolumesAttached, after.Status.VolumesAttached) &&
-		outOfService(before) == outOfService(after) && healthy(before) == healthy(after):
+		nodestate.OutOfService(before) == nodestate.OutOfService(after) && nodestate.Ready(before) == nodestate.Ready(after):
 		return nil
 	case len(after.Status.VolumesInUse)+len(after.Status.VolumesAttached)+len(before.Status.VolumesInUse)+len(before.Status.VolumesAttached) == 0:
 		return nil

@@ -97,7 +97,7 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 				LocalObjectReference: corev1.LocalObjectReference{Name: m.configMap}, DefaultMode: &mode}}}},
 			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst, SchedulerName: corev1.DefaultSchedulerName,
 			SecurityContext: &corev1.PodSecurityContext{}, TerminationGracePeriodSeconds: &grace,
-			// As process 1 the programs ignore the signal with which they are told to go, and neither drain nor persist: they start themselves again
+			// As process 1 the programs ignore the signal that terminates them, and neither drain nor persist: they start themselves again
 			// as a child, which does not get it (pkg/program/run_main_linux.go of bb-storage).
 			ShareProcessNamespace: &yes,
 			// The programs do not use the API.

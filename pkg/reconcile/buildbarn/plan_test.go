@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,6 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/buildbarn/config"
 	"github.com/coracle-dev/coracle/pkg/buildbarn/metrics"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestChildren: exactly what the seed draws.
 func TestChildren(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/buildbarn/queue"
 )
 
-// A pool shrinks by its idle workers first. Before its Deployment is told, the pods to go are chosen and marked, so that the Deployment takes these, and the
-// scheduler gives them no more actions. Without an answer of the scheduler nothing is lost, since a worker that is told to go ends its actions first:
+// A pool shrinks by its idle workers first. Before its Deployment is scaled down, the pods to remove are chosen and marked, so that the Deployment takes these, and the
+// scheduler gives them no more actions. Without an answer of the scheduler nothing is lost, since a worker that is terminated finishes its actions first:
 // only others may go than the idle ones.
 
 // retireCost makes ReplicaSets delete a pod before others.

@@ -124,24 +124,28 @@ func expiry(r *certificatesv1.CertificateSigningRequest) time.Time {
 		case c.Type == certificatesv1.CertificateApproved && len(r.Status.Certificate) == 0:
 			by(c.LastUpdateTime.Time, retainPending)
 		case c.Type == certificatesv1.CertificateApproved:
-			by(c.LastUpdateTime.Time, retainDecided)
-			by(end(r.Status.Certificate), 0)
+			from, until := lifetime(r.Status.Certificate)
+			if from.Before(c.LastUpdateTime.Time) {
+				from = c.LastUpdateTime.Time
+			}
+			by(from, retainDecided) // it may have been signed long after it was approved, and its author has to see it
+			by(until, 0)
 		}
 	}
 	return first
 }
 
-// end returns when the first certificate expires.
-func end(text []byte) time.Time {
+// lifetime returns when the first certificate begins and ends.
+func lifetime(text []byte) (from, until time.Time) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return time.Time{}
+		return time.Time{}, time.Time{}
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return time.Time{}
+		return time.Time{}, time.Time{}
 	}
-	return cert.NotAfter
+	return cert.NotBefore, cert.NotAfter
 }
 
 // life returns the lifetime of the certificate for a request.

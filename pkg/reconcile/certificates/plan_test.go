@@ -36,9 +36,13 @@ func subject(name string, groups ...string) x509.CertificateRequest {
 
 func certificate(t *testing.T, until time.Time) []byte {
 	t.Helper()
+	return certificateFrom(t, now.Add(-time.Hour), until)
+}
+
+func certificateFrom(t require.TestingT, from, until time.Time) []byte {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: until}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: until}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, key)
 	require.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})

@@ -49,11 +49,13 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request, signers 
 	r, result := there.DeepCopy(), engine.Result{RequeueAfter: a.Again}
 	switch a.Verb {
 	case Delete:
-		return result, client.IgnoreNotFound(env.Client.Delete(ctx, r, engine.Preconditions(r)))
+		return result, client.IgnoreNotFound(env.Client.Delete(ctx, r, engine.Unchanged(r))) // it may be approved meanwhile
 	case Approve:
 		message, err := permitted(ctx, env, r, a.Approvals)
 		if err == nil && message == "" { // a role may grant the permission later
-			result.RequeueAfter = min(result.RequeueAfter, retry(env.Now().Sub(r.CreationTimestamp.Time)))
+			if wait := retry(env.Now().Sub(r.CreationTimestamp.Time)); result.RequeueAfter == 0 || wait < result.RequeueAfter {
+				result.RequeueAfter = wait
+			}
 		}
 		if err != nil || message == "" {
 			return result, err

@@ -315,7 +315,13 @@ func Current(ctx context.Context, c client.Client, o client.Object) error {
 	return c.Status().Update(ctx, same, client.DryRunAll)
 }
 
-// Preconditions limits a delete to the observed version of the object.
+// Unchanged limits a delete to the observed version of the object.
+func Unchanged(o client.Object) client.Preconditions {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return client.Preconditions{UID: &uid, ResourceVersion: &version}
+}
+
+// Preconditions limits a delete to the observed object, whatever its version: another one may have its name.
 func Preconditions(o client.Object) client.Preconditions {
 	uid := o.GetUID()
 	return client.Preconditions{UID: &uid}

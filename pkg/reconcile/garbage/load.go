@@ -2,7 +2,7 @@ package garbage
 
 import "sync"
 
-// load counts what following one server takes. A kind that is let go gives back its share at once: its neighbours are within the limit then.
+// load counts the memory for watching one server. The share of a kind that is no longer watched is released at once, for the kinds that remain.
 type load struct {
 	lists chan struct{} // has an element for each list that is read
 
@@ -40,7 +40,7 @@ func (l *load) read(of *share, size, most int64) bool {
 	return l.total.held+l.total.reading <= most
 }
 
-// release gives back what is followed of a kind.
+// release releases the share of a kind.
 func (l *load) release(of *share) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

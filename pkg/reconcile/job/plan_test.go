@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/indexes"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func aJob(completions, parallelism int32, change ...func(*batchv1.Job)) *batchv1.Job {
 	l := map[string]string{batchv1.ControllerUidLabel: "job"}

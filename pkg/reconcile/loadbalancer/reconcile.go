@@ -19,6 +19,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 )
 
 // Config configures the reconciler.
@@ -107,7 +108,7 @@ func nodes(ctx context.Context, env engine.Env, was, is client.Object) []engine.
 	before, _ := was.(*corev1.Node)
 	after, _ := is.(*corev1.Node)
 	if before != nil && after != nil && equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses) &&
-		len(serving([]*corev1.Node{before})) == len(serving([]*corev1.Node{after})) && ready(before) == ready(after) {
+		len(serving([]*corev1.Node{before})) == len(serving([]*corev1.Node{after})) && nodestate.Ready(before) == nodestate.Ready(after) {
 		return nil
 	}
 	var list corev1.ServiceList
@@ -115,12 +116,6 @@ func nodes(ctx context.Context, env engine.Env, was, is client.Object) []engine.
 		return nil
 	}
 	return all
-}
-
-func ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // endpoints concern services with externalTrafficPolicy Local alone.

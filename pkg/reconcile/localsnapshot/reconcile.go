@@ -20,6 +20,7 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 )
 
 // Nodes has nodes copy. Each call may be repeated, and ends with its context. It is storage.ErrBusy for a node that copies as much as it can. copied is
@@ -144,7 +145,7 @@ func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Req
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
-	if before != nil && now != nil && ready(before) == ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] &&
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] &&
 		maps.Equal(before.Labels, now.Labels) {
 		return nil
 	}
@@ -160,15 +161,6 @@ func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine
 		}
 	}
 	return out
-}
-
-func ready(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // unfilled reports whether a volume is to be filled with a copy, and has not been.

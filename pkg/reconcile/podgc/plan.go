@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -35,6 +36,10 @@ func PlanTerminated(terminated []*corev1.Pod, threshold int) []*corev1.Pod {
 	return out[:len(out)-threshold]
 }
 
+// abandoned reports whether somebody has said that nothing runs on a node, and the node does not deny it. Pods that are being deleted there are gone, as upstream
+// (KEP-2268), so that their volumes can be attached elsewhere.
+func abandoned(n *corev1.Node) bool { return nodestate.OutOfService(n) && !nodestate.Ready(n) }
+
 func evicted(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Evicted"
 }
@@ -49,6 +54,7 @@ type change struct {
 	terminated  bool // it is one more terminated pod
 	unscheduled bool // deleted before it was scheduled: nobody else deletes it
 	newOnNode   bool // it has a node now, which may be missing
+	terminating bool // it is being deleted now, by its node, which may be out of service
 }
 
 // classify compares a pod before (nil: there was none) and after a change.
@@ -56,6 +62,7 @@ func classify(was, is *corev1.Pod) change {
 	return change{
 		terminated:  podstate.Ended(is) && (was == nil || !podstate.Ended(was)),
 		unscheduled: is.Spec.NodeName == "" && is.DeletionTimestamp != nil,
+		terminating: is.Spec.NodeName != "" && is.DeletionTimestamp != nil && (was == nil || was.DeletionTimestamp == nil),
 		newOnNode:   is.Spec.NodeName != "" && (was == nil || was.Spec.NodeName == ""),
 	}
 }

@@ -50,7 +50,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 				return c.Delete(ctx, o)
 			},
 		}).Build()
-	b.reconciler = newReconciler(engine.Env{Client: b.client, Cache: b.client, Now: func() time.Time { return b.now }}, b.list)
+	b.reconciler = &reconciler{engine.Env{Client: b.client, Cache: b.client, Now: func() time.Time { return b.now }}, b.list, &missing{gone: map[string]time.Time{}}}
 	return b
 }
 

@@ -34,12 +34,13 @@ func NewRelease() *engine.Reconciler {
 			{Object: &resourcev1.ResourceClaim{}, Parts: []engine.Part{engine.Status, engine.Finalizers, engine.Delete}},
 			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}}, // a dry run, to ask whether it exists
 		},
-		New: func(env engine.Env) engine.Func { return (&claims{env}).reconcile },
+		Indexes: []engine.Index{engine.ByController(&resourcev1.ResourceClaim{})},
+		New:     func(env engine.Env) engine.Func { return (&claims{env}).reconcile },
 	}
 }
 
-// claimsOfPod maps a pod that no longer needs claims to those it had.
-func claimsOfPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+// claimsOfPod maps a pod that no longer needs claims to those it had, and to those that were made for it: its status may not name them yet.
+func claimsOfPod(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	p, ok := is.(*corev1.Pod)
 	if is == nil {
 		p, ok = was.(*corev1.Pod)
@@ -48,6 +49,13 @@ func claimsOfPod(_ context.Context, _ engine.Env, was, is client.Object) []engin
 		return nil
 	}
 	var out []engine.Request
+	var made resourcev1.ResourceClaimList
+	if err := env.ByIndex(ctx, &made, p.Namespace, engine.ControllerIndex, string(p.UID)); err != nil {
+		env.Log.Warn("could not list the claims of a pod", "pod", p.Namespace+"/"+p.Name, "error", err)
+	}
+	for i := range made.Items {
+		out = append(out, engine.RequestFor(p.Namespace, made.Items[i].Name))
+	}
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil { // made by the scheduler
 		out = append(out, engine.RequestFor(p.Namespace, s.ResourceClaimName))
 	}

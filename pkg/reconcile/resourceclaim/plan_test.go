@@ -35,6 +35,13 @@ func TestPlanPod(t *testing.T) {
 	require.Empty(t, create)
 	require.Empty(t, record)
 
+	leaving := *made.DeepCopy()
+	leaving.DeletionTimestamp = &metav1.Time{}
+	create, record, err = PlanPod(p, []resourcev1.ResourceClaim{leaving})
+	require.NoError(t, err)
+	require.Empty(t, create, "it is being deleted, but stays while the pod uses it")
+	require.Empty(t, record)
+
 	create, _, err = PlanPod(p, nil)
 	require.NoError(t, err)
 	require.Len(t, create, 1, "somebody deleted it")

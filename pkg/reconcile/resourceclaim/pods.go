@@ -20,6 +20,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
+// claimIndex finds pods by the names of their claims.
+const claimIndex = "resourceClaims"
+
 // New declares the reconciler of pods: it makes their claims from templates, and reserves claims for pods that were not bound by the scheduler.
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
@@ -33,6 +36,17 @@ func New() *engine.Reconciler {
 			{Object: &resourcev1.ResourceClaim{}, Parts: []engine.Part{engine.Create, engine.Status}},
 			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}},
 		},
+		Indexes: []engine.Index{{Object: &corev1.Pod{}, Name: claimIndex, Values: func(o client.Object) []string {
+			p, ok := o.(*corev1.Pod)
+			if !ok {
+				return nil
+			}
+			var names []string
+			for name := range resourceclaim.PodClaims(p) {
+				names = append(names, name)
+			}
+			return names
+		}}},
 		New: func(env engine.Env) engine.Func { return (&pods{env}).reconcile },
 	}
 }
@@ -50,15 +64,31 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
 }
 
-// podsOfClaim maps a claim that is gone to the pod it was made for.
-func podsOfClaim(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
-	if is != nil {
+// podsOfClaim maps a claim that is gone to the pod it was made for, and one that is allocated to the pods that have a node without the scheduler's having
+// reserved it.
+func podsOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if is == nil {
+		if ref := metav1.GetControllerOfNoCopy(was); ref != nil && ref.Kind == "Pod" {
+			return []engine.Request{engine.RequestFor(was.GetNamespace(), ref.Name)}
+		}
 		return nil
 	}
-	if ref := metav1.GetControllerOfNoCopy(was); ref != nil && ref.Kind == "Pod" {
-		return []engine.Request{engine.RequestFor(was.GetNamespace(), ref.Name)}
+	c, ok := is.(*resourcev1.ResourceClaim)
+	if !ok || c.Status.Allocation == nil {
+		return nil
 	}
-	return nil
+	var list corev1.PodList
+	if err := env.ByIndex(ctx, &list, c.Namespace, claimIndex, c.Name); err != nil {
+		env.Log.Warn("could not list the pods of a claim", "claim", c.Namespace+"/"+c.Name, "error", err)
+		return nil
+	}
+	var out []engine.Request
+	for i := range list.Items {
+		if p := &list.Items[i]; p.Spec.NodeName != "" && !resourceclaim.IsReservedForPod(p, c, false) {
+			out = append(out, engine.RequestFor(p.Namespace, p.Name))
+		}
+	}
+	return out
 }
 
 // podsOfTemplate maps a new template to the pods that may wait for it.
@@ -104,9 +134,16 @@ func PlanPod(p *corev1.Pod, claims []resourcev1.ResourceClaim) (create []corev1.
 		made := ""
 		for i := range claims {
 			c := &claims[i]
-			if metav1.IsControlledBy(c, p) && c.DeletionTimestamp == nil && c.Annotations[resourcev1.PodResourceClaimAnnotation] == entry.Name {
+			if !metav1.IsControlledBy(c, p) {
+				continue
+			}
+			if name != nil && c.Name == *name {
+				// One that is being deleted stays as long as the pod uses it. Another one is made when it is gone.
 				made = c.Name
 				break
+			}
+			if c.DeletionTimestamp == nil && c.Annotations[resourcev1.PodResourceClaimAnnotation] == entry.Name {
+				made = c.Name
 			}
 		}
 		switch {
@@ -211,8 +248,12 @@ func (r *pods) reserve(ctx context.Context, p *corev1.Pod) error {
 	}
 	for name, owned := range resourceclaim.PodClaims(p) {
 		var stored resourcev1.ResourceClaim
-		if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name}, &stored); err != nil {
-			return client.IgnoreNotFound(err)
+		err := r.Cache.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name}, &stored)
+		if apierrors.IsNotFound(err) {
+			continue // it is an event when it comes
+		}
+		if err != nil {
+			return err
 		}
 		if owned {
 			if err := resourceclaim.IsForPod(p, &stored, false); err != nil {

@@ -6,6 +6,7 @@ package resourcequota
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
 // Usage computes the usage of the resources in a quota's spec.hard, within its scopes. It must include what the given
@@ -64,6 +66,8 @@ func counted(k engine.Kind) client.Object {
 		return &corev1.Pod{}
 	case k.GroupVersionKind == corev1.SchemeGroupVersion.WithKind("Service"):
 		return &corev1.Service{}
+	case k.GroupVersionKind == corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"):
+		return &corev1.PersistentVolumeClaim{}
 	}
 	return k.Metadata()
 }
@@ -90,23 +94,19 @@ func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.
 	if is == nil {
 		is, after = was, soon
 	} else if was != nil {
+		counts := false
 		switch before := was.(type) {
 		case *corev1.Pod:
-			now := is.(*corev1.Pod)
-			if ended(before) == ended(now) && (before.DeletionTimestamp == nil) == (now.DeletionTimestamp == nil) &&
-				before.Generation == now.Generation && len(before.Status.ContainerStatuses) == len(now.Status.ContainerStatuses) &&
-				equality.Semantic.DeepEqual(before.Status.Conditions, now.Status.Conditions) {
-				return nil
-			}
-			after = soon
+			counts = podCounts(before, is.(*corev1.Pod))
 		case *corev1.Service:
-			if equality.Semantic.DeepEqual(before.Spec, is.(*corev1.Service).Spec) {
-				return nil
-			}
-			after = soon
-		default:
+			counts = !equality.Semantic.DeepEqual(before.Spec, is.(*corev1.Service).Spec)
+		case *corev1.PersistentVolumeClaim:
+			counts = claimCounts(before, is.(*corev1.PersistentVolumeClaim))
+		}
+		if !counts {
 			return nil // other kinds are only counted
 		}
+		after = soon
 	}
 	var list corev1.ResourceQuotaList
 	if err := env.Cache.List(ctx, &list, client.InNamespace(is.GetNamespace())); err != nil {
@@ -119,6 +119,23 @@ func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.
 	return nil
 }
 
-func ended(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+// podCounts reports whether a change of a pod may change what quotas count.
+func podCounts(before, now *corev1.Pod) bool {
+	return podstate.Ended(before) != podstate.Ended(now) || (before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) || before.Generation != now.Generation ||
+		!equality.Semantic.DeepEqual(before.Status.Conditions, now.Status.Conditions) ||
+		resized(before.Status.ContainerStatuses, now.Status.ContainerStatuses) || resized(before.Status.InitContainerStatuses, now.Status.InitContainerStatuses)
+}
+
+func resized(before, now []corev1.ContainerStatus) bool {
+	return !slices.EqualFunc(before, now, func(a, b corev1.ContainerStatus) bool {
+		return equality.Semantic.DeepEqual(a.Resources, b.Resources) && equality.Semantic.DeepEqual(a.AllocatedResources, b.AllocatedResources)
+	})
+}
+
+// claimCounts reports whether a change of a claim may change what quotas count: its size, also one that an expansion tried, or the classes that scopes select.
+func claimCounts(before, now *corev1.PersistentVolumeClaim) bool {
+	a, b := before.Status, now.Status
+	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) || !equality.Semantic.DeepEqual(a.AllocatedResources, b.AllocatedResources) ||
+		!equality.Semantic.DeepEqual(a.CurrentVolumeAttributesClassName, b.CurrentVolumeAttributesClassName) ||
+		!equality.Semantic.DeepEqual(a.ModifyVolumeStatus, b.ModifyVolumeStatus)
 }

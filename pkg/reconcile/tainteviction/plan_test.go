@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestPlan(t *testing.T) {
@@ -42,4 +43,21 @@ func TestPlan(t *testing.T) {
 			require.Equal(t, c.in, in)
 		})
 	}
+}
+
+// A pod tolerates an older taint from when it came, and a change of a toleration's seconds is an event.
+func TestLatecomers(t *testing.T) {
+	old, seconds, fewer := corev1.Taint{Key: "one", Effect: corev1.TaintEffectNoExecute}, int64(60), int64(5)
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	p := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "one", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}}}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-20 * time.Second))}}
+	leaves, in := Plan(p, []corev1.Taint{old}, func(*corev1.Taint) time.Time { return now.Add(-time.Hour) }, now)
+	require.True(t, leaves)
+	require.Equal(t, 40*time.Second, in)
+
+	next := p.DeepCopy()
+	changed := New().Watches[1].Changed
+	require.False(t, changed(p, next))
+	next.Spec.Tolerations[0].TolerationSeconds = &fewer
+	require.True(t, changed(p, next))
 }

@@ -5,6 +5,7 @@ package tainteviction
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ func New() *engine.Reconciler {
 			{Object: &corev1.Pod{}, Map: nodeOf, Changed: func(was, is client.Object) bool {
 				a, ok1 := was.(*corev1.Pod)
 				b, ok2 := is.(*corev1.Pod)
-				return !ok1 || !ok2 || a.Spec.NodeName != b.Spec.NodeName || len(a.Spec.Tolerations) != len(b.Spec.Tolerations)
+				return !ok1 || !ok2 || a.Spec.NodeName != b.Spec.NodeName || !equality.Semantic.DeepEqual(a.Spec.Tolerations, b.Spec.Tolerations)
 			}},
 		},
 		Writes: []engine.Write{
@@ -85,6 +86,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	var again time.Duration
+	var failed []error
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if p.DeletionTimestamp != nil || podstate.Ended(p) {
@@ -99,11 +101,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 			}
 		default:
 			if err := r.evict(ctx, p, now); err != nil {
-				return engine.Result{}, err
+				failed = append(failed, err) // the others leave nevertheless
 			}
 		}
 	}
-	return engine.Result{RequeueAfter: again}, nil
+	return engine.Result{RequeueAfter: again}, errors.Join(failed...)
 }
 
 // note records when taints without timeAdded were first seen, and drops those that were removed.

@@ -10,6 +10,7 @@ import (
 	helpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 )
 
 // provision asks the class's provisioner for a volume. Coracle's own volumes are made here: the object first, its directory by the node with
@@ -77,7 +78,7 @@ func (s ClaimState) node(selected string) (n *corev1.Node, why string) {
 	}
 	var fit []*corev1.Node
 	for _, n := range s.Nodes {
-		if !n.Spec.Unschedulable && ready(n) && s.unfit(n) == "" {
+		if !n.Spec.Unschedulable && nodestate.Ready(n) && s.unfit(n) == "" {
 			fit = append(fit, n)
 		}
 	}
@@ -95,10 +96,4 @@ func (s ClaimState) unfit(n *corev1.Node) string {
 		return fmt.Sprintf("node %q is not in the class's allowedTopologies", n.Name)
 	}
 	return ""
-}
-
-func ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }

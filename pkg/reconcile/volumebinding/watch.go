@@ -11,6 +11,7 @@ import (
 
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/reconcile/engine/podstate"
 )
 
@@ -82,7 +83,7 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
-	if before != nil && now != nil && ready(before) == ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] {
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] {
 		return nil
 	}
 	var volumes corev1.PersistentVolumeList

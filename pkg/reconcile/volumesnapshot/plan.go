@@ -27,6 +27,8 @@ type State struct {
 	Classes []*snapshots.VolumeSnapshotClass
 	// Restoring are the names of the claims that are being made from the snapshot.
 	Restoring []string
+	// Group is the group that the snapshot is a part of, nil if there is none.
+	Group *snapshots.VolumeGroupSnapshot
 }
 
 // ContentName is the name of the content of a snapshot that is taken of a claim, as upstream.
@@ -36,6 +38,12 @@ func ContentName(snapshot types.UID) string { return "snapcontent-" + string(sna
 func contentOf(s *snapshots.VolumeSnapshot) string {
 	if name := s.Spec.Source.VolumeSnapshotContentName; name != nil {
 		return *name
+	}
+	if inGroup(s) {
+		if s.Status != nil && s.Status.BoundVolumeSnapshotContentName != nil {
+			return *s.Status.BoundVolumeSnapshotContentName
+		}
+		return memberContent(s.Name)
 	}
 	return ContentName(s.UID)
 }
@@ -60,6 +68,8 @@ func PlanSnapshot(s State, now time.Time) Step {
 	switch {
 	case s.Content == nil && (ready(v) || v.Spec.Source.VolumeSnapshotContentName != nil):
 		return s.failed(now, "SnapshotContentMissing", "VolumeSnapshotContent is missing")
+	case s.Content == nil && inGroup(v):
+		return Step{} // until the group's plan makes it
 	case s.Content == nil:
 		return s.take(now)
 	}
@@ -77,7 +87,10 @@ func PlanSnapshot(s State, now time.Time) Step {
 			}
 		})
 	}
-	return s.report()
+	if step := s.report(); step.Op != Nothing || s.Group == nil || s.Group.DeletionTimestamp != nil || owned(v, s.Group) {
+		return step
+	}
+	return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { join(v, s.Group) }) // it was in the driver's group already
 }
 
 func ready(v *snapshots.VolumeSnapshot) bool {
@@ -130,6 +143,9 @@ func (s State) report() Step {
 		if said.RestoreSize != nil {
 			st.RestoreSize = resource.NewQuantity(*said.RestoreSize, resource.BinarySI)
 		}
+		if said.VolumeGroupSnapshotHandle != nil && s.Group != nil {
+			st.VolumeGroupSnapshotName = &s.Group.Name
+		}
 	})
 	is := step.Snapshot.Status
 	switch {
@@ -162,10 +178,17 @@ func (s State) delete() Step {
 	if c != nil && (!names(c, v) || c.Spec.VolumeSnapshotRef.UID == "") {
 		c = nil
 	}
-	if !slices.ContainsFunc(v.Finalizers, func(f string) bool { return f == snapshots.SourceFinalizer || f == snapshots.BoundFinalizer }) {
+	if !slices.ContainsFunc(v.Finalizers, func(f string) bool {
+		return f == snapshots.SourceFinalizer || f == snapshots.BoundFinalizer || f == snapshots.InGroupFinalizer
+	}) {
 		return Step{}
 	}
-	switch {
+	switch g := s.Group; {
+	case g != nil && g.DeletionTimestamp == nil:
+		return Step{}.because(v, corev1.EventTypeWarning, "SnapshotDeletePending", fmt.Sprintf("deletion of the individual volume snapshot %s/%s is not allowed as it belongs to group snapshot %s/%s. "+
+			"Deleting the group snapshot will trigger the deletion of all the individual volume snapshots that are part of the group.", v.Namespace, v.Name, g.Namespace, g.Name))
+	case g != nil:
+		return Step{} // until the group is gone
 	case c != nil && len(s.Restoring) > 0:
 		return Step{}.because(v, corev1.EventTypeNormal, "SnapshotDeletePending", fmt.Sprintf("Snapshot is being used to restore the claim %s", s.Restoring[0]))
 	case c != nil && !metav1.HasAnnotation(c.ObjectMeta, snapshots.DeletingAnnotation):
@@ -175,6 +198,7 @@ func (s State) delete() Step {
 	}
 	step := updateSnapshot(v, func(v *snapshots.VolumeSnapshot) {
 		controllerutil.RemoveFinalizer(v, snapshots.SourceFinalizer)
+		controllerutil.RemoveFinalizer(v, snapshots.InGroupFinalizer)
 		if c == nil || c.Spec.DeletionPolicy != snapshots.Delete {
 			controllerutil.RemoveFinalizer(v, snapshots.BoundFinalizer)
 		}

@@ -1,8 +1,9 @@
-// Package volumesnapshot binds VolumeSnapshots to VolumeSnapshotContents: upstream's snapshot controller, whose other half takes and deletes the
-// snapshots. For CSI drivers that is the csi-snapshotter that a driver brings.
+// Package volumesnapshot binds VolumeSnapshots to VolumeSnapshotContents, and groups of them to theirs: upstream's snapshot controller, whose other half
+// takes and deletes the snapshots. For CSI drivers that is the csi-snapshotter that a driver brings.
 //
-// It may import engine. Its invariants: one content is made for a snapshot; a claim is not deleted while a snapshot of it is being taken, a snapshot
-// not while a claim is being made from it. The plans return one write at a time, so that they may be interrupted anywhere.
+// It may import engine. Its invariants: one content is made for a snapshot or a group; a claim is not deleted while a snapshot of it is being taken, a
+// snapshot not while a claim is being made from it, nor while its group is there. The plans return one write at a time, so that they may be interrupted
+// anywhere.
 package volumesnapshot
 
 import (
@@ -38,9 +39,11 @@ func New() *engine.Reconciler {
 			{Object: &snapshots.VolumeSnapshotClass{}, Map: ofClass},
 			{Object: &corev1.PersistentVolumeClaim{}, Map: ofClaim},
 			{Object: &corev1.PersistentVolume{}, Map: ofVolume},
+			{Object: &snapshots.VolumeGroupSnapshot{}, Map: ofGroup},
+			{Object: &snapshots.VolumeGroupSnapshotContent{}, Map: ofDriversGroup},
 		},
 		Writes: []engine.Write{
-			{Object: &snapshots.VolumeSnapshot{}, Parts: []engine.Part{engine.Spec, engine.Finalizers, engine.Status}},
+			{Object: &snapshots.VolumeSnapshot{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
 			{Object: &snapshots.VolumeSnapshotContent{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers}},
 			{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Finalizers}},
 		},
@@ -51,14 +54,12 @@ func New() *engine.Reconciler {
 				}
 				return nil
 			}},
-			{Object: &corev1.PersistentVolumeClaim{}, Name: sourceIndex, Values: func(o client.Object) []string {
-				if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Status.Phase == corev1.ClaimPending && c.DeletionTimestamp == nil {
-					return source(c)
-				}
-				return nil
-			}},
+			claimsBySource, snapshotsByGroup, groupContentsByHandle, contentsByGroupHandle,
 		},
-		New: func(env engine.Env) engine.Func { return (&reconciler{env}).reconcile },
+		New: func(env engine.Env) engine.Func {
+			r := &reconciler{env}
+			return r.follow(r.plan)
+		},
 	}
 }
 
@@ -138,21 +139,24 @@ func ofClaimNamed(ctx context.Context, env engine.Env, namespace, name string) [
 
 type reconciler struct{ engine.Env }
 
-func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
-	step, err := r.plan(ctx, req)
-	if err != nil {
-		return engine.Result{}, client.IgnoreNotFound(err)
-	}
-	if step.Op != Nothing {
-		if err := r.apply(ctx, step); apierrors.IsNotFound(err) {
-			return engine.Result{}, nil // its deletion makes an event
-		} else if err != nil {
-			return engine.Result{}, err
+// follow returns what does the write that a plan asks for, and plans again.
+func (r *reconciler) follow(plan func(context.Context, engine.Request) (Step, error)) engine.Func {
+	return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+		step, err := plan(ctx, req)
+		if err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
 		}
-		r.Enqueue(req, 0)
+		if step.Op != Nothing {
+			if err := r.apply(ctx, step); apierrors.IsNotFound(err) {
+				return engine.Result{}, nil // its deletion makes an event
+			} else if err != nil {
+				return engine.Result{}, err
+			}
+			r.Enqueue(req, 0)
+		}
+		r.Notify(step.Event)
+		return engine.Result{}, nil
 	}
-	r.Notify(step.Event)
-	return engine.Result{}, nil
 }
 
 func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error) {
@@ -201,16 +205,13 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 	} else if !apierrors.IsNotFound(err) {
 		return s, err
 	}
+	var err error
+	if s.Group, err = r.group(ctx, &v, s.Content); err != nil {
+		return s, err
+	}
 	if v.DeletionTimestamp != nil {
-		var claims corev1.PersistentVolumeClaimList
-		if err := r.ByIndex(ctx, &claims, v.Namespace, sourceIndex, v.Name); err != nil {
-			return s, err
-		}
-		for i := range claims.Items {
-			s.Restoring = append(s.Restoring, claims.Items[i].Name)
-		}
-		slices.Sort(s.Restoring)
-		return s, nil
+		s.Restoring, err = r.restoring(ctx, &v)
+		return s, err
 	}
 	if s.Content != nil || v.Spec.Source.PersistentVolumeClaimName == nil {
 		return s, nil
@@ -220,7 +221,6 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 		return s, err
 	}
 	s.Classes = engine.Pointers(classes.Items)
-	var err error
 	s.Claim, s.Volume, err = r.claim(ctx, client.ObjectKey{Namespace: v.Namespace, Name: *v.Spec.Source.PersistentVolumeClaimName})
 	return s, err
 }
@@ -231,11 +231,30 @@ func (r *reconciler) claim(ctx context.Context, key client.ObjectKey) (*corev1.P
 	if err := r.Cache.Get(ctx, key, &c); err != nil {
 		return nil, nil, client.IgnoreNotFound(err)
 	}
+	v, err := r.volumeOf(ctx, &c)
+	return &c, v, err
+}
+
+// volumeOf returns a claim's volume, nil if there is none.
+func (r *reconciler) volumeOf(ctx context.Context, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	var v corev1.PersistentVolume
 	if err := r.Cache.Get(ctx, client.ObjectKey{Name: c.Spec.VolumeName}, &v); err != nil {
-		return &c, nil, client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(err)
 	}
-	return &c, &v, nil
+	return &v, nil
+}
+
+// restoring returns the names of the claims that are being made from a snapshot.
+func (r *reconciler) restoring(ctx context.Context, v *snapshots.VolumeSnapshot) (out []string, err error) {
+	var claims corev1.PersistentVolumeClaimList
+	if err := r.ByIndex(ctx, &claims, v.Namespace, sourceIndex, v.Name); err != nil {
+		return nil, err
+	}
+	for i := range claims.Items {
+		out = append(out, claims.Items[i].Name)
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 func (r *reconciler) apply(ctx context.Context, s Step) error {
@@ -245,18 +264,40 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 	case UpdateSnapshotStatus:
 		return r.Client.Status().Update(ctx, s.Snapshot)
 	case CreateContent:
-		err := r.Client.Create(ctx, s.Content)
-		if apierrors.IsAlreadyExists(err) {
-			return nil // its event is on its way
-		}
-		return err
+		return r.create(ctx, s.Content)
 	case UpdateContent:
 		return r.Client.Update(ctx, s.Content)
 	case DeleteContent:
 		return r.Client.Delete(ctx, s.Content, engine.Preconditions(s.Content))
 	case UpdateClaim:
 		return r.Client.Update(ctx, s.Claim)
+	case UpdateGroup:
+		return r.Client.Update(ctx, s.Group)
+	case UpdateGroupStatus:
+		return r.Client.Status().Update(ctx, s.Group)
+	case CreateGroupContent:
+		return r.create(ctx, s.GroupContent)
+	case UpdateGroupContent:
+		return r.Client.Update(ctx, s.GroupContent)
+	case DeleteGroupContent:
+		return r.Client.Delete(ctx, s.GroupContent, engine.Preconditions(s.GroupContent))
+	case WriteMembers:
+		return r.writeMembers(ctx, s)
+	case CreateSnapshot:
+		return r.create(ctx, s.Snapshot)
+	case DeleteSnapshot:
+		return client.IgnoreNotFound(r.Client.Delete(ctx, s.Snapshot, engine.Preconditions(s.Snapshot)))
+	case UpdateContentStatus:
+		return r.Client.Status().Update(ctx, s.Content)
 	case Nothing:
 	}
 	return nil
+}
+
+func (r *reconciler) create(ctx context.Context, o client.Object) error {
+	err := r.Client.Create(ctx, o)
+	if apierrors.IsAlreadyExists(err) {
+		return nil // its event is on its way
+	}
+	return err
 }

@@ -20,6 +20,17 @@ const (
 	UpdateContent        Op = "update content"
 	DeleteContent        Op = "delete content"
 	UpdateClaim          Op = "update claim"
+
+	UpdateGroup        Op = "update group"
+	UpdateGroupStatus  Op = "update group status"
+	CreateGroupContent Op = "create group content"
+	UpdateGroupContent Op = "update group content"
+	DeleteGroupContent Op = "delete group content"
+	// WriteMembers asks for a write for each of several snapshots of a group, in any order: those that follow.
+	WriteMembers        Op = "write members"
+	CreateSnapshot      Op = "create snapshot"
+	DeleteSnapshot      Op = "delete snapshot"
+	UpdateContentStatus Op = "update content status"
 )
 
 // Step is a write, and the event that explains it or why there is none.
@@ -29,6 +40,10 @@ type Step struct {
 	Content  *snapshots.VolumeSnapshotContent
 	Claim    *corev1.PersistentVolumeClaim
 	Event    *engine.Notice
+
+	Group        *snapshots.VolumeGroupSnapshot
+	GroupContent *snapshots.VolumeGroupSnapshotContent
+	Members      []Step
 }
 
 func (s Step) because(about client.Object, kind, reason, message string) Step {
@@ -55,6 +70,23 @@ func updateContent(was *snapshots.VolumeSnapshotContent, change func(*snapshots.
 
 func updateClaim(was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaim)) Step {
 	return Step{Op: UpdateClaim, Claim: engine.Changed(was, change)}
+}
+
+func updateGroup(was *snapshots.VolumeGroupSnapshot, change func(*snapshots.VolumeGroupSnapshot)) Step {
+	return Step{Op: UpdateGroup, Group: engine.Changed(was, change)}
+}
+
+func updateGroupStatus(was *snapshots.VolumeGroupSnapshot, change func(*snapshots.VolumeGroupSnapshotStatus)) Step {
+	next := was.DeepCopy()
+	if next.Status == nil {
+		next.Status = &snapshots.VolumeGroupSnapshotStatus{}
+	}
+	change(next.Status)
+	return Step{Op: UpdateGroupStatus, Group: next}
+}
+
+func updateGroupContent(was *snapshots.VolumeGroupSnapshotContent, change func(*snapshots.VolumeGroupSnapshotContent)) Step {
+	return Step{Op: UpdateGroupContent, GroupContent: engine.Changed(was, change)}
 }
 
 func annotate(o *snapshots.VolumeSnapshotContent, key, value string) {

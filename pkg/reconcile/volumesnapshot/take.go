@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	helpers "k8s.io/component-helpers/storage/volume"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
@@ -49,7 +50,7 @@ func (s State) take(now time.Time) Step {
 			Source: snapshots.VolumeSnapshotContentSource{VolumeHandle: &handle}, SourceVolumeMode: s.Volume.Spec.VolumeMode,
 		},
 	}
-	if why := withSecret(content, class, v); why != "" {
+	if why := snapshotSecret.write(&content.ObjectMeta, class.Name, class.Parameters, v); why != "" {
 		return failed(why)
 	}
 	if !controllerutil.ContainsFinalizer(claim, snapshots.ClaimFinalizer) {
@@ -82,7 +83,7 @@ func (s State) class() *snapshots.VolumeSnapshotClass {
 // defaultClass sets the class of a snapshot that is to be taken and names none.
 func (s State) defaultClass(now time.Time) Step {
 	v := s.Snapshot
-	if v.Spec.VolumeSnapshotClassName != nil || v.Spec.Source.PersistentVolumeClaimName == nil || s.Content != nil {
+	if v.Spec.VolumeSnapshotClassName != nil || v.Spec.Source.PersistentVolumeClaimName == nil || s.Content != nil || inGroup(v) {
 		return Step{}
 	}
 	failed := func(why string) Step {
@@ -95,44 +96,63 @@ func (s State) defaultClass(now time.Time) Step {
 		return failed(fmt.Sprintf("the PVC %s is not yet bound to a PV, will not attempt to take a snapshot", s.Claim.Name))
 	}
 	driver, _ := driverOf(s.Volume)
+	class, why := theDefault(s.Classes, func(c *snapshots.VolumeSnapshotClass) bool {
+		return c.Driver == driver && c.Annotations[snapshots.DefaultAnnotation] == "true"
+	}, driver, "snapshot class")
+	if why != "" {
+		return failed(why)
+	}
+	return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { v.Spec.VolumeSnapshotClassName = &class })
+}
+
+// theDefault returns the name of the one class that is the default of a driver, or why there is none.
+func theDefault[C client.Object](classes []C, isDefault func(C) bool, driver, kind string) (name, why string) {
 	var found []string
-	for _, c := range s.Classes {
-		if c.Driver == driver && c.Annotations[snapshots.DefaultAnnotation] == "true" {
-			found = append(found, c.Name)
+	for _, c := range classes {
+		if isDefault(c) {
+			found = append(found, c.GetName())
 		}
 	}
 	switch len(found) {
 	case 0:
-		return failed(fmt.Sprintf("cannot find default snapshot class of the driver %q", driver))
+		return "", fmt.Sprintf("cannot find default %s of the driver %q", kind, driver)
 	case 1:
-		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { v.Spec.VolumeSnapshotClassName = &found[0] })
+		return found[0], ""
 	}
 	slices.Sort(found)
-	return failed(fmt.Sprintf("%d default snapshot classes were found: %s", len(found), strings.Join(found, ", ")))
+	return "", fmt.Sprintf("%d default %ses were found: %s", len(found), kind, strings.Join(found, ", "))
 }
 
-// withSecret names, in a content's annotations, the Secret of its class, which the driver gets again when the snapshot is deleted. It returns why
+// secretNames are how the classes of a kind name the Secret that the driver gets, and where a content names it, for its deletion.
+type secretNames struct{ name, namespace, nameAnnotation, namespaceAnnotation, kind string }
+
+var (
+	snapshotSecret = secretNames{snapshots.SecretNameParameter, snapshots.SecretNamespaceParameter, snapshots.SecretNameAnnotation, snapshots.SecretNamespaceAnnotation, "volumesnapshot"}
+	groupSecret    = secretNames{snapshots.GroupSecretNameParameter, snapshots.GroupSecretNamespaceParameter, snapshots.GroupSecretNameAnnotation, snapshots.GroupSecretNamespaceAnnotation, "volumegroupsnapshot"}
+)
+
+// write names, in a content's annotations, the Secret of its class, which the driver gets again when what the content is of is deleted. It returns why
 // the class's templates make no name, "" if they do.
-func withSecret(c *snapshots.VolumeSnapshotContent, class *snapshots.VolumeSnapshotClass, v *snapshots.VolumeSnapshot) string {
-	name, named := class.Parameters[snapshots.SecretNameParameter]
-	namespace, spaced := class.Parameters[snapshots.SecretNamespaceParameter]
+func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters map[string]string, of client.Object) string {
+	name, named := parameters[s.name]
+	namespace, spaced := parameters[s.namespace]
 	switch {
 	case !named && !spaced:
 		return ""
 	case named != spaced:
-		return fmt.Sprintf("the class %q must have both of the parameters %s and %s", class.Name, snapshots.SecretNameParameter, snapshots.SecretNamespaceParameter)
+		return fmt.Sprintf("the class %q must have both of the parameters %s and %s", class, s.name, s.namespace)
 	}
-	known := map[string]string{"volumesnapshotcontent.name": c.Name, "volumesnapshot.namespace": v.Namespace}
+	known := map[string]string{s.kind + "content.name": content.Name, s.kind + ".namespace": of.GetNamespace()}
 	namespace, why := expand(namespace, known)
 	if why == "" {
-		known["volumesnapshot.name"] = v.Name
+		known[s.kind+".name"] = of.GetName()
 		name, why = expand(name, known)
 	}
 	if why != "" {
-		return fmt.Sprintf("the class %q names no Secret: %s", class.Name, why)
+		return fmt.Sprintf("the class %q names no Secret: %s", class, why)
 	}
-	annotate(c, snapshots.SecretNameAnnotation, name)
-	annotate(c, snapshots.SecretNamespaceAnnotation, namespace)
+	metav1.SetMetaDataAnnotation(content, s.nameAnnotation, name)
+	metav1.SetMetaDataAnnotation(content, s.namespaceAnnotation, namespace)
 	return ""
 }
 

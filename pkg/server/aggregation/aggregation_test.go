@@ -205,6 +205,10 @@ func TestRequestsAreForwarded(t *testing.T) {
 	require.Contains(t, body, `"cells":["v1alpha1.wardle.example.com","default/wardle","True",`)
 	_, body = w.do("GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com", "", "Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")
 	require.Contains(t, body, `"name":"Available"`)
+	code, body = w.do("PATCH", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com?fieldManager=me", `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1alpha1.wardle.example.com"},"spec":{"nonsense":1}}`,
+		"Content-Type", "application/apply-patch+yaml")
+	require.Equal(t, 400, code, body)
+	require.Contains(t, body, ".spec.nonsense: field not declared in schema")
 
 	code, body = w.do("POST", wardle+"/namespaces/d/flunders?dryRun=All", `{"kind":"Flunder"}`, "X-Remote-User", "system:admin", "X-Remote-Group", "system:masters",
 		"Authorization", "Bearer secret", "Content-Type", "application/json")

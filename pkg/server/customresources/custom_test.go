@@ -145,6 +145,16 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, nameless.message(t), "the name of the object (new based on URL) was undeterminable")
 	scale = w.do("PUT", widgetsPath+"/a/scale", `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":5}}`)
 	require.Equal(t, http.StatusOK, scale.code, "without a resourceVersion: %s", scale.body)
+	desired := `{apiVersion: autoscaling/v1, kind: Scale, metadata: {name: a, namespace: default}, spec: {replicas: 6}}`
+	scale = patch(widgetsPath+"/a/scale", desired, types.ApplyPatchType, "?fieldManager=scaler")
+	require.Equal(t, http.StatusConflict, scale.code, scale.body)
+	require.Contains(t, scale.message(t), ".spec.replicas")
+	scale = patch(widgetsPath+"/a/scale", desired, types.ApplyPatchType, "?fieldManager=scaler&force=true")
+	require.Equal(t, http.StatusOK, scale.code, scale.body)
+	require.Contains(t, scale.body, `"replicas":6`)
+	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"f:spec":{"f:replicas":{}}},"manager":"scaler","operation":"Apply","subresource":"scale"`)
+	scale = patch(widgetsPath+"/a/scale", strings.Replace(desired, "6", "5", 1), types.ApplyPatchType, "?fieldManager=scaler")
+	require.Equal(t, http.StatusOK, scale.code, scale.body)
 
 	// Server-side apply merges according to the schema.
 	apply := func(spec, manager string) reply {

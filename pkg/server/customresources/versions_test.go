@@ -87,6 +87,23 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Equal(t, http.StatusOK, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).code)
 }
 
+// What is read has the defaults of the stored version, whichever version it was written in.
+func TestDefaultsOfTheStoredVersion(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.define(strings.Replace(boats, "host: {type: string}", "host: {type: string, default: here}", 1)) // of v1
+	made := w.do("POST", boatsPath("v1beta1", ""), boat("v1beta1", "a", `{hostPort: p}`))
+	require.Equal(t, http.StatusCreated, made.code, made.body)
+	require.Contains(t, made.body, `"host":"here"`)
+	require.Contains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"host":"here"`)
+	again := patchIn(w, boatsPath("v1beta1", "/a"), `{"spec":{"host":null}}`, types.MergePatchType)
+	require.Equal(t, http.StatusOK, again.code, again.body)
+	require.Contains(t, again.body, `"host":"here"`)
+	other := patchIn(w, boatsPath("v1", "/a"), `{"apiVersion":"example.org/v7"}`, types.MergePatchType)
+	require.Equal(t, http.StatusUnprocessableEntity, other.code, other.body)
+	require.Contains(t, other.message(t), `apiVersion: Invalid value: "example.org/v7": must be example.org/v1`)
+	require.NotContains(t, w.do("POST", boatsPath("v1beta1", ""), boat("v1beta1", "b", `{host: away}`)).body, "here")
+}
+
 // stored returns the version in which an object is stored.
 func (w *world) stored(key string) string {
 	w.t.Helper()

@@ -26,7 +26,7 @@ func main() {
 	flag.Parse()
 	topology := map[string]string{*name + "/node": *node}
 	volumes := &controller.Server{Data: *data, Capacity: 10 << 30, Topology: topology}
-	d := &csidriver.Driver{Name: *name, Kubelet: *kubelet, Public: *kubelet, Data: *data, Topology: topology, Controller: volumes,
+	d := &csidriver.Driver{Name: *name, Kubelet: *kubelet, Public: *kubelet, Data: *data, Topology: topology, Controller: volumes, Groups: &controller.GroupServer{Server: volumes},
 		Capabilities: []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
 			csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
 		Call: func(_ context.Context, method string, request any) error {

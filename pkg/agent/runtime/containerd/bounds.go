@@ -85,10 +85,10 @@ func (memory) Close() error { return nil }
 func checkManifest(m *v1.Manifest, room int64) error {
 	c := m.Config
 	if c.MediaType == "" || imagestore.IsLayerType(c.MediaType) || imagestore.IsManifestType(c.MediaType) || imagestore.IsIndexType(c.MediaType) {
-		return refuse("its configuration is said to be of type %q", c.MediaType)
+		return refuse("its configuration has the media type %q", c.MediaType)
 	}
 	if c.Size < 0 || c.Size > maxConfig {
-		return refuse("its configuration is said to have %d bytes, and %d is the limit", c.Size, maxConfig)
+		return refuse("its configuration has a declared size of %d bytes, and %d is the limit", c.Size, maxConfig)
 	}
 	if len(m.Layers) > maxLayers {
 		return refuse("it has %d layers, and %d is the limit", len(m.Layers), maxLayers)

@@ -339,7 +339,7 @@ func (r *Runtime) DiskUsage(_ context.Context, id string) (bytes, inodes uint64,
 	return c.used.Disk, c.used.Inodes, nil
 }
 
-// Use changes what a container, if it is there, is said to use.
+// Use sets the usage that is reported for a container, if it exists.
 func (r *Runtime) Use(id string, change func(*runtime.Stats)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

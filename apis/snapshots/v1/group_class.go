@@ -1,0 +1,34 @@
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// VolumeGroupSnapshotClass says which driver takes groups of snapshots, how,
+// and what becomes of them. It cannot be changed. The class with the annotation
+// groupsnapshot.storage.kubernetes.io/is-default-class: "true" is the default
+// of its driver.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+type VolumeGroupSnapshotClass struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Driver is the name of the CSI driver. Required.
+	Driver string `json:"driver"`
+	// Parameters are for the driver. Those that begin with csi.storage.k8s.io/
+	// name the Secrets that it gets.
+	Parameters map[string]string `json:"parameters,omitempty"`
+	// DeletionPolicy says what becomes of a group when its VolumeGroupSnapshot
+	// is deleted: Delete or Retain. Required.
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy"`
+}
+
+// VolumeGroupSnapshotClassList is a list of classes.
+//
+// +kubebuilder:object:root=true
+type VolumeGroupSnapshotClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []VolumeGroupSnapshotClass `json:"items"`
+}

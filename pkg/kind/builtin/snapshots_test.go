@@ -1,0 +1,25 @@
+package builtin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
+)
+
+// What upstream's definitions of groups left in the store is read after an upgrade.
+func TestGroupsThatDefinitionsStored(t *testing.T) {
+	for _, k := range snapshotKinds() {
+		if k.row.Kind != "VolumeGroupSnapshotContent" {
+			continue
+		}
+		o, err := k.row.Decode([]byte(`{"apiVersion":"groupsnapshot.storage.k8s.io/v1beta2","kind":"VolumeGroupSnapshotContent","metadata":{"name":"c"},
+			"spec":{"driver":"d.example.com","source":{"volumeHandles":["disk"]}},"status":{"volumeSnapshotInfoList":[{"volumeHandle":"disk","snapshotHandle":"snap"}]}}`), 7)
+		require.NoError(t, err)
+		require.Equal(t, snapshots.Groups.WithKind("VolumeGroupSnapshotContent"), o.GetObjectKind().GroupVersionKind())
+		require.Equal(t, "snap", o.(*snapshots.VolumeGroupSnapshotContent).Status.VolumeSnapshotInfoList[0].SnapshotHandle)
+		return
+	}
+	t.Fatal("there is no row of VolumeGroupSnapshotContents")
+}

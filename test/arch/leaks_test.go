@@ -1,0 +1,84 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// allowedGoroutines are packages that start goroutines and whose own tests do not look for leaked ones, with the reason.
+var allowedGoroutines = map[string]string{
+	"pkg/agent/network":             "test/netns looks for them",
+	"pkg/agent/runtime/feed":        "the tests of the runtimes do",
+	"pkg/agent/runtime/runtimetest": "the tests of the runtimes do",
+	"pkg/agent/runtime/shim/server": "it is a process of its own, which containerd's tests run",
+	"pkg/agent/shutdown/logindtest": "the tests that import it do",
+	"pkg/buildbarn/check/program":   "it is a process of its own, which the tests of pkg/buildbarn/check run",
+	"pkg/client/clienttest":         "the tests that import it do",
+	"pkg/encryption/kms/kmstest":    "the tests that import it do",
+	"pkg/netpolicy":                 "test/netns looks for them",
+	"pkg/proxy":                     "test/netns looks for them",
+	"pkg/proxy/announce":            "the tests of pkg/proxy do",
+	"pkg/run/runtest":               "the tests that import it do",
+}
+
+// TestGoroutinesAreLookedFor checks that the tests of each package in which goroutines are started, by its code or by its tests, import goleak.
+func TestGoroutinesAreLookedFor(t *testing.T) {
+	const root = "../.."
+	starts, looks := map[string]bool{}, map[string]bool{}
+	for _, top := range []string{"apis", "cmd", "pkg"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(root, filepath.Dir(path))
+			if err != nil {
+				return err
+			}
+			starts[name] = starts[name] || startsGoroutine(file)
+			for _, i := range file.Imports {
+				if p, err := strconv.Unquote(i.Path.Value); err == nil && p == "go.uber.org/goleak" {
+					looks[name] = true
+				}
+			}
+			return nil
+		}))
+	}
+	for name, some := range starts {
+		if some && !looks[name] && allowedGoroutines[name] == "" {
+			t.Errorf("%s starts goroutines, and no test of it looks for leaked ones: call goleak.VerifyTestMain, or say in allowedGoroutines who does", name)
+		}
+	}
+	for name := range allowedGoroutines {
+		if !starts[name] || looks[name] {
+			t.Errorf("allowedGoroutines has an exception for %s, which needs none: remove it", name)
+		}
+	}
+}
+
+// startsGoroutine reports whether a file has a go statement, or calls the method Go of a group.
+func startsGoroutine(file *ast.File) (found bool) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			found = true
+		case *ast.CallExpr:
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Go" {
+				found = true
+			}
+		}
+		return !found
+	})
+	return found
+}

@@ -1,0 +1,534 @@
+package upstream_test
+
+import (
+	"encoding/json"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// subject is a kind that both servers serve, and an object of it.
+type subject struct {
+	stub
+	namespaced bool
+	resource   metav1.APIResource
+	subs       []metav1.APIResource
+	// untyped is set for custom resources.
+	untyped bool
+}
+
+// chosen is the label by which the test finds its own objects of cluster-scoped kinds.
+const chosen = "alike"
+
+const (
+	merge      = "application/merge-patch+json"
+	strategic  = "application/strategic-merge-patch+json"
+	operations = "application/json-patch+json"
+	apply      = "application/apply-patch+yaml"
+	jsonType   = "application/json"
+	yamlType   = "application/yaml"
+	protoType  = "application/vnd.kubernetes.protobuf"
+	cborType   = "application/cbor"
+)
+
+func (k *subject) root() string {
+	if k.gvr.Group == "" {
+		return "/api/" + k.gvr.Version
+	}
+	return "/apis/" + k.gvr.Group + "/" + k.gvr.Version
+}
+
+// collection is the path of the kind's objects, object that of the stub's.
+func (k *subject) collection() string {
+	if k.namespaced {
+		return k.root() + "/namespaces/" + space + "/" + k.gvr.Resource
+	}
+	return k.root() + "/" + k.gvr.Resource
+}
+
+func (k *subject) object(name string) string { return k.collection() + "/" + name }
+
+func (k *subject) name() string { return k.stub.object.GetName() }
+
+func (k *subject) can(verb string) bool {
+	for _, v := range k.resource.Verbs {
+		if v == verb {
+			return true
+		}
+	}
+	return false
+}
+
+// with is the stub with changes, as JSON.
+func (k *subject) with(changes ...func(*unstructured.Unstructured)) string {
+	o := k.stub.object.DeepCopy()
+	for _, change := range changes {
+		change(o)
+	}
+	text, err := json.Marshal(o.Object)
+	if err != nil {
+		panic(err) // it was read from text
+	}
+	return string(text)
+}
+
+func named(name string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) { o.SetName(name) }
+}
+
+func field(value any, path ...string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) {
+		if err := unstructured.SetNestedField(o.Object, value, path...); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// mine is a query that selects the test's own objects, with more.
+func (k *subject) mine(more string) string {
+	if k.namespaced {
+		return "?" + more
+	}
+	return "?labelSelector=" + chosen + "&" + more
+}
+
+// creates are requests before there is an object; the last one makes it.
+func (k *subject) creates() []exchange {
+	c, good := k.collection(), k.with()
+	post := func(what, query, body string, header ...string) exchange {
+		return exchange{"create " + what, "POST", c + query, body, append([]string{"Content-Type", jsonType}, header...)}
+	}
+	generated := k.with(func(o *unstructured.Unstructured) { o.SetName(""); o.SetGenerateName("gen-") })
+	all := []exchange{
+		post("nothing", "", ""),
+		post("null", "", "null"),
+		post("a list", "", "[]"),
+		post("an empty object", "", "{}"),
+		post("a number", "", "7"),
+		post("half an object", "", `{"kind":`),
+		post("of another kind", "", `{"kind":"Nonsense","apiVersion":"`+k.gvr.GroupVersion().String()+`","metadata":{"name":"x"}}`),
+		post("of another version", "", `{"kind":"`+k.resource.Kind+`","apiVersion":"nonsense/v1","metadata":{"name":"x"}}`),
+		post("without a kind", "", k.with(func(o *unstructured.Unstructured) { delete(o.Object, "kind"); delete(o.Object, "apiVersion") })),
+		post("without a name", "", k.with(func(o *unstructured.Unstructured) { o.SetName("") })),
+		post("with a bad name", "", k.with(named("Bad_Name!"))),
+		post("with a slash in the name", "", k.with(named("a/b"))),
+		post("with a long name", "", k.with(named(strings.Repeat("n", 300)))),
+		post("with a name that is a number", "", strings.Replace(good, `"`+k.name()+`"`, "5", 1)),
+		post("in another namespace", "", k.with(func(o *unstructured.Unstructured) { o.SetNamespace("elsewhere") })),
+		post("with a revision", "?dryRun=All", k.with(func(o *unstructured.Unstructured) { o.SetResourceVersion("77") })),
+		post("with a uid", "?dryRun=All", k.with(func(o *unstructured.Unstructured) { o.SetUID("11111111-2222-3333-4444-555555555555") })),
+		post("with bad labels", "", k.with(func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a b": "c d"}) })),
+		post("with bad annotations", "", k.with(func(o *unstructured.Unstructured) { o.SetAnnotations(map[string]string{"a b": ""}) })),
+		post("with labels of another type", "", k.with(field("text", "metadata", "labels"))),
+		post("with bad finalizers", "", k.with(func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"nonsense"}) })),
+		post("with a bad owner", "", k.with(func(o *unstructured.Unstructured) { o.SetOwnerReferences([]metav1.OwnerReference{{Kind: "Pod"}}) })),
+		post("with an owner twice", "?dryRun=All", k.with(func(o *unstructured.Unstructured) {
+			owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "11111111-2222-3333-4444-555555555555"}
+			o.SetOwnerReferences([]metav1.OwnerReference{owner, owner})
+		})),
+		post("with bad managed fields", "?dryRun=All", k.with(field([]any{map[string]any{"manager": "m", "operation": "Nonsense"}}, "metadata", "managedFields"))),
+		post("with a deletion time", "?dryRun=All", k.with(field("2020-01-01T00:00:00Z", "metadata", "deletionTimestamp"))),
+		post("with a bad time", "", k.with(field("yesterday", "metadata", "creationTimestamp"))),
+		post("with an unknown field, strictly", "?fieldValidation=Strict&dryRun=All", k.with(field("x", "nonsense"), field("x", "metadata", "nonsense"))),
+		post("with an unknown field, warning", "?fieldValidation=Warn&dryRun=All", k.with(field("x", "nonsense"), field("x", "metadata", "nonsense"))),
+		post("with an unknown field, by default", "?dryRun=All", k.with(field("x", "nonsense"))),
+		post("with an unknown field, ignoring", "?fieldValidation=Ignore&dryRun=All", k.with(field("x", "nonsense"))),
+		post("with a field twice, strictly", "?fieldValidation=Strict&dryRun=All", strings.Replace(good, `"metadata":{`, `"kind":"`+k.resource.Kind+`","metadata":{"name":"twice",`, 1)),
+		post("with a field twice", "?dryRun=All", strings.Replace(good, `"metadata":{`, `"metadata":{"name":"twice",`, 1)),
+		post("with bad validation", "?fieldValidation=Nonsense", good),
+		post("with a bad dry run", "?dryRun=Some", good),
+		post("with an empty dry run", "?dryRun=", "{}"),
+		post("with a long manager", "?fieldManager="+strings.Repeat("m", 200), good),
+		post("with an unprintable manager", "?fieldManager=%07", good),
+		post("with a bad timeout", "?timeout=never", good),
+		post("dry", "?dryRun=All&fieldManager=m", good),
+		post("dry, twice", "?dryRun=All&dryRun=All", good),
+		post("generated, dry", "?dryRun=All", generated),
+		post("as text", "", good, "Content-Type", "text/plain"),
+		post("as a form", "", good, "Content-Type", "application/x-www-form-urlencoded"),
+		post("without a type", "?dryRun=All", good, "Content-Type", ""),
+		post("of a bad type", "", good, "Content-Type", ";;;"),
+		post("with a charset", "?dryRun=All", good, "Content-Type", "application/json; charset=utf-8"),
+		post("as YAML", "?dryRun=All", good, "Content-Type", yamlType),
+		post("as bad YAML", "", "a: [", "Content-Type", yamlType),
+		post("as YAML of a list", "", "- a", "Content-Type", yamlType),
+		post("as protobuf that is none", "", good, "Content-Type", protoType),
+		post("as broken protobuf", "", "k8s\x00\xff\xff\xff", "Content-Type", protoType),
+		post("as CBOR", "", "\xd9\xd9\xf7\xa0", "Content-Type", cborType),
+		post("for protobuf", "?dryRun=All", good, "Accept", protoType),
+		post("for YAML", "?dryRun=All", good, "Accept", yamlType),
+		post("for CBOR", "?dryRun=All", good, "Accept", cborType),
+		post("for a table", "?dryRun=All", good, "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		post("for metadata", "?dryRun=All", good, "Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
+		post("for HTML", "", good, "Accept", "text/html"),
+		{"put, missing", "PUT", k.object(k.name() + "-none"), k.with(named(k.name() + "-none")), nil},
+		{"put, missing, with a uid", "PUT", k.object(k.name() + "-none"), k.with(named(k.name()+"-none"), field("11111111-2222-3333-4444-555555555555", "metadata", "uid")), []string{"Content-Type", jsonType}},
+		{"put, missing, with a revision", "PUT", k.object("other-none") + "?dryRun=All", k.with(named("other-none"), field("5", "metadata", "resourceVersion")), []string{"Content-Type", jsonType}},
+		{"get, missing", "GET", k.object("none"), "", nil},
+		{"delete, missing", "DELETE", k.object("none"), "", nil},
+		{"patch, missing", "PATCH", k.object("none"), `{}`, []string{"Content-Type", merge}},
+		{"apply, missing, without a manager", "PATCH", k.object("none"), `{}`, []string{"Content-Type", apply}},
+		{"apply, dry", "PATCH", k.object(k.name()) + "?fieldManager=m&dryRun=All", good, []string{"Content-Type", apply}},
+		post("it", "?fieldManager=creator", good),
+		post("it again", "", good),
+		post("it again, dry", "?dryRun=All", good),
+	}
+	return all
+}
+
+// manyReads is how many of the reads, the last ones, combine the options of lists.
+const manyReads = 6*4*3 - 4
+
+// reads are requests that change nothing.
+func (k *subject) reads() []exchange {
+	c, o := k.collection(), k.object(k.name())
+	get := func(what, path string, header ...string) exchange {
+		return exchange{what, "GET", path, "", header}
+	}
+	all := []exchange{
+		get("get", o),
+		get("get, pretty", o+"?pretty=true"),
+		get("get from the cache", o+"?resourceVersion=0"),
+		get("get at its revision", o+"?resourceVersion=$RV"),
+		get("get at a bad revision", o+"?resourceVersion=x"),
+		get("get at a negative revision", o+"?resourceVersion=-1"),
+		get("get at a late revision", o+"?resourceVersion=99999999"),
+		get("get with a bad name", k.object("a%25b")),
+		get("get with a dot", k.object("..%2f")),
+		get("get more", o+"/nonsense"),
+		get("get more yet", o+"/status/nonsense"),
+		get("get with a slash", o+"/"),
+		get("list with a slash", c+"/"),
+		get("get for protobuf", o, "Accept", protoType),
+		get("get for YAML", o, "Accept", yamlType),
+		get("get for CBOR", o, "Accept", cborType),
+		get("get for CBOR or JSON", o, "Accept", cborType+","+jsonType),
+		get("get for anything", o, "Accept", "*/*"),
+		get("get for text", o, "Accept", "text/plain"),
+		get("get for application/*", o, "Accept", "application/*"),
+		get("get for nonsense", o, "Accept", "nonsense"),
+		get("get a table", o, "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		get("get a table with the object", o+"?includeObject=Object", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		get("get a table with nothing", o+"?includeObject=None", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		get("get a table with nonsense", o+"?includeObject=Nonsense", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		get("get a table of v1beta1", o, "Accept", "application/json;as=Table;v=v1beta1;g=meta.k8s.io"),
+		get("get a table of v2", o, "Accept", "application/json;as=Table;v=v2;g=meta.k8s.io"),
+		get("get a table or an object", o, "Accept", "application/json;as=Table;v=v2;g=meta.k8s.io,application/json"),
+		get("get a table in protobuf", o, "Accept", protoType+";as=Table;v=v1;g=meta.k8s.io"),
+		get("get metadata", o, "Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
+		get("get metadata in protobuf", o, "Accept", protoType+";as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
+		get("get metadata of a list", o, "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+		get("list metadata", c+k.mine(""), "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+		get("list metadata of an object", c, "Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
+		get("list a table", c+k.mine(""), "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		get("list for protobuf", c+k.mine(""), "Accept", protoType),
+		get("list for YAML", c+k.mine(""), "Accept", yamlType),
+		get("list for text", c, "Accept", "text/plain"),
+		get("list", c+k.mine("")),
+		get("list in a missing namespace", strings.Replace(c, "/"+space+"/", "/no-such-namespace/", 1)+k.mine("")),
+		get("list everywhere", k.root()+"/"+k.gvr.Resource+"?labelSelector="+chosen),
+		get("list by a bad label", c+"?labelSelector="+url.QueryEscape("a in (")),
+		get("list by a bad field", c+"?fieldSelector=spec.nonsense%3Dx"),
+		get("list by half a field", c+"?fieldSelector=nonsense"),
+		get("list by name", c+k.mine("fieldSelector=metadata.name%3D"+k.name())),
+		get("list by another name", c+k.mine("fieldSelector=metadata.name!%3D"+k.name())),
+		get("list by namespace", c+k.mine("fieldSelector=metadata.namespace%3D"+space)),
+		get("list by no namespace", c+k.mine("fieldSelector=metadata.namespace%3D")),
+		get("list by phase", c+k.mine("fieldSelector=status.phase%3Dx")),
+		get("list with a bad limit", c+"?limit=x"),
+		get("list with a negative limit", c+k.mine("limit=-1")),
+		get("list with a bad continue", c+"?limit=1&continue=nonsense"),
+		get("list with a bad timeout", c+"?timeoutSeconds=x"),
+		get("list with initial events", c+"?sendInitialEvents=true"),
+		get("list with bookmarks", c+k.mine("allowWatchBookmarks=true")),
+		get("list with a bad watch", c+"?timeoutSeconds=1&watch=maybe"),
+		{"head", "HEAD", o, "", nil},
+		{"head of the list", "HEAD", c, "", nil},
+		{"options", "OPTIONS", o, "", nil},
+		{"options of the list", "OPTIONS", c, "", nil},
+		{"trace", "TRACE", o, "", nil},
+		{"connect", "NONSENSE", o, "", nil},
+		{"put on the list", "PUT", c, k.with(), []string{"Content-Type", jsonType}},
+		{"patch on the list", "PATCH", c, "{}", []string{"Content-Type", merge}},
+		{"post on the object", "POST", o, k.with(), []string{"Content-Type", jsonType}},
+	}
+	for _, rv := range []string{"", "0", "1", "$RV", "x", "99999999"} {
+		for _, match := range []string{"", "Exact", "NotOlderThan", "Nonsense"} {
+			for _, rest := range []string{"", "&limit=1", "&limit=1&continue=$CONTINUE"} {
+				if rv == "99999999" && (match == "" || match == "NotOlderThan") && rest != "" {
+					continue // each takes both seconds to give up
+				}
+				q := "resourceVersion=" + rv
+				if match != "" {
+					q += "&resourceVersionMatch=" + match
+				}
+				all = append(all, get("list "+q+rest, c+k.mine(q+rest)))
+			}
+		}
+	}
+	return all
+}
+
+// watches take a second each, and may run at the same time.
+func (k *subject) watches() []exchange {
+	var all []exchange
+	c := k.collection()
+	watch := func(q string, header ...string) {
+		all = append(all, exchange{"watch " + q, "GET", c + k.mine("watch=1&timeoutSeconds=1&"+q), "", header})
+	}
+	for _, rv := range []string{"", "0", "$RV", "x"} {
+		for _, initial := range []string{"", "&sendInitialEvents=true", "&sendInitialEvents=false"} {
+			for _, match := range []string{"", "&resourceVersionMatch=NotOlderThan", "&resourceVersionMatch=Exact"} {
+				for _, bookmarks := range []string{"", "&allowWatchBookmarks=true"} {
+					watch("resourceVersion=" + rv + initial + match + bookmarks)
+				}
+			}
+		}
+	}
+	watch("limit=1")
+	watch("continue=x")
+	watch("resourceVersion=99999999")
+	watch("fieldSelector=metadata.name%3D" + k.name())
+	watch("fieldSelector=nonsense%3Dx")
+	watch("", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	watch("", "Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+	watch("", "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
+	watch("", "Accept", yamlType)
+	watch("", "Accept", "application/json;stream=watch")
+	watch("", "Accept", "text/plain")
+	watch("", "Accept", cborType)
+	watch("resourceVersion=0&allowWatchBookmarks=true", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	watch("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io")
+	all = append(all,
+		exchange{"watch the object", "GET", k.object(k.name()) + "?watch=1&timeoutSeconds=1", "", nil},
+		exchange{"watch by path", "GET", strings.Replace(k.object(k.name()), k.root(), k.root()+"/watch", 1) + "?timeoutSeconds=1", "", nil},
+	)
+	return all
+}
+
+// writes change the object.
+func (k *subject) writes() []exchange {
+	o := k.object(k.name())
+	put := func(what, query, body string, header ...string) exchange {
+		return exchange{"put " + what, "PUT", o + query, body, append([]string{"Content-Type", jsonType}, header...)}
+	}
+	patch := func(kind, what, query, body string) exchange {
+		return exchange{"patch " + what, "PATCH", o + query, body, []string{"Content-Type", kind}}
+	}
+	revised := func(rv string) func(*unstructured.Unstructured) {
+		return field(rv, "metadata", "resourceVersion")
+	}
+	identity := `"apiVersion":"` + k.gvr.GroupVersion().String() + `","kind":"` + k.resource.Kind + `"`
+	metadata := func(rest string) string {
+		return `{` + identity + `,"metadata":{"name":"` + k.name() + `"` + rest + `}}`
+	}
+	all := []exchange{
+		{"get", "GET", o, "", nil},
+		put("with nothing", "", ""),
+		put("with an empty object", "", "{}"),
+		put("of another kind", "", `{"kind":"Nonsense","apiVersion":"v1","metadata":{"name":"`+k.name()+`"}}`),
+		put("under another name", "", k.with(named("other"))),
+		put("without a name", "", k.with(named(""))),
+		put("in another namespace", "", k.with(field("elsewhere", "metadata", "namespace"))),
+		put("with a bad revision", "", k.with(revised("x"))),
+		put("with a negative revision", "", k.with(revised("-1"))),
+		put("with revision 0", "?dryRun=All", k.with(revised("0"))),
+		put("with an old revision", "", k.with(revised("1"))),
+		put("with another uid", "", k.with(revised("$RV"), field("11111111-2222-3333-4444-555555555555", "metadata", "uid"))),
+		put("with another uid and no revision", "", k.with(field("11111111-2222-3333-4444-555555555555", "metadata", "uid"))),
+		put("without a revision, dry", "?dryRun=All", k.with()),
+		put("dry", "?dryRun=All&fieldManager=m", k.with(revised("$RV"), field("b", "metadata", "annotations", "a"))),
+		put("with unknown fields, strictly", "?fieldValidation=Strict", k.with(revised("$RV"), field("b", "nonsense"))),
+		put("with unknown fields", "?dryRun=All", k.with(revised("$RV"), field("b", "nonsense"))),
+		put("with another creation time", "?dryRun=All", k.with(revised("$RV"), field("2020-01-01T00:00:00Z", "metadata", "creationTimestamp"))),
+		put("with a deletion time", "?dryRun=All", k.with(revised("$RV"), field("2020-01-01T00:00:00Z", "metadata", "deletionTimestamp"))),
+		put("with another generation", "?dryRun=All", k.with(revised("$RV"), field(int64(50), "metadata", "generation"))),
+		put("with a bad query", "?dryRun=x", k.with()),
+		put("as text", "", k.with(), "Content-Type", "text/plain"),
+		put("unchanged", "?fieldManager=creator", k.with(revised("$RV"))),
+		put("with an annotation", "?fieldManager=updater", k.with(revised("$RV"), field("b", "metadata", "annotations", "a"))),
+		patch(merge, "with nothing", "", ""),
+		patch(merge, "with null", "", "null"),
+		patch(merge, "with a list", "", "[]"),
+		patch(merge, "with half an object", "", "{"),
+		patch(merge, "without changes", "", "{}"),
+		patch(merge, "of the name", "", `{"metadata":{"name":"other"}}`),
+		patch(merge, "without a name", "", `{"metadata":{"name":null}}`),
+		patch(merge, "of the namespace", "", `{"metadata":{"namespace":"other"}}`),
+		patch(merge, "of the uid", "", `{"metadata":{"uid":"11111111-2222-3333-4444-555555555555"}}`),
+		patch(merge, "of the revision", "", `{"metadata":{"resourceVersion":"1"}}`),
+		patch(merge, "with a bad revision", "", `{"metadata":{"resourceVersion":"x"}}`),
+		patch(merge, "with a revision that is a number", "", `{"metadata":{"resourceVersion":1}}`),
+		patch(merge, "of the kind", "", `{"kind":"Nonsense"}`),
+		patch(merge, "of the version", "", `{"apiVersion":"v7"}`),
+		patch(merge, "with an unknown field", "?dryRun=All", `{"nonsense":1}`),
+		patch(merge, "with an unknown field, strictly", "?fieldValidation=Strict", `{"nonsense":1,"metadata":{"nonsense":2}}`),
+		patch(merge, "with a field twice, strictly", "?fieldValidation=Strict", `{"metadata":{"labels":{"a":"b","a":"c"}}}`),
+		patch(merge, "with a field twice", "?dryRun=All", `{"metadata":{"labels":{"a":"b","a":"c"}}}`),
+		patch(merge, "of labels with a text", "", `{"metadata":{"labels":"x"}}`),
+		patch(merge, "of labels with a number", "", `{"metadata":{"labels":{"a":1}}}`),
+		patch(merge, "of labels", "?fieldManager=patcher", `{"metadata":{"labels":{"merged":"yes"}}}`),
+		patch(merge, "with force", "?force=true", `{}`),
+		patch(merge, "with a bad dry run", "?dryRun=x", `{}`),
+		patch(merge, "with a deletion time", "?dryRun=All", `{"metadata":{"deletionTimestamp":"2020-01-01T00:00:00Z"}}`),
+		patch(merge, "of managed fields", "?dryRun=All", `{"metadata":{"managedFields":[{}]}}`),
+		patch(merge, "of managed fields with null", "?dryRun=All", `{"metadata":{"managedFields":null}}`),
+		patch(merge, "of managed fields with nonsense", "?dryRun=All", `{"metadata":{"managedFields":[{"manager":"m","operation":"Update","apiVersion":"x/y/z","fieldsType":"FieldsV1","fieldsV1":{"f:a":{}}}]}}`),
+		patch(strategic, "of labels, strategic", "?fieldManager=patcher", `{"metadata":{"labels":{"strategic":"yes"}}}`),
+		patch(strategic, "with nothing, strategic", "", ``),
+		patch(strategic, "with a list, strategic", "", `[]`),
+		patch(strategic, "with an unknown field, strategic", "?fieldValidation=Strict", `{"nonsense":1}`),
+		patch(strategic, "with a bad directive", "", `{"metadata":{"$patch":"nonsense"}}`),
+		patch(strategic, "that replaces metadata", "?dryRun=All", `{"metadata":{"$patch":"replace","name":"`+k.name()+`"}}`),
+		patch(strategic, "of finalizers", "?dryRun=All", `{"metadata":{"$deleteFromPrimitiveList/finalizers":["a/b"]}}`),
+		patch(strategic, "of the uid, strategic", "", `{"metadata":{"uid":"11111111-2222-3333-4444-555555555555"}}`),
+		patch(operations, "with nothing, operations", "", ""),
+		patch(operations, "with an object, operations", "", "{}"),
+		patch(operations, "with no operations", "", "[]"),
+		patch(operations, "with an unknown operation", "", `[{"op":"nonsense","path":"/a"}]`),
+		patch(operations, "with a missing path", "", `[{"op":"remove","path":"/a/b/c"}]`),
+		patch(operations, "with a path without a slash", "", `[{"op":"add","path":"a","value":1}]`),
+		patch(operations, "with a failing test", "", `[{"op":"test","path":"/metadata/name","value":"x"}]`),
+		patch(operations, "with a test of the whole", "", `[{"op":"test","path":"","value":{}}]`),
+		patch(operations, "with a good test", "?dryRun=All", `[{"op":"test","path":"/metadata/name","value":"`+k.name()+`"},{"op":"add","path":"/metadata/labels/tested","value":"yes"}]`),
+		patch(operations, "that replaces the whole", "", `[{"op":"replace","path":"","value":{}}]`),
+		patch(operations, "that copies", "?dryRun=All", `[{"op":"copy","from":"/metadata/name","path":"/metadata/labels/copied"}]`),
+		patch(operations, "that moves the name", "", `[{"op":"move","from":"/metadata/name","path":"/metadata/labels/moved"}]`),
+		patch(operations, "with an unknown member", "?fieldValidation=Strict", `[{"op":"add","path":"/metadata/labels/x","value":"y","nonsense":1}]`),
+		patch(operations, "of a label", "?fieldManager=patcher", `[{"op":"add","path":"/metadata/labels/operated","value":"yes"}]`),
+		patch("text/plain", "as text", "", `{}`),
+		patch("", "without a type", "", `{}`),
+		patch(jsonType, "as JSON", "", `{}`),
+		patch("application/apply-patch+cbor", "as applied CBOR", "?fieldManager=m", "\xa0"),
+		patch(merge+"; charset=utf-8", "with a charset", "?dryRun=All", `{}`),
+		patch(apply, "applied without a manager", "", metadata("")),
+		patch(apply, "applied with nothing", "?fieldManager=m", ""),
+		patch(apply, "applied with an empty object", "?fieldManager=m", "{}"),
+		patch(apply, "applied with a list", "?fieldManager=m", "[]"),
+		patch(apply, "applied with bad YAML", "?fieldManager=m", "a: ["),
+		patch(apply, "applied under another name", "?fieldManager=m", `{`+identity+`,"metadata":{"name":"other"}}`),
+		patch(apply, "applied without a name", "?fieldManager=m", `{`+identity+`}`),
+		patch(apply, "applied of another kind", "?fieldManager=m", `{"apiVersion":"v1","kind":"Nonsense","metadata":{"name":"`+k.name()+`"}}`),
+		patch(apply, "applied of another version", "?fieldManager=m", `{"apiVersion":"nonsense/v1","kind":"`+k.resource.Kind+`","metadata":{"name":"`+k.name()+`"}}`),
+		patch(apply, "applied with managed fields", "?fieldManager=m", metadata(`,"managedFields":[{"manager":"x"}]`)),
+		patch(apply, "applied with an old revision", "?fieldManager=m", metadata(`,"resourceVersion":"1"`)),
+		patch(apply, "applied with another uid", "?fieldManager=m", metadata(`,"uid":"11111111-2222-3333-4444-555555555555"`)),
+		patch(apply, "applied with a label", "?fieldManager=m", metadata(`,"labels":{"applied":"yes"}`)),
+		patch(apply, "applied with a conflict", "?fieldManager=m", metadata(`,"labels":{"merged":"no"}`)),
+		patch(apply, "applied with force", "?fieldManager=m&force=true", metadata(`,"labels":{"merged":"no"}`)),
+		patch(apply, "applied with bad force", "?fieldManager=m&force=maybe", metadata("")),
+		patch(apply, "applied with unknown fields, strictly", "?fieldManager=m&fieldValidation=Strict", strings.TrimSuffix(metadata(""), "}")+`,"nonsense":1}`),
+		patch(apply, "applied with unknown fields", "?fieldManager=m&dryRun=All", strings.TrimSuffix(metadata(""), "}")+`,"nonsense":1}`),
+		patch(apply, "applied with a field twice", "?fieldManager=m&dryRun=All&fieldValidation=Strict", metadata(`,"labels":{"a":"b","a":"c"}`)),
+		patch(apply, "applied without labels", "?fieldManager=m", metadata("")),
+		{"get, after it", "GET", o, "", nil},
+	}
+	for _, sub := range k.subs {
+		_, name, _ := strings.Cut(sub.Name, "/")
+		at := o + "/" + name
+		if name != "status" && name != "scale" && name != "approval" && name != "ephemeralcontainers" && name != "resize" && name != "finalize" {
+			continue // they have scenarios of their own
+		}
+		for _, x := range []exchange{
+			{"get", "GET", at, "", nil},
+			{"get a table", "GET", at, "", []string{"Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"}},
+			{"get metadata", "GET", at, "", []string{"Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}},
+			{"get for protobuf", "GET", at, "", []string{"Accept", protoType}},
+			{"get, missing", "GET", k.object("none") + "/" + name, "", nil},
+			{"head", "HEAD", at, "", nil},
+			{"delete", "DELETE", at, "", nil},
+			{"post", "POST", at, k.with(), []string{"Content-Type", jsonType}},
+			{"put nothing", "PUT", at, "", []string{"Content-Type", jsonType}},
+			{"put an empty object", "PUT", at, "{}", []string{"Content-Type", jsonType}},
+			{"put, missing", "PUT", k.object("none") + "/" + name, k.with(named("none")), []string{"Content-Type", jsonType}},
+			{"put an old one", "PUT", at, k.with(revised("1")), []string{"Content-Type", jsonType}},
+			{"put a bad revision", "PUT", at, k.with(revised("x")), []string{"Content-Type", jsonType}},
+			{"put the stub", "PUT", at + "?dryRun=All", k.with(), []string{"Content-Type", jsonType}},
+			{"put another name", "PUT", at, k.with(named("other")), []string{"Content-Type", jsonType}},
+			{"merge nothing", "PATCH", at, "{}", []string{"Content-Type", merge}},
+			{"merge a label", "PATCH", at + "?dryRun=All", `{"metadata":{"labels":{"by":"status"}}}`, []string{"Content-Type", merge}},
+			{"merge nonsense", "PATCH", at + "?fieldValidation=Strict", `{"status":{"nonsense":1}}`, []string{"Content-Type", merge}},
+			{"merge a bad status", "PATCH", at, `{"status":"text"}`, []string{"Content-Type", merge}},
+			{"merge an empty status", "PATCH", at + "?dryRun=All", `{"status":null}`, []string{"Content-Type", merge}},
+			{"apply", "PATCH", at + "?fieldManager=m&dryRun=All", metadata(""), []string{"Content-Type", apply}},
+			{"apply a label", "PATCH", at + "?fieldManager=m&dryRun=All", metadata(`,"labels":{"by":"status"}`), []string{"Content-Type", apply}},
+			{"patch with operations", "PATCH", at, `[{"op":"test","path":"/metadata/name","value":"x"}]`, []string{"Content-Type", operations}},
+			{"watch", "GET", at + "?watch=1&timeoutSeconds=1", "", nil},
+		} {
+			x.what = name + ": " + x.what
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// deletes end with the object gone.
+func (k *subject) deletes() []exchange {
+	c, o := k.collection(), k.object(k.name())
+	del := func(what, path, body string, header ...string) exchange {
+		return exchange{"delete " + what, "DELETE", path, body, append([]string{"Content-Type", jsonType}, header...)}
+	}
+	options := func(rest string) string { return `{"kind":"DeleteOptions","apiVersion":"v1",` + rest + `}` }
+	all := []exchange{
+		{"get", "GET", o, "", nil},
+		del("with half a body", o, "{"),
+		del("with a list", o, "[]"),
+		del("with another kind", o, `{"kind":"Pod","apiVersion":"v1"}`),
+		del("with another version", o, `{"kind":"DeleteOptions","apiVersion":"nonsense/v7","dryRun":["All"]}`),
+		del("with an unknown field", o, options(`"nonsense":1,"dryRun":["All"]`)),
+		del("with bad propagation", o, options(`"propagationPolicy":"Nonsense"`)),
+		del("with both orphans and propagation", o, options(`"propagationPolicy":"Orphan","orphanDependents":true`)),
+		del("with bad dry run", o, options(`"dryRun":["x"]`)),
+		del("with a bad query", o+"?dryRun=x", ""),
+		del("with a query and a body", o+"?dryRun=x", options(`"dryRun":["All"]`)),
+		del("with a negative grace", o, options(`"gracePeriodSeconds":-5,"dryRun":["All"]`)),
+		del("with a bad grace", o, options(`"gracePeriodSeconds":"x"`)),
+		del("with a bad grace in the query", o+"?gracePeriodSeconds=x", ""),
+		del("with another uid", o, options(`"preconditions":{"uid":"11111111-2222-3333-4444-555555555555"}`)),
+		del("with another revision", o, options(`"preconditions":{"resourceVersion":"1"}`)),
+		del("with its uid, dry", o, options(`"preconditions":{"uid":"$UID"},"dryRun":["All"]`)),
+		del("of a broken object", o+"?ignoreStoreReadErrorWithClusterBreakingPotential=true", ""),
+		del("dry", o+"?dryRun=All", ""),
+		del("dry, in the background", o+"?dryRun=All&propagationPolicy=Background", ""),
+		del("dry, in the foreground", o+"?dryRun=All&propagationPolicy=Foreground", ""),
+		del("dry, orphaning", o+"?dryRun=All&orphanDependents=true", ""),
+		del("dry, not orphaning", o+"?dryRun=All&orphanDependents=false", ""),
+		del("as YAML", o, "kind: DeleteOptions\napiVersion: v1\ndryRun: [All]\n", "Content-Type", yamlType),
+		del("as text", o, options(`"dryRun":["All"]`), "Content-Type", "text/plain"),
+		del("for a table", o+"?dryRun=All", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"),
+		del("for metadata", o+"?dryRun=All", "", "Accept", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
+		del("for protobuf", o+"?dryRun=All", "", "Accept", protoType),
+		del("for text", o, "", "Accept", "text/plain"),
+		del("all, of a bad label", c+"?labelSelector=%28", ""),
+		del("all, of a bad field", c+"?fieldSelector=nonsense%3Dx", ""),
+		del("all, with bad options", c+k.mine(""), options(`"propagationPolicy":"Nonsense"`)),
+		del("all, with a bad continue", c+k.mine("continue=x"), ""),
+		del("all, at a revision", c+k.mine("resourceVersion=0&dryRun=All"), ""),
+		del("all, at an exact revision without one", c+k.mine("resourceVersionMatch=Exact"), ""),
+		del("all, of a broken store", c+k.mine("ignoreStoreReadErrorWithClusterBreakingPotential=true"), ""),
+		del("all, of none", c+"?labelSelector=none%3Dnone", ""),
+		del("all, dry", c+k.mine("dryRun=All"), ""),
+		del("all, dry, limited", c+k.mine("dryRun=All&limit=1"), ""),
+		del("all, dry, for metadata", c+k.mine("dryRun=All"), "", "Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),
+		{"hold it", "PATCH", o, `{"metadata":{"finalizers":["example.com/held"]}}`, []string{"Content-Type", merge}},
+		del("what is held", o, options(`"propagationPolicy":"Foreground"`)),
+		del("what is held again", o, ""),
+		del("what is held, not orphaning", o+"?orphanDependents=false", ""),
+		{"create what is being deleted", "POST", c, k.with(), []string{"Content-Type", jsonType}},
+		{"put while it is being deleted", "PUT", o, k.with(), []string{"Content-Type", jsonType}},
+		{"add a finalizer while it is being deleted", "PATCH", o, `{"metadata":{"finalizers":["example.com/held","example.com/more"]}}`, []string{"Content-Type", merge}},
+		{"label it while it is being deleted", "PATCH", o, `{"metadata":{"labels":{"late":"yes"}}}`, []string{"Content-Type", merge}},
+		{"let it go", "PATCH", o, `{"metadata":{"finalizers":null}}`, []string{"Content-Type", merge}},
+		{"get what is gone", "GET", o, "", nil},
+		{"create by applying", "PATCH", o + "?fieldManager=m", k.with(), []string{"Content-Type", apply}},
+		{"get its revision", "GET", o, "", nil},
+		del("with all preconditions", o, options(`"preconditions":{"uid":"$UID","resourceVersion":"$RV"},"gracePeriodSeconds":0`)),
+		{"create it for a collection", "POST", c, k.with(), []string{"Content-Type", jsonType}},
+		del("all", c+k.mine("gracePeriodSeconds=0"), ""),
+		{"list nothing", "GET", c + k.mine(""), "", nil},
+	}
+	return all
+}
