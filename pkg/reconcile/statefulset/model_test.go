@@ -281,3 +281,19 @@ func TestDeletedSetIsLeftAlone(t *testing.T) {
 	require.Empty(t, a.Run)
 	require.EqualValues(t, 1, a.Status.Replicas)
 }
+
+// TestEndedPodsOutsideTheRange is a scale-down over two pods that have ended: neither is ever going to be available.
+func TestEndedPodsOutsideTheRange(t *testing.T) {
+	s := newSim(t, 3)
+	s.settle()
+	for _, name := range []string{"db-1", "db-2"} {
+		s.change(name, func(p *corev1.Pod) { p.Status.Phase, p.Status.Conditions = corev1.PodFailed, nil })
+	}
+	one := int32(1)
+	s.edit(func(spec *appsv1.StatefulSetSpec) { spec.Replicas = &one })
+	a, _ := s.step()
+	require.Len(t, a.Delete, 1)
+	require.Equal(t, "db-2", a.Delete[0].Name)
+	s.settle()
+	s.complete(t)
+}

@@ -247,9 +247,10 @@ func (p *plan) shrink() bool {
 	if len(p.condemned) == 0 {
 		return true
 	}
-	// All pods within the range are available. An unavailable pod outside it may be deleted only if all pods below it are available.
+	// All pods within the range are available. An unavailable pod outside it may be deleted only if all pods below it are available, or if
+	// it has ended: it will never be available. Upstream's controller waits for it, and so for ever if a pod below it has ended as well.
 	last := p.condemned[0]
-	if last.DeletionTimestamp == nil && (runs(last) && p.available(last) || last == p.lowestUnavailable()) {
+	if last.DeletionTimestamp == nil && (podstate.Ended(last) || runs(last) && p.available(last) || last == p.lowestUnavailable()) {
 		p.delete(last)
 	}
 	return false
