@@ -187,23 +187,28 @@ func TestHigherPriorityPreempts(t *testing.T) {
 // zones, and pods that 32 writers create meanwhile.
 func BenchmarkBind(b *testing.B) {
 	app := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
-	wants := map[string]func(*corev1.PodSpec){
-		"plain": func(*corev1.PodSpec) {},
-		"affinity": func(s *corev1.PodSpec) {
+	wants := map[string]func(spec *corev1.PodSpec, pod int){
+		"plain": func(*corev1.PodSpec, int) {},
+		"affinity": func(s *corev1.PodSpec, _ int) {
 			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: app, TopologyKey: corev1.LabelTopologyZone}}}}
 		},
-		"spread": func(s *corev1.PodSpec) {
+		"spread": func(s *corev1.PodSpec, _ int) {
 			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app},
 				{MaxSkew: 5, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app}}
 		},
+		"selector": func(s *corev1.PodSpec, _ int) { s.NodeSelector = map[string]string{corev1.LabelTopologyZone: "z1"} },
+		"named": func(s *corev1.PodSpec, pod int) { // as a DaemonSet's
+			s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprint("n", pod)}}}}}}}}
+		},
 	}
-	fill := func(b *testing.B, c *cluster, n int, want func(*corev1.PodSpec)) {
+	fill := func(b *testing.B, c *cluster, n int, want func(*corev1.PodSpec, int)) {
 		var wg sync.WaitGroup
 		for w := range 32 {
 			wg.Go(func() {
 				for i := w; i < n; i += 32 {
 					p := pod(fmt.Sprint("p", i))
-					want(&p.Spec)
+					want(&p.Spec, i)
 					if err := c.Create(c.ctx, p); err != nil {
 						b.Error(err)
 						return
@@ -218,7 +223,7 @@ func BenchmarkBind(b *testing.B) {
 		name  string
 		nodes int
 		there bool
-	}{{"plain", 1000, true}, {"affinity", 1000, true}, {"spread", 1000, true}, {"plain", 5000, true}, {"affinity", 5000, true}, {"spread", 5000, true}, {"plain", 1000, false}} {
+	}{{"plain", 1000, true}, {"affinity", 1000, true}, {"spread", 1000, true}, {"plain", 5000, true}, {"affinity", 5000, true}, {"spread", 5000, true}, {"selector", 5000, true}, {"named", 5000, true}, {"plain", 1000, false}} {
 		b.Run(fmt.Sprint(map[bool]string{true: "there", false: "created"}[r.there], "/", r.name, "/", r.nodes), func(b *testing.B) {
 			for range b.N {
 				b.StopTimer()

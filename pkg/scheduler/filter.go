@@ -11,13 +11,8 @@ import (
 // cycle is one scheduling attempt for one pod.
 type cycle struct {
 	*podInfo
-	state    *state
-	required nodeaffinity.RequiredNodeAffinity
-	// unnamed gets the labels of each node that is matched with required, unless that asks for names, of which upstream makes a map for each
-	// node. Nil: the node itself is matched.
-	unnamed *corev1.Node
-	// selects is false if the pod has no node selector or required node affinity.
-	selects bool
+	state     *state
+	selection *nodeSelection // nil: any node
 	// Filled in by the prepare of filters and scores.
 	volumes     *volumeCycle
 	csi         csiVolumes                     // nil: not looked up yet
@@ -61,22 +56,6 @@ func untolerated(p *corev1.Pod, n *nodeInfo) *corev1.Taint {
 }
 
 func tolerated(c *cycle, n *nodeInfo) bool { return untolerated(c.pod, n) == nil }
-
-func selected(c *cycle, n *nodeInfo) bool {
-	node := n.node
-	if c.unnamed != nil {
-		c.unnamed.Labels = node.Labels
-		node = c.unnamed
-	}
-	ok, err := c.required.Match(node)
-	return ok && err == nil
-}
-
-// byName reports whether required node affinity is not about labels alone.
-func byName(a *corev1.Affinity) bool {
-	return a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil &&
-		slices.ContainsFunc(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return len(t.MatchFields) > 0 })
-}
 
 func portsFree(c *cycle, n *nodeInfo) bool {
 	for _, want := range c.ports {

@@ -61,15 +61,15 @@ func (s *spread) count(c *cycle) {
 
 // spreadTally counts the pods that a constraint selects.
 func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
-	of := &cycle{podInfo: c.podInfo, required: c.required, selects: c.selects} // what is kept of the cycle
+	of := &cycle{podInfo: c.podInfo, selection: c.selection} // what is kept of the cycle
 	keys := make([]string, len(set))
 	for i := range set {
 		keys[i] = set[i].TopologyKey
 	}
 	name := []string{"spread", c.pod.Namespace, k.TopologyKey, strings.Join(keys, ","), selectorID(k.selector)}
-	affinity, taints := k.honorsAffinity() && c.selects, k.honorsTaints()
+	affinity, taints := k.honorsAffinity() && c.selection != nil, k.honorsTaints()
 	if affinity {
-		name = append(name, of.nodeSelection())
+		name = append(name, c.selection.key)
 	}
 	if taints {
 		tolerations, _ := json.Marshal(c.pod.Spec.Tolerations)
@@ -88,16 +88,6 @@ func (c *cycle) spreadTally(k *constraint, set []constraint) *tally {
 			return (!affinity || selected(of, n)) && (!taints || tolerated(of, n))
 		}}
 	})
-}
-
-// nodeSelection is the same for pods that select the same nodes.
-func (c *cycle) nodeSelection() string {
-	var affinity *corev1.NodeAffinity
-	if a := c.pod.Spec.Affinity; a != nil {
-		affinity = a.NodeAffinity
-	}
-	required, _ := json.Marshal(affinity)
-	return labelKey(c.pod.Spec.NodeSelector) + string(required)
 }
 
 // Which nodes are eligible for a constraint (KEP-3094); they must also have the keys of the other constraints.

@@ -2,12 +2,12 @@ package scheduler
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
 // state is the scheduler's view of the cluster. It is updated incrementally by events, so that a cycle
@@ -22,6 +22,8 @@ type state struct {
 	terms      *terms
 	// domains are what labels divide the nodes into, by label.
 	domains map[string]*domains
+	// selections are which nodes pods accept, by what they ask for.
+	selections map[string][]acceptance
 	// tallies are counts of assigned pods, by what they count.
 	tallies     map[string]*tally
 	uses        uint64                    // of tallies
@@ -54,7 +56,7 @@ type state struct {
 func newState(sample int, namespaceLabels func(string) map[string]string) *state {
 	return &state{
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
-		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{},
+		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{}, selections: map[string][]acceptance{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
 		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		silent:  func(*nodeInfo) bool { return false },
@@ -275,15 +277,7 @@ type failure struct {
 }
 
 func (s *state) cycle(p *podInfo) *cycle {
-	c := &cycle{podInfo: p, state: s, served: s.devices.served(p.need)}
-	if a := p.pod.Spec.Affinity; len(p.pod.Spec.NodeSelector) > 0 || a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		c.selects = true
-		c.required = nodeaffinity.GetRequiredNodeAffinity(p.pod)
-		if !byName(a) {
-			c.unnamed = &corev1.Node{}
-		}
-	}
-	return c
+	return &cycle{podInfo: p, state: s, selection: s.selectionOf(p.pod), served: s.devices.served(p.need)}
 }
 
 func (c *cycle) prepare() []*filter {
@@ -312,18 +306,35 @@ func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
 	if n := s.nominations[p.pod.UID]; n != nil && n.node != nil && c.refusedBy(active, n) < 0 {
 		return n, nil
 	}
-	enough, count := s.enough(p.profile), len(s.order)
-	passed := s.passed[:0]
-	if cap(s.refused) < count {
-		s.refused = make([]uint8, count)
+	passed, refused := s.passed[:0], s.refusals(len(s.order))
+	if c.selection != nil && c.selection.names != nil {
+		passed = s.named(c, active, passed, refused)
+	} else {
+		passed = s.sampled(c, active, passed, refused)
 	}
-	refused := s.refused[:count]
-	looked := 0
+	s.passed = passed
+	if len(passed) == 0 {
+		return nil, &failure{cycle: c, active: active, refused: refused}
+	}
+	return c.best(passed), nil
+}
+
+// refusals returns a reusable slice of n indexes.
+func (s *state) refusals(n int) []uint8 {
+	if cap(s.refused) < n {
+		s.refused = make([]uint8, n)
+	}
+	return s.refused[:n]
+}
+
+// sampled appends feasible nodes to passed until there are enough, beginning where the cycle before ended, and notes which filter refused others.
+func (s *state) sampled(c *cycle, active []*filter, passed []*nodeInfo, refused []uint8) []*nodeInfo {
+	enough, count := s.enough(c.profile), len(s.order)
 	at := s.start // at most count, unless nodes were removed since
 	if at > count {
 		at = 0
 	}
-	for ; looked < count && len(passed) < enough; looked++ {
+	for looked := 0; looked < count && len(passed) < enough; looked++ {
 		if at >= count {
 			at -= count
 		}
@@ -336,9 +347,25 @@ func (s *state) pick(p *podInfo) (*nodeInfo, *failure) {
 		at++
 	}
 	s.start = at
-	s.passed = passed
-	if len(passed) == 0 {
-		return nil, &failure{cycle: c, active: active, refused: refused}
+	return passed
+}
+
+// named appends the feasible nodes that the pod names to passed: all others are refused by their names.
+func (s *state) named(c *cycle, active []*filter, passed []*nodeInfo, refused []uint8) []*nodeInfo {
+	others := uint8(slices.IndexFunc(active, func(f *filter) bool { return f.name == nodeAffinity }))
+	for i := range refused {
+		refused[i] = others
 	}
-	return c.best(passed), nil
+	for _, name := range c.selection.names {
+		n := s.nodes[name]
+		if n == nil || n.at < 0 {
+			continue
+		}
+		if by := c.refusedBy(active, n); by < 0 {
+			passed = append(passed, n)
+		} else {
+			refused[n.at] = uint8(by)
+		}
+	}
+	return passed
 }

@@ -29,6 +29,8 @@ type filter struct {
 	wide bool
 }
 
+const nodeAffinity = "NodeAffinity"
+
 // filters run in this order; the first to reject a node provides the reason.
 var filters = []filter{
 	{
@@ -38,7 +40,7 @@ var filters = []filter{
 	}, {
 		name: "TaintToleration", check: tolerated, explain: reason("node(s) had untolerated taint(s)"),
 	}, {
-		name: "NodeAffinity", prepare: func(c *cycle) bool { return c.selects }, check: selected,
+		name: nodeAffinity, prepare: func(c *cycle) bool { return c.selection != nil }, check: selected,
 		explain: reason("node(s) didn't match Pod's node affinity/selector"),
 	}, {
 		name: "NodePorts", prepare: func(c *cycle) bool { return len(c.ports) > 0 }, check: portsFree,
@@ -84,7 +86,7 @@ var scores = []score{
 	{name: "NodeResourcesBalancedAllocation", weight: 1, of: balance},
 	{name: "ImageLocality", weight: 1, of: locality},
 	{name: "TaintToleration", weight: 3, prepare: func(c *cycle) bool { return c.state.soft > 0 }, of: softTaints, relative: true},
-	{name: "NodeAffinity", weight: 2, prepare: prepareNodePreferences, of: nodePreferences, relative: true},
+	{name: nodeAffinity, weight: 2, prepare: prepareNodePreferences, of: nodePreferences, relative: true},
 	{name: dynamicResources, weight: 2, prepare: prepareAlternatives, of: earlyAlternatives},
 	{name: "PodTopologySpread", weight: 2, prepare: prepareSpreadScore, of: spreadScore, relative: true},
 	{name: "InterPodAffinity", weight: 2, prepare: preparePodPreferences, of: podPreferences, relative: true},

@@ -170,6 +170,7 @@ func (e *terms) count(p *podInfo, sign int) {
 func (s *state) nodesChanged() {
 	clear(s.tallies)
 	clear(s.domains)
+	clear(s.selections)
 	s.terms = nil
 }
 
