@@ -20,8 +20,8 @@ type Config struct {
 	NodeIP netip.Addr
 	// NodePortAddresses are additional addresses for node ports, besides NodeIP and 127.0.0.1. The latter reaches only pods on this node.
 	NodePortAddresses []netip.Addr
-	// ServiceCIDR and ClusterCIDR are the ranges of all cluster IPs and of all nodes' pods. If ClusterCIDR is invalid, pods are treated as
-	// outside of the cluster for externalTrafficPolicy Local.
+	// ServiceCIDR is the first range of cluster IPs, of which ServiceCIDR objects are more, and ClusterCIDR that of all nodes' pods. If ClusterCIDR is
+	// invalid, pods are treated as outside of the cluster for externalTrafficPolicy Local.
 	ServiceCIDR, ClusterCIDR netip.Prefix
 	// Local services are served by this node at the given address instead of by endpoints, such as the cluster's DNS.
 	Local map[types.NamespacedName]netip.AddrPort
@@ -63,9 +63,4 @@ func (c *Config) fill() error {
 		return fmt.Errorf("proxy: name prefix %q must match %s", c.Prefix, prefixSyntax)
 	}
 	return nil
-}
-
-// ClusterIPsMasquerade reports whether clients from outside of the cluster are masqueraded when they use a cluster IP.
-func (c *Config) ClusterIPsMasquerade() bool {
-	return c.ServiceCIDR.IsValid() && c.ClusterCIDR.IsValid()
 }

@@ -10,8 +10,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/run"
 )
 
+// mark has a service planned again. Called with the lock held.
 func (p *Proxy) mark(name types.NamespacedName) {
 	p.dirty[name] = true
+	p.notify()
+}
+
+// notify has the kernel synced. Called with the lock held.
+func (p *Proxy) notify() {
 	p.received++
 	select {
 	case p.wake <- struct{}{}:

@@ -19,8 +19,8 @@ var apiService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 // Guarded are the addresses and ports that no service may have as an external address: whoever may create services can set spec.externalIPs
 // (CVE-2020-8554), and some controller status.loadBalancer. It is immutable once in use.
 type Guarded struct {
-	// Ranges are those of cluster IPs and pods: only the server allocates cluster IPs.
-	Ranges []netip.Prefix
+	// Services are the ranges of cluster IPs, which only the server allocates; Ranges are these and that of pods.
+	Services, Ranges []netip.Prefix
 	// Nodes are the addresses of all nodes, and Ports those on which the nodes themselves serve: the API, the agent, DNS, SSH.
 	Nodes map[netip.Addr]bool
 	Ports []uint16
@@ -59,10 +59,10 @@ func (g *Guarded) refusePort(f Frontend) string {
 // newGuarded returns the current Guarded. Called with the lock held.
 func (p *Proxy) newGuarded() *Guarded {
 	g := &Guarded{Nodes: map[netip.Addr]bool{p.NodeIP: true}, API: map[netip.AddrPort]bool{}, Ports: append([]uint16{portSSH}, p.Ports...)}
-	for _, r := range []netip.Prefix{p.ServiceCIDR, p.ClusterCIDR} {
-		if r.IsValid() {
-			g.Ranges = append(g.Ranges, r)
-		}
+	g.Services = p.prefixes()
+	g.Ranges = slices.Clone(g.Services)
+	if p.ClusterCIDR.IsValid() {
+		g.Ranges = append(g.Ranges, p.ClusterCIDR)
 	}
 	for _, a := range p.node.Addresses {
 		g.Nodes[a] = true
@@ -121,6 +121,7 @@ func (p *Proxy) recheckGuarded() {
 			p.mark(name)
 		}
 	}
+	p.notify()
 }
 
 // complain records an event for external addresses that a service does not get, once per change.

@@ -73,6 +73,7 @@ type kernel struct {
 	sets     [setCount]*nftables.Set
 	affinity *nftables.Set // client . slot -> endpoint, written by the packets
 	config   *Config
+	ranges   []netip.Prefix // of cluster IPs
 }
 
 func newKernel(c *Config) (*kernel, error) {
@@ -249,7 +250,7 @@ func (k *kernel) baseChains() {
 	k.rule(inside, frontendTo(0), k.lookup(setInside, r(0), unix.NFT_REG_VERDICT))
 	everyone := plain("services")
 	k.rule(everyone, frontendTo(0), k.lookup(setFrontends, r(0), unix.NFT_REG_VERDICT))
-	if c := k.config.ServiceCIDR; c.IsValid() {
+	for _, c := range k.ranges {
 		// A cluster IP or port that no service has.
 		k.rule(everyone, inPrefix(loadDestination(0), c, false), jump(expr.VerdictGoto, chainReject))
 	}
@@ -261,14 +262,25 @@ func (k *kernel) baseChains() {
 	k.rule(clients, jump(expr.VerdictGoto, chainDrop))
 	restrict := slices.Concat(frontendTo(0), k.member(setRestricted, r(0)), jump(expr.VerdictJump, chainClient))
 
+	mark := plain("masquerading")
+	k.rule(mark, frontendTo(0), k.member(setMasquerade, r(0)), setMark(^uint32(masqueraded), masqueraded))
+	if k.config.ClusterCIDR.IsValid() {
+		for _, c := range k.ranges {
+			// From outside of the cluster to a cluster IP: replies must return through this node.
+			k.rule(mark, inPrefix(loadDestination(0), c, false), inPrefix(loadSource(0), k.config.ClusterCIDR, true), setMark(^uint32(masqueraded), masqueraded))
+		}
+	}
+
 	arrive := base("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
 	k.rule(arrive, restrict)
+	k.rule(arrive, jump(expr.VerdictJump, "masquerading"))
 	if c := k.config.ClusterCIDR; c.IsValid() {
 		k.rule(arrive, inPrefix(loadSource(0), c, false), jump(expr.VerdictJump, "ours"))
 	}
 	k.rule(arrive, jump(expr.VerdictJump, "services"))
 	leave := base("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
 	k.rule(leave, restrict)
+	k.rule(leave, jump(expr.VerdictJump, "masquerading"))
 	k.rule(leave, jump(expr.VerdictJump, "ours"))
 	k.rule(leave, jump(expr.VerdictJump, "services"))
 
@@ -276,16 +288,9 @@ func (k *kernel) baseChains() {
 	hide := []expr.Any{&expr.Immediate{Register: r(0), Data: k.config.NodeIP.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: r(0), FullyRandom: true}}
 	k.rule(post, redirected(), loadSource(0), loadDestination(1), k.member(setHairpin, r(0)), hide)
-	// The original destination in conntrack is the frontend.
-	original := []expr.Any{&expr.Ct{Key: expr.CtKeyDST, Register: r(0), Direction: 0}}
-	k.rule(post, redirected(), original, loadProtocol(1),
-		[]expr.Any{&expr.Ct{Key: expr.CtKeyPROTODST, Register: r(2), Direction: 0}}, k.member(setMasquerade, r(0)), hide)
+	k.rule(post, redirected(), marked(), setMark(^uint32(masqueraded), 0), hide)
 	// From the node's loopback, which is not routable.
 	k.rule(post, redirected(), inPrefix(loadSource(0), netip.MustParsePrefix("127.0.0.0/8"), false), hide)
-	if k.config.ClusterIPsMasquerade() {
-		// From outside of the cluster to a cluster IP: replies must return through this node.
-		k.rule(post, redirected(), inPrefix(original, k.config.ServiceCIDR, false), inPrefix(loadSource(0), k.config.ClusterCIDR, true), hide)
-	}
 }
 
 // balanceChain selects the next endpoint of the frontend's slot and redirects the connection to it.
@@ -369,8 +374,30 @@ func inPrefix(load []expr.Any, p netip.Prefix, invert bool) []expr.Any {
 func redirected() []expr.Any {
 	const destinationNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
 	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(0)},
-		&expr.Bitwise{SourceRegister: r(0), DestRegister: r(0), Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, destinationNAT), Xor: make([]byte, 4)},
+		masked(destinationNAT, 0),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: r(0), Data: make([]byte, 4)}}
+}
+
+// masqueraded is the bit of a packet's mark for connections whose source is to be translated, which is known before their destination is. It is kube-proxy's,
+// which other software leaves alone. Conntrack's original destination would do without a mark, but nft and what uses it (firewalld, for example) cannot list a
+// table in which that is a part of a key: they abort.
+const masqueraded = 0x4000
+
+func loadMark() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: r(0)}} }
+
+// setMark keeps some bits of the packet's mark, and inverts others.
+func setMark(keep, invert uint32) []expr.Any {
+	return append(loadMark(), masked(keep, invert), &expr.Meta{Key: expr.MetaKeyMARK, Register: r(0), SourceRegister: true})
+}
+
+// marked matches packets with the bit masqueraded.
+func marked() []expr.Any {
+	return append(loadMark(), masked(masqueraded, 0), &expr.Cmp{Op: expr.CmpOpNeq, Register: r(0), Data: make([]byte, 4)})
+}
+
+// masked applies a mask and an exclusive or to the first register, in the byte order of the machine.
+func masked(mask, xor uint32) expr.Any {
+	return &expr.Bitwise{SourceRegister: r(0), DestRegister: r(0), Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: binary.NativeEndian.AppendUint32(nil, xor)}
 }
 
 func jump(kind expr.VerdictKind, to string) []expr.Any {

@@ -22,10 +22,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
@@ -57,16 +57,21 @@ type Proxy struct {
 	mu       sync.Mutex
 	node     Node
 	nodes    map[string]machine // all, by name
-	refresh  bool               // the holders changed: announce all addresses that are held
+	ranges   map[string]*networkingv1.ServiceCIDR
+	refresh  bool // the holders changed: announce all addresses that are held
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	dirty    map[types.NamespacedName]bool
 	received uint64 // number of changes
 	done     uint64 // number of changes that the kernel has
 
-	state  *state // owned by Run's goroutine
-	broken bool   // the kernel's table may differ from state
-	plan   func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
+	state   *state // owned by Run's goroutine
+	broken  bool   // the kernel's table may differ from state
+	plan    func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
+	guarded *Guarded // from which the kernel's ranges were made
+	routed  bool     // the routes are those to the kernel's ranges
+	// refused are the reported reasons why ranges are not served.
+	refused map[netip.Prefix]string
 	// complaints are the reported ones, by service.
 	complaints map[types.NamespacedName][]string
 }
@@ -80,7 +85,7 @@ func New(c Config) (*Proxy, error) {
 	}
 	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
-		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string]machine{},
+		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
 		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
@@ -126,14 +131,12 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { p.guard.Loop(ctx, "events", p.events.Run) })
-	if err := p.route(); err != nil {
-		return err
-	}
 	for _, what := range []struct {
 		object  ctrl.Object
 		handler toolscache.ResourceEventHandler
 	}{
 		{&corev1.Node{}, handler(&p.guard, p.setNode)},
+		{&networkingv1.ServiceCIDR{}, handler(&p.guard, p.setRange)},
 		{&corev1.Service{}, p.serviceHandler()},
 		{&discoveryv1.EndpointSlice{}, p.sliceHandler()},
 	} {
@@ -195,6 +198,7 @@ func (p *Proxy) syncGuarded() (err error) {
 		return errors.Join(panicked, err)
 	}
 	_ = p.kernel.close()
+	fresh.ranges = p.kernel.ranges
 	p.kernel = fresh
 	return panicked
 }
@@ -224,6 +228,7 @@ func (p *Proxy) sync() error {
 	p.refresh = false
 	p.mu.Unlock()
 
+	err := p.serveRanges(node.Guarded)
 	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
 	for name, in := range inputs {
 		// A service whose plan panics keeps its rules until it changes again.
@@ -237,12 +242,16 @@ func (p *Proxy) sync() error {
 	for _, name := range d.touched {
 		p.complain(name, p.state.complaints(name))
 	}
-	var err error
 	switch {
+	case err != nil:
 	case p.broken:
 		err = p.kernel.replace(p.state.everything())
 	case !d.empty():
 		err = p.kernel.update(d)
+	}
+	if err == nil && !p.routed {
+		err = p.route(p.kernel.ranges)
+		p.routed = err == nil
 	}
 	p.broken = err != nil
 	if err != nil {
@@ -266,7 +275,7 @@ func (p *Proxy) sync() error {
 	return nil
 }
 
-// Reset removes the table and the route, also those of a killed process. It is idempotent.
+// Reset removes the table and the routes, also those of a killed process. It is idempotent.
 func Reset(_ context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -275,19 +284,7 @@ func Reset(_ context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{k.reset(), k.close()}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
-		netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
-	errs = append(errs, err)
-	for _, r := range routes {
-		if r.Priority != c.metric() {
-			continue
-		}
-		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(k.reset(), k.close(), c.removeRoutes(nil))
 }
 
 // Reset calls the function Reset for this proxy. Its Run must have returned.

@@ -3,12 +3,16 @@ package proxy
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks our route as Coracle's (see rtnetlink(7)), metric as that of this installation.
+// routeProtocol marks our routes as Coracle's (see rtnetlink(7)), metric as that of this installation.
 const routeProtocol netlink.RouteProtocol = 0xd2
 
 func (c *Config) metric() int {
@@ -16,22 +20,42 @@ func (c *Config) metric() int {
 	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
 }
 
-// route adds a route to cluster IPs with the node's source address, so that processes of the node can connect to them without a default route.
-func (p *Proxy) route() error {
-	if !p.ServiceCIDR.IsValid() {
-		return nil
-	}
+// route sets routes to ranges of cluster IPs with the node's source address, so that processes of the node can connect to them without a default
+// route, and removes those to others.
+func (p *Proxy) route(ranges []netip.Prefix) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
-		return err
+		return fmt.Errorf("find the loopback interface: %w", err)
 	}
-	_, dst, err := netParse(p.ServiceCIDR)
+	for _, c := range ranges {
+		_, dst, err := netParse(c)
+		if err != nil {
+			return err
+		}
+		err = netlink.RouteReplace(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: p.NodeIP.AsSlice(), Protocol: routeProtocol, Priority: p.metric()})
+		if err != nil {
+			return fmt.Errorf("add the route to services %s from %s: %w", c, p.NodeIP, err)
+		}
+	}
+	return p.removeRoutes(ranges)
+}
+
+// removeRoutes removes the routes of route, except those to some ranges.
+func (c *Config) removeRoutes(except []netip.Prefix) error {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
+		netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
-		return err
+		return fmt.Errorf("list routes: %w", err)
 	}
-	err = netlink.RouteReplace(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: p.NodeIP.AsSlice(), Protocol: routeProtocol, Priority: p.metric()})
-	if err != nil {
-		return fmt.Errorf("add the route to services %s from %s: %w", p.ServiceCIDR, p.NodeIP, err)
+	var errs []error
+	for _, r := range routes {
+		keep := slices.ContainsFunc(except, func(p netip.Prefix) bool { return r.Dst != nil && r.Dst.String() == p.String() })
+		if keep || r.Priority != c.metric() {
+			continue
+		}
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove route %s: %w", r.Dst, err))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

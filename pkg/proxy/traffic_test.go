@@ -15,9 +15,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/coracle-dev/coracle/test/netns"
 )
@@ -127,6 +130,48 @@ func TestTraffic(t *testing.T) {
 	w.settle()
 	_, err := w.ask("outside", "tcp", nodeAddr.String()+":30080")
 	require.ErrorIs(t, err, unix.ECONNREFUSED)
+}
+
+// TestFurtherRanges: cluster IPs of a ServiceCIDR are routed and rejected like those of the options, unless machines have addresses there.
+func TestFurtherRanges(t *testing.T) {
+	w := newWorld(t)
+	a, client := w.pod("a"), w.pod("client")
+	ranges := func(cidrs ...string) *networkingv1.ServiceCIDR {
+		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	}
+	further := ranges("10.99.0.0/24")
+	w.objects.deliver(nil, further)
+	w.objects.deliver(nil, service("web", "10.99.0.10"))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
+	w.start()
+	routed := func(address string) bool {
+		routes, err := netlink.RouteGet(net.ParseIP(address))
+		require.NoError(t, err)
+		lo, err := netlink.LinkByName("lo")
+		require.NoError(t, err)
+		return routes[0].LinkIndex == lo.Attrs().Index
+	}
+	for where, from := range map[string]netip.Addr{"client": client, "": nodeAddr} {
+		answer, err := w.ask(where, "tcp", "10.99.0.10:80")
+		require.NoError(t, err)
+		require.Equal(t, "a "+from.String(), answer)
+		_, err = w.ask(where, "tcp", "10.99.0.77:80")
+		require.ErrorIs(t, err, unix.ECONNREFUSED)
+	}
+	require.True(t, routed("10.99.0.77"))
+
+	wide := ranges("192.168.77.0/25") // the node's network
+	w.objects.deliver(further, wide)
+	w.settle()
+	require.False(t, routed("10.99.0.77"))
+	require.True(t, routed("10.43.0.77"))
+	require.False(t, routed("192.168.77.9"))
+	answer, err := w.ask("client", "tcp", "10.99.0.10:80") // the service itself stays
+	require.NoError(t, err)
+	require.Equal(t, "a "+client.String(), answer)
+	w.objects.deliver(wide, nil)
+	w.settle()
+	require.True(t, routed("10.43.0.77"))
 }
 
 func TestUDPForgets(t *testing.T) {

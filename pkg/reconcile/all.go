@@ -40,6 +40,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/reconcile/roles"
 	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
 	"github.com/coracle-dev/coracle/pkg/reconcile/serviceaccount"
+	"github.com/coracle-dev/coracle/pkg/reconcile/servicecidr"
 	"github.com/coracle-dev/coracle/pkg/reconcile/statefulset"
 	"github.com/coracle-dev/coracle/pkg/reconcile/storagemigration"
 	"github.com/coracle-dev/coracle/pkg/reconcile/tainteviction"
@@ -64,6 +65,7 @@ func All(cfg Config) []*engine.Reconciler {
 		endpointslice.New(),
 		endpoints.New(),
 		endpointslicemirroring.New(),
+		servicecidr.New(),
 		namespace.New(cfg.Kinds, cfg.Elsewhere),
 		garbage.New(cfg.Kinds, cfg.OwnedElsewhere),
 		serviceaccount.New(),

@@ -2,16 +2,13 @@ package registry
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -33,9 +30,6 @@ import (
 
 // managedBy is the label value with which upstream marks the IPAddresses created by its allocator.
 const managedBy = "ipallocator.k8s.io"
-
-// defaultRange is the name of the ServiceCIDR object that represents Config.ServiceCIDR.
-const defaultRange = "kubernetes"
 
 // errReserved is returned when another write has reserved an address or port since it was found to be free.
 var errReserved = fmt.Errorf("the address or port was taken meanwhile: %w", store.ErrConflict)
@@ -79,11 +73,10 @@ func (c *call) allocateIP(now, was *core.Service) error {
 	}
 	if asked := now.Spec.ClusterIPs[0]; asked != "" {
 		ip, err := netip.ParseAddr(asked)
-		if err == nil && !c.usable(ip) {
-			err = fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", asked, c.cfg.ServiceCIDR)
-		} else if err == nil && !c.rangeReady() {
-			err = errors.New("the provided network does not match the current range")
-		} else if err == nil && c.addresses != nil {
+		if err == nil {
+			err = c.mayHave(ip)
+		}
+		if err == nil && c.addresses != nil {
 			if _, err = c.store.Get(c.ctx, c.addresses.Key("", ip.String())); err == nil {
 				err = errors.New("provided IP is already allocated")
 			} else if errors.Is(err, store.ErrNotFound) {
@@ -99,69 +92,12 @@ func (c *call) allocateIP(now, was *core.Service) error {
 		return nil
 	}
 	ip, ok := c.freeIP()
-	if !ok || !c.rangeReady() {
+	if !ok {
 		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", now.Name))
 	}
 	now.Spec.ClusterIPs[0] = ip.String()
 	now.Spec.ClusterIP = now.Spec.ClusterIPs[0]
 	return nil
-}
-
-// rangeReady reports whether addresses may be allocated. As upstream, it is false once the ServiceCIDR's condition
-// Ready is False. A ServiceCIDR that does not exist yet counts as ready.
-func (r *Registry) rangeReady() bool {
-	if r.ranges == nil {
-		return true
-	}
-	e := r.cache.Get(r.ranges, "", defaultRange)
-	if e == nil {
-		return true
-	}
-	s, ok := e.Object.(*networkingv1.ServiceCIDR)
-	return !ok || !meta.IsStatusConditionFalse(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
-}
-
-// size returns the number of addresses in the range, including the network and broadcast addresses.
-func (r *Registry) size() uint32 {
-	return uint32(min(uint64(1)<<(32-r.cfg.ServiceCIDR.Bits()), 1<<31))
-}
-
-// usable reports whether a Service may request ip.
-func (r *Registry) usable(ip netip.Addr) bool {
-	cidr := r.cfg.ServiceCIDR
-	return cidr.Contains(ip) && ip != cidr.Addr() && ip != r.at(r.size()-1)
-}
-
-func (r *Registry) at(offset uint32) netip.Addr {
-	base := r.cfg.ServiceCIDR.Addr().As4()
-	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(base[:])+offset)
-	return netip.AddrFrom4(b)
-}
-
-// freeIP returns an address that is free according to the cache. As upstream (KEP-3070), it uses the low part of the
-// range, 16 to 256 addresses that are meant for explicit requests, only once the rest is full.
-func (r *Registry) freeIP() (netip.Addr, bool) {
-	size := r.size()
-	low := min(max(16, size/16), 256)
-	search := func(from, to uint32) (netip.Addr, bool) { // [from, to)
-		if from >= to {
-			return netip.Addr{}, false
-		}
-		n := to - from
-		start := rand.Uint32N(n)
-		for i := range n {
-			ip := r.at(from + (start+i)%n)
-			if r.addresses == nil || r.cache.Get(r.addresses, "", ip.String()) == nil {
-				return ip, true
-			}
-		}
-		return netip.Addr{}, false
-	}
-	if ip, ok := search(min(low, size-1), size-1); ok {
-		return ip, true
-	}
-	return search(2, min(low, size-1)) // offset 1 is the address of the API server's own Service
 }
 
 // allocationsOf returns the addresses and ports that a Service has reserved.
@@ -171,7 +107,7 @@ func (r *Registry) allocationsOf(s *corev1.Service) (ips []netip.Addr, ports []i
 	}
 	if s.Spec.Type != corev1.ServiceTypeExternalName {
 		for _, text := range s.Spec.ClusterIPs {
-			if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() && r.usable(ip) {
+			if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() {
 				ips = append(ips, ip)
 			}
 		}

@@ -306,3 +306,69 @@ func TestARangeThatIsNotReady(t *testing.T) {
 	set("True")
 	put(h, v1("Service", ""), named)
 }
+
+// TestFurtherRanges: addresses come from ServiceCIDR objects, too, and stay reserved for as long as a Service has them.
+func TestFurtherRanges(t *testing.T) {
+	h, _ := build(t).another(small)
+	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	add := func(name, cidr string) {
+		put(h, at(kind, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/stays"}}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}})
+	}
+	fill := func(from, n int) {
+		for i := range n {
+			_, err := h.createService(service(fmt.Sprint("s", from+i), corev1.ServiceTypeClusterIP))
+			require.NoError(t, err)
+		}
+		_, err := h.createService(service("more", corev1.ServiceTypeClusterIP))
+		requireStatus(t, err, 500, "range is full")
+	}
+	fill(0, 13)
+	add("few", "10.99.0.0/30")
+	fill(13, 2)
+	add("more", "10.99.0.0/29")
+	fill(15, 4) // those of few are taken
+	for ip, why := range map[string]string{
+		"10.99.0.7": "the provided IP (10.99.0.7) is not in the valid range. The range of valid IPs is 10.99.0.0/29",
+		"10.99.0.2": "provided IP is already allocated",
+		"10.99.0.9": "the provided network does not match the current range",
+	} {
+		s := service("asked", corev1.ServiceTypeClusterIP)
+		s.Spec.ClusterIP = ip
+		_, err := h.createService(s)
+		requireStatus(t, err, 422, why)
+	}
+
+	_, err := h.Delete(h.ctx, at(kind, "", "more"), metav1.DeleteOptions{})
+	require.NoError(t, err)
+	for i := range 19 {
+		_, err := h.Delete(h.ctx, v1("Service", fmt.Sprint("s", i)), metav1.DeleteOptions{})
+		require.NoError(t, err)
+	}
+	reserved, _ := h.reserved()
+	require.Empty(t, reserved, "also of a range that goes")
+	fill(0, 15) // a range that goes gives no addresses
+}
+
+func TestRangesThatAreRefused(t *testing.T) {
+	cfg := small
+	cfg.ClusterCIDR = netip.MustParsePrefix("10.42.0.0/16")
+	h, _ := build(t).another(cfg)
+	put(h, at(corev1.SchemeGroupVersion.WithKind("Node"), "", ""), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.168.7.9"}}}})
+	for cidr, why := range map[string]string{
+		"fd00::/108":     "must be an IPv4 range",
+		"10.0.0.0/7":     "must be a range of /8 to /30",
+		"10.9.0.0/31":    "must be a range of /8 to /30",
+		"10.42.7.0/24":   "overlaps the range of pods, 10.42.0.0/16",
+		"127.0.0.0/16":   "overlaps 127.0.0.0/8",
+		"169.0.0.0/8":    "overlaps 169.254.0.0/16",
+		"240.0.0.0/24":   "overlaps 224.0.0.0/3",
+		"192.168.0.0/16": "contains 192.168.7.9, the address of node n1",
+		"10.9.0.5/24":    "10.9.0.5/24",
+		"everything":     "everything",
+	} {
+		_, err := h.Create(h.ctx, at(networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "x"},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}}, metav1.CreateOptions{})
+		requireStatus(t, err, 422, why)
+	}
+}

@@ -39,8 +39,10 @@ type Config struct {
 	Store *store.Store
 	Cache *cache.Cache
 
-	// ServiceCIDR is the IPv4 range of cluster IPs. Default 10.43.0.0/16.
+	// ServiceCIDR is the first IPv4 range of cluster IPs; ServiceCIDR objects are more. Default 10.43.0.0/16.
 	ServiceCIDR netip.Prefix
+	// ClusterCIDR is the range of pods, which no range of cluster IPs may overlap. Invalid: not known.
+	ClusterCIDR netip.Prefix
 	// NodePortMin and NodePortMax are the first and the last node port. Default 30000 and 32767.
 	NodePortMin, NodePortMax int32
 
@@ -106,6 +108,7 @@ type Registry struct {
 	services   *kind.Resource
 	addresses  *kind.Resource // IPAddress
 	ranges     *kind.Resource // ServiceCIDR
+	nodes      *kind.Resource
 	admission  admission.Interface
 	objects    func() *objects
 	quotas     *quotas // nil unless UseQuotas was called
@@ -132,6 +135,7 @@ func New(cfg Config) (*Registry, error) {
 	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
 	r.addresses = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ipaddresses"})
 	r.ranges = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"})
+	r.nodes = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	if cfg.Authorizer != nil {
 		r.UseAuthorizer(cfg.Authorizer)
 	}

@@ -10,10 +10,14 @@ import (
 	apiservice "k8s.io/kubernetes/pkg/api/service"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/networking"
 )
 
-// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families.
+// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families. It also checks where they come from.
 func (c *call) complete(obj, old runtime.Object) error {
+	if r, ok := obj.(*networking.ServiceCIDR); ok && old == nil {
+		return c.checkRange(r)
+	}
 	now, ok := obj.(*core.Service)
 	if !ok || c.Subresource != "" {
 		return nil

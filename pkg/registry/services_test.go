@@ -65,7 +65,7 @@ func TestServiceAllocation(t *testing.T) {
 	requireStatus(t, err, 422, "spec.clusterIPs", "provided IP is already allocated")
 	taken.Spec.ClusterIP = "10.99.0.1"
 	_, err = h.Create(h.ctx, v1("Service", ""), copied(taken), metav1.CreateOptions{})
-	requireStatus(t, err, 422, "is not in the valid range")
+	requireStatus(t, err, 422, "the provided network does not match the current range")
 	dual := service("b", corev1.ServiceTypeClusterIP)
 	policy := corev1.IPFamilyPolicyRequireDualStack
 	dual.Spec.IPFamilyPolicy = &policy

@@ -232,8 +232,12 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	if err != nil {
 		return err
 	}
+	pods, err := netip.ParsePrefix(p.ClusterCIDR)
+	if err != nil {
+		return err
+	}
 	l.registry, err = registry.New(registry.Config{
-		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services,
+		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services, ClusterCIDR: pods,
 		NodePortMin: firstPort, NodePortMax: lastPort, EventTTL: p.EventTTL,
 		Tokens: p.accounts.tokens, Audiences: l.audiences, MaxTokenLife: p.AccountMaxExpiration, ExactTokenLife: !p.AccountExtendExpiration,
 		Logger:         component(p.log, "registry"),

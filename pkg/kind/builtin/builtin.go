@@ -53,6 +53,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
+// mostRanges limits the ServiceCIDRs: each node routes all of them.
+const mostRanges = 32
+
 // Kinds returns the Table of all kinds that a server starts with, built on first use.
 var Kinds = sync.OnceValue(func() *kind.Table {
 	setGates()
@@ -183,9 +186,8 @@ func groups() []*kind.Resource {
 
 	addresses := row[networkingv1.IPAddress, networkingv1.IPAddressList](gv("networking.k8s.io", "v1"), "ipaddresses", "ipaddress", ipaddress.Strategy, metaFields)
 	addresses.ShortNames, addresses.Table = []string{"ip"}, addressPrinter(addresses)
-	// The only service range is the one in the server's options: others cannot be created.
 	ranges := row[networkingv1.ServiceCIDR, networkingv1.ServiceCIDRList](gv("networking.k8s.io", "v1"), "servicecidrs", "servicecidr", servicecidr.Strategy, metaFields)
-	ranges.Verbs, ranges.Status = []string{"get", "list", "watch"}, servicecidr.StatusStrategy
+	ranges.Status, ranges.Most = servicecidr.StatusStrategy, mostRanges
 
 	rbac := gv("rbac.authorization.k8s.io", "v1")
 	clusterBindings := row[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](rbac, "clusterrolebindings", "clusterrolebinding", clusterrolebinding.Strategy, metaFields)

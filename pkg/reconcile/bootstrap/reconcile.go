@@ -108,6 +108,12 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	case Status:
 		err = c.Status().Update(ctx, next)
 	case Replace:
+		if len(next.GetFinalizers()) > 0 { // which upstream's controllers may have set
+			next.SetFinalizers(nil)
+			if err = c.Update(ctx, next); err != nil {
+				return err
+			}
+		}
 		uid := next.GetUID()
 		if err = c.Delete(ctx, next, client.Preconditions{UID: &uid}); err == nil {
 			err = c.Create(ctx, want.DeepCopyObject().(client.Object))
