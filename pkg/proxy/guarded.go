@@ -86,10 +86,14 @@ func (p *Proxy) newGuarded() *Guarded {
 	return g
 }
 
-// setNode records a node's addresses, and whether it takes traffic of load balancers.
+// setNode records a node's addresses, whether it takes traffic of load balancers, and of this node the zone.
 func (p *Proxy) setNode(n *corev1.Node, there bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if zone := n.Labels[corev1.LabelTopologyZone]; there && n.Name == p.NodeName && zone != p.node.Zone {
+		p.node.Zone = zone
+		p.recheckHints()
+	}
 	before, was := p.nodes[n.Name]
 	now := machineOf(n)
 	if was == there && before.equal(now) {
@@ -122,6 +126,18 @@ func (p *Proxy) recheckGuarded() {
 		}
 	}
 	p.notify()
+}
+
+// recheckHints plans all services again whose endpoints have hints. Called with the lock held.
+func (p *Proxy) recheckHints() {
+	for name, list := range p.slices {
+		for _, s := range list {
+			if slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.Hints != nil }) {
+				p.mark(name)
+				break
+			}
+		}
+	}
 }
 
 // complain records an event for external addresses that a service does not get, once per change.

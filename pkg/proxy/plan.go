@@ -15,6 +15,8 @@ import (
 // Node is what a plan depends on besides the service and its endpoints.
 type Node struct {
 	Name string
+	// Zone is the node's label topology.kubernetes.io/zone.
+	Zone string
 	// Addresses are those on which node ports are served: the node's addresses, and loopback.
 	Addresses []netip.Addr
 	// Local services are served by this node at the given address, whatever their endpoints.
@@ -200,10 +202,17 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	return p
 }
 
-// choose returns the endpoints of one port, all and local ones: those that are ready or, if there are none, those that are serving while
-// terminating (KEP-1669).
+// candidate is an endpoint of one port.
+type candidate struct {
+	to    netip.AddrPort
+	hints *discoveryv1.EndpointHints
+}
+
+// choose returns the endpoints of one port, the ones for this node and local ones: those that are ready or, if there are none, those that are
+// serving while terminating (KEP-1669). Those for this node are all, unless hints prefer some of them.
 func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*discoveryv1.EndpointSlice) (all, here []netip.AddrPort) {
-	var ready, readyHere, ending, endingHere []netip.AddrPort
+	var ready []candidate
+	var readyHere, ending, endingHere []netip.AddrPort
 	for _, s := range endpoints {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 {
 			continue
@@ -234,7 +243,7 @@ func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*d
 				readyHere = append(readyHere, to)
 				fallthrough
 			case isReady:
-				ready = append(ready, to)
+				ready = append(ready, candidate{to, e.Hints})
 			case isEnding && isHere:
 				endingHere = append(endingHere, to)
 				fallthrough
@@ -243,13 +252,52 @@ func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*d
 			}
 		}
 	}
-	if len(ready) == 0 {
-		ready = ending
+	all = preferred(node, ready)
+	if len(all) == 0 {
+		all = ending
 	}
 	if len(readyHere) == 0 {
 		readyHere = endingHere
 	}
-	return sorted(ready), sorted(readyHere)
+	return sorted(all), sorted(readyHere)
+}
+
+// preferred returns the ready endpoints that their hints give this node (KEP-2433, KEP-4444, KEP-3015): those for the node or else those for its
+// zone, if every endpoint says for which ones it is and some are for this one. Otherwise it returns all.
+func preferred(node Node, ready []candidate) []netip.AddrPort {
+	forNode := func(h *discoveryv1.EndpointHints) (hinted, ours bool) {
+		return len(h.ForNodes) > 0, slices.ContainsFunc(h.ForNodes, func(n discoveryv1.ForNode) bool { return n.Name == node.Name })
+	}
+	forZone := func(h *discoveryv1.EndpointHints) (hinted, ours bool) {
+		return len(h.ForZones) > 0, slices.ContainsFunc(h.ForZones, func(z discoveryv1.ForZone) bool { return z.Name == node.Zone })
+	}
+	for _, of := range []func(*discoveryv1.EndpointHints) (hinted, ours bool){forNode, forZone} {
+		if near := hinted(ready, of); len(near) > 0 {
+			return near
+		}
+	}
+	all := make([]netip.AddrPort, len(ready))
+	for i, c := range ready {
+		all[i] = c.to
+	}
+	return all
+}
+
+// hinted returns the endpoints whose hints are ours, none if one of all has no hint.
+func hinted(ready []candidate, of func(*discoveryv1.EndpointHints) (hinted, ours bool)) (near []netip.AddrPort) {
+	for _, c := range ready {
+		if c.hints == nil {
+			return nil
+		}
+		has, ours := of(c.hints)
+		if !has {
+			return nil
+		}
+		if ours {
+			near = append(near, c.to)
+		}
+	}
+	return near
 }
 
 func sorted(e []netip.AddrPort) []netip.AddrPort {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -157,6 +158,92 @@ func TestPlan(t *testing.T) {
 	local := testNode
 	local.Local = map[types.NamespacedName]netip.AddrPort{{Namespace: "default", Name: "a"}: netip.MustParseAddrPort("192.168.77.1:5353")}
 	require.Equal(t, []string{"10.43.0.5:80/6 -> 192.168.77.1:5353", "hairpin 192.168.77.1"}, describe(plan(local, service("a", "10.43.0.5"), nil, nil)))
+}
+
+// TestHints: endpoints are preferred by their hints, as upstream's kube-proxy does it.
+func TestHints(t *testing.T) {
+	// An endpoint is address@node, with the nodes and zones that its hints name.
+	type hinted struct{ endpoint, nodes, zones string }
+	const one, two, three = "10.42.0.3:8080", "10.42.1.3:8080", "10.42.2.3:8080"
+	for name, c := range map[string]struct {
+		endpoints []hinted
+		want      []string
+	}{
+		"none":                          {[]hinted{{"10.42.0.3@n1", "", ""}, {"10.42.1.3@n2", "", ""}}, []string{one, two}},
+		"this node":                     {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2", "n2", "a"}}, []string{one}},
+		"this node among others":        {[]hinted{{"10.42.0.3@n1", "n3 n1", ""}, {"10.42.1.3@n2", "n2", ""}}, []string{one}},
+		"the zone, without this node":   {[]hinted{{"10.42.1.3@n2", "n2", "a"}, {"10.42.2.3@n3", "n3", "b"}}, []string{two}},
+		"the zone":                      {[]hinted{{"10.42.0.3@n1", "", "b"}, {"10.42.1.3@n2", "", "a"}, {"10.42.2.3@n3", "", "a"}}, []string{two, three}},
+		"neither node nor zone":         {[]hinted{{"10.42.1.3@n2", "n2", "b"}, {"10.42.2.3@n3", "n3", "b"}}, []string{two, three}},
+		"one without a hint":            {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2", "", ""}}, []string{one, two}},
+		"one without one for nodes":     {[]hinted{{"10.42.0.3@n1", "n1", "b"}, {"10.42.1.3@n2", "", "a"}}, []string{two}},
+		"one that is not ready":         {[]hinted{{"10.42.0.3@n1!", "n1", "a"}, {"10.42.1.3@n2", "n2", "b"}}, []string{two}},
+		"without one, but not ready":    {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2!", "", ""}, {"10.42.2.3@n3", "n3", "a"}}, []string{one}},
+		"all of them terminating":       {[]hinted{{"10.42.0.3@n1~", "n1", "a"}, {"10.42.1.3@n2~", "n2", "a"}}, []string{one, two}},
+		"this one terminating, another": {[]hinted{{"10.42.0.3@n1~", "n1", "a"}, {"10.42.1.3@n2", "n2", "a"}}, []string{two}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var texts []string
+			for _, e := range c.endpoints {
+				texts = append(texts, e.endpoint)
+			}
+			s := slice("a", 8080, texts...)
+			for i, e := range c.endpoints {
+				var h discoveryv1.EndpointHints
+				for _, n := range strings.Fields(e.nodes) {
+					h.ForNodes = append(h.ForNodes, discoveryv1.ForNode{Name: n})
+				}
+				for _, z := range strings.Fields(e.zones) {
+					h.ForZones = append(h.ForZones, discoveryv1.ForZone{Name: z})
+				}
+				if len(h.ForNodes)+len(h.ForZones) > 0 {
+					s.Endpoints[i].Hints = &h
+				}
+			}
+			node := testNode
+			node.Zone = "a"
+			p := plan(node, service("a", "10.43.0.5"), []*discoveryv1.EndpointSlice{s}, nil)
+			require.Contains(t, describe(p), "10.43.0.5:80/6 -> "+strings.Join(c.want, " "))
+		})
+	}
+}
+
+// TestHintsAndLocalPolicy: what serves local endpoints alone takes those of this node, whatever the hints.
+func TestHintsAndLocalPolicy(t *testing.T) {
+	s := slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")
+	s.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "b"}}}
+	s.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}
+	node := testNode
+	node.Zone = "a"
+	svc := service("a", "10.43.0.5", func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	})
+	lines := describe(plan(node, svc, []*discoveryv1.EndpointSlice{s}, nil))
+	require.Contains(t, lines, "10.43.0.5:80/6 -> 10.42.1.3:8080")
+	require.Contains(t, lines, "192.168.77.1:30080/6 -> 10.42.0.3:8080")
+	require.Contains(t, lines, "hairpin 10.42.0.3")
+}
+
+// TestZoneOfNode: services with hints follow the zone of this node, and no others.
+func TestZoneOfNode(t *testing.T) {
+	p := &Proxy{Config: Config{NodeName: "n1"}, wake: make(chan struct{}, 1), nodes: map[string]machine{}, dirty: map[types.NamespacedName]bool{},
+		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{}}
+	with, without := slice("with", 8080, "10.42.0.3@n1"), slice("without", 8080, "10.42.0.3@n1")
+	with.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}
+	for _, s := range []*discoveryv1.EndpointSlice{with, without} {
+		p.slices[types.NamespacedName{Namespace: "default", Name: s.Labels[discoveryv1.LabelServiceName]}] = map[string]*discoveryv1.EndpointSlice{s.Name: s}
+	}
+	set := func(name, zone string) map[types.NamespacedName]bool {
+		clear(p.dirty)
+		p.setNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}, true)
+		return p.dirty
+	}
+	require.Equal(t, map[types.NamespacedName]bool{{Namespace: "default", Name: "with"}: true}, set("n1", "a"))
+	require.Equal(t, "a", p.node.Zone)
+	require.Empty(t, set("n1", "a"))
+	require.Empty(t, set("n2", "b"))
+	require.Len(t, set("n1", "b"), 1)
 }
 
 // TestRenumber: the result holds what it should, and those that stay keep their numbers where they can.

@@ -12,7 +12,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/endpointslice"
-	"k8s.io/endpointslice/topologycache"
 	endpointsliceutil "k8s.io/endpointslice/util"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,19 +28,22 @@ const (
 
 // New declares the reconciler.
 func New() *engine.Reconciler {
+	var t *topology
 	return &engine.Reconciler{
 		Name: "endpointslice", Workers: 4,
 		Watches: []engine.Watch{
 			{Object: &corev1.Service{}},
 			services.WatchPods(),
 			{Object: &discoveryv1.EndpointSlice{}, Map: service},
+			{Object: &corev1.Node{}, Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request { return t.node(was, is) }},
 		},
-		Reads: []client.Object{&corev1.Node{}},
 		Writes: []engine.Write{
 			{Object: &discoveryv1.EndpointSlice{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
 		},
 		New: func(env engine.Env) engine.Func {
-			return reconcilerOf(env).reconcile
+			r := reconcilerOf(env)
+			t = r.topology
+			return r.reconcile
 		},
 	}
 }
@@ -56,10 +58,10 @@ func service(_ context.Context, _ engine.Env, o client.Object) []engine.Request 
 }
 
 func reconcilerOf(env engine.Env) *reconciler {
-	written := &writes{of: map[client.ObjectKey]map[string]string{}}
+	written, topology := &writes{of: map[client.ObjectKey]map[string]string{}}, newTopology()
 	library := endpointslice.NewReconciler(clientset{env: env, written: written}, nodes{env: env}, perSlice, endpointsliceutil.NewEndpointSliceTracker(),
-		topologycache.NewTopologyCache(), recorder{env}, manager, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
-	return &reconciler{Env: env, upstream: library, written: written, memory: services.NewMemory()}
+		topology.library, recorder{env}, manager, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	return &reconciler{Env: env, upstream: library, written: written, memory: services.NewMemory(), topology: topology}
 }
 
 // upstream is the library's reconciler.
@@ -73,6 +75,7 @@ type reconciler struct {
 	upstream upstream
 	written  *writes
 	memory   *services.Memory
+	topology *topology
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -81,10 +84,22 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		// Its slices go with it, by their owner reference.
 		r.upstream.DeleteService(req.Namespace, req.Name)
 		r.memory.Forget(req.NamespacedName)
+		r.topology.forget(req.NamespacedName)
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if svc.DeletionTimestamp != nil || !services.HasSelector(&svc) {
 		return engine.Result{}, nil
+	}
+	again, err := r.topology.use(&svc, func() ([]*corev1.Node, error) {
+		var nodes corev1.NodeList
+		err := r.Cache.List(ctx, &nodes)
+		return engine.Pointers(nodes.Items), err
+	})
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if again {
+		r.memory.Forget(req.NamespacedName)
 	}
 	var pods corev1.PodList
 	if err := r.Cache.List(ctx, &pods, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(svc.Spec.Selector)}); err != nil {
@@ -114,7 +129,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 	}
 	r.written.begin(req.NamespacedName, state.Written)
-	err := r.upstream.Reconcile(klog.Background(), &svc, podList, slices, changed(&svc, podList))
+	err = r.upstream.Reconcile(klog.Background(), &svc, podList, slices, changed(&svc, podList))
 	r.written.end(req.NamespacedName)
 	if err != nil {
 		return engine.Result{}, err
