@@ -281,6 +281,8 @@ func TestNodeAndLease(t *testing.T) {
 		require.True(t, isReady(n))
 		require.Equal(t, "node", n.Labels[corev1.LabelHostname])
 		require.Equal(t, "fake://1.0.0", n.Status.NodeInfo.ContainerRuntimeVersion)
+		require.Contains(t, n.Status.DeclaredFeatures, "InPlacePodVerticalScalingInitContainers")
+		require.True(t, *n.Status.Features.SupplementalGroupsPolicy)
 		first := n.Status.Conditions[0].LastHeartbeatTime
 		b.pass(4 * time.Minute)
 		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, n))

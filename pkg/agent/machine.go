@@ -54,10 +54,19 @@ func readMachine(dataDir string) (machine, error) {
 		BootID: firstLine("/proc/sys/kernel/random/boot_id"), KernelVersion: string(bytes.TrimRight(u.Release[:], "\x00")),
 		OSImage: osImage(), OperatingSystem: "linux", Architecture: goruntime.GOARCH,
 	}
+	if swap := mem["SwapTotal"]; swap > 0 {
+		m.info.Swap = &corev1.NodeSwapStatus{Capacity: &swap}
+	}
+	m.info.RunningInUserNamespace = new(inUserNamespace())
 	if m.info.SystemUUID == "" {
 		m.info.SystemUUID = m.info.MachineID
 	}
 	return m, nil
+}
+
+// inUserNamespace reports whether this process is in a user namespace other than the machine's, whose IDs are all that there are (user_namespaces(7)).
+func inUserNamespace() bool {
+	return strings.Join(strings.Fields(firstLine("/proc/self/uid_map")), " ") != "0 0 4294967295"
 }
 
 func firstLine(path string) string {

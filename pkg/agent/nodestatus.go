@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"sort"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -80,7 +81,8 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	s.NodeInfo = a.machine.info
 	s.NodeInfo.ContainerRuntimeVersion = a.c.Runtime.Version()
 	s.NodeInfo.KubeletVersion = version.Kubernetes
-	s.RuntimeHandlers = pod.RuntimeHandlers()
+	s.RuntimeHandlers, s.DeclaredFeatures = pod.RuntimeHandlers(), pod.DeclaredFeatures()
+	s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: new(true)}
 	s.DaemonEndpoints.KubeletEndpoint.Port = port
 	if heartbeat {
 		s.Images = a.imageList()
@@ -166,6 +168,12 @@ func (a *Agent) allocatable() corev1.ResourceList {
 		cpu, memory := l[corev1.ResourceCPU], l[corev1.ResourceMemory]
 		l[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(cpu.MilliValue()-r.MilliCPU, 0), resource.DecimalSI)
 		l[corev1.ResourceMemory] = *resource.NewQuantity(memory.Value()-r.MemoryOf(memory.Value()), resource.BinarySI)
+	}
+	for name, q := range whole {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) { // it is part of the memory
+			memory := l[corev1.ResourceMemory]
+			l[corev1.ResourceMemory] = *resource.NewQuantity(max(memory.Value()-q.Value(), 0), resource.BinarySI)
+		}
 	}
 	// Memory below the eviction threshold is not allocatable.
 	for name, signal := range map[corev1.ResourceName]config.Signal{

@@ -61,6 +61,35 @@ func TestResizeInPlace(t *testing.T) {
 	})
 }
 
+// A running init container is resized in place; one that has ended is over, whatever it would get now.
+func TestResizeOfInitContainers(t *testing.T) {
+	node(t, fakeruntime.Config{}, func(b *bench) {
+		p := simple("web", "sleep", "1000000")
+		amount := func(cpu string) corev1.ResourceRequirements {
+			return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
+		}
+		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: p.Spec.Containers[0].Image, Command: []string{"sleep", "60"}, Resources: amount("10m")}}
+		p = b.create(p)
+		resize := func(cpu string) corev1.ContainerStatus {
+			p := b.pod("web")
+			p.Spec.InitContainers[0].Resources = amount(cpu)
+			p.Generation++
+			require.NoError(t, b.cluster.Update(b.ctx, p))
+			b.settle()
+			return b.pod("web").Status.InitContainerStatuses[0]
+		}
+		s := resize("20m")
+		require.Equal(t, p.Status.InitContainerStatuses[0].ContainerID, s.ContainerID)
+		require.Equal(t, "20m", s.Resources.Requests.Cpu().String())
+		b.pass(2 * time.Minute)
+		require.True(t, b.pod("web").Status.ContainerStatuses[0].Ready)
+		s = resize("30m")
+		require.NotNil(t, s.State.Terminated)
+		require.Zero(t, s.RestartCount)
+		require.Empty(t, condition(b.pod("web"), corev1.PodResizeInProgress))
+	})
+}
+
 // The status reports PodResizeInProgress until all containers are resized.
 func TestResizeOfSeveralContainers(t *testing.T) {
 	amount := func(cpu, memory string) corev1.ResourceRequirements {

@@ -129,7 +129,9 @@ func (n *Nodes) node(i int) *corev1.Node {
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: conditions,
 			// Without an IP address: nobody can connect to it, and routes to it would lead nowhere.
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name(i)}},
-			NodeInfo:  corev1.NodeSystemInfo{KubeletVersion: "fake", OperatingSystem: "linux", Architecture: "amd64", OSImage: "none", ContainerRuntimeVersion: "fake://0"}},
+			// What a pod may need of a node (KEP-5328), they have: no container runs there.
+			DeclaredFeatures: []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"},
+			NodeInfo:         corev1.NodeSystemInfo{KubeletVersion: "fake", OperatingSystem: "linux", Architecture: "amd64", OSImage: "none", ContainerRuntimeVersion: "fake://0"}},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	nodefeatures "k8s.io/component-helpers/nodedeclaredfeatures"
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
@@ -74,12 +75,16 @@ type podInfo struct {
 	task     bool
 	claims   []types.NamespacedName // the claims it uses
 	gang     types.NamespacedName   // the pod group it belongs to; empty: none
+	features nodefeatures.FeatureSet
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
 	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileIn(defaultProfiles, p), task: isTask(p), claims: claimNames(p), gang: gangOf(p)}
 	if i.profile == nil {
 		i.profile = defaultProfiles[0] // it is only counted, or explained
+	}
+	if p.Spec.NodeName == "" {
+		i.features = featuresFor(p)
 	}
 	i.need = amountsOf(resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: p.Spec.NodeName != ""}))
 	i.scoreCPU, i.scoreMem = i.need.cpu, i.need.memory
@@ -157,6 +162,7 @@ type nodeInfo struct {
 	// cordoned and taints are the node's, next to what else most checks of a node read.
 	cordoned bool
 	taints   []corev1.Taint
+	features nodefeatures.FeatureSet
 	at       int // index in state.order, -1 if not there
 }
 
@@ -171,6 +177,7 @@ func (n *nodeInfo) set(node *corev1.Node) {
 	n.most = amountsOf(node.Status.Allocatable)
 	n.max = int(node.Status.Allocatable.Pods().Value())
 	n.cordoned, n.taints = node.Spec.Unschedulable, node.Spec.Taints
+	n.features = featuresOf(node)
 	n.soft = false
 	for i := range node.Spec.Taints {
 		n.soft = n.soft || node.Spec.Taints[i].Effect == corev1.TaintEffectPreferNoSchedule

@@ -107,6 +107,12 @@ func TestPick(t *testing.T) {
 	gpu := func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 	}
+	restartsAll := func(p *corev1.Pod) {
+		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+	}
+	declares := func(n *corev1.Node) {
+		n.Status.DeclaredFeatures = []string{"FromTheFuture", "RestartAllContainersOnContainerExits"}
+	}
 	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
 	tiny := func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }
 	for name, c := range map[string]struct {
@@ -126,6 +132,8 @@ func TestPick(t *testing.T) {
 		"two reasons":                  {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoExecute)), testNode("b"), testNode("c")}, pod: testPod("p", cpu("5")), why: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."},
 		"soft taint":                   {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectPreferNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
 		"selector":                     {nodes: []*corev1.Node{testNode("a"), testNode("b")}, pod: testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }), want: "b"},
+		"feature":                      {nodes: []*corev1.Node{testNode("a"), testNode("b", declares)}, pod: testPod("p", restartsAll), want: "b"},
+		"feature that no node has":     {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", restartsAll), why: "0/1 nodes are available: 1 node(s) didn't match Pod's required features. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
 		"port":                         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", port), "a"}}, pod: testPod("p", port), want: "b"},
 		"least":                        {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", cpu("2")), "a"}}, pod: testPod("p"), want: "b"},
 		"group spreads":                {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("500m")), "b"}}, pod: testPod("p", labelled("app", "x")), want: "b"},

@@ -58,6 +58,8 @@ var filters = []filter{
 	}, {
 		name: dynamicResources, prepare: prepareDevices, check: devicesFit, explain: explainDevices,
 	}, {
+		name: "NodeDeclaredFeatures", prepare: prepareFeatures, check: hasFeatures, explain: reason("node(s) didn't match Pod's required features"),
+	}, {
 		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
 	}, {
 		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true, wide: true,
