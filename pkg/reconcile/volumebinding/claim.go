@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -33,7 +34,7 @@ type ClaimState struct {
 
 // PlanClaim returns the next step towards a claim that is bound to a volume, as upstream's controller goes. Its invariant: a claim never takes
 // a volume whose claimRef names another claim, and keeps the volume that it is bound to.
-func PlanClaim(s ClaimState) Step {
+func PlanClaim(s ClaimState, now time.Time) Step {
 	c := s.Claim
 	protected := slices.Contains(c.Finalizers, claimProtection)
 	if c.DeletionTimestamp != nil {
@@ -46,7 +47,7 @@ func PlanClaim(s ClaimState) Step {
 		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = append(c.Finalizers, claimProtection) })
 	}
 	if metav1.HasAnnotation(c.ObjectMeta, helpers.AnnBindCompleted) {
-		return s.bound()
+		return s.bound(now)
 	}
 	if c.Spec.VolumeName == "" {
 		return s.unbound()
@@ -199,7 +200,7 @@ func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 }
 
 // bound is for a claim that was bound once.
-func (s ClaimState) bound() Step {
+func (s ClaimState) bound(now time.Time) Step {
 	c, v := s.Claim, s.Volume
 	lost := func(reason, message string) Step {
 		step := s.phase(corev1.ClaimLost)
@@ -217,6 +218,9 @@ func (s ClaimState) bound() Step {
 		return lost("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 	}
 	if step := bind(v, c); step.Op != Nothing {
+		return step
+	}
+	if step := s.use(now); step.Op != Nothing {
 		return step
 	}
 	return s.grow()

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -53,7 +55,7 @@ func (w *world) planClaim(name string) Step {
 			s.Pods = append(s.Pods, p)
 		}
 	}
-	return PlanClaim(s)
+	return PlanClaim(s, time.Unix(1, 0))
 }
 
 func (w *world) planVolume(name string) Step {
@@ -285,6 +287,10 @@ func TestModel(t *testing.T) {
 					continue
 				}
 				for _, c := range w.claims {
+					if c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil {
+						used := slices.ContainsFunc(w.pods, func(p *corev1.Pod) bool { return slices.Contains(podstate.ClaimNames(p), c.Name) })
+						require.Equal(t, []string{fmt.Sprint(!used)}, unused(c))
+					}
 					if v := ours(c); v != nil {
 						require.Equal(t, v.Spec.Capacity.Storage().String(), c.Status.Capacity.Storage().String())
 						require.LessOrEqual(t, w.sizes[v.Name], v.Spec.Capacity.Storage().Value(), "pods may use it")
@@ -309,4 +315,14 @@ func TestModel(t *testing.T) {
 		}
 		settle()
 	})
+}
+
+// unused returns the statuses of a claim's conditions Unused, in lower case.
+func unused(c *corev1.PersistentVolumeClaim) (out []string) {
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == corev1.PersistentVolumeClaimUnused {
+			out = append(out, strings.ToLower(string(condition.Status)))
+		}
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package volumebinding
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -92,6 +93,7 @@ func TestPlanClaim(t *testing.T) {
 	plain := claim("c")
 	bound := claim("c", annotated(helpers.AnnBindCompleted, "yes"), func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName, c.Status = "v", corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size("1Gi"), AccessModes: c.Spec.AccessModes}
+		c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionTrue}}
 	})
 	own := volume("v", "1Gi", refTo(plain), func(v *corev1.PersistentVolume) {
 		v.Annotations = map[string]string{helpers.AnnDynamicallyProvisioned: storage.Provisioner}
@@ -105,6 +107,13 @@ func TestPlanClaim(t *testing.T) {
 			list = append(list, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(rune('a' + i))}, Spec: corev1.PodSpec{NodeName: n}})
 		}
 		return list
+	}
+	using := func(change func(*corev1.Pod)) []*corev1.Pod {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+		if change != nil {
+			change(p)
+		}
+		return []*corev1.Pod{p}
 	}
 	for name, tt := range map[string]struct {
 		s      ClaimState
@@ -150,10 +159,23 @@ func TestPlanClaim(t *testing.T) {
 		"a copy that is not whole":        {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled())}}},
 		"a copy that is whole":            {s: ClaimState{Claim: claim("c", copyOf, asked(storage.Provisioner)), Class: class(storage.Provisioner, wait), Candidates: []*corev1.PersistentVolume{volume("mine", "1Gi", refTo(plain), filled(storage.CopiedAnnotation, "true"))}}, op: UpdateStatus},
 		"done":                            {s: ClaimState{Claim: bound, Volume: own}},
-		"lost":                            {s: ClaimState{Claim: bound}, op: UpdateClaimStatus, reason: "ClaimLost"},
-		"taken by another":                {s: ClaimState{Claim: bound, Volume: volume("v", "1Gi", refTo(claim("d")))}, op: UpdateClaimStatus, reason: "ClaimMisbound"},
-		"grows":                           {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: own}, op: UpdateVolume},
-		"the node is told":                {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: grown}, op: Resized, reason: "VolumeResizeSuccessful"},
+		"used again": {s: ClaimState{Claim: bound, Volume: own, Pods: using(nil)}, op: UpdateClaimStatus, check: func(t *testing.T, s Step) {
+			require.Equal(t, []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Unix(1, 0),
+				Reason: "PodUsingPVC", Message: "A pod is currently referencing this PVC"}}, s.Claim.Status.Conditions)
+		}},
+		"used by one that has ended":  {s: ClaimState{Claim: bound, Volume: own, Pods: using(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}},
+		"used by one that is deleted": {s: ClaimState{Claim: bound, Volume: own, Pods: using(func(p *corev1.Pod) { deleted(p) })}},
+		"used by one that stops": {s: ClaimState{Claim: bound, Volume: own, Pods: using(func(p *corev1.Pod) {
+			deleted(p)
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		})}, op: UpdateClaimStatus},
+		"nobody has used it yet": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Status.Conditions = nil }), Volume: own}, op: UpdateClaimStatus, check: func(t *testing.T, s Step) {
+			require.Equal(t, []string{"true"}, unused(s.Claim))
+		}},
+		"lost":             {s: ClaimState{Claim: bound}, op: UpdateClaimStatus, reason: "ClaimLost"},
+		"taken by another": {s: ClaimState{Claim: bound, Volume: volume("v", "1Gi", refTo(claim("d")))}, op: UpdateClaimStatus, reason: "ClaimMisbound"},
+		"grows":            {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: own}, op: UpdateVolume},
+		"the node is told": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("2Gi") }), Volume: grown}, op: Resized, reason: "VolumeResizeSuccessful"},
 		"less is asked for after all": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = size("1500Mi") }), Volume: grown}, op: Withdrawn, check: func(t *testing.T, s Step) {
 			require.Equal(t, "1500Mi", s.Volume.Spec.Capacity.Storage().String())
 			require.Equal(t, "2Gi", s.Claim.Status.Capacity.Storage().String(), "if the node has it already")
@@ -166,7 +188,7 @@ func TestPlanClaim(t *testing.T) {
 		"deleted, used by a pod without a node": {s: ClaimState{Claim: with(bound, func(c *corev1.PersistentVolumeClaim) { deleted(c) }), Volume: own, Pods: pods("")}, op: UpdateClaim, check: func(t *testing.T, s Step) { require.Empty(t, s.Claim.Finalizers) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			step := PlanClaim(tt.s)
+			step := PlanClaim(tt.s, time.Unix(1, 0))
 			require.Equal(t, tt.op, step.Op, "%+v", step.Event)
 			reason := ""
 			if step.Event != nil {
@@ -178,6 +200,16 @@ func TestPlanClaim(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A claim is an ephemeral volume's only if its pod owns it.
+func TestUseOfEphemeralVolumes(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "1"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}}}
+	c := claim("p-x")
+	require.False(t, uses(p, c))
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "1", Controller: new(true)}}
+	require.True(t, uses(p, c))
 }
 
 func with(c *corev1.PersistentVolumeClaim, f func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {

@@ -1,5 +1,5 @@
 // Package volumebinding binds claims and persistent volumes to each other, provisions volumes that are directories of nodes, reclaims volumes
-// whose claims are gone, and protects what is in use from deletion.
+// whose claims are gone, protects what is in use from deletion, and says since when nobody uses a claim.
 //
 // It may import engine. Its invariants: a claim is bound once; a volume is bound to one claim; a directory on a node has the object of its volume
 // until it is removed. PlanClaim and PlanVolume return one write at a time, so that it may be interrupted anywhere.
@@ -128,7 +128,7 @@ func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error)
 	if err != nil {
 		return Step{}, err
 	}
-	return PlanClaim(s), nil
+	return PlanClaim(s, r.Now()), nil
 }
 
 // claim returns the claim of a claimRef, nil if it is gone. Before a volume is given up, that is asked of the server.
@@ -162,13 +162,11 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (ClaimState,
 			return s, err
 		}
 	}
-	if c.DeletionTimestamp != nil || c.Spec.VolumeName == "" {
-		var pods corev1.PodList
-		if err := r.ByIndex(ctx, &pods, c.Namespace, podIndex, c.Name); err != nil {
-			return s, err
-		}
-		s.Pods = engine.Pointers(pods.Items)
+	var pods corev1.PodList
+	if err := r.ByIndex(ctx, &pods, c.Namespace, podIndex, c.Name); err != nil {
+		return s, err
 	}
+	s.Pods = engine.Pointers(pods.Items)
 	if c.Spec.VolumeName != "" {
 		return s, nil
 	}

@@ -62,13 +62,13 @@ func unbound(ctx context.Context, env engine.Env, class string) []engine.Request
 	return out
 }
 
-// ofPod maps a pod that comes, gets a node or goes to its claims.
+// ofPod maps a pod that comes, gets a node, ends or goes to its claims.
 func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
 	now, _ := is.(*corev1.Pod)
 	if now == nil {
 		now = before
-	} else if before != nil && before.Spec.NodeName == now.Spec.NodeName {
+	} else if before != nil && before.Spec.NodeName == now.Spec.NodeName && over(before) == over(now) {
 		return nil
 	}
 	var out []engine.Request
