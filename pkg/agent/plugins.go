@@ -80,6 +80,14 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 		return nil
 	})
 	spawn(func() error {
+		a.guard.Loop(ctx, "CSI drivers", func(ctx context.Context) {
+			if err := a.csi.Run(ctx); err != nil {
+				a.log.Error("CSI drivers are not asked again how many volumes they can attach", "error", err)
+			}
+		})
+		return nil
+	})
+	spawn(func() error {
 		a.guard.Loop(ctx, "DRA drivers", func(ctx context.Context) { _ = a.claims.Run(ctx) })
 		return nil
 	})

@@ -61,9 +61,13 @@ type Manager struct {
 
 	node sync.Mutex // one change of the node's objects at a time
 
-	mu      sync.Mutex
-	drivers map[string]driver
-	staged  map[string]*staged // by key
+	first    chan struct{} // closed when a driver has registered
+	began    sync.Once     // closes first
+	changed  chan struct{} // capacity 1: drivers or renewals changed
+	mu       sync.Mutex
+	drivers  map[string]driver
+	renewals map[string]renewal // by driver, registered or not
+	staged   map[string]*staged // by key
 }
 
 // driver is a registered driver.
@@ -74,7 +78,7 @@ type driver struct {
 
 // New returns a Manager with the records of volumes that are staged.
 func New(c Config) (*Manager, error) {
-	m := &Manager{c: c, drivers: map[string]driver{}, staged: map[string]*staged{}}
+	m := &Manager{c: c, first: make(chan struct{}), changed: make(chan struct{}, 1), drivers: map[string]driver{}, renewals: map[string]renewal{}, staged: map[string]*staged{}}
 	return m, m.load()
 }
 
@@ -112,21 +116,18 @@ func (m *Manager) Register(ctx context.Context, i plugins.Info) error {
 	d := driver{endpoint: i.Endpoint, version: version}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := m.c.Dir.Dial(d.endpoint, maxMessage)
+	info, err := m.ask(ctx, d)
 	if err != nil {
 		return err
-	}
-	defer conn.Close()
-	info, err := spec.NewNodeClient(conn).NodeGetInfo(ctx, &spec.NodeGetInfoRequest{})
-	if err != nil {
-		return fmt.Errorf("NodeGetInfo: %w", err)
 	}
 	if err := m.publish(ctx, i.Name, info); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	m.drivers[i.Name] = d
+	m.wake()
 	m.mu.Unlock()
+	m.began.Do(func() { close(m.first) })
 	m.c.Registered()
 	return nil
 }
@@ -138,6 +139,7 @@ func (m *Manager) Deregister(i plugins.Info) {
 	ours := has && have.endpoint == i.Endpoint
 	if ours {
 		delete(m.drivers, i.Name)
+		m.wake()
 	}
 	m.mu.Unlock()
 	if !ours {

@@ -30,16 +30,14 @@ const (
 
 // publish writes a driver's name for this node, its topology and its limit into the Node and the CSINode, as the kubelet does.
 func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetInfoResponse) error {
-	if info.GetNodeId() == "" {
-		return errors.New("error adding CSI driver node info: driverNodeID must not be empty")
+	entry, err := entryOf(name, info)
+	if err != nil {
+		return err
 	}
 	topology := info.GetAccessibleTopology().GetSegments()
-	if len(topology) > maxTopology {
-		return fmt.Errorf("the driver reports %d topology keys, at most %d are accepted", len(topology), maxTopology)
-	}
 	m.node.Lock()
 	defer m.node.Unlock()
-	err := m.changeNode(ctx, func(n *corev1.Node, ids map[string]string) error {
+	err = m.changeNode(ctx, func(n *corev1.Node, ids map[string]string) error {
 		for key, value := range topology {
 			if have, has := n.Labels[key]; has && have != value {
 				return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q", key, value, key, have)
@@ -58,15 +56,25 @@ func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetIn
 	if err != nil {
 		return fmt.Errorf("error updating Node object with CSI driver node info: %w", err)
 	}
-	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology))}
-	if most := info.GetMaxVolumesPerNode(); most > 0 {
-		count := int32(min(most, 1<<31-1))
-		entry.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
-	}
 	if err := m.changeCSINode(ctx, name, &entry); err != nil {
 		return fmt.Errorf("error updating CSINode object with CSI driver node info: %w", err)
 	}
 	return nil
+}
+
+// entryOf is what a CSINode says of a driver.
+func entryOf(name string, info *spec.NodeGetInfoResponse) (storagev1.CSINodeDriver, error) {
+	topology := info.GetAccessibleTopology().GetSegments()
+	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology))}
+	switch most := info.GetMaxVolumesPerNode(); {
+	case entry.NodeID == "":
+		return entry, errors.New("error adding CSI driver node info: driverNodeID must not be empty")
+	case len(topology) > maxTopology:
+		return entry, fmt.Errorf("the driver reports %d topology keys, at most %d are accepted", len(topology), maxTopology)
+	case most > 0:
+		entry.Allocatable = &storagev1.VolumeNodeResources{Count: new(int32(min(most, 1<<31-1)))}
+	}
+	return entry, nil
 }
 
 // withdraw undoes publish, but for the labels, which persistent volumes may name.
@@ -142,7 +150,7 @@ func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storage
 		case apiequality.Semantic.DeepEqual(old.Spec, n.Spec):
 			return nil
 		}
-		// An entry cannot be changed, only replaced.
+		// Of an entry only the count can be changed (KEP-4876), otherwise it is replaced.
 		if i := slices.IndexFunc(old.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }); i >= 0 && entry != nil && !same(old.Spec.Drivers[i], *entry) {
 			without := old.DeepCopy()
 			without.Spec.Drivers = slices.Delete(without.Spec.Drivers, i, i+1)
@@ -155,8 +163,9 @@ func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storage
 	})
 }
 
-// same reports whether an entry may stay as it is: order does not matter.
+// same reports whether an entry may become another one.
 func same(a, b storagev1.CSINodeDriver) bool {
+	a.Allocatable, b.Allocatable = nil, nil
 	return apiequality.Semantic.DeepEqual(a, b)
 }
 

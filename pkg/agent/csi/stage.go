@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 	"github.com/coracle-dev/coracle/pkg/atomicfile"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
@@ -121,7 +122,7 @@ func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *
 	}
 	defer s.unlock()
 	if attach {
-		if r.publishContext, err = m.attachment(ctx, r); err != nil {
+		if r.publishContext, err = m.attachment(ctx, r, object); err != nil {
 			return err
 		}
 	}
@@ -168,7 +169,7 @@ func (m *Manager) restore(ctx context.Context, c *connection, r *request, object
 		r.staging = s.Path
 	}
 	if attachRequired(object) {
-		r.publishContext, _ = m.attachment(ctx, r) // the volume works without
+		r.publishContext, _ = m.attachment(ctx, r, object) // the volume works without
 	}
 }
 
@@ -259,7 +260,7 @@ func (m *Manager) unstage(ctx context.Context, c *connection, key, user string) 
 }
 
 // attachment returns what the driver's controller said when it attached the volume to this node.
-func (m *Manager) attachment(ctx context.Context, r *request) (map[string]string, error) {
+func (m *Manager) attachment(ctx context.Context, r *request, object *storagev1.CSIDriver) (map[string]string, error) {
 	name := AttachmentName(r.handle, r.driver, m.c.NodeName)
 	var a storagev1.VolumeAttachment
 	err := m.c.Client.Get(ctx, types.NamespacedName{Name: name}, &a)
@@ -271,7 +272,11 @@ func (m *Manager) attachment(ctx context.Context, r *request) (map[string]string
 	case a.DeletionTimestamp != nil:
 		return nil, fmt.Errorf("volume attachment is being deleted: VolumeAttachment %s", name)
 	case !a.Status.Attached && a.Status.AttachError != nil:
-		return nil, fmt.Errorf("AttachVolume.Attach failed for volume %q : %s", r.name, a.Status.AttachError.Message)
+		err := fmt.Errorf("AttachVolume.Attach failed for volume %q : %s", r.name, a.Status.AttachError.Message)
+		if m.noRoom(ctx, r.pod, object, a.Status.AttachError) {
+			err = fmt.Errorf("%w: %w", volume.ErrAttachLimit, err)
+		}
+		return nil, err
 	case !a.Status.Attached:
 		return nil, notAttached(name)
 	}

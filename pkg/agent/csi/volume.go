@@ -49,6 +49,7 @@ func (m *Manager) CanSupportPersistent(s *corev1.PersistentVolumeSource) bool { 
 
 // request is one pod's wish for a volume.
 type request struct {
+	pod            *corev1.Pod
 	driver, handle string
 	// name is the persistent volume's, or the pod's for an inline volume.
 	name          string
@@ -71,7 +72,7 @@ type request struct {
 }
 
 func requestOf(p volume.Pod, name string) (*request, error) {
-	r := &request{accessMode: corev1.ReadWriteOnce}
+	r := &request{pod: p.Pod, accessMode: corev1.ReadWriteOnce}
 	if sc := p.Spec.SecurityContext; sc != nil {
 		r.fsGroup = sc.FSGroup
 	}

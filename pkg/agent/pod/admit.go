@@ -49,6 +49,19 @@ func (w *worker) refuseUnchecked() {
 	}
 }
 
+// rejectFor ends a pod that cannot run here, as it turned out after its admission, so that it can be made again elsewhere.
+func (w *worker) rejectFor(reason, message string) {
+	w.mu.Lock()
+	p, ended := w.api.pod, w.api.gone || w.end.verdict != nil
+	if !ended {
+		w.end.verdict = &Verdict{Reason: reason, Message: "Pod was rejected: " + message}
+	}
+	w.mu.Unlock()
+	if !ended {
+		w.m.event(p, "", corev1.EventTypeWarning, reason, message)
+	}
+}
+
 // refuse returns why the pod must not start on this node, or nil. The checks are in the kubelet's order.
 func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	m := w.m

@@ -1,12 +1,17 @@
 package pod
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
 func nodeWith(pods string) *corev1.Node {
@@ -168,4 +173,34 @@ func TestAdmitServedByDevices(t *testing.T) {
 	served := asks(true)
 	require.Empty(t, byPlugins(served, &served.Spec.Containers[0]).Resources.Limits)
 	require.Len(t, served.Spec.Containers[0].Resources.Limits, 1, "the pod stays as it is")
+}
+
+// full is a driver that has no room for a volume on this node.
+type full struct{ volume.Plugin }
+
+func (full) Name() string                           { return "full" }
+func (full) CanSupport(s *corev1.VolumeSource) bool { return s.CSI != nil }
+func (full) Setup(context.Context, volume.Pod, *volume.Volume) (volume.Mounted, error) {
+	return volume.Mounted{}, fmt.Errorf("%w: full", volume.ErrAttachLimit)
+}
+func (full) Teardown(context.Context, *volume.Volume) error { return nil }
+
+// A pod whose volume can never be attached here ends, with upstream's reason, so that its owner makes another one.
+func TestRejectedForAttachLimit(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		r.stop()
+		r.volumePlugins = []volume.Plugin{full{}}
+		r.start()
+		p := podOf("p", "sleep", "1000")
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "x"}}}}
+		r.create(p)
+		r.pass(time.Minute)
+		p = r.pod(p.Name)
+		require.Equal(t, corev1.PodFailed, p.Status.Phase)
+		require.Equal(t, "VolumeAttachmentLimitExceeded", p.Status.Reason)
+		require.Contains(t, p.Status.Message, "Pod was rejected: Node has reached its volume attachment limit")
+		require.Contains(t, r.events.text(), "VolumeAttachmentLimitExceeded")
+		r.delete("p", 0)
+		require.Nil(t, r.pod("p"))
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/static"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
 // do executes an action. It returns nil, or why it failed and when to retry.
@@ -131,6 +132,9 @@ func (w *worker) mountVolumes(ctx context.Context) *Failure {
 			w.held.stale = true
 		}
 		w.mu.Unlock()
+		if first && errors.Is(err, volume.ErrAttachLimit) {
+			w.rejectFor("VolumeAttachmentLimitExceeded", "Node has reached its volume attachment limit, rejecting pod. "+err.Error())
+		}
 		return w.fail(string(MountVolumes), "FailedMount", err, 500*time.Millisecond)
 	}
 	w.mu.Lock()

@@ -24,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
 // rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all in a bubble of fake time.
@@ -43,6 +44,8 @@ type rig struct {
 
 	// wrapRuntime, if set, is between Managers that are started and the runtime.
 	wrapRuntime func(runtime.Runtime) runtime.Runtime
+	// volumePlugins are those of Managers that are started.
+	volumePlugins []volume.Plugin
 }
 
 // with runs f with a Manager that was started.
@@ -75,7 +78,7 @@ func (r *rig) start() {
 	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
 		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
-		ShuttingDown: r.down.Load, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+		VolumePlugins: r.volumePlugins, ShuttingDown: r.down.Load, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {
 		r.api.subscribe(nil)

@@ -189,6 +189,9 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 	return out, errors.Join(errs...)
 }
 
+// ErrAttachLimit means that the node has no room for a volume of the pod, and will not get it: the pod is to be made again elsewhere.
+var ErrAttachLimit = errors.New("node has reached its volume attachment limit")
+
 func unsupported(p *Persistent) error {
 	if p != nil {
 		return fmt.Errorf("persistent volumes of the type of %s are not supported on this node; use hostPath, local or csi", p.Volume.Name)
