@@ -52,6 +52,7 @@ type Agent struct {
 	machine  machine
 	guard    run.Guard
 	plugins  *plugins.Watcher // nil without plugins, as are devices and csi
+	dir      plugins.Dir      // which plugins share with the agent
 	devices  *devices.Manager
 	claims   *dra.Manager
 	csi      *csi.Manager

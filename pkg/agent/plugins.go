@@ -14,6 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
+	"github.com/coracle-dev/coracle/pkg/agent/podresources"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
@@ -29,6 +30,7 @@ func (a *Agent) openPlugins() error {
 	if link := a.c.PluginLink; link != "" && dir.Path() != link {
 		a.log.Info("kubelet directory is used by something else, plugins find this agent at another", "used", link, "path", dir.Path())
 	}
+	a.dir = dir
 	a.share = (&plugins.Sharer{Dir: dir}).Share
 	a.serves = func(p *corev1.Pod) bool {
 		return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && dir.HasSockets(v.HostPath.Path) })
@@ -89,6 +91,15 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 	})
 	spawn(func() error {
 		a.guard.Loop(ctx, "DRA drivers", func(ctx context.Context) { _ = a.claims.Run(ctx) })
+		return nil
+	})
+	spawn(func() error {
+		s := podresources.New(podresources.Config{Dir: a.dir, Pods: a.pods, Devices: a.devices, Claims: a.claims, Logger: a.log})
+		a.guard.Loop(ctx, "pod resources", func(ctx context.Context) {
+			if err := s.Run(ctx); err != nil {
+				a.log.Error("nobody can ask which devices containers have", "error", err)
+			}
+		})
 		return nil
 	})
 	spawn(func() error {

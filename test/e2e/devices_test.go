@@ -11,8 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1"
 	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/coracle-dev/coracle/test/dradriver"
 	"github.com/coracle-dev/coracle/test/host"
@@ -169,6 +172,7 @@ func TestResourceClaims(t *testing.T) {
 	require.Len(t, d.Calls(), 1, "the claim is prepared already")
 	h.Ctl("delete pod first --wait=true")
 	eventually("gpu-0\nloaded\ndevice\n", "logs second")
+	require.Equal(t, "default/second c: gpu.example.com/"+h.Name+"/gpu-0 "+kind+"=gpu-0", whoHas(t, root, "gpu-0"))
 	calls := d.Calls()
 	require.Len(t, calls, 3)
 	require.True(t, strings.HasPrefix(calls[1], "unprepare first-gpu-"), calls)
@@ -179,6 +183,7 @@ func TestResourceClaims(t *testing.T) {
 	eventually("cannot allocate all claims", "get pod extended -o jsonpath={.status.conditions[0].message}")
 	h.Ctl("delete pod second --wait=true")
 	eventually("gpu-0\nloaded\ndevice\n", "logs extended")
+	require.Equal(t, "default/extended c: gpu.example.com/"+h.Name+"/gpu-0 "+kind+"=gpu-0", whoHas(t, root, "gpu-0"))
 	require.Contains(t, h.Ctl("get resourceclaims"), "extended-extended-resources-")
 	require.Contains(t, h.Ctl("get pod extended -o jsonpath={.status.extendedResourceClaimStatus.resourceClaimName}"), "extended-extended-resources-")
 
@@ -201,4 +206,26 @@ func TestResourceClaims(t *testing.T) {
 	// The devices of a driver that is gone are gone.
 	d.Stop()
 	eventually("No resources found", "get resourceslices")
+}
+
+// whoHas asks the agent, as an exporter of metrics does, which containers have a device.
+func whoHas(t *testing.T, kubelet, device string) string {
+	conn, err := grpc.NewClient("unix://"+filepath.Join(kubelet, "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	list, err := podresources.NewPodResourcesListerClient(conn).List(t.Context(), &podresources.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	var found []string
+	for _, p := range list.PodResources {
+		for _, c := range p.Containers {
+			for _, claim := range c.DynamicResources {
+				for _, d := range claim.ClaimResources {
+					if d.DeviceName == device {
+						found = append(found, fmt.Sprintf("%s/%s %s: %s/%s/%s %s", p.Namespace, p.Name, c.Name, d.DriverName, d.PoolName, d.DeviceName, d.CdiDevices[0].Name))
+					}
+				}
+			}
+		}
+	}
+	return strings.Join(found, ", ")
 }

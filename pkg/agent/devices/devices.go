@@ -31,6 +31,7 @@ import (
 const (
 	maxResources = 256   // of all plugins
 	maxDevices   = 16384 // of one resource
+	maxNodes     = 64    // NUMA nodes of one device
 	maxMessage   = 4 << 20
 
 	optionsTimeout  = 10 * time.Second
@@ -67,6 +68,8 @@ type Manager struct {
 type resourceState struct {
 	plugin  *plugin         // nil if none is connected
 	devices map[string]bool // by ID, true if healthy
+	// nodes are the NUMA nodes of the devices that have any, by ID.
+	nodes map[string][]int64
 }
 
 // assignment is what one container has of one resource.
@@ -301,6 +304,48 @@ func ordinaryInit(p *corev1.Pod, name string) bool {
 		}
 	}
 	return false
+}
+
+// Device is a device of a resource, with the NUMA nodes that it is near to.
+type Device struct {
+	Resource, ID string
+	Nodes        []int64
+}
+
+// Assigned returns the devices that a container has, in a fixed order.
+func (m *Manager) Assigned(pod types.UID, container string) (out []Device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	resources := m.assigned[pod][container]
+	for _, name := range slices.Sorted(maps.Keys(resources)) {
+		for _, id := range slices.Sorted(slices.Values(resources[name].IDs)) {
+			out = append(out, m.device(name, id))
+		}
+	}
+	return out
+}
+
+// Healthy returns all devices that containers may have, in a fixed order.
+func (m *Manager) Healthy() (out []Device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(m.resources)) {
+		for _, id := range slices.Sorted(maps.Keys(m.resources[name].devices)) {
+			if m.resources[name].devices[id] {
+				out = append(out, m.device(name, id))
+			}
+		}
+	}
+	return out
+}
+
+// device describes a device. Called with the lock held.
+func (m *Manager) device(resource, id string) Device {
+	d := Device{Resource: resource, ID: id}
+	if r := m.resources[resource]; r != nil {
+		d.Nodes = r.nodes[id] // replaced as a whole
+	}
+	return d
 }
 
 // validResource returns why a plugin may not have a resource of this name, or nil.

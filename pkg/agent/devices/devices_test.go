@@ -361,3 +361,28 @@ func TestEachDeviceHasOneUser(t *testing.T) {
 	slices.Sort(got)
 	require.Equal(t, ids, got)
 }
+
+// Who asks whose a device is hears it, with its NUMA nodes once the plugin has named them.
+func TestWhoHasWhat(t *testing.T) {
+	b := open(t)
+	b.run()
+	g := &gadgets{}
+	b.serve(g, "g.sock")
+	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: "g.sock", ResourceName: name}))
+	devices := list("b", "a", "-c")
+	devices[1].Topology = &deviceplugin.TopologyInfo{Nodes: []*deviceplugin.NUMANode{{ID: 0}, {ID: 1}}}
+	g.lists <- devices
+	b.wait()
+	require.Equal(t, []Device{{name, "a", []int64{0, 1}}, {name, "b", nil}}, b.Healthy())
+	_, err := b.give(pod("1", 1))
+	require.NoError(t, err)
+	require.Equal(t, []Device{{name, "a", []int64{0, 1}}}, b.Assigned("1", "c"))
+	require.Empty(t, b.Assigned("1", "other"))
+	require.Empty(t, b.Assigned("2", "c"))
+
+	b.restart()
+	require.Equal(t, []Device{{name, "a", nil}}, b.Assigned("1", "c"))
+	require.Empty(t, b.Healthy())
+	require.NoError(t, b.Forget("1"))
+	require.Empty(t, b.Assigned("1", "c"))
+}

@@ -7,23 +7,17 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 )
 
-const (
-	socketName     = "kubelet.sock"
-	maxConnections = 64
-	maxRequest     = 64 << 10
-)
+const socketName = "kubelet.sock"
 
 // plugin is a connected device plugin.
 type plugin struct {
@@ -49,20 +43,10 @@ func (m *Manager) Run(ctx context.Context) error {
 			}
 		}
 	}
-	l, err := net.Listen("unix", filepath.Join(dir, socketName))
-	if err != nil {
-		return fmt.Errorf("registration of device plugins: %w", err)
-	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxRequest), grpc.MaxConcurrentStreams(8), grpc.ConnectionTimeout(10*time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: time.Minute}))
-	deviceplugin.RegisterRegistrationServer(server, &registrations{m: m, ctx: ctx})
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	err = server.Serve(netutil.LimitListener(l, maxConnections))
+	err = m.c.Dir.Serve(ctx, &m.guard, filepath.Join(plugins.DevicePlugins, socketName), func(s *grpc.Server) {
+		deviceplugin.RegisterRegistrationServer(s, &registrations{m: m, ctx: ctx})
+	})
 	m.work.Wait()
-	if ctx.Err() != nil {
-		return nil
-	}
 	return err
 }
 
@@ -73,9 +57,8 @@ type registrations struct {
 }
 
 // Register implements deviceplugin.RegistrationServer.
-func (r *registrations) Register(ctx context.Context, req *deviceplugin.RegisterRequest) (empty *deviceplugin.Empty, err error) {
-	panicked := r.m.guard.Do("device plugin registration", func() { err = r.m.register(ctx, r.ctx, req) })
-	if err = errors.Join(panicked, err); err != nil {
+func (r *registrations) Register(ctx context.Context, req *deviceplugin.RegisterRequest) (*deviceplugin.Empty, error) {
+	if err := r.m.register(ctx, r.ctx, req); err != nil {
 		r.m.c.Logger.Warn("could not register device plugin", "resource", clip(req.ResourceName), "endpoint", clip(req.Endpoint), "error", clip(err.Error()))
 		return nil, err
 	}
@@ -171,9 +154,14 @@ func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
 	if len(list) > maxDevices {
 		return fmt.Errorf("it has %d devices, at most %d are accepted", len(list), maxDevices)
 	}
-	devices := make(map[string]bool, len(list))
+	devices, nodes := make(map[string]bool, len(list)), map[string][]int64{}
 	for _, d := range list {
 		devices[d.ID] = d.Health == deviceplugin.Healthy
+		for _, n := range d.GetTopology().GetNodes() {
+			if len(nodes[d.ID]) < maxNodes {
+				nodes[d.ID] = append(nodes[d.ID], n.GetID())
+			}
+		}
 	}
 	m.mu.Lock()
 	if m.resources[p.resource].plugin != p {
@@ -190,7 +178,7 @@ func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
 			changed[id] = true
 		}
 	}
-	m.resources[p.resource].devices = devices
+	m.resources[p.resource].devices, m.resources[p.resource].nodes = devices, nodes
 	pods := m.users(p.resource, changed)
 	m.mu.Unlock()
 	m.c.Changed()

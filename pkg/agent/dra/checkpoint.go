@@ -44,6 +44,7 @@ type device struct {
 	Driver   string   `json:"driver,omitempty"`
 	Pool     string   `json:"pool,omitempty"`
 	Name     string   `json:"name,omitempty"`
+	Share    string   `json:"share,omitempty"` // of a device that several claims use
 	Requests []string `json:"requests,omitempty"`
 	CDI      []string `json:"cdi,omitempty"`
 }

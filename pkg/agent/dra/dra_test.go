@@ -62,7 +62,7 @@ func start(t *testing.T, objects ...ctrl.Object) *bench {
 		WithIndex(&resourcev1.ResourceSlice{}, resourcev1.ResourceSliceSelectorDriver, func(o ctrl.Object) []string { return []string{o.(*resourcev1.ResourceSlice).Spec.Driver} }).
 		WithIndex(&resourcev1.ResourceSlice{}, resourcev1.ResourceSliceSelectorNodeName, func(o ctrl.Object) []string { return []string{*o.(*resourcev1.ResourceSlice).Spec.NodeName} }).Build()
 	b.driver = &dradriver.Driver{Name: "gpu.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Devices: func(c *draplugin.Claim) *draplugin.NodePrepareResourceResponse {
-		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{RequestNames: []string{"gpu"}, PoolName: "n", DeviceName: "gpu-0", CdiDeviceIds: []string{"example.com/gpu=0"}}}}
+		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{RequestNames: []string{"gpu"}, PoolName: "n", DeviceName: "gpu-0", ShareId: new("share"), CdiDeviceIds: []string{"example.com/gpu=0"}}}}
 	}}
 	b.driver.Health = func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error {
 		for {
@@ -161,6 +161,11 @@ func TestClaimsAreUnpreparedAfterTheLastPod(t *testing.T) {
 	b.begin()
 	b.registered()
 	require.ElementsMatch(t, []types.UID{"a", "b"}, b.claims.Pods())
+	p := user("a")
+	require.Equal(t, []Use{{"ns", "c", []UsedDevice{{"gpu.example.com", "n", "gpu-0", "share", []string{"example.com/gpu=0"}}}}}, b.claims.InUse(p, &p.Spec.Containers[0]))
+	require.Empty(t, b.claims.InUse(p, &corev1.Container{Name: "other"}))
+	p.UID = "stranger"
+	require.Empty(t, b.claims.InUse(p, &p.Spec.Containers[0]))
 	env, err := b.given(user("a"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"GPUS=1", "GPU=0"}, env)
@@ -225,6 +230,7 @@ func TestBadAnswers(t *testing.T) {
 		"no such device":                            {Error: "no such device"},
 		"at most 1024 are accepted":                 {Devices: make([]*draplugin.Device, maxDevices+1)},
 		`invalid CDI device name "nonsense"`:        {Devices: []*draplugin.Device{{CdiDeviceIds: []string{"nonsense"}}}},
+		"share ID that is too long":                 {Devices: []*draplugin.Device{{ShareId: new(strings.Repeat("a", 1000))}}},
 		"request name that is too long":             {Devices: []*draplugin.Device{{RequestNames: []string{strings.Repeat("a", 1000)}}}},
 		"unresolvable CDI device example.com/gpu=9": {Devices: []*draplugin.Device{{CdiDeviceIds: []string{"example.com/gpu=9"}}}},
 	} {

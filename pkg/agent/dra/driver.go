@@ -24,6 +24,7 @@ const (
 	maxDevices  = 1024 // of one claim and driver
 	maxRequests = 64   // of one device
 	maxCDI      = 64   // of one device
+	maxShare    = 64   // bytes of a share ID, which is a UUID
 	// callTimeout limits a call, as upstream.
 	callTimeout = 45 * time.Second
 	maxError    = 1024 // bytes of a driver's error
@@ -159,7 +160,10 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 		if len(dev.GetPoolName()) > resourcev1.PoolNameMaxLength || len(dev.GetDeviceName()) > resourcev1.PoolNameMaxLength {
 			return nil, errors.New("the driver answered with the name of a pool or device that is too long")
 		}
-		out = append(out, device{Driver: d.info.Name, Pool: dev.GetPoolName(), Name: dev.GetDeviceName(), Requests: dev.GetRequestNames(), CDI: dev.GetCdiDeviceIds()})
+		if len(dev.GetShareId()) > maxShare {
+			return nil, errors.New("the driver answered with a share ID that is too long")
+		}
+		out = append(out, device{Driver: d.info.Name, Pool: dev.GetPoolName(), Name: dev.GetDeviceName(), Share: dev.GetShareId(), Requests: dev.GetRequestNames(), CDI: dev.GetCdiDeviceIds()})
 	}
 	return out, nil
 }

@@ -63,6 +63,55 @@ func (m *Manager) devicesOf(p *corev1.Pod, uids map[string]types.UID, extended t
 	return ids
 }
 
+// Use is a claim of which a container has devices.
+type Use struct {
+	Namespace, Name string
+	Devices         []UsedDevice
+}
+
+// UsedDevice is a device of a claim, with the names by which CDI knows it.
+type UsedDevice struct {
+	Driver, Pool, Name string
+	Share              string // "" if no other claim has a share of the device
+	CDI                []string
+}
+
+// InUse returns the claims whose devices a container has, with those that were prepared for it.
+func (m *Manager) InUse(p *corev1.Pod, c *corev1.Container) (out []Use) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	add := func(name string, requests ...string) {
+		for _, claim := range m.claims {
+			if claim.Namespace != p.Namespace || claim.Name != name || !slices.Contains(claim.Pods, p.UID) {
+				continue
+			}
+			use := Use{Namespace: claim.Namespace, Name: claim.Name}
+			for _, d := range claim.Devices {
+				if slices.ContainsFunc(requests, d.serves) {
+					use.Devices = append(use.Devices, UsedDevice{d.Driver, d.Pool, d.Name, d.Share, d.CDI})
+				}
+			}
+			out = append(out, use)
+		}
+	}
+	for i := range p.Spec.ResourceClaims {
+		of := &p.Spec.ResourceClaims[i]
+		var requests []string
+		for _, want := range c.Resources.Claims {
+			if want.Name == of.Name {
+				requests = append(requests, want.Request)
+			}
+		}
+		if name, _, err := resourceclaim.Name(p, of); err == nil && name != nil && len(requests) > 0 {
+			add(*name, requests...)
+		}
+	}
+	if requests := extendedRequests(p, c); len(requests) > 0 {
+		add(p.Status.ExtendedResourceClaimStatus.ResourceClaimName, requests...)
+	}
+	return out
+}
+
 // extendedRequests returns the requests of the claim for the pod's extended resources whose devices a container uses.
 func extendedRequests(p *corev1.Pod, c *corev1.Container) (out []string) {
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil {

@@ -18,9 +18,12 @@ import (
 // Names below a Dir, as in the kubelet's directory. Drivers expect them.
 const (
 	registryName = "plugins_registry"
-	devicesName  = "device-plugins"
 	pluginsName  = "plugins"
 	podsName     = "pods"
+	// DevicePlugins has the sockets of device plugins, and that at which they register.
+	DevicePlugins = "device-plugins"
+	// PodResources has the socket at which it is asked which devices containers have.
+	PodResources = "pod-resources"
 )
 
 // maxHeaders limits the headers of a plugin's response, in bytes.
@@ -38,7 +41,7 @@ type Dir struct {
 // is there; a link whose target is gone is replaced. An empty link makes none.
 func Open(root, link string) (Dir, error) {
 	d := Dir{root: root, public: root}
-	for _, name := range []string{registryName, devicesName, pluginsName, podsName} {
+	for _, name := range []string{registryName, DevicePlugins, PodResources, pluginsName, podsName} {
 		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
 			return d, err
 		}
@@ -85,7 +88,7 @@ func (d Dir) Path(parts ...string) string {
 // HasSockets reports whether a path of the host is where plugins put their sockets. Pods that serve plugins mount it.
 func (d Dir) HasSockets(path string) bool {
 	for _, base := range []string{d.root, d.public} {
-		for _, name := range []string{registryName, devicesName, pluginsName} {
+		for _, name := range []string{registryName, DevicePlugins, pluginsName} {
 			if within(filepath.Clean(path), filepath.Join(base, name)) {
 				return true
 			}
@@ -98,7 +101,7 @@ func (d Dir) HasSockets(path string) bool {
 func (d Dir) Root() string { return d.root }
 
 // DevicePlugins returns the directory of the sockets of device plugins, without links.
-func (d Dir) DevicePlugins() string { return filepath.Join(d.root, devicesName) }
+func (d Dir) DevicePlugins() string { return filepath.Join(d.root, DevicePlugins) }
 
 // relative returns a plugin's name for a path below the directory, relative to it.
 func (d Dir) relative(path string) (string, error) {
