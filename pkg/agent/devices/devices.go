@@ -1,7 +1,7 @@
 // Package devices gives containers the devices of device plugins (deviceplugin/v1beta1), such as GPUs: it counts them as extended resources of the
 // node, and assigns each to at most one container.
 //
-// It may import agent/failpoint, agent/plugins, bounded and run. Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when
+// It may import agent/cdi, agent/failpoint, agent/plugins, bounded and run. Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when
 // its pod has released everything, so no device ever has two users, also over restarts of the agent and of plugins.
 package devices
 
@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/cdi"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/run"
@@ -44,6 +45,8 @@ type Config struct {
 	Dir plugins.Dir
 	// File is where assignments are kept.
 	File string
+	// CDIDirs are the directories of CDI specifications; nil is cdi.Dirs.
+	CDIDirs []string
 	// Changed is called when Resources would return something else.
 	Changed func()
 	// HealthChanged, if set, is called when Health may return something else for pods.
@@ -81,6 +84,9 @@ type assignment struct {
 
 // New returns a Manager with the assignments of the file. Run serves plugins.
 func New(c Config) (*Manager, error) {
+	if c.CDIDirs == nil {
+		c.CDIDirs = cdi.Dirs
+	}
 	m := &Manager{c: c, guard: run.Guard{Log: c.Logger, Component: "devices"}, resources: map[string]*resourceState{},
 		assigned: map[types.UID]map[string]map[string]*assignment{}}
 	return m, m.load()
@@ -132,11 +138,14 @@ type Given struct {
 	Env     map[string]string
 	Mounts  []*deviceplugin.Mount
 	Devices []*deviceplugin.DeviceSpec
+	// CDI is what the specifications say of devices that the plugin names instead.
+	CDI cdi.Edits
 }
 
 // Allocate returns what a container that is about to start gets. Devices that it has already are kept. The returned error is upstream's.
 func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Container) (Given, error) {
 	out := Given{Env: map[string]string{}}
+	var names []string
 	for _, name := range slices.Sorted(maps.Keys(c.Resources.Limits)) {
 		quantity := c.Resources.Limits[name]
 		want := int(quantity.Value())
@@ -150,14 +159,16 @@ func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Contain
 		if err != nil {
 			return out, err
 		}
-		if len(given.CdiDevices) > 0 {
-			return out, fmt.Errorf("the device plugin of %s uses CDI, which this node does not support", name)
+		for _, d := range given.CdiDevices {
+			names = append(names, d.GetName())
 		}
 		maps.Copy(out.Env, given.Envs)
 		out.Mounts = append(out.Mounts, given.Mounts...)
 		out.Devices = append(out.Devices, given.Devices...)
 	}
-	return out, nil
+	var err error
+	out.CDI, err = cdi.Find(m.c.CDIDirs, names)
+	return out, err
 }
 
 func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name string, want int) (*deviceplugin.ContainerAllocateResponse, error) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/coracle-dev/coracle/pkg/agent/cdi"
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 )
 
@@ -97,6 +98,7 @@ type bench struct {
 	*testing.T
 	*Manager
 	dir     plugins.Dir
+	cdi     string // the directory of specifications
 	changed chan struct{}
 	pods    chan []types.UID // whose devices changed
 }
@@ -107,14 +109,14 @@ func open(t *testing.T) *bench {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	d, err := plugins.Open(filepath.Join(dir, "k"), "")
 	require.NoError(t, err)
-	b := &bench{T: t, dir: d, changed: make(chan struct{}, 100), pods: make(chan []types.UID, 100)}
+	b := &bench{T: t, dir: d, cdi: filepath.Join(dir, "cdi"), changed: make(chan struct{}, 100), pods: make(chan []types.UID, 100)}
 	b.restart()
 	return b
 }
 
 // restart replaces the Manager by another one, as when the agent is killed.
 func (b *bench) restart() {
-	m, err := New(Config{Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), Changed: func() { b.changed <- struct{}{} },
+	m, err := New(Config{Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), CDIDirs: []string{b.cdi}, Changed: func() { b.changed <- struct{}{} },
 		HealthChanged: func(pods []types.UID) { b.pods <- pods }, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(b, err)
 	b.Manager = m
@@ -322,7 +324,8 @@ func TestRefusedRegistrations(t *testing.T) {
 	require.Empty(t, b.resources)
 }
 
-func TestCDIIsRefused(t *testing.T) {
+// A plugin may name devices of CDI's specifications instead of describing them; what a specification asks for is given whole or not at all.
+func TestCDI(t *testing.T) {
 	b := open(t)
 	b.run()
 	g := &gadgets{cdi: true}
@@ -331,7 +334,20 @@ func TestCDIIsRefused(t *testing.T) {
 	g.lists <- list("d1")
 	b.wait()
 	_, err := b.give(pod("one", 1))
-	require.EqualError(t, err, "the device plugin of example.com/gadget uses CDI, which this node does not support")
+	require.EqualError(t, err, "unresolvable CDI device example.com/gadget=1")
+	specification := func(edits string) {
+		require.NoError(t, os.MkdirAll(b.cdi, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(b.cdi, "gadget.json"), fmt.Appendf(nil, `{"cdiVersion":"0.6.0","kind":"example.com/gadget","devices":[{"name":"1","containerEdits":%s}]}`, edits), 0o600))
+	}
+	specification(`{"env":["GADGET=1"],"hooks":[{"hookName":"createContainer","path":"/x"}]}`)
+	_, err = b.give(pod("one", 1))
+	require.ErrorContains(t, err, "hooks")
+	specification(`{"env":["GADGET=1"],"deviceNodes":[{"path":"/dev/gadget1","hostPath":"/dev/null"}]}`)
+	b.restart() // the plugin's answer is recorded
+	given, err := b.give(pod("one", 1))
+	require.NoError(t, err)
+	require.Equal(t, cdi.Edits{Env: []string{"GADGET=1"}, Devices: []cdi.Device{{Path: "/dev/gadget1", HostPath: "/dev/null"}}}, given.CDI)
+	require.Equal(t, 1, g.allocated)
 }
 
 // Whatever happens at once, no device has two users.

@@ -92,7 +92,9 @@ func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 	return m.c.Claims.Given(ctx, p, c)
 }
 
-func addClaimed(s *runtime.Spec, given cdi.Edits) {
+// addEdits adds what CDI's specifications say of a container's devices. Their variables override the pod's, as containerd does it.
+func addEdits(s *runtime.Spec, given cdi.Edits) {
+	s.Env = append(s.Env, given.Env...)
 	for _, d := range given.Devices {
 		host := d.HostPath
 		if host == "" {

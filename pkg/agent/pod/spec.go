@@ -83,8 +83,9 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	s.Env = append([]string{"HOSTNAME=" + s.Hostname}, deviceEnv(b.devices)...)
 	s.Env = append(s.Env, env.list()...)
 	addDevices(&s, b.devices)
-	s.Env = append(s.Env, b.claimed.Env...) // they override the pod's, as containerd does it
-	addClaimed(&s, b.claimed)
+	for _, edits := range []cdi.Edits{b.devices.CDI, b.claimed} {
+		addEdits(&s, edits)
+	}
 	if s.Command, err = env.expand(c.Command); err != nil {
 		return s, fmt.Errorf("command: %w", err)
 	}
