@@ -160,6 +160,8 @@ func agentFlags(f *pflag.FlagSet) {
 	f.StringSlice("shutdown-grace-period-by-pod-priority", nil, "priority=duration, such as 0=20s,1000000=10s, in place of these two: pods of the lowest priority end first")
 	f.Int("image-gc-high-threshold", d.ImageGCHigh, "disk usage in percent at which unused images are removed; 100 disables it")
 	f.Int("image-gc-low-threshold", d.ImageGCLow, "disk usage in percent down to which unused images are removed")
+	f.String("image-credential-provider-config", "", "CredentialProviderConfig file, or folder of them: programs that are asked for registry credentials of images")
+	f.String("image-credential-provider-bin-dir", "", "folder of these programs")
 	f.StringSlice("allowed-unsafe-sysctls", nil, "unsafe sysctls of the network and IPC namespaces that pods may set, by name or prefix, such as net.core.*")
 }
 

@@ -104,6 +104,10 @@ func New(c Config) (*Agent, error) {
 	if err := a.openPlugins(); err != nil {
 		return nil, err
 	}
+	credentials, err := a.openCredentials()
+	if err != nil {
+		return nil, err
+	}
 	a.messages = messages.New(messages.Config{
 		Enter: c.Network.Enter, Dir: messages.LogDir(c.DataDir), API: c.API, Logger: c.Logger, Metrics: c.Metrics,
 		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
@@ -119,7 +123,7 @@ func New(c Config) (*Agent, error) {
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures, ShuttingDown: a.shuttingDown,
 		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
-		Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves,
+		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{

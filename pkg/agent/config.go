@@ -78,6 +78,9 @@ type Config struct {
 	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default 85 and 80.
 	ImageGCHigh, ImageGCLow int
 
+	// CredentialConfig is the configuration of credential provider plugins, whose programs are in CredentialBinDir; empty means that there are none.
+	CredentialConfig, CredentialBinDir string
+
 	// ManifestDir is the folder of static pods' manifests; empty means that there are none. DecodeManifest decodes one, see static.Config.
 	ManifestDir    string
 	DecodeManifest func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)

@@ -132,6 +132,10 @@ type Agent struct {
 	// disables it.
 	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
 	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
+	// CredentialConfig is the absolute path of the configuration of credential provider plugins for images, a file or a folder, and CredentialBinDir that of
+	// their programs. Both or neither are set.
+	CredentialConfig string `mapstructure:"image-credential-provider-config"`
+	CredentialBinDir string `mapstructure:"image-credential-provider-bin-dir"`
 	// AllowedUnsafeSysctls are names of sysctls of the network or IPC namespace, or prefixes ending in "*", that pods
 	// may set.
 	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
@@ -289,6 +293,14 @@ func (c Agent) validate() error {
 	}
 	if c.PodManifestPath != "" {
 		errs = append(errs, directory("pod-manifest-path", c.PodManifestPath))
+	}
+	if (c.CredentialConfig == "") != (c.CredentialBinDir == "") {
+		errs = append(errs, errors.New("image-credential-provider-config and image-credential-provider-bin-dir need each other"))
+	}
+	for option, path := range map[string]string{"image-credential-provider-config": c.CredentialConfig, "image-credential-provider-bin-dir": c.CredentialBinDir} {
+		if path != "" && !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("%s %q is not an absolute path", option, path))
+		}
 	}
 	if c.Containerd != "" && !filepath.IsAbs(strings.TrimPrefix(c.Containerd, "unix://")) {
 		errs = append(errs, fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock", c.Containerd))

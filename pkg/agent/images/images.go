@@ -219,7 +219,7 @@ func (m *Manager) failed(ref string, err error) backOff {
 func (m *Manager) pull(ctx context.Context, ref, key string, credentials []keyring.Credential) (runtime.Image, error) {
 	name := key
 	for _, c := range credentials {
-		key += "\x00" + c.Secret.UID + "\x00" + c.Secret.Hash
+		key += "\x00" + c.Key()
 	}
 	for {
 		m.mu.Lock()
@@ -270,14 +270,14 @@ func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []key
 	}
 	var errs []error
 	for i := 0; i <= len(credentials); i++ {
-		var secret *keyring.Secret
+		var with *keyring.Credential
 		var auths []runtime.Auth
 		if i < len(credentials) {
-			secret, auths = &credentials[i].Secret, []runtime.Auth{credentials[i].Auth}
+			with, auths = &credentials[i], []runtime.Auth{credentials[i].Auth}
 		}
 		img, err := m.images.Pull(ctx, ref, auths, moved)
 		if err == nil {
-			return img, m.records.end(name, img.ID, secret)
+			return img, m.records.end(name, img.ID, with)
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil || errors.Is(err, runtime.ErrRefused) {

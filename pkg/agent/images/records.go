@@ -32,7 +32,7 @@ type Records struct {
 // Limits on records. Beyond them the oldest are removed, and pods pull again.
 const (
 	maxRecord     = 1 << 20 // bytes of a file
-	maxSecrets    = 100     // of a repository in a record, as upstream
+	maxSecrets    = 100     // of a repository in a record, as upstream; also of service accounts
 	maxRecordRepo = 100     // repositories of an image
 )
 
@@ -45,9 +45,10 @@ type record struct {
 }
 
 type access struct {
-	// Public is true if it was pulled without a credential.
-	Public  bool             `json:",omitempty"`
-	Secrets []keyring.Secret `json:",omitempty"`
+	// Public is true if it was pulled without a credential, or with one of the node's.
+	Public   bool              `json:",omitempty"`
+	Secrets  []keyring.Secret  `json:",omitempty"`
+	Accounts []keyring.Account `json:",omitempty"`
 }
 
 // intent is written before a pull, so that an image whose pull was interrupted by a kill is not treated as preloaded.
@@ -125,15 +126,15 @@ func (r *Records) begin(ref string) error {
 	return r.write(fileOf(intentPrefix, ref), intent{ref})
 }
 
-// end is called after a pull. secret is nil for one without a credential; id is empty for one that failed.
-func (r *Records) end(ref, id string, secret *keyring.Secret) error {
+// end is called after a pull. with is nil for one without a credential; id is empty for one that failed.
+func (r *Records) end(ref, id string, with *keyring.Credential) error {
 	if r == nil {
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id != "" {
-		if err := r.allow(id, ref, secret); err != nil {
+		if err := r.allow(id, ref, with); err != nil {
 			return err // the intent remains, so the image is not treated as preloaded
 		}
 	}
@@ -149,7 +150,7 @@ func (r *Records) end(ref, id string, secret *keyring.Secret) error {
 }
 
 // allow adds to an image's record. Called with the lock held.
-func (r *Records) allow(id, ref string, secret *keyring.Secret) error {
+func (r *Records) allow(id, ref string, with *keyring.Credential) error {
 	repository := repositoryOf(ref)
 	rec := r.byID[id]
 	if rec == nil {
@@ -162,15 +163,28 @@ func (r *Records) allow(id, ref string, secret *keyring.Secret) error {
 		}
 		a = &access{}
 	}
-	if secret == nil {
-		a = &access{Public: true, Secrets: a.Secrets}
-	} else if !slices.Contains(a.Secrets, *secret) {
-		secrets := append(slices.Clone(a.Secrets), *secret)
-		a = &access{Public: a.Public, Secrets: secrets[max(len(secrets)-maxSecrets, 0):]}
+	next := *a
+	switch {
+	case with == nil || with.Everyones():
+		next.Public = true
+	case with.Account != keyring.Account{}:
+		next.Accounts = appended(a.Accounts, with.Account)
+	default:
+		next.Secrets = appended(a.Secrets, with.Secret)
 	}
+	a = &next
 	rec.Repositories[repository] = a
 	r.byID[id] = rec
 	return r.write(fileOf(recordPrefix, id), rec)
+}
+
+// appended returns a list with one more, the oldest of too many left out.
+func appended[T comparable](list []T, one T) []T {
+	if slices.Contains(list, one) {
+		return list
+	}
+	list = append(slices.Clone(list), one)
+	return list[max(len(list)-maxSecrets, 0):]
 }
 
 func repositoryOf(ref string) string {
@@ -186,12 +200,18 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 	if r == nil || img.Pinned { // loaded from a file for all pods
 		return false, nil
 	}
-	public, secrets, known := r.allowed(ref, img.ID)
+	public, may, known := r.allowed(ref, img.ID)
 	if public || !known {
 		return !public, nil
 	}
 	for _, c := range ask() {
-		for _, s := range secrets {
+		if slices.Contains(may.Accounts, c.Account) {
+			return false, nil
+		}
+		if c.Secret == (keyring.Secret{}) {
+			continue
+		}
+		for _, s := range may.Secrets {
 			same := s.UID == c.Secret.UID && s.Namespace == c.Secret.Namespace && s.Name == c.Secret.Name
 			hash := s.Hash != "" && s.Hash == c.Secret.Hash
 			if same && hash {
@@ -200,27 +220,27 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 			if same || hash { // a rotated secret or a copy of it: record it
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				return false, r.allow(img.ID, ref, &c.Secret)
+				return false, r.allow(img.ID, ref, &c)
 			}
 		}
 	}
 	return true, nil
 }
 
-// allowed returns who may use an image without a pull: everyone, or those with one of the secrets. It returns false for an image that was pulled from
+// allowed returns who may use an image without a pull: everyone, or those with one of the secrets or accounts. It returns false for an image that was pulled from
 // another repository, or by a process that was killed before it recorded how.
-func (r *Records) allowed(ref, id string) (public bool, secrets []keyring.Secret, known bool) {
+func (r *Records) allowed(ref, id string) (public bool, may access, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.byID[id]
 	if rec == nil {
-		return r.going[ref] == 0, nil, false // preloaded images are for everyone
+		return r.going[ref] == 0, access{}, false // preloaded images are for everyone
 	}
 	a := rec.Repositories[repositoryOf(ref)]
 	if a == nil {
-		return false, nil, false
+		return false, access{}, false
 	}
-	return a.Public, a.Secrets, true
+	return a.Public, *a, true
 }
 
 // prune removes the records of images that are no longer on the node.

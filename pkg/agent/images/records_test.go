@@ -46,6 +46,17 @@ func login(secret, password string) func() []keyring.Credential {
 	}
 }
 
+// plugged are the credentials that a plugin gave for a service account; "" is for the node.
+func plugged(account, password string) func() []keyring.Credential {
+	return func() []keyring.Credential {
+		c := keyring.Credential{Auth: runtime.Auth{Username: "me", Password: password}}
+		if account != "" {
+			c.Account = keyring.Account{UID: account, Namespace: "ns", Name: account}
+		}
+		return []keyring.Credential{c}
+	}
+}
+
 func TestAnImageOnTheNodeIsForWhoMayPullIt(t *testing.T) {
 	dir := t.TempDir()
 	rt := fake.New(fake.Config{Images: []string{"docker.io/library/preloaded:1"}})
@@ -84,6 +95,13 @@ func TestAnImageOnTheNodeIsForWhoMayPullIt(t *testing.T) {
 			{"a wrong password, and then none", "x.io/private:1", corev1.PullIfNotPresent, login("b", "wrong"), "ErrImagePull", 2},
 			{"the same password in another secret", "x.io/private:1", corev1.PullNever, login("c", "right"), "", 0},
 			{"who could use it once can after a rotation", "x.io/private:1", corev1.PullNever, login("c", "rotated"), "", 0},
+			{"a service account pulls", "x.io/account:1", corev1.PullIfNotPresent, plugged("a", "right"), "", 1 - restart},
+			{"and needs not pull again, whatever it is given now", "x.io/account:1", corev1.PullNever, plugged("a", "other"), "", 0},
+			{"another one has to", "x.io/account:1", corev1.PullNever, plugged("b", "right"), "ErrImageNeverPull", 0},
+			{"a secret does not stand for an account", "x.io/account:1", corev1.PullNever, login("a", "right"), "ErrImageNeverPull", 0},
+			{"nor an account for a secret", "x.io/private:1", corev1.PullNever, plugged("a", "right"), "ErrImageNeverPull", 0},
+			{"the node's credentials are for all", "x.io/node:1", corev1.PullIfNotPresent, plugged("", "right"), "", 1 - restart},
+			{"for a pod without any", "x.io/node:1", corev1.PullNever, nil, "", 0},
 			{"what was there before is for all", "preloaded:1", corev1.PullNever, nil, "", 0},
 		} {
 			reason, pulls := try(c.ref, c.policy, c.credentials)
@@ -148,10 +166,13 @@ func TestRecordsAreBounded(t *testing.T) {
 	r, err := OpenRecords(t.TempDir())
 	require.NoError(t, err)
 	for i := range 3 * maxSecrets {
-		s := login(strings.Repeat("x", i), "p")()[0].Secret
-		require.NoError(t, r.end("x.io/a:1", "sha256:a", &s))
+		c := login(strings.Repeat("x", i+1), "p")()[0]
+		require.NoError(t, r.end("x.io/a:1", "sha256:a", &c))
+		c = plugged(strings.Repeat("x", i+1), "p")()[0]
+		require.NoError(t, r.end("x.io/a:1", "sha256:a", &c))
 	}
 	require.Len(t, r.byID["sha256:a"].Repositories["x.io/a"].Secrets, maxSecrets)
+	require.Len(t, r.byID["sha256:a"].Repositories["x.io/a"].Accounts, maxSecrets)
 }
 
 // A registry that keeps pulls waiting keeps only its own waiting.

@@ -12,6 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/devices"
 	"github.com/coracle-dev/coracle/pkg/agent/dra"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/agent/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
@@ -62,6 +63,8 @@ type Config struct {
 	Pressures func() []corev1.NodeConditionType
 	// Services returns the services of a namespace and default/kubernetes.
 	Services func(ctx context.Context, namespace string) ([]*corev1.Service, error)
+	// Credentials returns the credentials for a pod's image that are in none of its pull secrets; nil if there are none.
+	Credentials func(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential
 	// Devices assigns the devices of device plugins; nil if the node has none.
 	Devices *devices.Manager
 	// Claims has the devices of resource claims prepared; nil if the node has no drivers.

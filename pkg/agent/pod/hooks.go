@@ -85,7 +85,7 @@ func fileEnd(path string, limit int64) string {
 	return string(buf[:n])
 }
 
-// credentials returns the registry credentials in the pod's pull secrets that match an image.
+// credentials returns the registry credentials for an image: those in the pod's pull secrets, then those of plugins.
 func (m *Manager) credentials(ctx context.Context, p *corev1.Pod, image string) []keyring.Credential {
 	var k keyring.Keyring
 	for _, ref := range p.Spec.ImagePullSecrets {
@@ -97,5 +97,9 @@ func (m *Manager) credentials(ctx context.Context, p *corev1.Pod, image string) 
 			m.c.Logger.Warn("could not use pull secret", "pod", p.Namespace+"/"+p.Name, "secret", ref.Name, "error", err)
 		}
 	}
-	return k.Lookup(image)
+	found := k.Lookup(image)
+	if m.c.Credentials != nil {
+		found = append(found, m.c.Credentials(ctx, p, image)...)
+	}
+	return found
 }

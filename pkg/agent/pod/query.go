@@ -54,6 +54,11 @@ func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
 	return m.volumes.Token(ctx, p)
 }
 
+// TokenOf returns a token of the pod's service account, which must have this UID, for an audience.
+func (m *Manager) TokenOf(ctx context.Context, p *corev1.Pod, account types.UID, audience string) (string, error) {
+	return m.volumes.TokenOf(ctx, p, account, audience)
+}
+
 // ImagesInUse returns the names and IDs of the images of all containers and volumes.
 func (m *Manager) ImagesInUse() map[string]bool {
 	used := map[string]bool{}

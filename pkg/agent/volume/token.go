@@ -26,7 +26,7 @@ type tokens struct {
 	client client.Interface
 
 	mu    sync.Mutex
-	byKey map[string]token // by pod UID, audience and lifetime
+	byKey map[string]token // by pod UID, audience, lifetime, and UID of the account where it matters
 }
 
 func newTokens(c client.Interface) *tokens { return &tokens{client: c, byKey: map[string]token{}} }
@@ -34,6 +34,12 @@ func newTokens(c client.Interface) *tokens { return &tokens{client: c, byKey: ma
 // Token returns a token of the pod's service account for the API server.
 func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
 	t, err := m.tokens.get(ctx, p, &corev1.ServiceAccountTokenProjection{})
+	return t.text, err
+}
+
+// TokenOf returns a token of the pod's service account, which must have this UID, for an audience.
+func (m *Manager) TokenOf(ctx context.Context, p *corev1.Pod, account types.UID, audience string) (string, error) {
+	t, err := m.tokens.of(ctx, p, account, &corev1.ServiceAccountTokenProjection{Audience: audience})
 	return t.text, err
 }
 
@@ -50,11 +56,16 @@ func (t *tokens) forget(uid types.UID) {
 
 // get returns a token for the pod's service account, a new one when four fifths of the old one's lifetime, or a day, are over.
 func (t *tokens) get(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token, error) {
+	return t.of(ctx, p, "", s)
+}
+
+// of is get for a service account with this UID; "" is any.
+func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID, s *corev1.ServiceAccountTokenProjection) (token, error) {
 	seconds := int64(3600)
 	if s.ExpirationSeconds != nil {
 		seconds = *s.ExpirationSeconds
 	}
-	key := fmt.Sprintf("%s/%s/%d", p.UID, s.Audience, seconds)
+	key := fmt.Sprintf("%s/%s/%d/%s", p.UID, s.Audience, seconds, uid)
 	now := time.Now()
 	t.mu.Lock()
 	have, ok := t.byKey[key]
@@ -66,7 +77,7 @@ func (t *tokens) get(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccoun
 	if account == "" {
 		account = "default"
 	}
-	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+	req := &authv1.TokenRequest{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: authv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
 		BoundObjectRef:    &authv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID},
 	}}

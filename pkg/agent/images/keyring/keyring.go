@@ -1,7 +1,7 @@
-// Package keyring selects the registry credentials for an image from a pod's pull secrets.
+// Package keyring selects the registry credentials for an image from a pod's pull secrets, and from what plugins answer.
 //
 // It may import agent/runtime and the Kubernetes API types. Its invariant: a credential is returned only for images below the host,
-// port and path that its secret names, as in k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
+// port and path that its source names, as in k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
 package keyring
 
 import (
@@ -29,9 +29,21 @@ const maxMatches = 32
 // Credential is a registry credential and its source.
 type Credential struct {
 	runtime.Auth
-	// Secret is the secret that contains it.
-	Secret Secret
+	// Secret is the secret that contains it, Account the service account for which a plugin gave it. Without either it is the node's, for all of its pods.
+	Secret  Secret
+	Account Account
 }
+
+// Everyones reports whether it is the node's.
+func (c Credential) Everyones() bool { return c.Secret == Secret{} && c.Account == Account{} }
+
+// Key tells credentials apart, by their source and content.
+func (c Credential) Key() string {
+	return strings.Join([]string{c.Secret.UID, c.Account.UID, hash(c.Auth)}, "\x00")
+}
+
+// Account identifies a service account.
+type Account struct{ UID, Namespace, Name string }
 
 // Secret identifies a secret, and a credential in it by its hash.
 type Secret struct {
@@ -86,14 +98,25 @@ func (k *Keyring) Add(s *corev1.Secret) error {
 			continue
 		}
 		auth := runtime.Auth{Username: l.Username, Password: l.Password, Token: l.RegistryToken}
-		if k.logins == nil {
-			k.logins = map[string][]Credential{}
-		}
-		k.logins[where] = append(k.logins[where], Credential{Auth: auth, Secret: Secret{
-			UID: string(s.UID), Namespace: s.Namespace, Name: s.Name, Hash: hash(auth),
-		}})
+		k.add(where, Credential{Auth: auth, Secret: Secret{UID: string(s.UID), Namespace: s.Namespace, Name: s.Name, Hash: hash(auth)}})
 	}
 	return nil
+}
+
+// AddLogins adds what a plugin answered for a service account, or with the zero Account for the node, by the registries that it named.
+func (k *Keyring) AddLogins(logins map[string]runtime.Auth, account Account) {
+	for _, registry := range slices.Sorted(maps.Keys(logins)) {
+		if where, ok := key(registry); ok {
+			k.add(where, Credential{Auth: logins[registry], Account: account})
+		}
+	}
+}
+
+func (k *Keyring) add(where string, c Credential) {
+	if k.logins == nil {
+		k.logins = map[string][]Credential{}
+	}
+	k.logins[where] = append(k.logins[where], c)
 }
 
 func hash(a runtime.Auth) string {
@@ -141,7 +164,7 @@ func (k *Keyring) Lookup(image string) []Credential {
 	repository := named.Name()
 	var found []Credential
 	for _, where := range slices.Backward(slices.Sorted(maps.Keys(k.logins))) {
-		if matches(where, repository) {
+		if Matches(where, repository) {
 			found = append(found, k.logins[where]...)
 		}
 	}
@@ -151,8 +174,8 @@ func (k *Keyring) Lookup(image string) []Credential {
 	return found[:min(len(found), maxMatches)]
 }
 
-// matches reports whether a repository matches a key. Wildcards match within a label of the host name; ports must be equal.
-func matches(where, repository string) bool {
+// Matches reports whether a repository matches a key. Wildcards match within a label of the host name; ports must be equal.
+func Matches(where, repository string) bool {
 	glob, err1 := url.Parse("https://" + where)
 	target, err2 := url.Parse("https://" + repository)
 	if err1 != nil || err2 != nil {
