@@ -31,7 +31,7 @@ $(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
 # The shim is a small static program of its own, carried inside the big one.
-$(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim -name '*.go' 2>/dev/null) go.mod go.sum
+$(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim pkg/agent/runtime/crilog pkg/agent/mount pkg/agent/thread pkg/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/thread"
 )
 
 // inOutside runs f in the namespace that stands for the outside.
@@ -23,7 +25,7 @@ func inOutside(t testing.TB, f func() error) {
 	ns, err := unix.Open("/tmp/"+outsideNS(os.Getpid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(ns) }()
-	require.NoError(t, onThread(func() error {
+	require.NoError(t, thread.Run(func() error {
 		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
 			return err
 		}

@@ -4,27 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
-
-// onThread runs f on an OS thread of its own and waits for it. The thread ends with f, so f may change its namespaces.
-func onThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot exit, and /proc/self shows its namespaces: hold it, and use another.
-			done <- onThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- f() // without UnlockOSThread the runtime ends the thread
-	}()
-	return <-done
-}
 
 // bindSelf mounts the calling thread's namespace on path. name is as in /proc/self/ns.
 func bindSelf(name, path string) error {

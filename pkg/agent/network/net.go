@@ -16,6 +16,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/thread"
 )
 
 var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
@@ -204,7 +206,7 @@ func (n *Net) setup(p Pod) (r record, err error) {
 		return r, err
 	}
 	if !p.HostNetwork || !p.HostIPC {
-		if err := onThread(func() error { return n.make(p, r.IP) }); err != nil {
+		if err := thread.Run(func() error { return n.make(p, r.IP) }); err != nil {
 			return r, err
 		}
 	}
@@ -334,7 +336,7 @@ func (n *Net) Enter(_ context.Context, uid string, f func() error) error {
 	if r.HostNet {
 		return f()
 	}
-	return onThread(func() error {
+	return thread.Run(func() error {
 		if err := joinNet(n.sandbox(uid, r).NetNS); err != nil {
 			return err
 		}

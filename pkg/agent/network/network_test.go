@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/agent/thread"
 	"github.com/coracle-dev/coracle/test/netns"
 )
 
@@ -67,7 +68,7 @@ func TestTraffic(t *testing.T) {
 	}))
 
 	var far net.Listener
-	require.NoError(t, onThread(func() (err error) {
+	require.NoError(t, thread.Run(func() (err error) {
 		if err = joinNet("/tmp/" + outsideNS(os.Getpid())); err == nil {
 			far, err = net.Listen("tcp4", ":80")
 		}
@@ -108,7 +109,7 @@ func TestHostPorts(t *testing.T) {
 	}
 	_, err := ask(nodeIP.String() + ":8081")
 	require.ErrorIs(t, err, unix.ECONNREFUSED, "a host port with a host address is on that address only")
-	require.NoError(t, onThread(func() error {
+	require.NoError(t, thread.Run(func() error {
 		require.NoError(t, joinNet("/tmp/"+outsideNS(os.Getpid())))
 		seen, err := ask(nodeIP.String() + ":8080")
 		require.Equal(t, "192.168.77.9", seen)
@@ -144,7 +145,7 @@ func TestNamespaces(t *testing.T) {
 	require.NoError(t, err)
 	s := setup(t, n, Pod{UID: "a", Hostname: "pod-a", Domainname: "x.example", Sysctls: map[string]string{
 		"net.core.somaxconn": "77", "kernel.shm_rmid_forced": "1"}})
-	require.NoError(t, onThread(func() error {
+	require.NoError(t, thread.Run(func() error {
 		for _, path := range []string{s.NetNS, s.IPCNS, s.UTSNS} {
 			fd, err := unix.Open(path, unix.O_RDONLY, 0)
 			require.NoError(t, err)

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/agent/thread"
 )
 
 // node gives the test's namespace an uplink: a link to a second namespace that stands for the outside.
@@ -31,7 +33,7 @@ var node = sync.OnceValue(func() error {
 	attrs.Name, attrs.MTU = "up0", 1400
 	ready := make(chan error)
 	go func() {
-		ready <- onThread(func() error {
+		ready <- thread.Run(func() error {
 			hostNS, err := unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 			if err != nil {
 				return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/agent/mount"
 )
 
 const emptyDirName = "kubernetes.io/empty-dir"
@@ -110,18 +111,22 @@ func (e emptyDir) setupMemory(p Pod, v *Volume) error {
 	if size := e.memorySize(p.Pod, p.Source.EmptyDir); size > 0 {
 		options["size"] = strconv.FormatInt(size, 10)
 	}
-	fd, id, err := newTmpfs(options)
+	fd, err := mount.Tmpfs(options)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
+	id, _, err := identify(fd)
+	if err != nil {
+		return err
+	}
 	if err := v.Save(emptyDirState{Tmpfs: id}); err != nil {
 		return err
 	}
 	if err := e.fail.At("emptydir.mount"); err != nil {
 		return err
 	}
-	if err := attach(fd, v.Dir); err != nil {
+	if err := mount.Attach(fd, v.Dir); err != nil {
 		return err
 	}
 	return e.fail.At("emptydir.mounted")

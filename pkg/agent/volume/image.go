@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/disk"
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/agent/mount"
 )
 
 const imageName = "kubernetes.io/image"
@@ -80,18 +80,18 @@ func (i images) mount(ctx context.Context, v *Volume, id string) error {
 	if err := i.fail.At("image.view"); err != nil {
 		return err
 	}
-	fd, mount, err := newReadOnly(layers)
+	fd, files, err := newReadOnly(layers)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := v.Save(imageState{Image: id, Mount: mount}); err != nil {
+	if err := v.Save(imageState{Image: id, Mount: files}); err != nil {
 		return err
 	}
 	if err := i.fail.At("image.mount"); err != nil {
 		return err
 	}
-	if err := attach(fd, v.Dir); err != nil {
+	if err := mount.Attach(fd, v.Dir); err != nil {
 		return err
 	}
 	return i.fail.At("image.mounted")
@@ -184,71 +184,22 @@ func (m *Manager) ImagesInUse() []string {
 // the caller closes.
 func newReadOnly(layers []string) (fd int, id mountID, err error) {
 	if len(layers) == 1 {
-		dir, err := unix.Open(layers[0], unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return -1, id, &os.PathError{Op: "open", Path: layers[0], Err: err}
-		}
-		defer unix.Close(dir)
-		fd, id, err = newBind(dir)
-		if err != nil {
-			return -1, id, err
-		}
-	} else if fd, id, err = newOverlay(layers); err != nil {
+		fd, err = mount.BindPath(layers[0], true)
+	} else {
+		fd, err = mount.Overlay{Lower: layers}.New()
+	}
+	if err != nil {
 		return -1, id, err
 	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
 	attributes := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attributes); err != nil {
-		unix.Close(fd)
 		return -1, id, fmt.Errorf("make an image's files read-only: %w", err)
 	}
-	return fd, id, nil
-}
-
-// newOverlay makes an overlay of at least two read-only directories, uppermost first.
-func newOverlay(layers []string) (fd int, id mountID, err error) {
-	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, id, fmt.Errorf("make an overlay: %w", err)
-	}
-	defer unix.Close(fsfd)
-	err = unix.FsconfigSetString(fsfd, "source", "overlay")
-	for _, dir := range layers {
-		if err == nil {
-			err = unix.FsconfigSetString(fsfd, "lowerdir+", dir)
-		}
-	}
-	if errors.Is(err, unix.EINVAL) { // Linux before 6.8 takes one option, of at most 255 bytes
-		err = shortLowerDirs(fsfd, layers)
-	}
-	if err == nil {
-		err = unix.FsconfigCreate(fsfd)
-	}
-	if err != nil {
-		return -1, id, fmt.Errorf("make an overlay of %d layers: %w", len(layers), err)
-	}
-	if fd, err = unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0); err != nil {
-		return -1, id, fmt.Errorf("make an overlay: %w", err)
-	}
-	if id, _, err = identify(fd); err != nil {
-		unix.Close(fd)
-		return -1, id, err
-	}
-	return fd, id, nil
-}
-
-func shortLowerDirs(fsfd int, layers []string) error {
-	var names []string
-	for _, dir := range layers {
-		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &os.PathError{Op: "open", Path: dir, Err: err}
-		}
-		defer unix.Close(fd) //nolint:revive // all are needed until the option is set
-		names = append(names, fmt.Sprintf("/proc/self/fd/%d", fd))
-	}
-	option := strings.Join(names, ":")
-	if len(option) > 255 {
-		return errors.New("too many layers for this kernel: use Linux 6.8 or newer")
-	}
-	return unix.FsconfigSetString(fsfd, "lowerdir", option)
+	id, _, err = identify(fd)
+	return fd, id, err
 }

@@ -110,17 +110,3 @@ func TestImageVolumeAfterAReboot(t *testing.T) {
 	require.NoError(t, next.Teardown(t.Context(), "u", true))
 	require.Empty(t, m.c.Images.(*heldLayers).held)
 }
-
-// Kernels before 6.8 have one option for all layers.
-func TestManyLayersOnAnOldKernel(t *testing.T) {
-	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	require.NoError(t, err)
-	defer unix.Close(fsfd)
-	two := testImages(t).layers["two"]
-	many := []string{}
-	for range 20 {
-		many = append(many, two...)
-	}
-	require.ErrorContains(t, shortLowerDirs(fsfd, many), "too many layers for this kernel: use Linux 6.8 or newer")
-	require.NoError(t, shortLowerDirs(fsfd, two))
-}

@@ -49,57 +49,6 @@ func mountAt(path string) (mountID, bool, error) {
 	return identify(fd)
 }
 
-// newTmpfs makes a tmpfs that is attached nowhere yet. It goes with the file descriptor, which the caller closes.
-func newTmpfs(options map[string]string) (fd int, id mountID, err error) {
-	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return -1, id, fmt.Errorf("make a tmpfs: %w", err)
-	}
-	defer unix.Close(fsfd)
-	err = unix.FsconfigSetString(fsfd, "source", "tmpfs")
-	for key, value := range options {
-		if err == nil {
-			err = unix.FsconfigSetString(fsfd, key, value)
-		}
-	}
-	if err == nil {
-		err = unix.FsconfigCreate(fsfd)
-	}
-	if err != nil {
-		return -1, id, fmt.Errorf("make a tmpfs with the options %v: %w", options, err)
-	}
-	if fd, err = unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0); err != nil {
-		return -1, id, fmt.Errorf("make a tmpfs: %w", err)
-	}
-	if id, _, err = identify(fd); err != nil {
-		unix.Close(fd)
-		return -1, id, err
-	}
-	return fd, id, nil
-}
-
-// newBind makes a copy of the mounts at and below an open file, attached nowhere yet. It goes with the file descriptor, which the
-// caller closes.
-func newBind(of int) (fd int, id mountID, err error) {
-	fd, err = unix.OpenTree(of, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return -1, id, err
-	}
-	if id, _, err = identify(fd); err != nil {
-		unix.Close(fd)
-		return -1, id, err
-	}
-	return fd, id, nil
-}
-
-// attach mounts what newTmpfs or newBind made.
-func attach(fd int, path string) error {
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return &os.PathError{Op: "mount", Path: path, Err: err}
-	}
-	return nil
-}
-
 // maxStacked limits how many mounts are detached from one place.
 const maxStacked = 8
 

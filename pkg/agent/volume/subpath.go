@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/agent/mount"
 )
 
 // SubPath returns a host path for a path inside a volume that no symbolic link can lead out of: the target is opened strictly beneath
@@ -34,18 +36,22 @@ func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string
 	if err := makeMountPoint(at, target); err != nil {
 		return "", err
 	}
-	tree, id, err := newBind(target)
+	tree, err := mount.Bind(target, true)
 	if err != nil {
 		return "", fmt.Errorf("bind subPath %q of volume %s: %w", sub, volumeName, err)
 	}
 	defer unix.Close(tree)
+	id, _, err := identify(tree)
+	if err != nil {
+		return "", err
+	}
 	if err := r.setSubPath(name, id); err != nil {
 		return "", err
 	}
 	if err := m.c.Failpoints.At("subpath.mount"); err != nil {
 		return "", err
 	}
-	if err := attach(tree, at); err != nil {
+	if err := mount.Attach(tree, at); err != nil {
 		return "", fmt.Errorf("bind subPath %q of volume %s: %w", sub, volumeName, err)
 	}
 	return at, m.c.Failpoints.At("subpath.mounted")

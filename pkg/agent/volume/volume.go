@@ -1,7 +1,7 @@
 // Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown side by side:
 // emptyDir, hostPath, image, configMap, secret, downwardAPI and projected.
 //
-// It may import client, agent/disk, agent/failpoint and the mount system calls. Its invariant: what a plugin acquires is recorded in the
+// It may import client, agent/disk, agent/mount and agent/failpoint. Its invariant: what a plugin acquires is recorded in the
 // pod's directory first, so that Teardown needs to know the pod's UID alone, also after the agent was killed, and undoes exactly
 // what Setup did. It follows no symbolic link that a container made and detaches no mount that is not recorded.
 //

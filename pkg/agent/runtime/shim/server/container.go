@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/agent/mount"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/crilog"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim"
 )
@@ -252,49 +253,21 @@ func exitOf(state *os.ProcessState) (code, sig int) {
 }
 
 // mountRootfs mounts the container's root: an overlay of the image's layers and the bundle's upper directory.
-
 func mountRootfs(dir string, lower []string) error {
-	root := shim.Rootfs(dir)
 	if err := unmountRootfs(dir); err != nil { // left by a killed shim
 		return err
 	}
-	for _, d := range []string{shim.Upper(dir), shim.Work(dir), root} {
+	for _, d := range []string{shim.Upper(dir), shim.Work(dir), shim.Rootfs(dir)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
-	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return mountOld(dir, lower)
-	}
-	defer unix.Close(fs)
-	for i := range lower {
-		if err := unix.FsconfigSetString(fs, "lowerdir+", lower[i]); err != nil {
-			return mountOld(dir, lower) // before Linux 6.8
-		}
-	}
-	for key, value := range map[string]string{"upperdir": shim.Upper(dir), "workdir": shim.Work(dir), "source": "overlay"} {
-		if err := unix.FsconfigSetString(fs, key, value); err != nil {
-			return err
-		}
-	}
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return err
-	}
-	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	root, err := mount.Overlay{Lower: lower, Upper: shim.Upper(dir), Work: shim.Work(dir)}.New()
 	if err != nil {
 		return err
 	}
-	defer unix.Close(mount)
-	return unix.MoveMount(mount, "", unix.AT_FDCWD, root, unix.MOVE_MOUNT_F_EMPTY_PATH)
-}
-
-func mountOld(dir string, lower []string) error {
-	options := "lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + shim.Upper(dir) + ",workdir=" + shim.Work(dir)
-	if len(options) >= os.Getpagesize() {
-		return fmt.Errorf("the image has too many layers (%d) for this kernel: use Linux 6.8 or newer", len(lower))
-	}
-	return unix.Mount("overlay", shim.Rootfs(dir), "overlay", 0, options)
+	defer unix.Close(root)
+	return mount.Attach(root, shim.Rootfs(dir))
 }
 
 func unmountRootfs(dir string) error {
