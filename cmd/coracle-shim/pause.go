@@ -15,12 +15,37 @@ package main
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void must(int result, const char *what)
+static void must(long result, const char *what)
 {
 	if (result < 0) {
 		fprintf(stderr, "pause: %s: %s\n", what, strerror(errno));
 		_exit(1);
 	}
+}
+
+// join makes the process one of the pod's user namespace, which file descriptor 3 is, and goes on in a child of the shim that is the first of a new PID
+// namespace of that. The shim could not do this by itself, since a process with several threads cannot change its user namespace. It is told the child's
+// process ID.
+static void join(void)
+{
+	must(setns(3, CLONE_NEWUSER), "enter the pod's user namespace");
+	must(close(3), "close the user namespace");
+	must(close(4), "close the program");
+	must(setresgid(0, 0, 0), "setresgid");
+	must(setresuid(0, 0, 0), "setresuid");
+	must(unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS), "make namespaces");
+	int gate[2]; // closed when the process ID has been written
+	must(pipe(gate), "make a pipe");
+	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+	must(pid, "clone");
+	if (pid != 0) {
+		must(dprintf(1, "%ld\n", pid), "say the process ID");
+		_exit(0);
+	}
+	char byte;
+	must(close(gate[1]), "close the pipe");
+	must(read(gate[0], &byte, 1), "wait");
+	must(close(gate[0]), "close the pipe");
 }
 
 // pause is the first process of the PID namespace that a pod's containers share. The shim starts it in namespaces of its own. It drops everything that
@@ -29,8 +54,10 @@ static void must(int result, const char *what)
 // delivered to a namespace's first process, which has no handlers.
 __attribute__((constructor)) static void pause_main(int argc, char **argv)
 {
-	if (argc != 2 || strcmp(argv[1], "pause") != 0)
+	if (argc < 2 || strcmp(argv[1], "pause") != 0)
 		return;
+	if (argc > 2 && strcmp(argv[2], "join") == 0)
+		join();
 	must(mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL), "make mounts private");
 	must(mount("empty", "/proc", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555"), "mount the empty root");
 	must(chdir("/proc"), "enter the empty root");

@@ -7,7 +7,18 @@ import (
 	"path/filepath"
 
 	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 )
+
+// Users gives pods user namespaces; userns.Manager implements it.
+type Users interface {
+	// Take gives a range of IDs to a pod, or returns the one that it has. Keep is for those of an earlier process.
+	Take(uid string) (userns.Range, error)
+	Keep(uid string, r userns.Range)
+	Release(uid string)
+	// Start starts a process in a user namespace with these IDs, and in a network, an IPC and a UTS namespace that belong to it. end ends it.
+	Start(userns.Range) (pid int, end func(), err error)
+}
 
 // Config of New and Reset. Reset needs RunDir and Prefix only.
 type Config struct {
@@ -26,7 +37,9 @@ type Config struct {
 	OwnPorts []uint16
 	// MetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	MetadataAccess bool
-	Logger         *slog.Logger // default slog.Default()
+	// Users gives pods user namespaces; nil means that they can have none.
+	Users  Users
+	Logger *slog.Logger // default slog.Default()
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/agent/thread"
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 )
 
 var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
@@ -78,6 +79,9 @@ func New(c Config) (*Net, error) {
 	for _, uid := range sortedKeys(n.pods) {
 		if ip := n.pods[uid].IP; ip.IsValid() {
 			n.pool.take(ip, uid)
+		}
+		if r := n.pods[uid]; r.ownUsers() && c.Users != nil {
+			c.Users.Keep(uid, r.Users)
 		}
 	}
 	if err := c.setSysctl("net/ipv4/ip_forward", "1"); err != nil {
@@ -193,6 +197,15 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	if err := n.Failpoints.At("network.address"); err != nil {
 		return r, err
 	}
+	if p.OwnUsers {
+		if r.Users, err = n.takeUsers(p); err != nil {
+			return r, err
+		}
+		n.put(p.UID, &r)
+		if err := n.Failpoints.At("network.users"); err != nil {
+			return r, err
+		}
+	}
 	if err := os.Mkdir(n.dir(p.UID), 0o755); err != nil {
 		return r, err
 	}
@@ -206,7 +219,7 @@ func (n *Net) setup(p Pod) (r record, err error) {
 		return r, err
 	}
 	if !p.HostNetwork || !p.HostIPC {
-		if err := thread.Run(func() error { return n.make(p, r.IP) }); err != nil {
+		if err := thread.Run(func() error { return n.make(p, r) }); err != nil {
 			return r, err
 		}
 	}
@@ -236,7 +249,7 @@ func (n *Net) setup(p Pod) (r record, err error) {
 }
 
 // make creates the namespaces and the link. It runs on a thread that ends with it.
-func (n *Net) make(p Pod, ip netip.Addr) error {
+func (n *Net) make(p Pod, r record) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -247,7 +260,15 @@ func (n *Net) make(p Pod, ip netip.Addr) error {
 		return err
 	}
 	defer func() { _ = unix.Close(hostNS) }()
-	if err := n.unshare(p.UID, p); err != nil {
+	if r.ownUsers() {
+		err = n.joinOwned(p.UID, r)
+	} else {
+		err = n.unshare(p.UID, p)
+	}
+	if err != nil {
+		return err
+	}
+	if err := setNames(p); err != nil {
 		return err
 	}
 	if !p.HostNetwork {
@@ -256,21 +277,32 @@ func (n *Net) make(p Pod, ip netip.Addr) error {
 			return err
 		}
 		defer func() { _ = unix.Close(podNS) }()
-		if err := n.connect(host, hostNS, podNS, p.UID, ip); err != nil {
+		if err := n.connect(host, hostNS, podNS, p.UID, r.IP); err != nil {
 			return err
 		}
 		if err := podDefaults(); err != nil {
 			return err
 		}
 	}
-	return setSysctls(p)
+	return setSysctls(p, r.Users)
+}
+
+// takeUsers gives a pod its IDs.
+func (n *Net) takeUsers(p Pod) (userns.Range, error) {
+	switch {
+	case n.Users == nil:
+		return userns.Range{}, ErrNoUsers
+	case p.HostNetwork || p.HostIPC:
+		return userns.Range{}, errors.New("a pod with a user namespace cannot share the node's network or IPC namespace")
+	}
+	return n.Users.Take(p.UID)
 }
 
 // intact reports whether the namespaces of a sandbox are still mounted. They are not after a reboot.
 func (n *Net) intact(uid string, r record) bool {
 	s := n.sandbox(uid, r)
-	for _, path := range []string{s.NetNS, s.IPCNS, s.UTSNS} {
-		if path != Host && !bound(path) {
+	for _, path := range []string{s.NetNS, s.IPCNS, s.UTSNS, s.UserNS} {
+		if path != "" && path != Host && !bound(path) {
 			return false
 		}
 	}
@@ -312,6 +344,9 @@ func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	if r.IP.IsValid() && !keepIP {
 		n.pool.put(r.IP, uid)
 	}
+	if n.Users != nil {
+		n.Users.Release(uid)
+	}
 	return nil
 }
 
@@ -337,7 +372,7 @@ func (n *Net) Enter(_ context.Context, uid string, f func() error) error {
 		return f()
 	}
 	return thread.Run(func() error {
-		if err := joinNet(n.sandbox(uid, r).NetNS); err != nil {
+		if err := join(n.sandbox(uid, r).NetNS, unix.CLONE_NEWNET); err != nil {
 			return err
 		}
 		return f()

@@ -7,7 +7,7 @@
 // client (Config.MetadataAccess allows it). Pods with hostNetwork are not restricted. A pod cannot have a host port on which the
 // node itself serves.
 //
-// It may import netlink, nftables, agent/thread and agent/failpoint. Its invariant: everything that Setup acquired is found again after a crash from the kernel
+// It may import netlink, nftables, agent/thread, agent/userns and agent/failpoint. Its invariant: everything that Setup acquired is found again after a crash from the kernel
 // and from files in the run directory, and Teardown or Reset releases it.
 package network
 
@@ -15,7 +15,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 )
+
+// ErrNoUsers is returned by Setup for a pod that wants a user namespace on a node that has none.
+var ErrNoUsers = errors.New("no user namespaces on this node")
 
 // ErrNoAddress is returned by Setup when the node has no free pod address, or no pod CIDR yet.
 var ErrNoAddress = errors.New("no free pod address")
@@ -31,7 +36,9 @@ type Pod struct {
 	// HostNetwork pods use the node's network and UTS namespaces and get no address; HostIPC
 	// pods use the node's IPC namespace.
 	HostNetwork, HostIPC bool
-	HostPorts            []HostPort
+	// OwnUsers pods get a user namespace, to which the others belong. They share none with the node.
+	OwnUsers  bool
+	HostPorts []HostPort
 	// Sysctls are set in the network and IPC namespaces.
 	Sysctls map[string]string
 }
@@ -48,7 +55,10 @@ type HostPort struct {
 type Sandbox struct {
 	UID                 string
 	NetNS, IPCNS, UTSNS string
-	IP                  netip.Addr
+	// UserNS is empty for pods that have the node's users. IDs are those of the node that the others have.
+	UserNS string
+	IDs    userns.Range
+	IP     netip.Addr
 }
 
 // Network sets up sandboxes. All methods are idempotent and safe for concurrent use.

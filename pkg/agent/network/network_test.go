@@ -69,7 +69,7 @@ func TestTraffic(t *testing.T) {
 
 	var far net.Listener
 	require.NoError(t, thread.Run(func() (err error) {
-		if err = joinNet("/tmp/" + outsideNS(os.Getpid())); err == nil {
+		if err = join("/tmp/"+outsideNS(os.Getpid()), unix.CLONE_NEWNET); err == nil {
 			far, err = net.Listen("tcp4", ":80")
 		}
 		return err
@@ -110,7 +110,7 @@ func TestHostPorts(t *testing.T) {
 	_, err := ask(nodeIP.String() + ":8081")
 	require.ErrorIs(t, err, unix.ECONNREFUSED, "a host port with a host address is on that address only")
 	require.NoError(t, thread.Run(func() error {
-		require.NoError(t, joinNet("/tmp/"+outsideNS(os.Getpid())))
+		require.NoError(t, join("/tmp/"+outsideNS(os.Getpid()), unix.CLONE_NEWNET))
 		seen, err := ask(nodeIP.String() + ":8080")
 		require.Equal(t, "192.168.77.9", seen)
 		return err

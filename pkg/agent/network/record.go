@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 	"github.com/coracle-dev/coracle/pkg/atomicfile"
 )
 
@@ -20,8 +21,12 @@ type record struct {
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
 	HostNet   bool       `json:"hostNet,omitempty"`
 	HostIPC   bool       `json:"hostIPC,omitempty"`
-	Ready     bool       `json:"ready,omitempty"`
+	// Users are the IDs of a pod with a user namespace; zero for others.
+	Users userns.Range `json:"users,omitzero"`
+	Ready bool         `json:"ready,omitempty"`
 }
+
+func (r record) ownUsers() bool { return r.Users.Count > 0 }
 
 const recordFile = "pod.json"
 
@@ -37,6 +42,9 @@ func (c *Config) sandbox(uid string, r record) Sandbox {
 	}
 	if r.HostIPC {
 		s.IPCNS = Host
+	}
+	if r.ownUsers() {
+		s.UserNS, s.IDs = filepath.Join(c.dir(uid), "user"), r.Users
 	}
 	return s
 }
@@ -79,7 +87,7 @@ func bound(path string) bool {
 // release unmounts the namespaces and removes the pod's directory.
 func (c *Config) release(uid string) error {
 	dir := c.dir(uid)
-	for _, name := range []string{"net", "ipc", "uts"} {
+	for _, name := range []string{"net", "ipc", "uts", "user"} {
 		path := filepath.Join(dir, name)
 		for {
 			err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -1,0 +1,93 @@
+package userns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// patience is how long the process may take for what it has to do, which is milliseconds.
+const patience = 10 * time.Second
+
+// process is a coracle-shim in namespaces of its own.
+type process struct {
+	pid   int
+	cmd   *exec.Cmd
+	input io.Closer
+}
+
+func (p *process) end() {
+	_ = p.input.Close()
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// start runs coracle-shim, which makes the namespaces: a process with several threads, such as this one, can make none.
+func start(program string, r Range, arguments ...string) (_ *process, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("make a user namespace: %w", err)
+		}
+	}()
+	cmd := exec.Command(program, append([]string{"namespaces"}, arguments...)...)
+	cmd.Env = []string{}
+	var failure bytes.Buffer
+	cmd.Stderr = &failure
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	answers, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, input.Close())
+	}
+	defer answers.Close()
+	cmd.Stdout = theirs
+	err = cmd.Start()
+	theirs.Close()
+	if err != nil {
+		return nil, errors.Join(err, input.Close())
+	}
+	p := &process{pid: cmd.Process.Pid, cmd: cmd, input: input}
+	_ = answers.SetReadDeadline(time.Now().Add(patience))
+	err = answered(answers)
+	if err == nil {
+		err = p.mapIDs(r)
+	}
+	if err == nil {
+		_, err = input.Write([]byte{0})
+	}
+	if err == nil {
+		err = answered(answers)
+	}
+	if err != nil {
+		p.end()
+		if text := strings.TrimSpace(failure.String()); text != "" {
+			err = errors.New(text)
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// answered waits for a byte, with which the process says that it has done its part.
+func answered(r io.Reader) error {
+	_, err := io.ReadFull(r, make([]byte, 1))
+	return err
+}
+
+// mapIDs gives the process's user namespace its IDs, which only a process outside can do.
+func (p *process) mapIDs(r Range) error {
+	line := fmt.Appendf(nil, "0 %d %d\n", r.First, r.Count)
+	for _, file := range []string{"uid_map", "gid_map"} {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", p.pid, file), line, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
