@@ -14,7 +14,7 @@ import (
 // Overlay is one directory made of others.
 type Overlay struct {
 	Lower []string // uppermost first
-	// Upper takes what is written, with the help of Work. Both are in one directory. Without them the overlay is read-only, and has at least two layers.
+	// Upper takes what is written, with the help of Work. Without them the overlay is read-only, and has at least two layers.
 	Upper, Work string
 }
 
@@ -30,41 +30,35 @@ func (o Overlay) New() (fd int, err error) {
 	return fd, o.explain(err)
 }
 
-// Mapped makes the overlay of layers whose owners are mapped with a user namespace (see MapIDs), since an overlay itself cannot be mapped. scratch is a
-// directory for mounts of them, which stay there; the caller has it to itself, in a mount namespace of its own.
+// Mapped makes the overlay with lower layers whose owners are mapped with a user namespace (see MapIDs), since an overlay itself cannot be mapped. Upper is
+// not mapped, since the kernel writes to it with the rights of who mounted it: it, and what is in it, belongs to the IDs that the namespace has outside.
+// scratch is a directory for mounts of the layers, which stay there; the caller has it to itself, in a mount namespace of its own.
 func (o Overlay) Mapped(users int, scratch string) (fd int, err error) {
-	place := func(name, source string) (string, error) {
-		tree, err := BindPath(source, false)
-		if err != nil {
-			return "", err
-		}
-		defer unix.Close(tree)
-		if err := MapIDs(tree, users); err != nil {
-			return "", fmt.Errorf("%s: %w", source, err)
-		}
-		at := filepath.Join(scratch, name)
-		return at, AttachNew(tree, at)
-	}
-	var m Overlay
+	m := Overlay{Upper: o.Upper, Work: o.Work}
 	for i, dir := range o.Lower {
-		at, err := place(strconv.Itoa(i), dir)
-		if err != nil {
-			return -1, err
+		at := filepath.Join(scratch, strconv.Itoa(i))
+		if err := attachMapped(users, dir, at); err != nil {
+			return -1, fmt.Errorf("layer %s: %w", dir, err)
 		}
 		m.Lower = append(m.Lower, at)
-	}
-	if o.Upper != "" {
-		at, err := place("upper", filepath.Dir(o.Upper))
-		if err != nil {
-			return -1, err
-		}
-		m.Upper, m.Work = filepath.Join(at, filepath.Base(o.Upper)), filepath.Join(at, filepath.Base(o.Work))
 	}
 	fd, err = m.create()
 	if errors.Is(err, errOneOption) {
 		fd, err = m.createOld(m.Lower[0])
 	}
 	return fd, m.explain(err)
+}
+
+func attachMapped(users int, dir, at string) error {
+	tree, err := BindPath(dir, false)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(tree)
+	if err := MapIDs(tree, users); err != nil {
+		return err
+	}
+	return AttachNew(tree, at)
 }
 
 func (o Overlay) explain(err error) error {

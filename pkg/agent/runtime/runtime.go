@@ -46,6 +46,9 @@ type Mount struct {
 	NoSUID, NoDev bool
 	// Propagation is "private", "rslave" or "rshared"; empty is private.
 	Propagation string
+	// MapIDs maps the owners of the files with the container's user namespace: what belongs to ID n outside belongs to n inside. Otherwise they belong
+	// to nobody inside, unless they are mapped already.
+	MapIDs bool
 }
 
 // Device is a device of the host in a container.
@@ -99,6 +102,8 @@ type Spec struct {
 
 	// NetNS, IPCNS, UTSNS and PIDNS are paths of namespaces to join; "host" means the host's, empty a new one.
 	NetNS, IPCNS, UTSNS, PIDNS string
+	// Users is the user namespace to join, to which the others belong; nil is the host's. IDs of the container are those of it.
+	Users *Users
 
 	// UID and GID override the image's user; nil means the image's.
 	UID, GID *int64
@@ -114,6 +119,8 @@ type Spec struct {
 	AddCaps, DropCaps []string
 	ReadonlyRootfs    bool
 	NoNewPrivs        bool
+	// UnmaskedProc leaves out the masks over /proc and /sys that a container has unless it is privileged.
+	UnmaskedProc bool
 	// Seccomp is "runtime/default", "unconfined" or the path of a profile.
 	Seccomp   string
 	Sysctls   map[string]string
@@ -128,6 +135,13 @@ type Spec struct {
 	LogPath string
 	// StopSignal overrides the image's, e.g. "SIGQUIT".
 	StopSignal string
+}
+
+// Users is a user namespace.
+type Users struct {
+	Path string
+	// First is the ID that root of the namespace has outside, Count the number of IDs from there on.
+	First, Count uint32
 }
 
 // Container is the current state of a container.
@@ -211,8 +225,8 @@ type Runtime interface {
 	// DiskUsage returns the bytes and inodes in a container's writable layer, whether it runs or not. It walks the layer.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)
 	// PodPIDNS returns the path of the PID namespace that the containers of the pod share, for Spec.PIDNS (shareProcessNamespace). Its first
-	// process is a pause process; RemovePod ends it.
-	PodPIDNS(ctx context.Context, podUID string) (string, error)
+	// process is a pause process; RemovePod ends it. It belongs to users unless that is nil.
+	PodPIDNS(ctx context.Context, podUID string, users *Users) (string, error)
 	// ContainerPIDNS returns the path of a running container's PID namespace, for another one of its pod. The path is that namespace's, whatever
 	// becomes of the container, until release is called, which the caller must do; it is worth nothing after the end of this process.
 	ContainerPIDNS(ctx context.Context, id string) (path string, release func(), err error)

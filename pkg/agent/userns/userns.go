@@ -139,6 +139,9 @@ func probeMounts(disk string, r Range, users int) error {
 		if err := unix.Fstatat(root, "file", &st, 0); err != nil {
 			return err
 		}
+		if err := unix.Mkdirat(root, "made", 0o700); err != nil { // an overlay that cannot be written is made all the same
+			return err
+		}
 		if st.Uid != r.First || st.Gid != r.First {
 			return errors.New("the kernel does not map the owners of an overlay's layers: use Linux 5.19 or newer")
 		}

@@ -179,6 +179,9 @@ func installShim(dir string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
+// Shim returns the path of the program coracle-shim.
+func (r *Runtime) Shim() string { return r.shim }
+
 // Name implements run.Component.
 func (r *Runtime) Name() string { return "containerd" }
 

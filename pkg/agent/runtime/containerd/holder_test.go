@@ -23,7 +23,7 @@ import (
 func TestSharedPIDNamespaceHoldsNothingOfTheHost(t *testing.T) {
 	r := start(t)
 	ctx := context.Background()
-	ns, err := r.PodPIDNS(ctx, "p")
+	ns, err := r.PodPIDNS(ctx, "p", nil)
 	require.NoError(t, err)
 	s := spec(r.config, "p", "a", "sleep", "1000")
 	s.PIDNS = ns

@@ -72,8 +72,8 @@ func char(major, minor int64) specs.LinuxDeviceCgroup {
 }
 
 // devices adds the container's devices and the permissions to use them.
-func devices(s runtime.Spec, linux *specs.Linux) error {
-	list := s.Devices
+func devices(s runtime.Spec, spec *specs.Spec) error {
+	list, linux := s.Devices, spec.Linux
 	linux.Resources.Devices = baseDevices
 	if s.Privileged {
 		linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
@@ -112,9 +112,14 @@ func devices(s runtime.Spec, linux *specs.Linux) error {
 		}
 		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 		mode := os.FileMode(st.Mode &^ unix.S_IFMT)
-		linux.Devices = append(linux.Devices, specs.LinuxDevice{
-			Path: cmpOr(d.ContainerPath, path), Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: &st.Uid, GID: &st.Gid,
-		})
+		if at := cmpOr(d.ContainerPath, path); s.Users != nil && at != path {
+			// In a user namespace, where nobody can make a device, libcontainer mounts the host's, as if it had the same path there.
+			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Type: "bind", Source: path, Options: []string{"bind"}})
+		} else {
+			linux.Devices = append(linux.Devices, specs.LinuxDevice{
+				Path: at, Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: &st.Uid, GID: &st.Gid,
+			})
+		}
 		if !s.Privileged {
 			linux.Resources.Devices = append(linux.Resources.Devices[:len(linux.Resources.Devices):len(linux.Resources.Devices)],
 				specs.LinuxDeviceCgroup{Allow: true, Type: kind, Major: &major, Minor: &minor, Access: cmpOr(d.Permissions, "rwm")})

@@ -257,7 +257,7 @@ func (r *Runtime) settle(c *container) error {
 	return err
 }
 
-func (r *Runtime) PodPIDNS(ctx context.Context, podUID string) (string, error) {
+func (r *Runtime) PodPIDNS(ctx context.Context, podUID string, users *runtime.Users) (string, error) {
 	if !validUID(podUID) {
 		return "", fmt.Errorf("pod UID %q: want 1 to 64 of letters, digits and -", podUID)
 	}
@@ -265,7 +265,11 @@ func (r *Runtime) PodPIDNS(ctx context.Context, podUID string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	res, err := client.Call(ctx, shim.Request{Op: shim.PIDNS})
+	req := shim.Request{Op: shim.PIDNS}
+	if users != nil {
+		req.Users = users.Path
+	}
+	res, err := client.Call(ctx, req)
 	if err != nil {
 		return "", err
 	}

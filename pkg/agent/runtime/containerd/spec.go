@@ -66,8 +66,14 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	if s.UTSNS != "" {
 		b.Spec.Hostname = "" // set when the namespace was created
 	}
-	if !s.Privileged {
+	if !s.Privileged && !s.UnmaskedProc {
 		linux.MaskedPaths, linux.ReadonlyPaths = maskedPaths, readonlyPaths
+	}
+	if u := s.Users; u != nil {
+		b.Users = &shim.Users{Path: u.Path, First: u.First, Count: u.Count}
+		linux.UIDMappings = []specs.LinuxIDMapping{{HostID: u.First, Size: u.Count}}
+		linux.GIDMappings = linux.UIDMappings
+		linux.Namespaces = append(linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace}) // the shim joins b.Users
 	}
 	for _, m := range s.Mounts {
 		if m.Propagation == "rshared" {
@@ -76,7 +82,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 			linux.RootfsPropagation = "rslave"
 		}
 	}
-	if err := devices(s, linux); err != nil {
+	if err := devices(s, &b.Spec); err != nil {
 		return nil, err
 	}
 	linux.Seccomp, err = r.seccomp(s, &b.Spec)
@@ -212,6 +218,9 @@ func mounts(s runtime.Spec) []specs.Mount {
 		}
 		if m.NoDev {
 			options = append(options, "nodev")
+		}
+		if m.MapIDs {
+			options = append(options, shim.MapIDs)
 		}
 		list = append(list, specs.Mount{Destination: target, Type: "bind", Source: m.Source, Options: options})
 	}

@@ -348,7 +348,7 @@ func (r *Runtime) Use(id string, change func(*runtime.Stats)) {
 	}
 }
 
-func (r *Runtime) PodPIDNS(_ context.Context, podUID string) (string, error) {
+func (r *Runtime) PodPIDNS(_ context.Context, podUID string, _ *runtime.Users) (string, error) {
 	return "/fake/" + podUID + "/pid", nil
 }
 

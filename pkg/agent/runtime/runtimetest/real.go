@@ -139,9 +139,9 @@ func privileged(t *testing.T, p *pod) {
 }
 
 func sharedPID(t *testing.T, p *pod) {
-	path, err := p.PodPIDNS(p.ctx, p.uid)
+	path, err := p.PodPIDNS(p.ctx, p.uid, p.users)
 	require.NoError(t, err)
-	again, err := p.PodPIDNS(p.ctx, p.uid)
+	again, err := p.PodPIDNS(p.ctx, p.uid, p.users)
 	require.NoError(t, err)
 	require.Equal(t, path, again)
 	a, b := p.spec("a", "sleep", "111"), p.spec("b", "sleep", "222")
@@ -207,15 +207,18 @@ func mounts(t *testing.T, p *pod) {
 
 // joined: the namespaces that the agent made for the pod, with sysctls in them.
 func joined(t *testing.T, p *pod) {
-	holder := exec.Command("sleep", "1000")
-	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
-	require.NoError(t, holder.Start())
-	defer func() {
-		_ = holder.Process.Kill()
-		_ = holder.Wait()
-	}()
+	if p.users == nil {
+		holder := exec.Command("sleep", "1000")
+		holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
+		require.NoError(t, holder.Start())
+		defer func() {
+			_ = holder.Process.Kill()
+			_ = holder.Wait()
+		}()
+		p.pid = holder.Process.Pid
+	}
 	s := p.spec("a", "sleep", "100")
-	dir := "/proc/" + strconv.Itoa(holder.Process.Pid) + "/ns/"
+	dir := p.namespace("")
 	s.NetNS, s.IPCNS, s.UTSNS = dir+"net", dir+"ipc", dir+"uts"
 	s.Sysctls = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "kernel.shm_rmid_forced": "1"}
 	s.Hostname = "ignored"

@@ -34,6 +34,9 @@ type Suite struct {
 	Runtime runtime.Runtime
 	// Real is false for an implementation without processes and kernels.
 	Real bool
+	// Users gives a pod a user namespace: a process in it, in a network, an IPC and a UTS namespace that belong to it, and its IDs. If it is nil, pods
+	// have the host's.
+	Users func(*testing.T) (pid int, ids runtime.Users)
 
 	pods atomic.Int64
 }
@@ -66,10 +69,14 @@ func (s *Suite) Run(t *testing.T) {
 	if !s.Real {
 		return
 	}
-	for name, test := range map[string]func(*testing.T, *pod){
+	real := map[string]func(*testing.T, *pod){
 		"oom": oom, "terminal": terminal, "user": user, "confinement": confinement, "shared pid namespace": sharedPID, "joined pid namespace": joinedPID,
 		"mounts": mounts, "privileged": privileged, "host pid": hostPID, "joined namespaces": joined, "ending": ending,
-	} {
+	}
+	if s.Users != nil {
+		delete(real, "host pid") // which such a pod cannot have
+	}
+	for name, test := range real {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, s.pod(t))
@@ -84,13 +91,20 @@ type pod struct {
 	ctx  context.Context
 	uid  string
 	logs string
-	mu   sync.Mutex
-	ids  []string
+	// A pod with users of its own has them, and a process in its namespaces.
+	users *runtime.Users
+	pid   int
+	mu    sync.Mutex
+	ids   []string
 }
 
 func (s *Suite) pod(t *testing.T) *pod {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	p := &pod{T: t, Runtime: s.Runtime, ctx: ctx, uid: fmt.Sprintf("test-%d-%d", os.Getpid(), s.pods.Add(1)), logs: t.TempDir()}
+	if s.Users != nil {
+		pid, users := s.Users(t)
+		p.pid, p.users = pid, &users
+	}
 	t.Cleanup(func() {
 		cancel()
 		ctx := context.WithoutCancel(ctx)
@@ -109,13 +123,23 @@ func (p *pod) spec(name string, command ...string) runtime.Spec {
 	p.mu.Lock()
 	p.ids = append(p.ids, id)
 	p.mu.Unlock()
-	return runtime.Spec{
+	s := runtime.Spec{
 		ID: id, PodUID: p.uid, Labels: map[string]string{"name": name}, Image: "busybox", Command: command,
 		CgroupParent: p.cgroup(), LogPath: filepath.Join(p.logs, name+".log"), NetNS: "host",
 	}
+	if p.users != nil {
+		s.Users, s.NetNS = p.users, p.namespace("net")
+	}
+	return s
 }
 
+// namespace is the path of one of the pod's own namespaces, if it has users of its own.
+func (p *pod) namespace(kind string) string { return fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind) }
+
 func (p *pod) run(s runtime.Spec) string {
+	for i := range s.Mounts {
+		s.Mounts[i].MapIDs = s.Users != nil
+	}
 	require.NoError(p, p.Create(p.ctx, s))
 	require.NoError(p, p.Start(p.ctx, s.ID))
 	return s.ID

@@ -44,6 +44,8 @@ type Request struct {
 	Resources *specs.LinuxResources `json:",omitempty"`
 	Args      []string              `json:",omitempty"`
 	TTY       bool                  `json:",omitempty"`
+	// Users is the path of the user namespace to which the PID namespace is to belong; empty is the host's.
+	Users string `json:",omitempty"`
 	// In, Out and Err are the streams that the client connects.
 	In, Out, Err bool `json:",omitempty"`
 }
@@ -101,7 +103,19 @@ type Bundle struct {
 
 	LogPath               string
 	TTY, Stdin, StdinOnce bool
+
+	// Users is the user namespace that the container joins, nil for the host's. Bind mounts with the option MapIDs are mapped with it, as is the root.
+	Users *Users `json:",omitempty"`
 }
+
+// Users is a user namespace: First is the ID that its root has outside, Count the number of its IDs.
+type Users struct {
+	Path         string
+	First, Count uint32
+}
+
+// MapIDs is an option of bind mounts.
+const MapIDs = "idmap"
 
 // Paths of a bundle.
 func BundleFile(dir string) string { return filepath.Join(dir, "bundle.json") }

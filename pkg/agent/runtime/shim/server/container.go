@@ -44,6 +44,8 @@ type container struct {
 	log      *crilog.File
 	c        *libcontainer.Container
 	process  specs.Process // of the first process, with the user resolved
+	first    *libcontainer.Process
+	pid      int // of the first process
 	io       *procIO
 	out      *fan
 	errs     *fan
@@ -107,49 +109,25 @@ func (c *container) run() error {
 	if err := shim.ReadJSON(shim.BundleFile(c.dir), &c.bundle); err != nil {
 		return err
 	}
-	b := &c.bundle
-	if err := mountRootfs(c.dir, b.Lower); err != nil {
-		return fmt.Errorf("mount the root file system: %w", err)
-	}
-	c.process = *b.Spec.Process
-	if err := resolveUser(&c.process, b, shim.Rootfs(c.dir)); err != nil {
-		return err
-	}
-	b.Spec.Process = &c.process
-	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{CgroupName: c.id, Spec: &b.Spec, NoNewKeyring: true})
-	if err != nil {
-		return err
-	}
-	if c.log, err = crilog.Open(b.LogPath); err != nil {
+	var err error
+	if c.log, err = crilog.Open(c.bundle.LogPath); err != nil {
 		return fmt.Errorf("open the log: %w", err)
 	}
-	if c.c, err = libcontainer.Create(shim.Runtime(c.dir), c.id, config); err != nil {
-		return err
-	}
-	p, err := newProcess(&c.process)
-	if err != nil {
-		return err
-	}
-	p.Init = true
-	if c.io, err = newIO(p, b.TTY, b.Stdin, true, true); err != nil {
-		return err
-	}
-	pid := 0
-	err = c.server.reaper.start(func() (int, error) {
-		err := c.c.Run(p)
-		if err == nil {
-			pid, err = p.Pid()
+	if c.bundle.Users != nil {
+		err = c.startOnStage()
+	} else if err = c.create(); err == nil {
+		if err = mountRootfs(c.dir, c.bundle.Lower); err != nil {
+			return fmt.Errorf("mount the root file system: %w", err)
 		}
-		return pid, err
-	})
+		err = c.launch()
+	}
 	if err != nil {
-		c.io.abort()
 		return err
 	}
 	if err := c.io.started(); err != nil {
 		_ = c.c.Signal(unix.SIGKILL)
-		_, _ = p.Wait()
-		c.server.reaper.release(pid)
+		_, _ = c.first.Wait()
+		c.server.reaper.release(c.pid)
 		return err
 	}
 	stdout, stderr := c.log.Stream("stdout"), c.log.Stream("stderr")
@@ -157,15 +135,15 @@ func (c *container) run() error {
 	c.errs.add(stderr)
 	c.io.copyOut(c.out, c.errs)
 	started := time.Now()
-	c.set(shim.Status{State: stateRunning, PID: pid, StartedAt: started})
+	c.set(shim.Status{State: stateRunning, PID: c.pid, StartedAt: started})
 	go func() {
-		state, _ := p.Wait()
+		state, _ := c.first.Wait()
 		finished := time.Now()
-		c.server.reaper.release(pid)
+		c.server.reaper.release(c.pid)
 		s := shim.Status{State: stateExited, StartedAt: started, FinishedAt: finished}
 		s.ExitCode, s.Signal = exitOf(state)
 		s.OOMKilled = oomKilled(c.c)
-		if !config.Namespaces.IsPrivate(configs.NEWPID) {
+		if config := c.c.Config(); !config.Namespaces.IsPrivate(configs.NEWPID) {
 			_ = c.c.Signal(unix.SIGKILL) // the remaining processes of its cgroup
 		}
 		c.io.drain()
@@ -177,6 +155,58 @@ func (c *container) run() error {
 		c.server.idle.Reset(time.Second)
 	}()
 	return nil
+}
+
+// create makes the container from its specification. libcontainer remembers for good where cgroups are mounted when it first looks, so it is not called on a
+// stage.
+func (c *container) create() error {
+	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{CgroupName: c.id, Spec: &c.bundle.Spec, NoNewKeyring: true})
+	if err != nil {
+		return err
+	}
+	if c.bundle.Users != nil {
+		join(config, c.bundle.Users.Path)
+	}
+	c.c, err = libcontainer.Create(shim.Runtime(c.dir), c.id, config)
+	return err
+}
+
+// launch starts the first process, in the container's root.
+func (c *container) launch() (err error) {
+	b := &c.bundle
+	c.process = *b.Spec.Process
+	if err := resolveUser(&c.process, b, shim.Rootfs(c.dir)); err != nil {
+		return err
+	}
+	if c.first, err = newProcess(&c.process); err != nil {
+		return err
+	}
+	c.first.Init = true
+	if c.io, err = c.newIO(c.first, b.TTY, b.Stdin, true, true); err != nil {
+		return err
+	}
+	err = c.server.reaper.start(func() (int, error) {
+		err := c.c.Run(c.first)
+		if err == nil {
+			c.pid, err = c.first.Pid()
+		}
+		return c.pid, err
+	})
+	if err != nil {
+		c.io.abort()
+	}
+	return err
+}
+
+// newIO makes the streams of a process of the container.
+func (c *container) newIO(p *libcontainer.Process, tty, in, out, errs bool) (*procIO, error) {
+	i, err := newIO(p, tty, in, out, errs)
+	if err == nil && c.bundle.Users != nil {
+		if err = i.give(c.bundle.Users.First); err != nil {
+			i.abort()
+		}
+	}
+	return i, err
 }
 
 // release releases everything that a running container holds, except for the bundle. It is idempotent.

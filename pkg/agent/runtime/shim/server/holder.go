@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"syscall"
@@ -21,12 +22,15 @@ const holderTime = 10 * time.Second
 // besides is a directory without the executable. If there is one, the executable is sealed by a mount, otherwise by a copy in memory.
 const besides = "/run"
 
-// holder is the first process of a PID namespace that the pod's containers share.
-type holder struct{ *exec.Cmd }
+// holder is the first process of a PID namespace that the pod's containers share. It ends with its input.
+type holder struct {
+	*os.Process
+	input *os.File
+}
 
-// newHolder starts a holder in namespaces of its own and returns when it has dropped its privileges. Its executable cannot be written through
-// /proc/1/exe (CVE-2019-5736).
-func newHolder(r *reaper) (*holder, error) {
+// newHolder starts a holder in namespaces of its own, which belong to a user namespace if its path is not empty, and returns when it has dropped its
+// privileges. Its executable cannot be written through /proc/1/exe (CVE-2019-5736).
+func newHolder(r *reaper, users string) (*holder, error) {
 	sealed, err := exeseal.CloneSelfExe(besides)
 	if err != nil {
 		return nil, fmt.Errorf("seal the executable: %w", err)
@@ -34,58 +38,98 @@ func newHolder(r *reaper) (*holder, error) {
 	defer sealed.Close()
 	cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", sealed.Fd()), "pause")
 	cmd.Args[0] = "coracle-shim"
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-	}
 	cmd.Env, cmd.Stderr = []string{}, os.Stderr
-	// When the pipe is closed the shim has exited. A parent death signal would follow the thread instead.
-	if _, err := cmd.StdinPipe(); err != nil {
+	if users == "" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+		}
+	} else {
+		namespace, err := os.Open(users)
+		if err != nil {
+			return nil, fmt.Errorf("the pod's user namespace: %w", err)
+		}
+		defer namespace.Close()
+		cmd.Args = append(cmd.Args, "join")
+		// The executable is passed on, too, since its descriptor may be one of those that the child's are moved to (golang.org/issue/61751).
+		cmd.ExtraFiles, cmd.Path = []*os.File{namespace, sealed}, "/proc/self/fd/4"
+	}
+	theirInput, input, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
+	defer theirInput.Close()
 	ready, theirs, err := os.Pipe()
 	if err != nil {
+		input.Close()
 		return nil, err
 	}
 	defer ready.Close()
-	cmd.Stdout = theirs
+	cmd.Stdin, cmd.Stdout = theirInput, theirs
+	_ = ready.SetReadDeadline(time.Now().Add(holderTime))
+	h := &holder{input: input}
+	// When the pipe is closed the shim has exited. A parent death signal would follow the thread instead.
 	err = r.start(func() (int, error) {
-		if err := cmd.Start(); err != nil {
+		err := cmd.Start()
+		theirs.Close()
+		if err != nil {
 			return 0, err
 		}
-		return cmd.Process.Pid, nil
+		h.Process = cmd.Process
+		if users != "" {
+			if h.Process, err = joined(cmd.Process, ready); err != nil {
+				return 0, err
+			}
+		}
+		return h.Pid, nil
 	})
-	theirs.Close()
 	if err != nil {
+		input.Close()
 		return nil, err
 	}
-	h := &holder{cmd}
-	_ = ready.SetReadDeadline(time.Now().Add(holderTime))
 	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
 		h.end()
-		r.release(cmd.Process.Pid)
-		return nil, errors.New("the first process of the pod's PID namespace could not be confined: see the shim's log")
+		r.release(h.Pid)
+		return nil, errConfined
 	}
 	return h, nil
 }
 
+var errConfined = errors.New("the first process of the pod's PID namespace could not be confined: see the shim's log")
+
+// joined returns the child that a process in the pod's user namespace made of this one. It has written the child's process ID, and ends.
+func joined(p *os.Process, from *os.File) (*os.Process, error) {
+	pid, unread := 0, error(nil)
+	for c := []byte{0}; pid < math.MaxInt32; pid = 10*pid + int(c[0]-'0') { // what follows the line is the child's
+		if _, unread = from.Read(c); unread != nil || c[0] < '0' || c[0] > '9' {
+			break
+		}
+	}
+	state, err := p.Wait()
+	if err != nil || unread != nil || !state.Success() || pid == 0 {
+		return nil, errors.Join(errConfined, err)
+	}
+	return os.FindProcess(pid)
+}
+
 func (h *holder) end() {
-	_ = h.Process.Kill()
-	_ = h.Wait()
+	_ = h.Kill()
+	_, _ = h.Wait()
+	_ = h.input.Close()
 }
 
 // pidns starts the holder of the pod's PID namespace, once, and returns its process ID.
-func (s *Server) pidns() (int, error) {
+func (s *Server) pidns(users string) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		return 0, errors.New("the pod is being removed")
 	}
 	if s.holder == nil {
-		h, err := newHolder(s.reaper)
+		h, err := newHolder(s.reaper, users)
 		if err != nil {
 			return 0, err
 		}
 		s.holder = h
 	}
-	return s.holder.Process.Pid, nil
+	return s.holder.Pid, nil
 }

@@ -104,7 +104,7 @@ func (s *Server) call(req shim.Request) (res shim.Response, err error) {
 	case shim.Remove:
 		return res, s.remove(req.ID)
 	case shim.PIDNS:
-		res.PID, err = s.pidns()
+		res.PID, err = s.pidns(req.Users)
 		return res, err
 	case shim.Shutdown:
 		return res, s.shutdown()

@@ -136,7 +136,7 @@ func (c *container) exec(conn net.Conn, req shim.Request) error {
 	if err != nil {
 		return err
 	}
-	i, err := newIO(p, req.TTY, req.In, req.Out, req.Err)
+	i, err := c.newIO(p, req.TTY, req.In, req.Out, req.Err)
 	if err != nil {
 		return err
 	}
